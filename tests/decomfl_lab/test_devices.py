@@ -155,6 +155,7 @@ def _little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_checks, "SIZES", (1,))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_little")
 def test_bench_device_says_bits_first_and_then_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "ratios.png"
@@ -170,6 +171,7 @@ def test_bench_device_says_bits_first_and_then_ratios(tmp_path: Path, capsys: py
     assert picture.stat().st_size > 1000
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_little")
 def test_nothing_is_timed_where_bits_differ(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -15,7 +15,13 @@ from sybil import Document
 
 from tests.docs.blocks import PAGES, ROOT, Blocks, reasons, run_page
 
-RUNNABLE = [page for page in PAGES if any(Document.parse(str(page), Blocks()))]
+LONG = ("own-data.md", "client.md")
+"""Pages that take long."""
+RUNNABLE = [
+    pytest.param(page, marks=[pytest.mark.thorough] * (page.name in LONG))
+    for page in PAGES
+    if any(Document.parse(str(page), Blocks()))
+]
 
 
 def _run(text: str, tmp_path: Path) -> None:

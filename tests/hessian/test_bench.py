@@ -33,6 +33,7 @@ def test_the_truth_is_that_of_the_dense_hessian(problem: Problem) -> None:
     assert problem.kappa == problem.trace / problem.lambda_max
 
 
+@pytest.mark.thorough
 def test_every_library_that_is_installed_has_its_rows(rows: list[KappaRow]) -> None:
     present = {row.library for row in rows}
     assert present == {"decomfl-lab", *measuring._installed()}
@@ -45,6 +46,7 @@ def test_every_library_that_is_installed_has_its_rows(rows: list[KappaRow]) -> N
         } - ({"trace"} if library == "decomfl-lab" else set())
 
 
+@pytest.mark.thorough
 def test_ours_spends_what_it_was_given_and_states_intervals(rows: list[KappaRow]) -> None:
     fixed, free = (row for row in rows if row.library == "decomfl-lab" and row.quantity == "kappa")
     assert (fixed.products, fixed.seeds, free.seeds) == (14, 2, 2)
@@ -54,6 +56,7 @@ def test_ours_spends_what_it_was_given_and_states_intervals(rows: list[KappaRow]
     assert all(row.coverage is None for row in rows if row.library in LIBRARIES)
 
 
+@pytest.mark.thorough
 def test_products_of_all_libraries_are_the_same_vector(rows: list[KappaRow]) -> None:
     products = [row for row in rows if row.quantity == "product"]
     assert len(products) >= 4

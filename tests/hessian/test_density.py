@@ -91,6 +91,7 @@ def test_outliers_are_exact_atoms() -> None:
     assert (found.lambda_min, found.lambda_max) == (pytest.approx(-5), pytest.approx(20))
 
 
+@pytest.mark.thorough
 def test_expectations_match_the_spectrum_within_their_errors() -> None:
     operator, true = rotated(BULK), np.array(BULK)
     for f in (lambda x: x, np.square, lambda x: np.maximum(x, 0.0), np.exp):

@@ -31,6 +31,7 @@ from hessian.probes import probe_at
 from hessian.smoothed import SmoothedOperator
 from tests.hessian.spectra import rotated
 from tests.hessian.watches import META, Live, another_device
+from tests.thorough import sampled
 
 OPERATORS: dict[str, Callable[[MeanLoss], Operator]] = {
     "hessian": HessianOperator,
@@ -50,7 +51,7 @@ def objective(device: torch.device | str, pieces: int = 2, hidden: int = 40) -> 
     return MeanLoss(nn.Sequential(*layers), cross_entropy, [data], chunk=4, trust=True)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", sampled(OPERATORS, 1))
 def test_an_estimate_has_nothing_of_the_models_size_but_on_its_device(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +99,7 @@ def reads(monkeypatch: pytest.MonkeyPatch, name: str, pieces: int = 2, hidden: i
     return found
 
 
-@pytest.mark.parametrize("name", ["hessian", "gauss-newton", "fisher"])
+@pytest.mark.parametrize("name", sampled(["hessian", "gauss-newton", "fisher"], 1))
 def test_the_host_waits_as_often_whatever_the_data_and_d_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     few = reads(monkeypatch, name)
     assert few[:3] == [1, 1, 2 if name == "hessian" else 1]
@@ -144,7 +145,7 @@ def test_tiles_of_any_size_give_the_same_dot_and_basis_to_rounding(monkeypatch: 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked", [{"products": 20}, {"max_products": 20, "max_basis": 6}])
+@pytest.mark.parametrize("asked", sampled([{"products": 20}, {"max_products": 20, "max_basis": 6}], 1))
 def test_an_estimate_holds_no_more_vectors_than_it_says(asked: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is alive, for d = 340,003, beside the module, x, the point and tiles, in vectors."""
     monkeypatch.setattr(krylov_module, "_TILE", 1 << 13)

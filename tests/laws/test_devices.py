@@ -11,6 +11,7 @@ from decomfl_lab.laws import LAWS
 from decomfl_lab.laws.check import check_law
 from decomfl_lab.laws.contract import AcrossDevices, Case
 from decomfl_lab.replicas.replica import Replica
+from tests.thorough import sampled
 
 ACROSS = (
     "rebuilt-client-equals-server",
@@ -21,7 +22,7 @@ ACROSS = (
 """Laws that compare clients with the server."""
 
 
-@pytest.mark.parametrize("name", ACROSS)
+@pytest.mark.parametrize("name", sampled(ACROSS, 2))
 def test_clients_on_another_device_have_the_bits_of_the_others(name: str) -> None:
     outcome = check_law(LAWS[name], AcrossDevices(torch.device("cpu")), cases=40, seed=2)
     assert outcome.passed, outcome.counterexample

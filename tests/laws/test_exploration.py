@@ -21,6 +21,7 @@ from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.records.record import RoundRecord
+from tests.thorough import sampled
 
 TWO = Scope(clients=2, rounds=3)
 REACHED = {
@@ -35,7 +36,7 @@ REACHED = {
 """States, transitions and depth: numbers that change with the protocol alone."""
 
 
-@pytest.mark.parametrize("scope", REACHED, ids=str)
+@pytest.mark.parametrize("scope", sampled(REACHED, 3), ids=str)
 def test_no_state_is_wrong_and_their_number_is_always_the_same(scope: Scope) -> None:
     found = explore(scope)
     assert not found.broken, found

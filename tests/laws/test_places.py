@@ -59,6 +59,7 @@ def _listed() -> list[tuple[str, str, int, int]]:
     return [(law, kind, int(seen), int(of)) for law, kind, seen, of, _ in ROW.findall(PAGE.read_text(encoding="utf-8"))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", ["bad-replies-are-refused", "each-direction-can-have-its-seed", "a-gap-is-refused"])
 def test_the_pages_table_is_what_the_laws_notice(law: str) -> None:
     rows = {row.kind: row for row in table([LAWS[law]], cases=100)}

@@ -116,6 +116,7 @@ def test_outcomes_as_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "junit must be a file that can be written, got" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_the_list_of_laws_that_are_known_not_to_hold_is_strict() -> None:
     reasons = {"pruning-keeps-what-is-needed": "issue 12", "a-gap-is-refused": "was so once"}
     suite = laws.pytest_suite(laws.FAULTS["never-pruned"], cases=20, xfail=reasons)

@@ -45,6 +45,7 @@ def test_json_has_the_instance(capsys: pytest.CaptureFixture[str]) -> None:
     assert "named('statement'" in worst["python"]
 
 
+@pytest.mark.thorough
 def test_tightness_has_a_row_a_class_and_shows_the_worst(capsys: pytest.CaptureFixture[str]) -> None:
     out = told(capsys, 0, "tightness", "theorem-1-single", "--effort", "2", "--on", "quadratics")
     for title in ("quadratics, D alone", "quadratics, σ alone", "quadratics, σ_G alone", "quadratics, μ alone"):

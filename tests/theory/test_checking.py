@@ -16,6 +16,7 @@ from hessian.estimate import Estimate
 from tests.theory.strategies import quadratics, runs, waves
 from tests.theory.test_convex import PLANTS as CONVEX
 from tests.theory.test_default_run import PLANTS as DEFAULT_RUN
+from tests.thorough import cases, sampled
 from theory import symbols as s
 from theory.bounds import STATEMENTS, statement
 from theory.checking import check, decide
@@ -40,9 +41,10 @@ ON_WAVES = ["smoothed-value", "smoothed-gradient", "second-moment", "variance", 
 
 
 @pytest.mark.parametrize("name", CORRECTED)
-def test_every_corrected_statement_holds_on_random_admissible_quadratics(name: str) -> None:
+@cases(20, 150)
+def test_every_corrected_statement_holds_on_random_admissible_quadratics(name: str, cases: int) -> None:
     @given(st.data(), quadratics())
-    @settings(max_examples=150)
+    @settings(max_examples=cases)
     def holds(data: st.DataObject, quadratic: Quadratic) -> None:
         setting = data.draw(runs(statement(name), quadratic))
         found = check(statement(name), quadratic, setting)
@@ -52,9 +54,10 @@ def test_every_corrected_statement_holds_on_random_admissible_quadratics(name: s
 
 
 @pytest.mark.parametrize("name", ON_WAVES)
-def test_every_corrected_lemma_on_estimates_holds_on_random_waves(name: str) -> None:
+@cases(30, 120)
+def test_every_corrected_lemma_on_estimates_holds_on_random_waves(name: str, cases: int) -> None:
     @given(waves(), st.floats(-1.5, 1.0), st.integers(1, 100), st.sampled_from(statement(name).distributions))
-    @settings(max_examples=120)
+    @settings(max_examples=cases)
     def holds(problem: Waves, log_mu: float, P: int, distribution: str) -> None:
         found = check(statement(name), problem, problem.setting(mu=10.0**log_mu, P=P, distribution=distribution))
         assert found.holds, str(found)
@@ -170,7 +173,7 @@ def test_theorem_1_as_printed_fails_by_every_source() -> None:
 MIXED = Quadratic.of(Spectrum((2.0, 1.0, 0.0), (1, 3, 1)), sigma=0.5, sigma_G=0.5, start=(1, 1, 0))
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("distribution", sampled(DISTRIBUTIONS, 1))
 def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form_and_keep_the_bound(distribution: str) -> None:
     setting = MIXED.setting(eta=0.02, m=2, M=3, P=2, K=2, R=6, mu=0.1, distribution=distribution)
     found = run(MIXED, setting, runs=40, seed=5)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import quadratics, runs, waves
+from tests.thorough import sampled
 from theory.bounds import statement
 from theory.checking import check
 from theory.problems.problem import Floats, Integers
@@ -45,7 +46,7 @@ def test_the_closed_form_of_another_run_is_another(change: dict[str, Any]) -> No
     assert abs(found.value - expected(MIXED, replace(setting, **change)).average) > 4 * found.stderr
 
 
-@pytest.mark.parametrize(("beta", "central"), [(0.0, True), (0.9, False), (0.9, True)])
+@pytest.mark.parametrize(("beta", "central"), sampled([(0.0, True), (0.9, False), (0.9, True)], 1))
 def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form(beta: float, central: bool) -> None:
     setting = MIXED.setting(eta=0.1 * (1 - beta), m=2, M=3, P=3, K=2, R=5, mu=0.7, beta=beta, central=central)
     found = run(MIXED, setting, runs=40, seed=3)
@@ -179,7 +180,7 @@ class Split:
         return Setting(**{"d": 1, "M": 2, "L": 1.0, "D": 0.0, "sigma_G": 1.1, "kappa": 1.0, "H3": 0.0, **run})
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.9])
+@pytest.mark.parametrize("beta", sampled([0.0, 0.9], 1))
 @pytest.mark.parametrize("name", ["momentum-local", "default-run-local", "theorem-2-local"])
 def test_the_drift_of_clients_that_differ_is_within_its_term_which_cannot_be_left_out(name: str, beta: float) -> None:
     right = statement(name)

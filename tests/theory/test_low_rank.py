@@ -104,6 +104,7 @@ def worst(s: np.ndarray, kappa: int) -> float:
     return float(np.linalg.eigvalsh(Q)[::-1][:kappa].sum())
 
 
+@pytest.mark.thorough
 def test_no_matrix_has_more_beyond_the_gaussian_than_kappa_and_nine_quarters() -> None:
     rng, most = np.random.default_rng(0), 0.0
     for _ in range(500):

@@ -107,6 +107,7 @@ def test_the_mean_over_a_beta_is_that_of_its_integral(c: float) -> None:
     assert pools._alone(c, inside=3, outside=5) == pytest.approx(over / under)
 
 
+@pytest.mark.thorough
 def test_the_table_of_the_docs_has_these_numbers() -> None:
     text = (Path(__file__).parents[2] / "docs" / "methods-theory.md").read_text().split("| exponent |")[1]
     rows = re.findall(r"^\| ([\d.]+) \| [^|]+ \| (.*) \|$", text, re.MULTILINE)

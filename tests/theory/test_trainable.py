@@ -59,6 +59,7 @@ def test_the_clients_tilts_are_those_of_the_problem() -> None:
     assert 0.5 * np.linalg.norm(tilts[:, 0] - tilts[:, 1], axis=1) == pytest.approx(np.full(20, quadratic.sigma))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["KAPPA_32", "TURNED_32"])
 def test_a_runs_mean_loss_is_that_of_the_closed_form(name: str) -> None:
     rounds, eta = 12, 0.08

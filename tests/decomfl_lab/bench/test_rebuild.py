@@ -17,10 +17,12 @@ from decomfl_lab.bench.moments import stream_statistics
 from decomfl_lab.bench.rebuild import Setting
 from decomfl_lab.cli.main import main
 from decomfl_lab.noise import Distribution, vectors
+from tests.thorough import sampled
 
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.thorough
 def test_rows_have_the_promised_fields(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     picture, table = tmp_path / "speed.png", tmp_path / "rows.csv"
     arguments = ["--d", "5000", "--pairs", "1,40", "--workers", "1,2", "--distribution", "gaussian,rademacher"]
@@ -115,7 +117,7 @@ def test_moments_command(capsys: pytest.CaptureFixture[str]) -> None:
 # decomfl noise -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", vectors.KNOWN_ANSWERS)
+@pytest.mark.parametrize("answer", sampled(vectors.KNOWN_ANSWERS, 3))
 def test_the_command_prints_the_known_answers(answer: vectors.KnownAnswer, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["noise", "--key", f"{answer.key:x}", "--direction", str(answer.p), "--d", str(answer.d)]
     if answer.distribution is Distribution.LOW_RANK:

@@ -152,6 +152,7 @@ def _cifar_row(label: int, value: int) -> bytes:
     return bytes([label]) + bytes([value]) * 3072
 
 
+@pytest.mark.thorough
 def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -398,6 +398,7 @@ def test_operations_of_a_forward_pass_are_counted_exactly() -> None:
     assert flops(module, (1, 28, 28)) == 2 * (28 * 28 * 16 * 25 + 14 * 14 * 32 * 16 * 25 + 1568 * 10)
 
 
+@pytest.mark.thorough
 def test_rows_of_the_bench_hang_together() -> None:
     rows = list(engine_rows("cnn-mnist", batch=4, clients=2, P=1, repeats=1, engines=("fused", "serial")))
     engines_of = {"central": ["in place", "fused", "serial"], "projection": ["fused", "serial"]}
@@ -417,6 +418,7 @@ def test_rows_of_the_bench_hang_together() -> None:
         assert row.scalar_error < TOLERANCE
 
 
+@pytest.mark.thorough
 def test_bench_round_prints_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "round", "--model", "mnist", "--batch", "2", "--clients", "1", "--repeats", "1"]
     assert main([*arguments, "--engine", "fused", "--json"]) == 0

@@ -20,6 +20,7 @@ from decomfl_lab.estimators.resolution import ENOUGH, Resolution, span
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.run import Run
+from tests.thorough import sampled
 
 x = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))
 CLIENTS = list(zip(x.split(100), (x[:, 0] > 0).long().split(100), strict=True))
@@ -37,7 +38,7 @@ def _said(clients: Any = CLIENTS, model: nn.Module | None = None, **options: Any
     return [str(warning.message) for warning in said if issubclass(warning.category, RoundingWarning)]
 
 
-@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if "mu" in kind.options()])
+@pytest.mark.parametrize("method", sampled([name for name, kind in METHODS.items() if "mu" in kind.options()], 3))
 def test_a_mu_below_the_rounding_of_the_loss_is_told_once_with_the_numbers(method: str) -> None:
     (told,) = _said(method=method, mu=1e-8, rounds=30 if method == "feedsign" else 3)
     assert re.match(r"mu = 1e-08 is too small for a loss of [01]\.\d+ in float32: its differences", told)
@@ -90,6 +91,7 @@ def test_four_units_of_the_loss_are_enough(numbers: str, unit: float) -> None:
         assert watch.over
 
 
+@pytest.mark.thorough
 def test_the_command_says_it_in_one_line() -> None:
     command = "train --data digits --model logistic --clients 4 --sampled 4 --rounds 2 --mu 1e-9"
     done = subprocess.run([sys.executable, "-m", "decomfl_lab", *command.split()], capture_output=True, text=True)

@@ -18,6 +18,7 @@ from decomfl_lab.protocol.wire import decode, encode, read, split_frame
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import Sgd
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, host, remote, simulated
+from tests.thorough import sampled
 
 
 def rounds(federation, count):
@@ -28,7 +29,7 @@ def digests(federation):
     return {federation.observer.digest(), *federation.rebuilt().values()}
 
 
-@pytest.mark.parametrize("tracking", Tracking)
+@pytest.mark.parametrize("tracking", sampled(Tracking, 4))
 @pytest.mark.parametrize("seeding", Seeding)
 def test_hosts_elsewhere_give_the_simulators_losses_and_five_equal_models(tracking, seeding):
     case = but(tracking=tracking, seeding=seeding)
@@ -86,7 +87,7 @@ def test_clients_that_share_a_host_and_its_model_give_the_same(tracking):
     assert digests(elsewhere) == {simulated(case, rounds=8).observer.digest()}
 
 
-@pytest.mark.parametrize("tracking", Tracking)
+@pytest.mark.parametrize("tracking", sampled(Tracking, 4))
 @pytest.mark.parametrize("seeding", Seeding)
 def test_a_client_that_lost_its_model_begins_anew_and_the_run_is_the_same(tracking, seeding):
     case = but(tracking=tracking, seeding=seeding)

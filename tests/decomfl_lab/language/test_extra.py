@@ -17,6 +17,7 @@ def test_a_missing_library_is_one_line_that_says_what_to_install() -> None:
         llm_library("no_such_library", "model m")
 
 
+@pytest.mark.thorough
 def test_users_own_import_of_a_model_works() -> None:
     """In a process of its own, in which nothing of the lab's is imported and nothing is passed over."""
     pytest.importorskip("transformers")

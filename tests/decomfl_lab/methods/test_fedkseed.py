@@ -21,6 +21,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pooled import PooledSgd
 from tests.decomfl_lab.federations.direct import CASE, LAB, but, host, remote, simulated
+from tests.thorough import sampled
 
 SMALL = {"data": "digits", "model": "logistic", "clients": 4, "sampled": 1, "rounds": 5, "eval_every": 5}
 POOLED = but(CASE, rule=PooledSgd(5, -24), seeding=Seeding.POOL)
@@ -32,12 +33,15 @@ def method(**options: object) -> lab.FedKSeed:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"pool": 16},
-        {"pool": 16, "tracking": "clients", "perturbation_schedule": {2: 5}},
-        {"pool": 24, "local_steps": 2, "rebuild": "copy", "private_seeds": True},
-        {},
-    ],
+    sampled(
+        [
+            {"pool": 16},
+            {"pool": 16, "tracking": "clients", "perturbation_schedule": {2: 5}},
+            {"pool": 24, "local_steps": 2, "rebuild": "copy", "private_seeds": True},
+            {},
+        ],
+        2,
+    ),
 )
 def test_a_run_is_exact_and_sends_what_it_says(options: dict[str, object]) -> None:
     run = lab.Run(lab.TrainConfig(method(**options), **SMALL))

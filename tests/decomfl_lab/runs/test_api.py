@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
+from tests.thorough import sampled
 
 x = torch.randn(90, 6, generator=torch.Generator().manual_seed(1))
 y = (x[:, 0] > 0).long()
@@ -94,7 +95,7 @@ class Chatty(lab.DeComFL):
         return replace(right, up_bytes=right.up_bytes - self.forgotten)
 
 
-@pytest.mark.parametrize("method", ["decomfl", "mezo", lab.FedCom(local_steps=2), Chatty(perturbations=2)])
+@pytest.mark.parametrize("method", sampled(["decomfl", "mezo", lab.FedCom(local_steps=2), Chatty(perturbations=2)], 1))
 def test_the_traffic_of_ones_own_method_is_that_of_the_ledger(method: Any, model: nn.Module) -> None:
     run = lab.train(model, clients=PAIRS, method=method, rounds=2)
     assert run.check_traffic()

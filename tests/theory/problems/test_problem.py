@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import waves
+from tests.thorough import sampled
 from theory.problems.problem import Bowl, Logistic, Problem, directions
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum
@@ -90,7 +91,7 @@ def test_the_smoothness_of_logistic_regression_is_that_of_its_matrix() -> None:
     assert problem.smoothness < problem.setting().L == pytest.approx((a**2).sum(1).max() / 4)
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("distribution", sampled(DISTRIBUTIONS, 1))
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (3, 3), (3, 400)])
 def test_smoothing_of_waves_is_that_of_sampling(distribution: str, n: int, d: int) -> None:
     problem, rng, mu, draws = Waves.random(waves=4, n=n, d=d, seed=2), np.random.default_rng(0), 0.8, 100_000

@@ -1,0 +1,24 @@
+"""What of a wide test runs in ``make test``: a sample of its cases; the others are for ``make thorough``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def sampled(cases: Iterable[Any], quick: int) -> list[Any]:
+    """The cases for ``parametrize``; all but ``quick`` of them, evenly spread, are marked. Several values: a tuple."""
+    every = list(cases)
+    kept = {n * len(every) // quick for n in range(quick)}
+    return [case if n in kept else _marked(case) for n, case in enumerate(every)]
+
+
+def cases(quick: int, thorough: int) -> pytest.MarkDecorator:
+    """The argument ``cases``: how many random cases are tried on an errand, and how many when there is time."""
+    return pytest.mark.parametrize("cases", [quick, pytest.param(thorough, marks=pytest.mark.thorough)])
+
+
+def _marked(case: Any) -> Any:
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough)
