@@ -6,7 +6,7 @@
 from dataclasses import replace
 
 import theory
-from theory.symbols import D, L, R, eta, m, phi, rho, sigma, sigma_G
+from theory.notation.symbols import D, L, R, eta, m, phi, rho, sigma, sigma_G
 
 # E f(x_R) − f* ≤ (1 − ην)^R D + Lηρ(σ² + φσ_G²)/(2νm) for η ≤ 1/(Lρ), K = 1 and μ → 0, if f is ν-strongly convex: is it
 # so? A symbol of your own has a unit, and units are checked when the bound is written down.

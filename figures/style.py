@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.errors import require
-from hessian.picture import STYLE
+from hessian.kappa.picture import STYLE
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType

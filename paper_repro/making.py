@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,42 +13,27 @@ from typing import Any, Final, cast
 
 import pandas as pd
 
-from decomfl_lab.bench.device import require_bits
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held, require_writable, write_atomically
 from decomfl_lab.interrupts import telling
+from decomfl_lab.laws.devices import require_bits
 from decomfl_lab.runs.provenance import code_version
 from figures.curves import Count
-from paper_repro import (
-    audit,
-    board,
-    edge,
-    fig2,
-    fig3,
-    hessian,
-    llm,
-    memory,
-    pretrained,
-    projection,
-    recorded,
-    sizes,
-    table1,
-    theory,
-    topk,
-)
-from paper_repro.claims import SCALES, UNTESTED, Outcome, claim, decided, named, outcomes_json
-from paper_repro.command import DEAR, ON_GPU
-from paper_repro.drawing import Drawn, drawn, ingredients
-from paper_repro.estimators import CHECKED
-from paper_repro.hessian import SpectrumWork
-from paper_repro.measures import COUNTS
-from paper_repro.part import Made, Options, Part
-from paper_repro.pools import require_backend
-from paper_repro.reference import require_reference
-from paper_repro.report import RECORDED, Section, page_section, render_report
-from paper_repro.runs import KEPT, Job, Recordable, Result, Work, finished, is_whole, keep, run_all
-from paper_repro.scales import READINGS, changed
+from paper_repro.language_models import llm, pretrained, sizes
+from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
+from paper_repro.parts.hessian import SpectrumWork
+from paper_repro.studies import board, edge
+from paper_repro.workflow import recorded
+from paper_repro.workflow.claims import DEAR, ON_GPU, SCALES, UNTESTED, Outcome, claim, decided, named, outcomes_json
+from paper_repro.workflow.drawing import Drawn, drawn, ingredients
+from paper_repro.workflow.measures import CHECKED, COUNTS
+from paper_repro.workflow.part import Made, Options, Part
+from paper_repro.workflow.pools import require_backend
+from paper_repro.workflow.reference import require_reference
+from paper_repro.workflow.report import RECORDED, Section, page_section, render_report
+from paper_repro.workflow.runs import KEPT, Job, Recordable, Result, Work, finished, is_whole, keep, run_all
+from paper_repro.workflow.scales import READINGS, changed
 
 __all__ = ["PARTS", "make_report"]
 
@@ -335,7 +320,7 @@ def _kept(name: str, kept: recorded.Recorded, options: Options, out: Path) -> Dr
     """A part from what is kept of it with the code, with longer runs behind it as far as they have come."""
     at = _beside(name, replace(options, scale=kept.scale))
     key = ingredients(name, kept.rows, kept.provenance, at, kept.words)
-    return drawn(out, name, key, partial(_part, name, kept.rows, kept.provenance, at, kept.told))
+    return drawn(out, name, key, partial(_part, name, kept.rows, kept.provenance, at, kept))
 
 
 def _record(name: str, options: Options) -> recorded.Recorded | None:
@@ -360,10 +345,11 @@ def _part(
     rows: pd.DataFrame,
     provenance: Sequence[Mapping[str, Any]],
     options: Options,
-    told: Callable[[Made], Made] = lambda made: made,
+    kept: recorded.Recorded | None = None,
 ) -> Made:
-    """A part, ``told`` where it is from, with the verdicts of other runs where its own decide nothing."""
-    part, other = told(PARTS[name].make(rows, provenance, options)), options.longer or options.shorter
+    """A part, which says from what it was ``kept``, with the verdicts of other runs where its own decide nothing."""
+    part, other = PARTS[name].make(rows, provenance, options), options.longer or options.shorter
+    part = part if kept is None else part.of(kept)
     told_of = _facts([*filter(None, provenance)], None)
     section = replace(part.section, scale=options.scale, command=options.command(name), provenance=told_of)
     part = replace(part, section=section)
@@ -372,7 +358,7 @@ def _part(
     claims = decided(part.claims, options.scale)
     if other is not None and any(claim.verdict == UNTESTED for claim in claims):
         at = replace(options, scale=other.scale, longer=None, shorter=None)
-        earlier = decided(other.told(PARTS[name].make(other.rows, other.provenance, at)).claims, other.scale)
+        earlier = decided(PARTS[name].make(other.rows, other.provenance, at).of(other).claims, other.scale)
         known = {claim.id: claim for claim in earlier if claim.verdict != UNTESTED}
         claims = [known.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in claims]
     return replace(part, claims=claims)

@@ -50,7 +50,7 @@ SUITES = {
     "losses": Suite(
         False,
         [f"tests/decomfl_lab/{name}" for name in ("objectives", "estimators", "protocol", "engines", "runs")]
-        + ["tests/hessian/test_forward.py"],
+        + ["tests/hessian/kappa/test_forward.py"],
         [f"decomfl_lab/{name}" for name in ("objectives", "estimators")],
     ),
     "hessian": Suite(False, ["tests/hessian"], ["hessian"]),

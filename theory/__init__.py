@@ -1,7 +1,7 @@
 """What is proved of DeComFL: bounds, problems whose truth is known, and checks of the one against the other.
 
     import theory
-    from theory.symbols import D, L, R, eta, kappa, m, sigma
+    from theory.notation.symbols import D, L, R, eta, kappa, m, sigma
 
     mine = theory.Statement(
         "mine",

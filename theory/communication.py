@@ -12,8 +12,8 @@ from decomfl_lab.errors import require_int
 from decomfl_lab.methods.traffic import Traffic
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.config import TrainConfig
-from theory.formula import value_of
-from theory.symbols import K, M, P, beta, d, epsilon, kappa, m
+from theory.notation.formula import value_of
+from theory.notation.symbols import K, M, P, beta, d, epsilon, kappa, m
 
 __all__ = [
     "TABLE_1",

@@ -26,8 +26,9 @@ from decomfl_lab.words import WORDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from decomfl_lab.federations.ray import Ray
-    from decomfl_lab.runs.run import Rebuilt, Run
+    from decomfl_lab.carriers.ray import Ray
+    from decomfl_lab.runs.run import Run
+    from decomfl_lab.runs.told import Rebuilt
 
 __all__ = ["FIRST", "GroupedOption", "TrainGroup", "prepared", "report", "title", "train"]
 
@@ -268,9 +269,9 @@ def _train(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    from decomfl_lab.federations.ray import Ray
+    from decomfl_lab.carriers.ray import Ray
     from decomfl_lab.runs.progress import run_bar
-    from decomfl_lab.runs.run import Rebuilt
+    from decomfl_lab.runs.told import Rebuilt
 
     require_choice("federation", federation, (HERE, "ray"))
     require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)

@@ -40,7 +40,7 @@ class Automatic:
 
     def __init__(self) -> None:
         from decomfl_lab.engines.batched import Batched
-        from decomfl_lab.engines.fused import Fused
+        from decomfl_lab.engines.kernels.fused import Fused
         from decomfl_lab.engines.shared import Shared
 
         self._engines: tuple[Engine, Engine, Engine] = Fused(strict=False), Batched(strict=False), Shared()

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from decomfl_lab.engines.base import Line, SampleLoss, Serial, fits, point_for
-from decomfl_lab.engines.cnn_kernel import Network, Slopes, Workspace
-from decomfl_lab.engines.language_kernel import LanguageNetwork
+from decomfl_lab.engines.kernels.cnn import Network, Slopes, Workspace
+from decomfl_lab.engines.kernels.language import LanguageNetwork
 from decomfl_lab.errors import require_int
 from decomfl_lab.estimators.differences import Point
 from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses

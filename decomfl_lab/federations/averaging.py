@@ -13,17 +13,18 @@ import numpy as np
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.federations.newcomers import padded
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Dense, Examples
 from decomfl_lab.protocol.server import sample_clients
 from decomfl_lab.protocol.weights import Weighting, Weights
-from decomfl_lab.protocol.wire import Ledger, read, vector_of
+from decomfl_lab.protocol.wire import read, vector_of
 from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.federations.federation import Saved
-    from decomfl_lab.methods.method import Setting
+    from decomfl_lab.federations.setting import Setting
 
 __all__ = ["DenseUplink", "FedAvgFederation", "Floats", "Trainer", "Uplink"]
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.protocol.wire import Ledger
+from decomfl_lab.protocol.ledger import Ledger
 
 __all__ = ["Federation", "Saved"]
 

@@ -18,10 +18,11 @@ from decomfl_lab.federations.federation import Saved
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, receive
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import Entry, RunLog
 from decomfl_lab.protocol.messages import Held, Plan
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import Ledger, encode, read
+from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import Step

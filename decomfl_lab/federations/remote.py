@@ -14,10 +14,10 @@ from decomfl_lab.federations.federation import Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.protocol.delivery import Delivery
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import ArchivedHistory, Entry, RunLog
 from decomfl_lab.protocol.session import Coordinator, Host
 from decomfl_lab.protocol.terms import Terms
-from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.replica import Replica, Snapshot
 

@@ -210,7 +210,7 @@ class Mine(laws.Implementation):
         raise NotImplementedError
 
     def aggregate(self, rule: Any, replies: Sequence[Any]) -> Any:
-        """A round's scalars of the clients', by one of the rules of ``decomfl_lab.records.aggregation``."""
+        """A round's scalars of the clients', by one of the rules of ``decomfl_lab.protocol.aggregation``."""
         raise NotImplementedError
 
     def encode(self, message: Any) -> bytes:
@@ -226,5 +226,5 @@ class Mine(laws.Implementation):
         raise NotImplementedError
 
     def ledger(self, case: laws.Case) -> Any:
-        """A ledger that encodes and counts: a ``decomfl_lab.protocol.wire.Ledger``."""
+        """A ledger that encodes and counts: a ``decomfl_lab.protocol.ledger.Ledger``."""
         raise NotImplementedError

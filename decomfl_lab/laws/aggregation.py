@@ -14,7 +14,7 @@ from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.laws.strategies import Answers
-from decomfl_lab.records.aggregation import ClippedMean, Krum, Majority, Median, TrimmedMean, omega
+from decomfl_lab.protocol.aggregation import ClippedMean, Krum, Majority, Median, TrimmedMean, omega
 from decomfl_lab.records.record import ScalarArray
 
 __all__: list[str] = []

@@ -22,12 +22,13 @@ from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, O
 from decomfl_lab.noise.program import Code
 from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
+from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
 from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.weights import Weighting, Weights
-from decomfl_lab.protocol.wire import HEADER_BYTES, Kind, Ledger
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
+from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, pooled

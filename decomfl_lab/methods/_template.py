@@ -14,7 +14,8 @@ from torch import Tensor
 from decomfl_lab.engines.base import Engine
 from decomfl_lab.errors import require_finite_positive
 from decomfl_lab.federations.averaging import FedAvgFederation
-from decomfl_lab.methods.method import Method, Setting, option
+from decomfl_lab.federations.setting import Setting
+from decomfl_lab.methods.method import Method, option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.objectives.objective import Objective
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.methods.method import Codec, Option
-from decomfl_lab.records.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
+from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
 
 __all__ = ["AGGREGATION", "require_aggregation"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from decomfl_lab.methods.method import Setting
+from decomfl_lab.federations.setting import Setting
 from decomfl_lab.methods.scalars import LoggingDifferences
 from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
 from decomfl_lab.protocol.server import Tracking

@@ -9,7 +9,8 @@ import numpy as np
 
 from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, Uplink
-from decomfl_lab.methods.method import Method, Setting, option
+from decomfl_lab.federations.setting import Setting
+from decomfl_lab.methods.method import Method, option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 

@@ -8,12 +8,14 @@ from typing import ClassVar
 
 from decomfl_lab.errors import require
 from decomfl_lab.federations.averaging import Floats, Uplink
+from decomfl_lab.federations.setting import Setting
 from decomfl_lab.methods.fedavg import FedAvg
-from decomfl_lab.methods.method import Setting, option
+from decomfl_lab.methods.method import option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.protocol.compression import top_k
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Sparse
-from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, SPARSE_HEAD_BYTES, Ledger, read, vector_of
+from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, SPARSE_HEAD_BYTES, read, vector_of
 
 __all__ = ["FedAvgTopK", "TopKUplink"]
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from decomfl_lab.errors import DivergedError, require_int
 from decomfl_lab.federations.averaging import FedAvgFederation
-from decomfl_lab.methods.method import Setting, option
+from decomfl_lab.federations.setting import Setting
+from decomfl_lab.methods.method import option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE, require_rule
 from decomfl_lab.methods.scalars import Differences
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways

@@ -8,23 +8,20 @@ Modules of methods import torch, and what imports it, where a federation is made
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.federations.setting import Setting
 from decomfl_lab.methods.traffic import Cohort, Traffic
-from decomfl_lab.records.schedules import Schedule, growing
+from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.words import require_option
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from decomfl_lab.engines.base import Engine
     from decomfl_lab.federations.federation import Federation
-    from decomfl_lab.objectives.objective import Objective
 
-__all__ = ["AUTO", "Codec", "Method", "Option", "Setting", "is_auto", "option"]
+__all__ = ["AUTO", "Codec", "Method", "Option", "is_auto", "option"]
 
 AUTO = "auto"
 """The value of an option that a run chooses when it is made (``runs.tuning``)."""
@@ -73,46 +70,6 @@ def option(
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a method trains: all of a run that is not the method's own.
-
-    Attributes:
-        x: x_0, shape (d,), where the run computes.
-        objectives: f_i of every client, M of them.
-        sampled: m, clients sampled a round.
-        seed: The seed of everything random.
-        engine: It evaluates losses and gradients.
-        shapes: The shapes of the tensors that x consists of, in their order.
-        joined: How many of the clients, those of the highest numbers, join in which round.
-    """
-
-    x: Tensor
-    objectives: Sequence[Objective]
-    sampled: int
-    seed: int
-    engine: Engine
-    shapes: tuple[tuple[int, ...], ...]
-    joined: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def M(self) -> int:
-        """M, clients."""
-        return len(self.objectives)
-
-    @property
-    def examples(self) -> tuple[int, ...]:
-        """n_i, the number of examples of every client; InputError where an objective does not say it."""
-        from decomfl_lab.objectives.objective import examples_of
-
-        return tuple(map(examples_of, self.objectives))
-
-    @property
-    def present(self) -> Schedule[int]:
-        """M_r: how many clients there are in round r."""
-        return growing(self.M, self.joined)
 
 
 @dataclass(frozen=True, kw_only=True)

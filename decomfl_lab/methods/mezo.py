@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.estimators.second_differences import CurvatureLog
+from decomfl_lab.federations.setting import Setting
 from decomfl_lab.methods.fedzo import FedZOClient, Walking
-from decomfl_lab.methods.method import Setting
 from decomfl_lab.methods.traffic import Cohort, Traffic
-from decomfl_lab.protocol.wire import Ledger
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:

@@ -12,12 +12,14 @@ import numpy as np
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
 from decomfl_lab.estimators.second_differences import require_moment_distribution
+from decomfl_lab.federations.setting import Setting
 from decomfl_lab.methods.aggregation_options import AGGREGATION, require_aggregation
-from decomfl_lab.methods.method import Method, Setting, option
+from decomfl_lab.methods.method import Method, option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
 from decomfl_lab.methods.traffic import Cohort, Traffic, examples_bytes
 from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.noise import Distribution, LowRank
+from decomfl_lab.protocol.aggregation import Aggregation, Mean
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.weights import Weighting, Weights, require_weighable
 from decomfl_lab.protocol.wire import (
@@ -28,7 +30,6 @@ from decomfl_lab.protocol.wire import (
     SEED_BYTES,
     scalar_bytes,
 )
-from decomfl_lab.records.aggregation import Aggregation, Mean
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, UpdateRule

@@ -25,10 +25,11 @@ from torch import Tensor
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Dense, Examples, Held, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import Codec, Ledger, decode, pool_bytes, read, record_bytes, vector_of
+from decomfl_lab.protocol.wire import Codec, decode, pool_bytes, read, record_bytes, vector_of
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import StepSeed, pooled

@@ -11,9 +11,9 @@ import numpy as np
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
 from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.protocol.aggregation import Aggregation, Mean, weighed_mean
 from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.protocol.weights import Weights, require_weighable
-from decomfl_lab.records.aggregation import Aggregation, Mean, weighed_mean
 from decomfl_lab.records.record import History, RoundRecord, require_sound
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding, draw_seeds

@@ -26,6 +26,7 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, take_model, take_sums
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import (
     Ask,
     Dense,
@@ -40,7 +41,7 @@ from decomfl_lab.protocol.messages import (
     Welcome,
 )
 from decomfl_lab.protocol.terms import Terms
-from decomfl_lab.protocol.wire import Ledger, decode, encode, split_frame
+from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica

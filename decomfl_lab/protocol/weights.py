@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.records.aggregation import Aggregation, Mean
+from decomfl_lab.protocol.aggregation import Aggregation, Mean
 
 __all__ = ["MOST_EXAMPLES", "Weighting", "Weights", "require_weighable"]
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -45,7 +44,7 @@ from decomfl_lab.records.pool import FINEST, PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
 from decomfl_lab.records.seeds import LARGEST_POOL, DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
-__all__ = ["Kind", "Ledger", "Traffic", "decode", "encode", "pool_bytes", "read", "record_bytes"]
+__all__ = ["Kind", "decode", "encode", "pool_bytes", "read", "record_bytes"]
 __all__ += ["split_frame", "vector_of"]
 
 Content = TypeVar("Content")
@@ -525,139 +524,3 @@ def vector_of(message: Dense | Quantized | Sparse, r: int, d: int, dtype: Any = 
         return update.dense()
     require(update.dtype == dtype, f"elements of a {name} message", f"be {np.dtype(dtype)}", str(update.dtype))
     return update
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What went one way between the server and one client."""
-
-    messages: int = 0
-    bytes: int = 0
-    scalars: int = 0  # gradient scalars, or model elements of a dense message
-    seeds: int = 0
-
-    def add(self, bytes_: int, scalars: int, seeds: int = 0) -> None:
-        """Count one message."""
-        self.messages += 1
-        self.bytes += bytes_
-        self.scalars += scalars
-        self.seeds += seeds
-
-
-def _total(traffic: Iterable[Traffic]) -> Traffic:
-    rows = [(each.messages, each.bytes, each.scalars, each.seeds) for each in traffic]
-    return Traffic(*map(sum, zip(*rows, strict=True)))
-
-
-@dataclass
-class Ledger:
-    """Counts every encoded message, up and down, for each client; lag is in it by nature.
-
-    Attributes:
-        M: Clients.
-        up: Client → server, one Traffic a client.
-        down: Server → client.
-        encode: The codec.
-        total_up: The sum of all that went up.
-        total_down: The sum of all that went down.
-    """
-
-    M: int
-    up: list[Traffic] = field(default_factory=list)
-    down: list[Traffic] = field(default_factory=list)
-    encode: Callable[[Message], bytes] = field(default=encode, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self.up = self.up or [Traffic() for _ in range(self.M)]
-        self.down = self.down or [Traffic() for _ in range(self.M)]
-        self.total_up, self.total_down = _total(self.up), _total(self.down)
-
-    def _went_up(self, client: int, message: bytes, scalars: int) -> bytes:
-        for each in (self.up[client], self.total_up):
-            each.add(len(message), scalars)
-        return message
-
-    def _went_down(self, client: int, message: bytes, scalars: int, seeds: int = 0) -> bytes:
-        for each in (self.down[client], self.total_down):
-            each.add(len(message), scalars, seeds)
-        return message
-
-    def plan(self, client: int, plan: Plan) -> bytes:
-        """Encode a plan to ``client`` and count it."""
-        scalars = sum(record.scalars.size for record in plan.records)
-        heads: tuple[Plan | RoundRecord, ...] = (plan, *plan.records)
-        seeds = sum(head.seeding.sent(head.K, head.P) for head in heads)
-        return self._went_down(client, self.encode(plan), scalars, seeds)
-
-    def records(self, client: int, records: tuple[RoundRecord, ...]) -> bytes:
-        """Encode records alone to ``client`` and count them."""
-        seeds = sum(record.seeding.sent(record.K, record.P) for record in records)
-        return self._went_down(client, self.encode(records), sum(record.scalars.size for record in records), seeds)
-
-    def run_seed(self, client: int, seed: int) -> bytes:
-        """Encode the run's seed to ``client`` and count it."""
-        return self._went_down(client, self.encode(RunSeed(seed)), 0, 1)
-
-    def control(self, client: int, message: Message, *, upwards: bool) -> bytes:
-        """Encode a message that carries neither scalars nor seeds, to or from ``client``, and count it."""
-        went = self._went_up if upwards else self._went_down
-        return went(client, self.encode(message), 0)
-
-    def held(self, held: Held) -> bytes:
-        """Encode which round a client holds and count it."""
-        return self._went_up(held.client, self.encode(held), 0)
-
-    def reply(self, reply: Reply) -> bytes:
-        """Encode a reply and count it."""
-        return self._went_up(reply.client, self.encode(reply), reply.scalars.size)
-
-    def vector(self, client: int, r: int, x: NDArray[np.float32] | NDArray[np.float64], *, upwards: bool) -> bytes:
-        """Encode a dense model to or from ``client`` and count it."""
-        went = self._went_up if upwards else self._went_down
-        return went(client, self.encode(Dense(r, x)), x.size)
-
-    def pool(self, client: int, sums: PoolSums) -> bytes:
-        """Encode the sums of a pool to ``client`` and count them, a scalar each."""
-        return self._went_down(client, self.encode(sums), sums.S)
-
-    def quantized(self, client: int, r: int, v: QuantizedVector) -> bytes:
-        """Encode a quantised update from ``client`` and count it."""
-        return self._went_up(client, self.encode(Quantized(r, v)), v.levels.size)
-
-    def sparse(self, client: int, r: int, v: SparseVector) -> bytes:
-        """Encode a sparse update from ``client`` and count it; indices are in the bytes, not in the scalars."""
-        return self._went_up(client, self.encode(Sparse(r, v)), v.values.size)
-
-    @property
-    def bytes(self) -> int:
-        """All bytes, both ways."""
-        return self.total_up.bytes + self.total_down.bytes
-
-    @property
-    def bytes_up(self) -> int:
-        """The bytes that clients sent."""
-        return self.total_up.bytes
-
-    @property
-    def scalars(self) -> int:
-        """All gradient scalars and model elements, both ways."""
-        return self.total_up.scalars + self.total_down.scalars
-
-    @property
-    def scalars_per_client(self) -> float:
-        """Bytes / 4 / M: the communicated vector length of a client, averaged over the clients."""
-        return self.bytes / 4 / self.M
-
-    def to_json(self) -> dict[str, list[list[int]]]:
-        """The counts as a checkpoint keeps them."""
-        return {
-            way: [[t.messages, t.bytes, t.scalars, t.seeds] for t in traffic]
-            for way, traffic in (("up", self.up), ("down", self.down))
-        }
-
-    @classmethod
-    def from_json(cls, M: int, saved: Mapping[str, list[list[int]]]) -> Ledger:
-        """Inverse of ``to_json``; clients that the counts lack, as they joined later, were sent nothing."""
-        up, down = ([Traffic(*row) for row in saved[way]] for way in ("up", "down"))
-        more = M - len(up)
-        return cls(M, [*up, *(Traffic() for _ in range(more))], [*down, *(Traffic() for _ in range(more))])

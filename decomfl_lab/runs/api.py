@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab.carriers.ray import Ray
 from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.errors import require
-from decomfl_lab.federations.ray import Ray
 from decomfl_lab.files import as_path
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method

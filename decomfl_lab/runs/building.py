@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab.carriers.ray import Ray, RayFederation
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.datasets.own import data_of
 from decomfl_lab.datasets.splits import split
@@ -23,10 +24,9 @@ from decomfl_lab.engines.tried import Tried
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.ray import Ray, RayFederation
 from decomfl_lab.federations.remote import RemoteFederation, host_of
+from decomfl_lab.federations.setting import Setting
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.method import Setting
 from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction

@@ -17,7 +17,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from decomfl_lab.runs.run import Progress
+    from decomfl_lab.runs.told import Progress
 
 __all__ = ["RunBars", "left_words", "run_bar", "words"]
 

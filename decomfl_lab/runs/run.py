@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor, inference_mode, nn
 
+from decomfl_lab.carriers.ray import Ray
 from decomfl_lab.checkpoint import read_checkpoint, understood, write_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import first_clients
@@ -26,7 +27,6 @@ from decomfl_lab.estimators.resolution import Resolution, span
 from decomfl_lab.federations.federation import Federation, Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import with_newcomers
-from decomfl_lab.federations.ray import Ray
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
@@ -40,8 +40,8 @@ from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import row_count, rows, tensors
 from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN, is_own
+from decomfl_lab.protocol.aggregation import Mean
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.runs.building import build_federation, dataset_of, elsewhere, name_of_loss
@@ -50,6 +50,7 @@ from decomfl_lab.runs.evaluation import calibration_images, evaluate, held_out
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS, METRICS_FILE, read_rows
 from decomfl_lab.runs.joining import data_then, differing, joining
 from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance, write_provenance
+from decomfl_lab.runs.told import Progress, Rebuilt, Sent
 from decomfl_lab.runs.trial import tried
 from decomfl_lab.runs.tuning import tuned
 
@@ -59,10 +60,7 @@ __all__ = [
     "LOG_FILE",
     "METRICS",
     "METRICS_FILE",
-    "Progress",
-    "Rebuilt",
     "Run",
-    "Sent",
     "load_run",
     "require_own",
     "train",
@@ -76,61 +74,6 @@ RISEN = 10.0
 """A run whose loss ends above so many times that of its first round is warned of."""
 
 logger = logging.getLogger("decomfl_lab")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The state of a run after a round, as a progress bar shows it."""
-
-    round: int
-    rounds: int
-    train_loss: float
-    test_accuracy: float  # of the latest evaluation, NaN before the first
-    scalars: float  # communicated scalars a client, bytes / 4, averaged over clients
-    test_loss: float = float("nan")  # of the latest evaluation
-
-
-@dataclass(frozen=True)
-class Sent:
-    """What a run has sent; ``str`` says it in a line.
-
-    Attributes:
-        clients: The number of clients.
-        rounds: The number of rounds done.
-        up_bytes: The bytes clients → server, all together.
-        down_bytes: The bytes server → clients, all together.
-        model_bytes: The bytes of the model, d numbers of 4 bytes.
-    """
-
-    clients: int
-    rounds: int
-    up_bytes: int
-    down_bytes: int
-    model_bytes: int
-
-    def __str__(self) -> str:
-        up, down = (1e-3 * count / self.clients for count in (self.up_bytes, self.down_bytes))
-        return (
-            f"wire: {up + down:,.2f} kB a client, {up:,.2f} of them up (mean over the {self.clients:,}), after "
-            f"{self.rounds:,} rounds; the model itself has {1e-3 * self.model_bytes:,.1f} kB"
-        )
-
-
-@dataclass(frozen=True)
-class Rebuilt:
-    """How many clients, brought up to date by the records that they missed, hold the global model; true if all do."""
-
-    clients: int
-    equal: int
-
-    def __bool__(self) -> bool:
-        return self.equal == self.clients
-
-    def __str__(self) -> str:
-        if not self.clients:
-            return "rebuilt: no client keeps a model between its rounds"
-        equal = f"{self.equal:,} of {self.clients:,} clients"
-        return f"rebuilt: {equal}, brought up to date by the records they missed, hold the global model bit for bit"
 
 
 class Run:

@@ -4,8 +4,8 @@ On a quadratic with Hessian H ⪰ 0 DeComFL is stable in mean square where S(h) 
 
     S(h) = Σ_j hλ_j/(2P − chλ_j),   c = 1 + P(1 − β)/(1 + β)                              (Gaussian directions)
 
-(``theory.stability``). What second differences along the clients' directions say of the spectrum, t_1 = tr(H) and
-F = ‖H‖_F, bounds it, whatever the rest of the spectrum is:
+(``theory.checks.stability``). What second differences along the clients' directions say of the spectrum, t_1 = tr(H)
+and F = ‖H‖_F, bounds it, whatever the rest of the spectrum is:
 
     S(h) ≤ S̄(h) = h(t_1 − F)/(2P) + hF/(2P − chF).
 
@@ -30,8 +30,8 @@ from decomfl_lab.methods.method import AUTO, Method
 from decomfl_lab.methods.scalars import LoggingDifferences
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction
+from decomfl_lab.protocol.aggregation import Mean
 from decomfl_lab.protocol.weights import Weighting
-from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
 from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig

@@ -8,7 +8,7 @@ import sys
 
 from nvflare.recipe import PocEnv, ProdEnv, SimEnv
 
-from decomfl_lab.federations.nvflare import job
+from decomfl_lab.carriers.nvflare import job
 from decomfl_lab.runs.config import TrainConfig
 
 SITES = ["site-1", "site-2", "site-3", "site-4"]

@@ -277,10 +277,10 @@ def kappa(
     from decomfl_lab.devices import find_device, use_tf32_, use_threads_
     from decomfl_lab.runs.descent import Descent
     from decomfl_lab.runs.progress import RunBars
-    from hessian.kappa import Settings
-    from hessian.mean_loss import NORMALISATIONS
+    from hessian.kappa.estimation import Settings
+    from hessian.kappa.picture import picture
     from hessian.named import scale_of
-    from hessian.picture import picture
+    from hessian.operators.mean_loss import NORMALISATIONS
     from hessian.resume import Checkpoint
 
     require_choice("operator", operator, OPERATORS)
@@ -538,7 +538,7 @@ def _largest_gradient(objective: hessian.MeanLoss, batch_size: int) -> float:
     """G, over the batches that the examples make."""
     import torch
 
-    from hessian.mean_loss import differentiating
+    from hessian.operators.mean_loss import differentiating
 
     x = objective.x.clone().requires_grad_()
     batches = [batch for piece in objective.pieces for batch in piece.cut(batch_size)]

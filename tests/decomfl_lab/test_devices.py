@@ -13,10 +13,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks.commands import device as command
 from decomfl_lab import noise
-from decomfl_lab.bench import device as device_checks
-from decomfl_lab.bench.device import RUNS, checks, require_bits
-from decomfl_lab.cli.bench import device as command
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import DEVICES, find_device
@@ -25,6 +23,8 @@ from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.engines.batched import Batched
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central
+from decomfl_lab.laws import devices as device_checks
+from decomfl_lab.laws.devices import RUNS, checks, require_bits
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import Distribution, Format

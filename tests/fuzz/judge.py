@@ -20,6 +20,7 @@ from decomfl_lab import checkpoint
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import delivery, wire
+from decomfl_lab.protocol.aggregation import Aggregation, Majority, Mean
 from decomfl_lab.protocol.compression import SparseVector, quantize
 from decomfl_lab.protocol.messages import (
     Ask,
@@ -38,7 +39,6 @@ from decomfl_lab.protocol.messages import (
 )
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
-from decomfl_lab.records.aggregation import Aggregation, Majority, Mean
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule

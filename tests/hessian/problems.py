@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev
 from torch.nn.functional import cross_entropy
 
-from hessian.mean_loss import MeanLoss
+from hessian.operators.mean_loss import MeanLoss
 
 N, CLASSES = 12, 3
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import hessian
 from torch.nn.functional import cross_entropy, interpolate
 
-from hessian.operator import DenseOperator
+from hessian.operators.operator import DenseOperator
 
 
 def rotated(eigenvalues: list[float] | Tensor, seed: int = 0, dtype: torch.dtype = torch.float64) -> DenseOperator:

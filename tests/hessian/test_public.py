@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hessian
 from decomfl_lab.errors import InputError
-from hessian.mean_loss import good_chunk
+from hessian.operators.mean_loss import good_chunk
 from tests.hessian.spectra import rotated
 
 X = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hessian import probes
+from hessian.operators import probes
 
 META = torch.device("meta")
 """A device that computes nothing; torch refuses to mix its tensors with those of the CPU, as it does on a GPU."""

@@ -14,12 +14,12 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.laws import FAULTS, Implementation, exploration
 from decomfl_lab.laws.contract import Case
 from decomfl_lab.laws.exploration import SCOPES, Scope, explore
+from decomfl_lab.protocol.aggregation import Mean
 from decomfl_lab.protocol.delivery import Delivery, receive
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import Ledger
-from decomfl_lab.records.aggregation import Mean
 from decomfl_lab.records.record import RoundRecord
 from tests.thorough import sampled
 

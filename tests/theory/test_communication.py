@@ -19,7 +19,7 @@ from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
 from tests.thorough import sampled
 from theory.communication import TABLE_1, Traffic, expected_numbers, expected_traffic
-from theory.formula import value_of
+from theory.notation.formula import value_of
 
 BASE: dict[str, object] = {
     "data": "digits", "model": "logistic", "clients": 3, "sampled": 2, "rounds": 3, "local_steps": 2, "lr": 1e-3,

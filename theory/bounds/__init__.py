@@ -10,7 +10,7 @@ from theory.bounds.convex import CONVEX
 from theory.bounds.default_run import DEFAULT_RUN
 from theory.bounds.paper import PAPER
 from theory.bounds.sharper import SHARPER
-from theory.statements import Statement, Variant
+from theory.statements.statement import Statement, Variant
 
 __all__ = ["STATEMENTS", "names", "statement"]
 

@@ -7,9 +7,9 @@ from typing import Final
 from sympy import exp
 
 from theory.bounds.default_run import LOW_RANK, SMOOTH, Assumption
-from theory.measured import AVERAGE_LOSS, LAST_DISTANCE, LAST_LOSS
-from theory.statements import Statement
-from theory.symbols import D, L, Q, R, alpha, eta, m, phi, rho, sigma, sigma_G
+from theory.notation.symbols import D, L, Q, R, alpha, eta, m, phi, rho, sigma, sigma_G
+from theory.statements.measured import AVERAGE_LOSS, LAST_DISTANCE, LAST_LOSS
+from theory.statements.statement import Statement
 
 __all__ = ["CONVEX"]
 

@@ -14,9 +14,7 @@ import sympy as sp
 from sympy import Rational, sqrt
 
 from theory.bounds.paper import DOMINATED, EACH
-from theory.measured import LOCAL_SECOND_MOMENT, SMOOTHED_GRADIENT
-from theory.statements import Statement
-from theory.symbols import (
+from theory.notation.symbols import (
     H3,
     D,
     K,
@@ -40,6 +38,8 @@ from theory.symbols import (
     sigma,
     sigma_G,
 )
+from theory.statements.measured import LOCAL_SECOND_MOMENT, SMOOTHED_GRADIENT
+from theory.statements.statement import Statement
 
 __all__ = ["CURVED", "DEFAULT_RUN", "LOW_RANK", "SMOOTH", "Assumption"]
 

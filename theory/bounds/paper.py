@@ -7,18 +7,7 @@ from typing import Final
 
 from sympy import Min, Rational, evaluate, exp, sqrt
 
-from theory.measured import (
-    DRIFT,
-    LOCAL_SECOND_MOMENT,
-    REMAINDER,
-    SECOND_MOMENT,
-    SMOOTHED_GRADIENT,
-    SMOOTHED_VALUE,
-    VARIANCE,
-    WEIGHTED,
-)
-from theory.statements import ONE_HESSIAN, Statement
-from theory.symbols import (
+from theory.notation.symbols import (
     D,
     G,
     K,
@@ -41,6 +30,17 @@ from theory.symbols import (
     sigma_G,
     tail,
 )
+from theory.statements.measured import (
+    DRIFT,
+    LOCAL_SECOND_MOMENT,
+    REMAINDER,
+    SECOND_MOMENT,
+    SMOOTHED_GRADIENT,
+    SMOOTHED_VALUE,
+    VARIANCE,
+    WEIGHTED,
+)
+from theory.statements.statement import ONE_HESSIAN, Statement
 
 __all__ = ["DOMINATED", "EACH", "PAPER", "UNBIASED"]
 

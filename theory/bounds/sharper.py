@@ -12,9 +12,9 @@ from sympy import Min, Rational, evaluate, sqrt
 
 from theory.bounds.intervals import Young
 from theory.bounds.paper import DOMINATED, EACH
-from theory.setting import DISTRIBUTIONS
-from theory.statements import Statement, Variant
-from theory.symbols import D, K, L, P, R, d, eta, kappa, m, mu, phi, rho, rho_kappa, s2, s6, sigma, sigma_G
+from theory.notation.setting import DISTRIBUTIONS
+from theory.notation.symbols import D, K, L, P, R, d, eta, kappa, m, mu, phi, rho, rho_kappa, s2, s6, sigma, sigma_G
+from theory.statements.statement import Statement, Variant
 
 __all__ = ["SHARPENED", "SHARPER", "Sharpened"]
 

@@ -8,7 +8,7 @@ from typing import Final
 from decomfl_lab.errors import require
 from theory.bounds.paper import PAPER
 from theory.bounds.sharper import SHARPER
-from theory.setting import Setting
+from theory.notation.setting import Setting
 
 __all__ = ["printed_theorem_1"]
 

@@ -259,7 +259,7 @@ def _counts(results: Sequence[Result], open_: Sequence[str]) -> str:
     evidence = f"evidence fails for {', '.join(open_)}" if open_ else f"all {pieces} pieces of evidence hold"
     said = f"{len(results)} statement{'s' * (len(results) != 1)}{f', {again} of them said again' * bool(again)}"
     gap = " (a proof gap leaves the conclusion true)" if counts["proof gap"] else ""
-    from theory.symbols import MOMENTS
+    from theory.notation.symbols import MOMENTS
 
     symbols = textwrap.fill(f"{'; '.join(MOMENTS.values())}; D = f(x_0) − f*. NOTATION.md has the others.", _WIDTH)
     return f"\n{symbols}\n{said}: {told}{gap}; {evidence}."

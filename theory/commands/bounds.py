@@ -17,12 +17,12 @@ import theory
 from decomfl_lab.cli.flags import Command, flag, with_flags
 from decomfl_lab.cli.numbers import integer
 from decomfl_lab.errors import InputError, require, require_choice
-from theory.setting import DISTRIBUTIONS, Setting
+from theory.notation.setting import DISTRIBUTIONS, Setting
 
 if TYPE_CHECKING:  # help needs no formula
     import sympy as sp
 
-    from theory.statements import Statement, StepSizes
+    from theory.statements.statement import Statement, StepSizes
 
 __all__ = ["bound", "stepsize"]
 
@@ -391,7 +391,7 @@ def _show(
     for name, cells in rows:
         table.add_row(name, *cells)
     console.print(table)
-    from theory.formula import names_in
+    from theory.notation.formula import names_in
 
     formulas = [each for of in variants.values() for part in (of.terms, of.eta, of.mu) for each in part.values()]
     used = set().union(*map(names_in, formulas))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from decomfl_lab.errors import require_choice, require_int
-from theory.setting import Variant
+from theory.notation.setting import Variant
 
 if TYPE_CHECKING:  # help needs no formula
-    from theory.statements import Statement
-    from theory.worst_case import Instance, Tightness
+    from theory.checks.worst_case import Instance, Tightness
+    from theory.statements.statement import Statement
 
 __all__ = ["check", "tightness"]
 
@@ -102,8 +102,8 @@ def _sought(
 ) -> tuple[Tightness, str]:
     """The worst cases, and the expression that gives the statement."""
     from decomfl_lab.runs.progress import RunBars
-    from theory.worst_case import FAMILIES
-    from theory.worst_case import tightness as worst_cases
+    from theory.checks.worst_case import FAMILIES
+    from theory.checks.worst_case import tightness as worst_cases
 
     require_int("seed", seed, 0)
     for each in on or []:
@@ -120,7 +120,7 @@ def _sought(
 def _statement(target: str, variant: str) -> tuple[Statement, str]:
     from decomfl_lab.plugins import made
     from theory.bounds import statement
-    from theory.statements import Statement
+    from theory.statements.statement import Statement
 
     if ":" in target:
         return made("statement", target, Statement), f"named('statement', {target!r})"
@@ -185,7 +185,7 @@ def _print_left_out(found: Tightness) -> None:
 
 
 def _print_instance(instance: Instance, named: str) -> None:
-    from theory.symbols import LETTERS
+    from theory.notation.symbols import LETTERS
 
     values = {LETTERS.get(name, name): value for name, value in instance.setting.values.items()}
     constants = ", ".join(f"{name} = {value:.6g}" for name, value in values.items())

@@ -9,12 +9,12 @@ from dataclasses import replace
 import sympy as sp
 
 from theory.bounds import statement
+from theory.checks.search import Axis, Worst, search
 from theory.findings.finding import Evidence
-from theory.formula import unit_of, written
-from theory.search import Axis, Worst, search
-from theory.setting import Setting
-from theory.statements import Variant
-from theory.units import UnitError, require_one_unit
+from theory.notation.formula import unit_of, written
+from theory.notation.setting import Setting
+from theory.notation.units import UnitError, require_one_unit
+from theory.statements.statement import Variant
 
 __all__ = [
     "Axis",
@@ -37,7 +37,7 @@ _ROUNDING = 1e-9
 
 
 def one_unit(**terms: sp.Expr) -> Evidence:
-    """Evidence that all terms, named formulas in the symbols of ``theory.symbols``, have one unit."""
+    """Evidence that all terms, named formulas in the symbols of ``theory.notation.symbols``, have one unit."""
     try:
         unit = require_one_unit({name: unit_of(term) for name, term in terms.items()})
     except UnitError as error:

@@ -20,10 +20,11 @@ from unittest import mock
 from sympy import Rational
 
 from decomfl_lab.errors import InputError
-from theory import bounds, printed
+from theory import bounds
 from theory.findings.data import CAUSES, RAW
 from theory.findings.evidence.proof_one import PRINTED
 from theory.findings.finding import ROLES
+from theory.notation import printed
 
 __all__ = ["MUTATIONS", "PAGE", "Mutation", "chosen", "noticed"]
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from theory.findings.finding import Cause, Entry
-from theory.symbols import MOMENTS
+from theory.notation.symbols import MOMENTS
 
 __all__ = ["places", "statements"]
 

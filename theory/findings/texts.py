@@ -39,7 +39,7 @@ def _bound(what: str) -> str:
 
 def _terms(what: str) -> str:
     from theory.bounds import statement
-    from theory.formula import written
+    from theory.notation.formula import written
 
     name, variant = what.split()
     return " + ".join(map(written, statement(name, variant).terms.values()))  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def _terms(what: str) -> str:
 
 def _display(key: str) -> str:
     from theory.findings.evidence.proof_one import PRINTED
-    from theory.formula import written
+    from theory.notation.formula import written
 
     return " + ".join(map(written, PRINTED[key].values()))
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from theory.findings.source import Source
-from theory.printed import EXAMPLES, LORA, RATES, RESULTS, ROUNDS, Cell
+from theory.notation.printed import EXAMPLES, LORA, RATES, RESULTS, ROUNDS, Cell
 
 __all__ = ["mistranscribed"]
 
@@ -14,7 +14,7 @@ _NAMES = "|".join(EXAMPLES)
 
 
 def mistranscribed(source: Source) -> list[str]:
-    """What of ``theory.printed`` the source has otherwise: Table 2, the table of LoRA, rounds and learning rates."""
+    """What of ``notation.printed`` the source has otherwise: Table 2, the table of LoRA, rounds and learning rates."""
     return [
         f"{what} in the source: {found}, transcribed: {kept}"
         for what, found, kept in _compared(source)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
+from theory.notation.setting import Setting
 from theory.problems.problem import Floats, Integers, coin
 from theory.problems.quadratic import signs
-from theory.setting import Setting
 
 __all__ = ["Piecewise"]
 

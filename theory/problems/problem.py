@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from decomfl_lab.errors import InputError, require, require_int
+from theory.notation.setting import Setting
 from theory.problems.quadratic import Quadratic, signs
-from theory.setting import Setting
 
 __all__ = ["Bowl", "Floats", "Integers", "Logistic", "Problem", "coin", "directions", "subspace"]
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import is_number, require, require_possible
+from theory.notation.setting import Setting
 from theory.problems.spectrum import Spectrum
-from theory.setting import Setting
 
 __all__ = [
     "LocalStep",

@@ -14,17 +14,18 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from benchmarks import round as measuring
+from benchmarks.round import MU, EngineRow, _Step, engine_rows, flops, scalar_error
 from decomfl_lab import noise
-from decomfl_lab.bench import round as measuring
-from decomfl_lab.bench.round import MU, EngineRow, _Step, engine_rows, flops, scalar_error
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.engines import cnn_kernel as fused
-from decomfl_lab.engines import fused as fused_engine
-from decomfl_lab.engines import threads, tiles
+from decomfl_lab.engines import threads
 from decomfl_lab.engines.base import Engine, Line, Plain, Serial
-from decomfl_lab.engines.cnn_kernel import Network, pixels
-from decomfl_lab.engines.fused import Fused
+from decomfl_lab.engines.kernels import cnn as fused
+from decomfl_lab.engines.kernels import fused as fused_engine
+from decomfl_lab.engines.kernels import tiles
+from decomfl_lab.engines.kernels.cnn import Network, pixels
+from decomfl_lab.engines.kernels.fused import Fused
 from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.engines.threads import Threads
 from decomfl_lab.errors import InputError

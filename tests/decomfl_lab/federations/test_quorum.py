@@ -10,8 +10,8 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation, Take
+from decomfl_lab.protocol.aggregation import Aggregation, Krum, Mean, TrimmedMean
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.records.aggregation import Aggregation, Krum, Mean, TrimmedMean
 from decomfl_lab.replicas.replica import Replica
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, host, remote
 

@@ -10,11 +10,11 @@ import torch
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.aggregation import Mean, Median
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.session import Host
-from decomfl_lab.records.aggregation import Mean, Median
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd

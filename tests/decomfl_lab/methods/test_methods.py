@@ -27,6 +27,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.protocol.aggregation import Majority
 from decomfl_lab.protocol.compression import SparseVector, quantize, top_k
 from decomfl_lab.protocol.messages import Quantized, Sparse
 from decomfl_lab.protocol.policy import PullPolicy
@@ -41,7 +42,6 @@ from decomfl_lab.protocol.wire import (
     encode,
     read,
 )
-from decomfl_lab.records.aggregation import Majority
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of

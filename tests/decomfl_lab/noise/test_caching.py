@@ -9,7 +9,8 @@ from typing import Any
 import numba
 import pytest
 
-from decomfl_lab.engines import cnn_kernel, tiles
+from decomfl_lab.engines.kernels import cnn as cnn_kernel
+from decomfl_lab.engines.kernels import tiles
 from decomfl_lab.noise import caching, numba_cpu
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.engines.base import Line, Serial
-from decomfl_lab.engines.fused import Fused
+from decomfl_lab.engines.kernels.fused import Fused
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from decomfl_lab.carriers.ray import RayFederation
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.ray import RayFederation
 from decomfl_lab.federations.remote import RemoteFederation, host_of
+from decomfl_lab.protocol.aggregation import ClippedMean, Krum, Mean, Median, TrimmedMean
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Examples, Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.weights import MOST_EXAMPLES, Weighting, Weights
 from decomfl_lab.protocol.wire import EXAMPLES_BYTES, HEADER_BYTES, decode, encode, split_frame
-from decomfl_lab.records.aggregation import ClippedMean, Krum, Mean, Median, TrimmedMean
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig

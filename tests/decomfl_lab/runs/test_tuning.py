@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decomfl_lab as lab
-from decomfl_lab.bench.tuning import Bowl, half_square
+from benchmarks.tuning import Bowl, half_square
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.run import Run, load_run
 from decomfl_lab.runs.tuning import Tuning, cheapest_directions, largest_step, rehearse
+from theory.checks.stability import load
 from theory.problems.spectrum import Spectrum
-from theory.stability import load
 
 spectra = st.lists(
     st.tuples(st.floats(1e-3, 1e3), st.integers(1, 1000)), min_size=1, max_size=4, unique_by=lambda e: e[0]

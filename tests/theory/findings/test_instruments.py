@@ -23,8 +23,8 @@ from theory.findings.instruments import (
     within,
     wrong_unit,
 )
-from theory.setting import Setting
-from theory.symbols import D, K, L, R, a, d, eta, mu, sigma
+from theory.notation.setting import Setting
+from theory.notation.symbols import D, K, L, R, a, d, eta, mu, sigma
 
 THEOREM_2 = {
     "start": 4 * D / (R * eta),

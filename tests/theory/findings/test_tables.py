@@ -15,7 +15,7 @@ from theory.findings.evidence import tables
 from theory.findings.evidence.tables import least_runs
 from theory.findings.source import Source, read
 from theory.findings.transcription import mistranscribed
-from theory.printed import EXAMPLES, LORA, MOST_FREQUENT, RESULTS, ROUNDS, Cell
+from theory.notation.printed import EXAMPLES, LORA, MOST_FREQUENT, RESULTS, ROUNDS, Cell
 
 DATA = os.environ.get("DECOMFL_DATA", "")  # hidden from tests
 

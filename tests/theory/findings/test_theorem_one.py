@@ -14,7 +14,7 @@ from tests.thorough import sampled
 from theory.bounds import STATEMENTS
 from theory.findings.evidence import proof_one, smoothing, theorem_one
 from theory.findings.evidence.one_round import OneRound
-from theory.symbols import K, P
+from theory.notation.symbols import K, P
 
 Plant = Callable[[str, str, str], None]
 

@@ -19,9 +19,9 @@ from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
 from theory.findings.evidence.designs import design
 from theory.findings.evidence.exact import same, unlike
-from theory.setting import DISTRIBUTIONS, Setting, effective_factor, sixth_moment
-from theory.statements import Statement
-from theory.symbols import D, L, R, d, eta, m, mu, rho_kappa, sigma, sigma_G
+from theory.notation.setting import DISTRIBUTIONS, Setting, effective_factor, sixth_moment
+from theory.notation.symbols import D, L, R, d, eta, m, mu, rho_kappa, sigma, sigma_G
+from theory.statements.statement import Statement
 
 # Designs ---------------------------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import quadratics
+from theory.checks.simulate import simulate
+from theory.notation.setting import DISTRIBUTIONS, Setting, effective_factor, second_moment_factor, sixth_moment
 from theory.problems.problem import Bowl, directions
 from theory.problems.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
 from theory.problems.spectrum import Spectrum
-from theory.setting import DISTRIBUTIONS, Setting, effective_factor, second_moment_factor, sixth_moment
-from theory.simulate import simulate
 
 MIXED = Quadratic.of(
     Spectrum((2.0, 1.0, 0.3, 0.0), (1, 2, 1, 1)), D=1.0, sigma=1.0, sigma_G=0.8,

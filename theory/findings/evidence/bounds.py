@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from theory.bounds import statement
 from theory.findings.finding import Evidence
-from theory.formula import names_in
+from theory.notation.formula import names_in
+from theory.notation.setting import Setting
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum
-from theory.setting import Setting
-from theory.statements import Statement
+from theory.statements.statement import Statement
 
 __all__ = ["needed"]
 

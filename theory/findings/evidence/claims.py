@@ -14,17 +14,17 @@ from sympy import sqrt
 
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.runs.config import TrainConfig
-from theory import symbols as s
 from theory.bounds import statement
 from theory.communication import TABLE_1, expected_numbers, expected_traffic
 from theory.findings.evidence import algorithms
 from theory.findings.evidence.algorithms import PROGRAMS, Line, outcome, play
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import equal
-from theory.formula import written
+from theory.notation import symbols as s
+from theory.notation.formula import written
+from theory.notation.setting import Setting, second_moment_factor
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
-from theory.setting import Setting, second_moment_factor
 
 __all__ = ["best_average"]
 

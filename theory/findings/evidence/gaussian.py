@@ -16,10 +16,10 @@ from theory.findings.evidence.designs import design
 from theory.findings.evidence.exact import unlike
 from theory.findings.finding import Evidence, support
 from theory.findings.instruments import Axis, at_most, equal, exceeds, search, within, wrong_unit
+from theory.notation.setting import effective_factor, sixth_moment
+from theory.notation.symbols import P, d, kappa
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
-from theory.setting import effective_factor, sixth_moment
-from theory.symbols import P, d, kappa
 
 __all__ = []
 

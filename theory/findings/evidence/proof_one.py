@@ -13,7 +13,7 @@ import sympy as sp
 
 from theory.bounds import statement
 from theory.findings.finding import Evidence
-from theory.symbols import D, G, K, L, P, R, a, d, delta, eta, m, mu, sigma, sigma_G
+from theory.notation.symbols import D, G, K, L, P, R, a, d, delta, eta, m, mu, sigma, sigma_G
 
 __all__ = ["DERIVED", "PRINTED", "Terms", "follows", "plus", "printed", "slips", "times"]
 

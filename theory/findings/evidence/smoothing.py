@@ -23,9 +23,9 @@ from theory.findings.instruments import (
     search,
     within,
 )
-from theory.setting import Setting
-from theory.statements import Variant
-from theory.symbols import L, d, mu, s2
+from theory.notation.setting import Setting
+from theory.notation.symbols import L, d, mu, s2
+from theory.statements.statement import Variant
 
 __all__ = ["norm_moment"]
 

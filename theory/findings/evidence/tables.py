@@ -8,12 +8,12 @@ from dataclasses import astuple
 from itertools import product
 from typing import Final
 
-from decomfl_lab.bench.memory import ROLES
 from decomfl_lab.models.registry import build_model, num_parameters
+from decomfl_lab.runs.memory import ROLES
 from theory.communication import expected_numbers
 from theory.findings.evidence.algorithms import PROGRAMS, play
 from theory.findings.finding import Evidence, refutation
-from theory.printed import (
+from theory.notation.printed import (
     EXAMPLES,
     LORA,
     LORA_PARAMETERS,

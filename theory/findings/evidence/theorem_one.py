@@ -32,13 +32,13 @@ from theory.findings.instruments import (
     search,
     within,
 )
-from theory.formula import value_of, written
+from theory.notation.formula import value_of, written
+from theory.notation.setting import Setting
+from theory.notation.symbols import K, L, P, R, a, d, delta, eta, m, mu, rho, s6, sigma
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
-from theory.setting import Setting
-from theory.statements import Variant
-from theory.symbols import K, L, P, R, a, d, delta, eta, m, mu, rho, s6, sigma
+from theory.statements.statement import Variant
 
 __all__ = ["DISPLAYS", "TERMS", "at_largest", "line", "searched", "simplification", "witness"]
 

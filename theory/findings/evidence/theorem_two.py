@@ -13,20 +13,20 @@ import sympy as sp
 import torch
 from sympy import sqrt
 
-from hessian.kappa import effective_rank
-from hessian.operator import DenseOperator
+from hessian.kappa.effective_rank import effective_rank
+from hessian.operators.operator import DenseOperator
 from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
 from theory.findings.evidence.designs import design
 from theory.findings.evidence.exact import same, unlike
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import Axis, differs, equal, exceeds, search, within
-from theory.formula import value_of
+from theory.notation.formula import value_of
+from theory.notation.setting import DISTRIBUTIONS, Setting
+from theory.notation.symbols import D, L, P, R, d, eta, kappa, m, mu, rho_kappa, sigma, sigma_G
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
-from theory.setting import DISTRIBUTIONS, Setting
-from theory.statements import Statement
-from theory.symbols import D, L, P, R, d, eta, kappa, m, mu, rho_kappa, sigma, sigma_G
+from theory.statements.statement import Statement
 
 __all__ = ["CORRECTED", "STATED", "rough_clients", "without_remainder"]
 

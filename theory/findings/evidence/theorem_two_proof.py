@@ -18,10 +18,10 @@ from theory.findings.evidence.designs import Design, design
 from theory.findings.evidence.exact import same, unlike
 from theory.findings.finding import Evidence, support
 from theory.findings.instruments import Axis, at_most, differs, equal, exceeds, search, within
+from theory.notation.setting import Setting, effective_factor
+from theory.notation.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 from theory.problems.quadratic import Quadratic, spread
 from theory.problems.spectrum import Spectrum
-from theory.setting import Setting, effective_factor
-from theory.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 
 __all__: list[str] = []
 

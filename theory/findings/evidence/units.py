@@ -8,8 +8,8 @@ from sympy.parsing.sympy_parser import parse_expr
 from theory.bounds import statement
 from theory.findings.finding import Evidence
 from theory.findings.instruments import one_unit, wrong_unit
-from theory.statements import Variant
-from theory.symbols import UNITS
+from theory.notation.symbols import UNITS
+from theory.statements.statement import Variant
 
 __all__ = ["agree", "bound", "odd", "odd_in"]
 
@@ -22,7 +22,7 @@ def _formula(text: str) -> Expr:
 
 
 def agree(**formulas: str) -> Evidence:
-    """All formulas, written in the symbols of ``theory.symbols``, have one unit."""
+    """All formulas, written in the symbols of ``theory.notation.symbols``, have one unit."""
     return one_unit(**{name: _formula(text) for name, text in formulas.items()})
 
 

@@ -1,0 +1,80 @@
+"""What a benchmark was run on: the command, the machine, how busy others kept it, and when."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+import shlex
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from decomfl_lab.cli.lazy import ARGUMENTS
+
+__all__ = ["begin", "circumstances"]
+
+_BEGIN = "benchmarks.begin"
+
+
+def begin() -> None:
+    """Note how much the processor has worked so far; called before a benchmark is loaded."""
+    click.get_current_context().meta[_BEGIN] = _clocks()
+
+
+def circumstances() -> dict[str, Any]:
+    """Of the benchmark that runs: its command line, the date, the machine, its load, and versions.
+
+    The load is the share of all processors' time that other processes took since ``begin``; where the system has no
+    /proc/stat, the load average of the last minute for each processor, this process included.
+    """
+    from decomfl_lab.runs.provenance import code_version
+
+    context = click.get_current_context()
+    meta = context.meta
+    return {
+        "about": inspect.cleandoc(context.command.help or ""),
+        "command": shlex.join(["decomfl", *meta[ARGUMENTS]]),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": f"{_processor()}, {os.cpu_count()} processors, {platform.system()}",
+        "load": round(_load(meta[_BEGIN]), 3),
+        "code": code_version(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("numpy", "torch", "numba")},
+    }
+
+
+def _processor() -> str:
+    """The processor's name, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    named = (line for line in info.read_text().splitlines() if line.startswith("model name")) if info.exists() else ()
+    return next(iter(named), f":{platform.processor() or platform.machine()}").partition(":")[2].strip()
+
+
+def _clocks() -> tuple[float, float | None, float]:
+    """Now, the processors' busy seconds, and those of this process and of its children that have ended."""
+    own = os.times()
+    return time.monotonic(), _busy(), own.user + own.system + own.children_user + own.children_system
+
+
+def _busy() -> float | None:
+    """Seconds that all processors together have worked since the system's start; None where it does not say."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    user, nice, system, _idle, _wait, irq, softirq = map(int, stat.read_text().split()[1:8])
+    ticks = user + nice + system + irq + softirq
+    return float(ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _load(start: tuple[float, float | None, float]) -> float:
+    """See ``circumstances``."""
+    (then, busy_then, own_then), (now, busy, own) = start, _clocks()
+    processors = os.cpu_count() or 1
+    if busy is None or busy_then is None:
+        return os.getloadavg()[0] / processors
+    return max(0.0, (busy - busy_then) - (own - own_then)) / ((now - then) * processors)

@@ -1,0 +1,126 @@
+"""``decomfl join``: one client of a run that ``decomfl serve`` serves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from decomfl_lab.carriers.commands.serve import largest_of, read_key, with_extra
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.interrupts import telling
+from decomfl_lab.plugins import is_own
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+
+__all__ = ["join"]
+
+
+def join(
+    *,
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where decomfl serve listens.")],
+    client: Annotated[int, typer.Option(help="Number of this client.")],
+    certificates: Annotated[
+        Path | None,
+        typer.Option(help="Folder with ca.crt, client-I.crt and client-I.key, see decomfl certificates."),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(help="File of this client's key, on loopback without certificates: OUT/keys/client-I.key."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file of the run, as decomfl train has it. [default: what the server says, which may not name "
+            "code of your own (module:function)]"
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where losses are computed: cpu, cuda or auto.")] = "cpu",
+    threads: Annotated[int, typer.Option(help="CPU threads of torch.")] = 1,
+    patience: Annotated[float, typer.Option(help="Seconds without a server after which to give up.")] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Be a client of a server's run, with the data that are here.
+
+    Its data never leave: scalars do. Run, x_0 and directions follow from the configuration, and x_0 is compared with
+    the server's by its digest before anything is said. Connections that break are made again for --patience seconds;
+    a client that was stopped may be started again at any time and gets the records that it lacks. At the end it prints
+    the digest of its model, which is the server's.
+
+    Example: decomfl join 127.0.0.1:8470 --client 0 --key fl/keys/client-0.key
+    """
+    with_extra()
+    from decomfl_lab.carriers.stream.certificates import client_name, read_identity
+    from decomfl_lab.carriers.stream.client import StreamClient
+    from decomfl_lab.devices import use_threads_
+    from decomfl_lab.federations.remote import host_of
+    from decomfl_lab.runs.building import dataset_of, movable
+    from decomfl_lab.runs.run import Run
+
+    require_int("client", client, 0)
+    require_finite_positive("patience", patience)
+    use_threads_(threads)
+    given = "neither" if key is None else "both"
+    require((certificates is None) != (key is None), "--key or --certificates", "be given, one of the two", given)
+    identity = read_identity(certificates, client_name(client)) if certificates is not None else None
+    stream = StreamClient(
+        address, client, identity=identity, key=read_key(key) if key is not None else None, patience=patience
+    )
+    offer = stream.offer()
+    if config is None:
+        run_config = _agreed(offer)
+    else:
+        run_config = _with_newcomers(config_from_mapping(read_config(config), f"config {config}"), offer)
+    require(client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", client)
+    here = Run(run_config, dataset=dataset_of(run_config, device))
+    federation = movable(here.federation, run_config)
+    x, server = federation.observer, federation.server
+    require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {offer.get('x0')}", x.digest())
+    run = run_config.identity(x.digest())
+    host = host_of(federation, run, [client])
+
+    def answer(frame: bytes) -> bytes:
+        answered = host.handle({client: frame})[client]
+        here.resolution.tell()
+        return answered
+
+    model = 8 * x.d * (1 + len(x.state))
+    record = 64 + (4 + 8) * server.K * largest_of(server.P)
+    with telling(lambda: f"interrupted; the run goes on without client {client} until the same command is given again"):
+        stream.serve(
+            run.hex(),
+            lambda: host.hello(client),
+            answer,
+            largest=4096 + model + record * (run_config.rounds + 1),
+        )
+    found = {"client": client, "round": host.replica.round, "digest": host.replica.digest()}
+    if as_json:
+        print(json.dumps(found))
+    else:
+        print(f"the run is over; digest of the model after round {found['round']}: {found['digest']}")
+
+
+def _with_newcomers(config: TrainConfig, offer: Mapping[str, Any]) -> TrainConfig:
+    """The run of a file, in which a client that joins need not write in which round it and others came."""
+    said = offer.get("config")
+    if config.joined or not isinstance(said, dict):
+        return config
+    numbers = {name: said[name] for name in ("clients", "joined") if name in said}
+    whole = config_from_mapping({**numbers, "sampled": 1}, "the server's config")
+    known = any(whole.present(r) == config.clients for r in (0, *whole.joined))
+    return config.but(joined=whole.of_first(config.clients).joined) if known else config
+
+
+def _agreed(offer: Mapping[str, Any]) -> TrainConfig:
+    """The run that a server offers; InputError where it would have this machine import code of the server's choice."""
+    values = offer.get("config")
+    require(isinstance(values, dict), "config of the server", "be a table of options", values)
+    assert isinstance(values, dict)
+    for name, value in values.items():
+        own = isinstance(value, str) and is_own(value)
+        require(not own, f"{name} of the server", "name no code (give the run's --config if you trust it)", value)
+    return config_from_mapping(values, "the server's config").but(
+        **({"rebuild": "replay"} if "rebuild" in values else {})
+    )

@@ -1,0 +1,274 @@
+"""``decomfl serve``: a run whose clients connect from other processes or machines (``decomfl join``)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from decomfl_lab.cli.train import GroupedOption, TrainGroup, prepared, report, title
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.files import held
+from decomfl_lab.interrupts import telling
+from decomfl_lab.methods.registry import LAGGING
+from decomfl_lab.protocol.wire import SCALAR_BYTES
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from decomfl_lab.carriers.stream.server import StreamServer
+    from decomfl_lab.federations.remote import RemoteFederation
+    from decomfl_lab.records.schedules import Schedule
+    from decomfl_lab.runs.run import Run
+    from decomfl_lab.runs.told import Progress
+
+__all__ = ["serve"]
+
+logger = logging.getLogger(__name__)
+
+SHOWN = 20
+"""The most clients that the view has a line for."""
+USAGE = """The server of a run: it plans and averages, and clients that have the data measure; they connect by decomfl
+join. It listens on loopback unless --bind says otherwise, which needs certificates (decomfl certificates). Rounds, log
+and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves; with
+a larger --clients, new ones with data of their own join.
+decomfl serve decomfl --help has every option: --quorum, --deadline and --patience say how long a round waits.
+
+\b
+In three terminals:
+  decomfl serve --data digits --model logistic --clients 2 --sampled 2 --rounds 50 --out fl
+  decomfl join 127.0.0.1:8470 --client 0 --key fl/keys/client-0.key
+  decomfl join 127.0.0.1:8470 --client 1 --key fl/keys/client-1.key
+
+\b
+Over a network:
+  decomfl certificates certs --clients 2 --host fl.example.org
+  decomfl serve --config run.toml --bind 0.0.0.0:8470 --certificates certs --out fl --deadline 60
+  decomfl join fl.example.org:8470 --client 0 --certificates certs"""
+
+
+class ServeGroup(TrainGroup):
+    """The methods that can be served, with the options of decomfl train and those of a server."""
+
+    first: ClassVar[Mapping[str, str]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The methods whose clients send scalars and keep a model."""
+        return LAGGING
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """The command of a method."""
+        command = super().get_command(ctx, cmd_name)
+        own: list[click.Parameter] = [
+            GroupedOption([f"--{name}"], group, help=text, **more) for name, (text, group, more) in FLAGS.items()
+        ]
+        command.params = [each for each in command.params if each.name not in ("federation", "workers")] + own
+        command.callback = partial(_serve, cmd_name)
+        return command
+
+
+WAITING = "how long a round waits"
+FLAGS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
+    "bind": (
+        "HOST:PORT to listen on; other hosts than 127.0.0.1 need --certificates. [default: 127.0.0.1:8470]",
+        None,
+        {"default": "127.0.0.1:8470"},
+    ),
+    "certificates": (
+        "Folder of decomfl certificates: clients and server prove who they are, and what they say is encrypted. "
+        "Without it the keys of clients are in OUT/keys.",
+        None,
+        {"type": click.Path(path_type=Path)},
+    ),
+    "quorum": (
+        "Replies that a round needs at least. [default: more than half of the sampled clients]",
+        WAITING,
+        {"type": int},
+    ),
+    "deadline": (
+        "Seconds after which a round goes on with the replies that came, if these are a quorum. [default: none: a "
+        "round waits for all, at most --patience]",
+        WAITING,
+        {"type": float},
+    ),
+    "patience": (
+        "Seconds that a round waits for a quorum before the server gives up. [default: 300]",
+        WAITING,
+        {"type": float, "default": 300.0},
+    ),
+}
+
+
+def _serve(
+    method: str,
+    config: Path | None,
+    out: Path | None,
+    device: str,
+    threads: int,
+    as_json: bool,
+    bind: str,
+    certificates: Path | None,
+    quorum: int | None,
+    deadline: float | None,
+    patience: float,
+    **flags: Any,
+) -> None:
+    with_extra()
+    from decomfl_lab.carriers.stream.certificates import read_identity
+    from decomfl_lab.carriers.stream.connection import require_address
+    from decomfl_lab.carriers.stream.server import StreamServer
+    from decomfl_lab.federations.remote import RemoteFederation
+    from decomfl_lab.runs.building import movable
+    from decomfl_lab.runs.told import Rebuilt
+
+    if out is None:
+        raise InputError("out must be a folder, where the run is kept, got None")
+    require_address("bind", bind, secured=certificates is not None)
+    own = read_identity(certificates, "server") if certificates is not None else None
+    run = prepared(method, config, device, threads, flags, out=out, follows=True)
+    here = movable(run.federation, run.config)
+    x = here.observer.digest()
+    identity = run.config.identity(x)
+    with held(out), contextlib.ExitStack() as stack:
+        server = StreamServer(
+            bind,
+            {"run": identity.hex(), "x0": x, "config": run.config.to_dict()},
+            run.config.clients,
+            largest=1024 + SCALAR_BYTES * here.server.K * largest_of(here.server.P),
+            identity=own,
+            keys=_keys(out / "keys", identity, run.config.clients) if own is None else None,
+        )
+        stack.callback(server.close)
+        remote = RemoteFederation.of(here, server, identity, quorum=quorum, deadline=deadline, patience=patience)
+        run.federation = remote
+        reach = "this machine alone (loopback)" if certificates is None else "clients with certificates"
+        proof = f"--key {out / 'keys'}/client-I.key" if certificates is None else "--certificates DIR"
+        how = f"each client I in 0..{run.config.clients - 1} by: decomfl join {server.address} --client I {proof}"
+        print(f"listening on {server.address} for {reach}; {how}", file=sys.stderr, flush=True)
+        with _view(title(run), run, server, remote) as show:
+            run.train(out=out, on_round=show, any_code=True)  # rounds that the log has are not computed again
+            limit = remote.deadline or remote.patience
+            logger.info("all rounds are done; the clients have %g s to say the digests of their models", limit)
+            with telling(lambda: f"interrupted; all {run.round} rounds are in {out}"):
+                digests = remote.rebuilt()
+        server.close(over=True)
+    digest = remote.observer.digest()
+    report(run, Rebuilt(run.config.clients, len(digests)), out, as_json=as_json, digest=digest)
+    if not as_json:
+        print(f"digest of the model after round {run.round}: {digest}")
+
+
+def with_extra() -> None:
+    """InputError where the libraries of the extra are not installed."""
+    try:
+        import cryptography  # noqa: F401
+        import grpc  # noqa: F401
+    except ModuleNotFoundError as error:
+        needs = "need the extra stream: pip install 'decomfl-lab[stream]'"
+        raise InputError(f"certificates, serve and join {needs} (no module {error.name})") from None
+
+
+def _keys(folder: Path, identity: bytes, M: int) -> Callable[[int], bytes]:
+    """{client: key}, from a key of the server's own; all are in the folder, made if they are missing."""
+    from decomfl_lab.carriers.stream.certificates import client_name, write_once
+    from decomfl_lab.protocol.seals import KEY_BYTES, client_key
+
+    own = folder / "server.key"
+    folder.mkdir(exist_ok=True)
+    if not own.exists():
+        write_once(own, secrets.token_hex(KEY_BYTES).encode())
+    keys = [client_key(read_key(own), identity, i) for i in range(M)]
+    for i, key in enumerate(keys):
+        if not (path := folder / f"{client_name(i)}.key").exists():
+            write_once(path, key.hex().encode())
+    return keys.__getitem__
+
+
+def read_key(path: Path) -> bytes:
+    """The key in a file; InputError if there is none."""
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii"))
+    except OSError as error:
+        raise InputError(f"key must be a readable file, got {path} ({error.strerror})") from None
+    except ValueError:
+        raise InputError(f"key must be a file of hexadecimal digits, got {path}") from None
+    require(len(key) == 32, f"key in {path}", "have 32 bytes", len(key))
+    return key
+
+
+def largest_of(schedule: Schedule[int]) -> int:
+    """The largest value of a schedule."""
+    return max(schedule.initial, *schedule.changes.values(), 0)
+
+
+@contextlib.contextmanager
+def _view(name: str, run: Run, server: StreamServer, remote: RemoteFederation) -> Iterator[Callable[[Progress], None]]:
+    """The round under way on a terminal's stderr, a line now and then elsewhere; it is told of rounds that are done."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.logging import RichHandler
+
+    from decomfl_lab.runs.progress import LINE_SECONDS, words
+
+    console, began = Console(stderr=True), time.monotonic()
+    spoken = 0.0
+    last: list[Progress] = []
+
+    def show(at: Progress) -> None:
+        nonlocal spoken
+        last[:] = [at]
+        if not console.is_terminal and (time.monotonic() - spoken > LINE_SECONDS or at.round == at.rounds):
+            spoken = time.monotonic()
+            there = f"{len(server.connected)} of {run.config.clients} clients"
+            print(f"{name}: {at.round}/{at.rounds}, {there}, {words(at)}", file=sys.stderr, flush=True)
+
+    if not console.is_terminal:
+        yield show
+        return
+    root = logging.getLogger()
+    handlers = root.handlers
+    root.handlers = [RichHandler(console=console, show_time=False, show_level=False, show_path=False)]
+    try:
+        with Live(console=console, transient=True, get_renderable=lambda: _picture(name, began, last, server, remote)):
+            yield show
+    finally:
+        root.handlers = handlers
+
+
+def _picture(
+    name: str, began: float, last: list[Progress], server: StreamServer, remote: RemoteFederation
+) -> RenderableType:
+    """A line on the run, and one for each client: where it is, and how far behind."""
+    from rich.console import Group
+    from rich.table import Table
+
+    from decomfl_lab.runs.progress import words
+
+    r, M, session = remote.round, remote.server.M, remote.coordinator
+    chosen, replies, there = session.chosen, dict(session.replies), dict(server.connected)
+    done = f"{name}: round {r}" + (f" of {last[0].rounds}, {words(last[0])}" if last else "")
+    sent = f"{1e-3 * remote.ledger.bytes / M:,.1f} kB a client, {time.monotonic() - began:,.0f} s"
+    states = f"{len(there)} of {M} clients are here, {len(replies)} of {len(chosen)} have answered"
+    table = Table("client", "", "this round", "rounds behind", box=None)
+    for i in range(min(M, SHOWN)):
+        asked = "answered" if i in replies else "asked" if i in chosen else ""
+        behind = str(r - remote.server.held[i]) if remote.server.held else ""
+        table.add_row(str(i), "here" if i in there else "away", session.refused.get(i, asked), behind)
+    return Group(done, f"{states}; {sent}", table, *(["..."] if M > SHOWN else []))
+
+
+serve = ServeGroup(
+    "serve",
+    help=USAGE,
+    short_help="Run a federation whose clients are on other machines.",
+    subcommand_metavar="[METHOD] [OPTIONS]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

@@ -1,0 +1,198 @@
+"""A client's end of the stream: connect, say hello, answer frames, come back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from decomfl_lab.carriers.stream.certificates import Identity, client_name
+from decomfl_lab.carriers.stream.connection import (
+    HALF_NONCE,
+    METHOD,
+    OFFER_BYTES,
+    OPTIONS,
+    Link,
+    require_address,
+)
+from decomfl_lab.errors import InputError, require, shown
+from decomfl_lab.protocol.seals import Seal
+
+__all__ = ["StreamClient"]
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT, LONGEST_WAIT = 0.2, 15.0
+"""Seconds before the second attempt to connect, and the most between two; each wait is twice the one before."""
+FINAL = {
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+}
+"""Answers of a server after which nothing is gained by coming back."""
+UNTRUSTED = ("SSL_ERROR_SSL", "is not in peer certificate")
+"""Words of the library where the other end is not the one that the certificates name."""
+
+
+class StreamClient:
+    """One client of a run, as its connections to the server see it.
+
+    Attributes:
+        address: HOST:PORT of the server.
+        i: The client's number.
+        patience: Seconds without a server after which it gives up.
+    """
+
+    def __init__(
+        self, address: str, i: int, *, identity: Identity | None = None, key: bytes | None = None, patience: float = 60
+    ) -> None:
+        """A client that is not connected yet.
+
+        Args:
+            address: HOST:PORT of the server.
+            i: The client's number.
+            identity: Its certificate; None on loopback.
+            key: Its key where there are no certificates.
+            patience: Seconds without a server after which it gives up.
+
+        Raises:
+            InputError: If the address is none, or is not of loopback without certificates.
+        """
+        require_address("address", address, secured=identity is not None)
+        require((identity is None) != (key is None), "identity and key", "be one of the two", "both or none")
+        self.address, self.i, self.patience = address, i, patience
+        self._identity, self._key = identity, key
+        self._random = random.Random()  # when it comes back is all that depends on it
+
+    def offer(self) -> dict[str, Any]:
+        """What the server says of its run; InputError as ``serve``."""
+        found: dict[str, Any] = {}
+
+        def read(offer: dict[str, Any], _: Connection) -> None:
+            found.update(offer)
+
+        self._persist(read, OFFER_BYTES)
+        return found
+
+    def serve(
+        self, run: str, hello: Callable[[], bytes], answer: Callable[[bytes], bytes], *, largest: int = 1 << 22
+    ) -> None:
+        """Answer frames, over as many connections as it takes, until the server says that the run is over.
+
+        Args:
+            run: The run's identity, as ``offer`` has it.
+            hello: What the client says first on a connection.
+            answer: The answer to a frame.
+            largest: The most bytes of a frame that the server sends.
+
+        Raises:
+            InputError: If the server refuses the client, offers another run, or cannot be reached for ``patience``
+                seconds.
+        """
+
+        def work(offer: dict[str, Any], connection: Connection) -> None:
+            require(offer.get("run") == run, f"run of the server at {self.address}", f"be {run}", offer.get("run"))
+            connection.send(hello())
+            logger.info("connected to %s as client %d", self.address, self.i)
+            for frame in connection:
+                connection.send(answer(frame))
+
+        self._persist(work, max(largest, OFFER_BYTES))
+
+    def _persist(self, work: Callable[[dict[str, Any], Connection], None], largest: int) -> None:
+        """Do the work on a connection, and again on a new one where that breaks."""
+        seen, wait = time.monotonic(), FIRST_WAIT
+        while True:
+            try:
+                with self._connected(largest) as (offer, connection):
+                    try:
+                        return work(offer, connection)
+                    finally:
+                        seen, wait = time.monotonic(), FIRST_WAIT
+            except grpc.RpcError as error:
+                code, words = error.code(), " ".join(str(error.details()).split())
+                untrusted = any(each in words for each in UNTRUSTED)
+                if code in FINAL or untrusted:
+                    rule = "be the server of these certificates" if untrusted else f"take client {self.i}"
+                    raise InputError(f"server at {self.address} must {rule}, got: {words}") from None
+                left = seen + self.patience - time.monotonic()
+                if left <= 0:
+                    rule = f"be reached within {self.patience:g} s"
+                    raise InputError(f"server at {self.address} must {rule}, got {code.name}: {words}") from None
+                level = logging.INFO if wait == FIRST_WAIT else logging.DEBUG  # a line an outage
+                logger.log(level, "no connection to %s (%s); trying for %.0f s", self.address, code.name, left)
+                logger.debug("%s", words)
+                time.sleep(min(left, wait * self._random.uniform(0.5, 1.0)))
+                wait = min(2 * wait, LONGEST_WAIT)
+
+    @contextmanager
+    def _connected(self, largest: int) -> Iterator[tuple[dict[str, Any], Connection]]:
+        """A new connection and what the server offers on it."""
+        more = (
+            ("grpc.max_receive_message_length", largest + largest // 1000 + 1024),
+            ("grpc.use_local_subchannel_pool", 1),
+        )
+        if self._identity is None:
+            channel = grpc.insecure_channel(self.address, [*OPTIONS, *more])
+        else:
+            own = self._identity
+            proof = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
+            channel = grpc.secure_channel(self.address, proof, [*OPTIONS, *more])
+        nonce = secrets.token_bytes(HALF_NONCE)
+        outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        with channel:
+            call = channel.stream_stream(METHOD)(
+                iter(outbox.get, None), metadata=(("client", client_name(self.i)), ("nonce-bin", nonce))
+            )
+            try:
+                first = next(call, b"")
+                both = first[:HALF_NONCE] + nonce
+                seal = None if self._key is None else Seal(self._key, both, server=False)
+                connection = Connection(call, outbox, Link(seal, largest))
+                yield _offer(self._opened(connection.link, first[HALF_NONCE:])), connection
+            finally:
+                outbox.put(None)
+                call.cancel()
+
+    def _opened(self, link: Link, first: bytes) -> bytes:
+        """The server's first frame; InputError where its seal is of another key."""
+        try:
+            return link.open(first)
+        except InputError as error:
+            if self._key is None:
+                raise
+            rule = f"be the one that the server at {self.address} has for client {self.i}"
+            raise InputError(f"key must {rule}, got another: {error}") from None
+
+
+def _offer(text: bytes) -> dict[str, Any]:
+    """What the server says of its run; InputError if it is no JSON object."""
+    try:
+        offer = json.loads(text)
+    except (ValueError, RecursionError):
+        offer = None
+    if not isinstance(offer, dict):
+        raise InputError(f"offer of the server must be a JSON object, got {shown(text)}")
+    return offer
+
+
+class Connection:
+    """A connection of a client: frames that come, until the run is over, and frames that go."""
+
+    def __init__(self, call: Iterator[bytes], outbox: queue.SimpleQueue[bytes | None], link: Link) -> None:
+        self._call, self._outbox, self.link = call, outbox, link
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame."""
+        self._outbox.put(self.link.close(frame))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.link.open, self._call)

@@ -1,0 +1,1 @@
+"""Kernels that measure many perturbations at once on the CPU: convolutions, language models, fused layers."""

@@ -1,0 +1,783 @@
+"""Forward and backward pass of small sequential nets as one numba kernel: no framework, no temporaries, one core.
+
+Images go through the convolutions one at a time in channels-last order, so that everything between two layers
+stays in the second-level cache. All products are made in tiles of vector registers (``tiles``), fused with their sums,
+so losses and gradients differ from torch's by float32 rounding, but not with the number of threads: an image's loss is
+a function of x and the image alone, losses are summed in float64 in the order of the batch, and gradients are sums of
+parts of ``PART`` images, each in the order of its images.
+
+The gradient of a convolution by its input is a convolution of the slopes by its output with the weights turned
+around, and goes through the same code; the gradient by its weights is a product of the two maps.
+"""
+
+# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from decomfl_lab.engines.kernels.tiles import (
+    BLOCK,
+    DOTS,
+    PIXELS,
+    WIDE,
+    add_products,
+    dots_block,
+    dots_column,
+    dots_one,
+    largest,
+    mask,
+    route,
+    tile,
+    wide_tile,
+)
+from decomfl_lab.engines.kernels.winograd import (
+    VALUES,
+    convolve,
+    gather_weights,
+    scratch,
+    slopes_back,
+    spread_turned,
+    spread_weights,
+    tile_size,
+)
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.layout import Layout
+from decomfl_lab.noise.caching import njit
+
+__all__ = ["CHUNK", "PART", "Network", "Slopes", "Workspace", "cross_entropy_of", "mean_of_parts", "pixels"]
+
+
+CHUNK = 32
+"""Images whose features are kept at once for the linear layers."""
+
+PART = 128
+"""Images whose gradient is summed in float32, by one thread; the parts of a batch are added in float64."""
+
+_IMAGES, _OUTPUTS = DOTS
+_DOT = 8
+_DEPTH = 512
+"""Features of a linear layer taken at once, so that the weights of 3 outputs stay in the first-level cache."""
+
+
+class _Kind(IntEnum):
+    CONV = 0
+    POOL = 1
+    FLATTEN = 2
+    LINEAR = 3
+    ROUTE = 4
+    MASK = 5
+    WEIGHTS = 6
+    SCATTER = 7
+    VALUES = 8
+    VALUES_BACK = 9
+
+
+_CONV, _POOL, _FLATTEN, _LINEAR, _ROUTE, _MASK, _WEIGHTS, _SCATTER, _VALUES, _VALUES_BACK = (int(k) for k in _Kind)
+_COLUMNS = 17
+_ANY = np.float32(-np.inf)
+_ONE = np.ones(1, dtype=np.float32)
+_HERE = np.zeros(1, dtype=np.int64)
+
+
+# Forward ---------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _pool(work, stage):
+    src, row, channels, size, height, width, dst, dst_row = stage[1:9]
+    for y in range(height):
+        for x in range(width):
+            corner, out = src + y * size * row + x * size * channels, dst + y * dst_row + x * channels
+            for c in range(0, channels, BLOCK):
+                largest(work, corner + c, size, row, channels, out + c)
+
+
+@njit(cache=True, nogil=True)
+def _linear(work, point, stage, images):
+    src, step, features, w, bias, outputs, dst, to_step, relu = stage[1:10]
+    for i in range(images):
+        for o in range(outputs):
+            work[dst + i * to_step + o] = point[bias + o] if bias >= 0 else np.float32(0)
+    whole_images, whole_outputs = images - images % _IMAGES, outputs - outputs % _OUTPUTS
+    for first in range(0, features, _DEPTH):
+        vectors = min(_DEPTH, features - first) // _DOT
+        a, at = src + first, w + first
+        for o in range(0, whole_outputs, _OUTPUTS):
+            for i in range(0, whole_images, _IMAGES):
+                out = dst + i * to_step + o
+                dots_block(work, a + i * step, step, point, at + o * features, features, vectors, out, to_step)
+        for o in range(whole_outputs, outputs):
+            for i in range(0, whole_images, _IMAGES):
+                out = dst + i * to_step + o
+                dots_column(work, a + i * step, step, point, at + o * features, features, vectors, out, to_step)
+        for i in range(whole_images, images):
+            for o in range(outputs):
+                out = dst + i * to_step + o
+                dots_one(work, a + i * step, step, point, at + o * features, features, vectors, out, to_step)
+    rest = features - features % _DOT
+    for i in range(images):
+        for o in range(outputs):
+            total = work[dst + i * to_step + o]
+            for j in range(rest, features):
+                total += work[src + i * step + j] * point[w + o * features + j]
+            work[dst + i * to_step + o] = np.float32(0) if relu and total < 0 else total
+
+
+@njit(cache=True, nogil=True)
+def _pack(packed, point, order):
+    for n in range(order.size):
+        packed[n] = point[order[n]] if order[n] >= 0 else np.float32(0)
+
+
+@njit(cache=True, nogil=True)
+def _convolve(work, stage, src_offsets, dst_offsets, packed):
+    src, row, rows, run, pixels, first, weights, biases, blocks, dst, relu, width = stage[1:13]
+    floor = np.float32(0) if relu else _ANY
+    for block in range(blocks):
+        w, b, to = weights + block * rows * run * width, biases + block * width, dst + block * width
+        for n in range(0, pixels, PIXELS):
+            at = first + min(n, pixels - PIXELS)
+            if width == WIDE:
+                wide_tile(work, src, src_offsets, at, rows, row, run, packed, w, b, to, dst_offsets, floor)
+            else:
+                tile(work, src, src_offsets, at, rows, row, run, packed, w, b, to, dst_offsets, floor)
+
+
+@njit(cache=True, nogil=True)
+def _image(maps, features, stages, src_offsets, dst_offsets, packed, values, place):
+    """The stages of one image, up to its features."""
+    for s in range(stages.shape[0]):
+        stage = stages[s]
+        if stage[0] == _CONV:
+            _convolve(maps, stage, src_offsets, dst_offsets, packed)
+        elif stage[0] == _VALUES:
+            convolve(maps, stage, values, packed)
+        elif stage[0] == _POOL:
+            _pool(maps, stage)
+        elif stage[0] == _FLATTEN:
+            src, row, stride, channels, height, width, dst, step = stage[1:9]
+            out = dst + place * step
+            for c in range(channels):
+                for y in range(height):
+                    for x in range(width):
+                        features[out + (c * height + y) * width + x] = maps[src + y * row + x * stride + c]
+
+
+@njit(cache=True, nogil=True)
+def _exponentials(work, first, classes):
+    """The largest t of the logits that begin at work[first], and Σ_c exp(logit c − t)."""
+    top = np.float64(work[first])
+    for c in range(classes):
+        top = max(top, np.float64(work[first + c]))
+    total = 0.0
+    for c in range(classes):
+        total += math.exp(np.float64(work[first + c]) - top)
+    return top, total
+
+
+@njit(cache=True, nogil=True)
+def cross_entropy_of(work, first, classes, target):
+    """−log softmax of the logits that begin at work[first], at the target."""
+    top, total = _exponentials(work, first, classes)
+    return math.log(total) + top - np.float64(work[first + target])
+
+
+@njit(cache=True, nogil=True)
+def _chunk(out, point, images, targets, each, shape, tables, memory):
+    """out[i] = cross entropy of image i, of at most ``CHUNK``; ``each`` numbers of ``maps`` are an image's own."""
+    height, width, row, first, logits, step, classes = shape
+    stages, linear, src_offsets, dst_offsets, _ = tables
+    maps, features, packed, values = memory
+    for i in range(images.shape[0]):
+        own = maps[i * each :]
+        for y in range(height):
+            for x in range(width):
+                own[first + y * row + x] = images[i, y * width + x]
+        _image(own, features, stages, src_offsets, dst_offsets, packed, values, i)
+    for s in range(linear.shape[0]):
+        _linear(features, point, linear[s], images.shape[0])
+    for i in range(images.shape[0]):
+        out[i] = cross_entropy_of(features, logits + i * step, classes, targets[i])
+
+
+@njit(cache=True, nogil=True)
+def _losses(out, point, images, targets, order, shape, tables, memory):
+    """out[i] = cross entropy of image i; see ``Network``."""
+    packed = memory[2]
+    _pack(packed, point, order)
+    spread_weights(packed, point, tables[4])
+    for a in range(0, images.shape[0], CHUNK):
+        b = min(a + CHUNK, images.shape[0])
+        _chunk(out[a:b], point, images[a:b], targets[a:b], 0, shape, tables, memory)
+
+
+# Backward --------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _softmax_slopes(slopes, logits, first, classes, target):
+    """slopes[first + c] = ∂(−log softmax at the target)/∂logit c = softmax_c − [c is the target]."""
+    top, total = _exponentials(logits, first, classes)
+    for c in range(classes):
+        slopes[first + c] = math.exp(np.float64(logits[first + c]) - top) / total
+    slopes[first + target] -= np.float32(1)
+
+
+@njit(cache=True, nogil=True)
+def _add_rows(to, a, a_first, a_rows, a_step, b, b_first, b_step, terms, whole):
+    """to[r, j] += Σ_n a[r, n] b[n, j] for j below ``whole``, tile by tile; ``to`` is (array, first, row offsets).
+
+    Rows of b may be a power of two apart, and then have few places in a cache: some columns at a time are copied.
+    """
+    array, first, rows = to
+    panel = np.empty((terms, _DEPTH + BLOCK), dtype=np.float32)
+    for start in range(0, whole, _DEPTH):
+        count, j = min(_DEPTH, whole - start), 0
+        for n in range(terms):
+            at = b_first + n * b_step + start
+            panel[n, :count] = b[at : at + count]
+        own = panel.reshape(-1)
+        while j < count:
+            wide = count - j >= WIDE
+            out, steps = first + start + j, (0, panel.shape[1])
+            add_products(array, out, rows, a, a_first, a_rows, (0, a_step), own, j, steps, (1, terms), wide)
+            j += WIDE if wide else BLOCK
+
+
+@njit(cache=True, nogil=True)
+def _linear_slopes(gradient, slopes, features, point, stage, images, inputs_too):
+    """Adds to the gradient by weights and bias; writes the slopes by the inputs, if they are wanted."""
+    src, step, count, w, bias, outputs, dst, to_step, relu = stage[1:10]
+    for i in range(images):
+        for o in range(outputs):
+            at = dst + i * to_step + o
+            if relu and not features[at] > 0:
+                slopes[at] = np.float32(0)
+            if bias >= 0:
+                gradient[bias + o] += slopes[at]
+    image, output = np.arange(images), np.arange(outputs)
+    whole = count - count % BLOCK
+    by_weights, by_inputs = (gradient, w, output * count), (slopes, src, image * step)
+    _add_rows(by_weights, slopes, dst, output, to_step, features, src, step, images, whole)
+    for o in range(outputs):
+        for j in range(whole, count):
+            total = np.float32(0)
+            for i in range(images):
+                total += slopes[dst + i * to_step + o] * features[src + i * step + j]
+            gradient[w + o * count + j] += total
+    if not inputs_too:
+        return
+    slopes[src : src + images * step] = np.float32(0)
+    _add_rows(by_inputs, slopes, dst, image * to_step, 1, point, w, count, outputs, whole)
+    for i in range(images):
+        for j in range(whole, count):
+            for o in range(outputs):
+                slopes[src + i * step + j] += slopes[dst + i * to_step + o] * point[w + o * count + j]
+
+
+@njit(cache=True, nogil=True)
+def _weight_slopes(sums, maps, slopes, stage, src_offsets, dst_offsets):
+    """Adds to the gradient of one image by a convolution's packed weights and biases."""
+    weights, biases, width, blocks, taps, first, src, row, step, at, at_row, at_step, h, w = stage[1:15]
+    from_, to = src_offsets[first : first + taps], dst_offsets[first : first + taps]
+    for block in range(blocks):
+        of, wide = at + block * width, width == WIDE
+        own = weights + block * taps * width
+        add_products(sums, own, to, maps, src, from_, (row, step), slopes, of, (at_row, at_step), (h, w), wide)
+        bias = biases + block * width
+        add_products(sums, bias, _HERE, _ONE, 0, _HERE, (0, 0), slopes, of, (at_row, at_step), (h, w), wide)
+
+
+@njit(cache=True, nogil=True)
+def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offsets, turned, values, place):
+    """The stages of one image, from its features' slopes back."""
+    for s in range(back.shape[0]):
+        stage = back[s]
+        if stage[0] == _CONV:
+            _convolve(slopes, stage, src_offsets, dst_offsets, turned)
+        elif stage[0] == _WEIGHTS:
+            _weight_slopes(sums, maps, slopes, stage, src_offsets, dst_offsets)
+        elif stage[0] == _VALUES_BACK:
+            slopes_back(sums, maps, slopes, stage, values, turned)
+        elif stage[0] == _ROUTE:
+            src, row, channels, size, height, width, top, top_row, of, of_row, to, to_row, to_step, relu = stage[1:15]
+            floor = np.float32(0) if relu else _ANY
+            for y in range(height):
+                for x in range(width):
+                    corner, most = src + y * size * row + x * size * channels, top + y * top_row + x * channels
+                    mine, target = of + y * of_row + x * channels, to + y * size * to_row + x * size * to_step
+                    for c in range(0, channels, BLOCK):
+                        route(
+                            maps,
+                            corner + c,
+                            size,
+                            row,
+                            channels,
+                            most + c,
+                            floor,
+                            slopes,
+                            mine + c,
+                            target + c,
+                            to_row,
+                            to_step,
+                        )
+        elif stage[0] == _MASK:
+            src, row, stride, height, width, to, to_row, to_step = stage[1:9]
+            for y in range(height):
+                for x in range(width):
+                    at, out = src + y * row + x * stride, to + y * to_row + x * to_step
+                    for c in range(0, stride, BLOCK):
+                        mask(slopes, out + c, maps, at + c)
+        elif stage[0] == _SCATTER:
+            to, row, stride, channels, height, width, src, step = stage[1:9]
+            at = src + place * step
+            for c in range(channels):
+                for y in range(height):
+                    for x in range(width):
+                        slopes[to + y * row + x * stride + c] = of_features[at + (c * height + y) * width + x]
+
+
+@njit(cache=True, nogil=True)
+def _gradient(out, gradient, point, images, targets, orders, each, shape, tables, back, memory, slopes_memory):
+    """out[i] = cross entropy of image i, and gradient (d,) = the sum of its gradients by the parameters."""
+    logits, step, classes = shape[4:]
+    linear, src_offsets, dst_offsets, weights = tables[1:]
+    maps, features, packed, values = memory
+    slopes, of_features, turned, sums = slopes_memory
+    order, turned_order = orders
+    _pack(packed, point, order)
+    _pack(turned, point, turned_order)
+    spread_weights(packed, point, weights)
+    spread_turned(turned, point, weights)
+    gradient[:] = np.float32(0)
+    sums[:] = np.float32(0)
+    for a in range(0, images.shape[0], CHUNK):
+        b = min(a + CHUNK, images.shape[0])
+        _chunk(out[a:b], point, images[a:b], targets[a:b], each, shape, tables, memory)
+        for i in range(b - a):
+            _softmax_slopes(of_features, features, logits + i * step, classes, targets[a + i])
+        for s in range(linear.shape[0] - 1, -1, -1):
+            inputs_too = s > 0 or back.shape[0] > 0
+            _linear_slopes(gradient, of_features, features, point, linear[s], b - a, inputs_too)
+        for i in range(b - a):
+            own = maps[i * each :]
+            _image_slopes(sums, own, slopes, of_features, back, src_offsets, dst_offsets, turned, values, i)
+    for n in range(order.size):
+        if order[n] >= 0:
+            gradient[order[n]] += sums[n]
+    gather_weights(gradient, sums, weights)
+
+
+@njit(cache=True, nogil=True)
+def mean_of_parts(mean, sums, n):
+    """Writes into mean (d,) the sum of the rows of ``sums`` over n: one row in float32, several added up in float64."""
+    if sums.shape[0] == 1:
+        for j in range(mean.size):
+            mean[j] = sums[0, j] / np.float32(n)
+        return
+    for j in range(mean.size):
+        total = np.float64(sums[0, j])
+        for i in range(1, sums.shape[0]):
+            total += np.float64(sums[i, j])
+        mean[j] = total / np.float64(n)
+
+
+# Nets ------------------------------------------------------------------------------------------------------------
+
+
+class Workspace(NamedTuple):
+    """Memory of one thread.
+
+    Attributes:
+        maps: Activations of an image (for gradients: of ``CHUNK`` images), borders zero.
+        features: The last layer's inputs for ``CHUNK`` images.
+        packed: Weights in the order of the tiles.
+        values: What a convolution needs for a while (``winograd.scratch``).
+    """
+
+    maps: NDArray[np.float32]
+    features: NDArray[np.float32]
+    packed: NDArray[np.float32]
+    values: NDArray[np.float32]
+
+
+class Slopes(NamedTuple):
+    """Memory for the way back: slopes by an image's maps and by features, turned weights, and sums by packed ones."""
+
+    maps: NDArray[np.float32]
+    features: NDArray[np.float32]
+    turned: NDArray[np.float32]
+    sums: NDArray[np.float32]
+
+
+@dataclass
+class _Map:
+    """An image's numbers: height × width pixels of ``stride`` numbers, ``row`` from one row to the next.
+
+    Attributes:
+        first: Place of pixel (0, 0), inside a border of zeros.
+        apart: Rows and columns from one pixel to the next, with zeros between them.
+    """
+
+    first: int
+    row: int
+    height: int
+    width: int
+    channels: int
+    stride: int
+    apart: tuple[int, int] = (1, 1)
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Numbers from one pixel to the next, down and across."""
+        return self.apart[0] * self.row, self.apart[1] * self.stride
+
+    def places(self) -> NDArray[np.int64]:
+        """The places of all pixels, row by row, counted from pixel (0, 0)."""
+        y, x = (grid.reshape(-1) for grid in np.mgrid[: self.height, : self.width])
+        return y * self.steps[0] + x * self.steps[1]
+
+
+class _Room:
+    """Numbers laid out one after another in a thread's memory."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def map(
+        self, height: int, width: int, channels: int, stride: int, border: int, apart: tuple[int, int] = (1, 1)
+    ) -> _Map:
+        wide, high = (width - 1) * apart[1] + 1, (height - 1) * apart[0] + 1
+        row = (wide + 2 * border) * stride
+        first = self.size + border * (row + stride)
+        self.size += (high + 2 * border) * row
+        return _Map(first, row, height, width, channels, stride, apart)
+
+    def features(self, count: int) -> tuple[int, int, int]:
+        first = self.size
+        self.size += CHUNK * count
+        return first, count, count
+
+
+class _Packing:
+    """The place in x of each number of a thread's packed weights; −1 stands for no place, and the number is 0."""
+
+    def __init__(self) -> None:
+        self._order: list[NDArray[np.int64]] = []
+        self._size = 0
+
+    def add(self, order: NDArray[np.int64]) -> int:
+        """Place of the first."""
+        first = self._size
+        self._order.append(order.reshape(-1))
+        self._size += order.size
+        return first
+
+    def order(self) -> NDArray[np.int64]:
+        return np.concatenate([*self._order, np.full(1, -1)]).astype(np.int64)
+
+
+class _Offsets:
+    """Pairs of places, whole tiles of them: where a row of a tile is read, and where it is written."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+
+    def add(self, source: NDArray[np.int64], target: NDArray[np.int64], least: int = 0) -> tuple[int, int]:
+        """Place and number; the last pair is repeated until there are ``least``."""
+        first = sum(len(pair[0]) for pair in self._pairs)
+        short = max(least - len(source), 0)
+        self._pairs.append((np.pad(source, (0, short), "edge"), np.pad(target, (0, short), "edge")))
+        return first, len(source) + short
+
+    def tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        pairs = self._pairs or [(_HERE, _HERE)]
+        source, target = (np.concatenate([pair[n] for pair in pairs]).astype(np.int64) for n in (0, 1))
+        return source, target
+
+
+@dataclass
+class _Conv:
+    """A convolution from one map to another, and where its weights are."""
+
+    layer: nn.Conv2d
+    of: _Map
+    to: _Map
+    start: int  # of the weights in x
+    weights: int  # in the packed numbers
+    biases: int
+    relu: bool
+    tile: int  # output pixels a side of a tile, or 0
+
+    @property
+    def width(self) -> int:
+        return _tile_width(self.to.stride)
+
+
+@dataclass
+class _Pool:
+    size: int
+    of: _Map
+    to: _Map
+
+
+def _tile_width(channels: int) -> int:
+    """Channels that a tile writes at once."""
+    return WIDE if channels % WIDE == 0 else BLOCK
+
+
+class Network:
+    """A sequential net for images of one shape, as tables for the kernel.
+
+    Conv2d, Linear, ReLU after either, MaxPool2d and Flatten, with mean cross-entropy as the loss.
+    """
+
+    def __init__(self, module: nn.Module, layout: Layout, in_shape: tuple[int, ...]) -> None:
+        """Lay out the net.
+
+        Raises:
+            InputError: If the net has a layer that the kernel lacks; the message names it.
+        """
+        if type(module) is not nn.Sequential:
+            raise InputError(f"module must be a Sequential for the fused engine, got {type(module).__name__}")
+        layers = list(module.named_children())
+        require(len(layers) == len(module), "module", "hold each layer once for the fused engine", module)
+        frozen = {name for name, _ in module.named_parameters()} - set(layout.names)
+        require(not frozen, "parameters", "all be trainable for the fused engine", sorted(frozen))
+        require(layout.dtype == torch.float32, "dtype", "be float32 for the fused engine", layout.dtype)
+        starts = dict(zip(layout.names, np.cumsum([0, *layout.sizes]).tolist(), strict=False))
+        self.d = layout.d
+        self._maps, self._features, self._packing, self._offsets = _Room(), _Room(), _Packing(), _Offsets()
+        self._in_order: list[_Conv | _Pool] = []
+        stages: list[list[int]] = []
+        self._weights: list[list[int]] = []  # of the convolutions through values: winograd.spread_weights
+        self._scratch = 0
+        linear: list[list[int]] = []
+        channels, height, width = in_shape if len(in_shape) == 3 else (1, 1, math.prod(in_shape))
+        at = self._maps.map(height, width, channels, channels, _border(layers, 0))
+        shape = (at.height, at.width * at.stride, at.row, at.first)
+        features: tuple[int, int, int] | None = None  # first, numbers an image, step
+        flattened: list[int] = []
+        for n, (name, layer) in enumerate(layers):
+            following = layers[n + 1][1] if n + 1 < len(layers) else None
+            relu = type(following) is nn.ReLU
+
+            def needs(holds: bool, rule: str, name: str = name, layer: nn.Module = layer) -> None:
+                require(holds, f"layer {name!r}", f"{rule} for the fused engine", layer)
+
+            if type(layer) is nn.Conv2d:
+                needs(features is None, "come before Flatten")
+                plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+                needs(plain and not isinstance(layer.padding, str), "have one group, no dilation and zeros around")
+                (kh, kw), (sy, sx), pad = layer.kernel_size, layer.stride, int(layer.padding[0])
+                needs(layer.padding == (pad, pad), "have the same padding on all sides")
+                h, w = (at.height + 2 * pad - kh) // sy + 1, (at.width + 2 * pad - kw) // sx + 1
+                stride = -(-layer.out_channels // BLOCK) * BLOCK
+                to = self._maps.map(h, w, layer.out_channels, stride, _border(layers, n + 1))
+                start, own, m = starts[f"{name}.weight"], _tile_width(stride), 0
+                if at.stride % BLOCK == 0:
+                    m = tile_size(layer.kernel_size, layer.stride, h, w)
+                room = np.full(VALUES * at.stride * stride, -1)
+                weights = self._packing.add(room if m else _packed(_weights(layer, start), stride, at.stride, own))
+                bias = np.full(stride, -1)
+                if f"{name}.bias" in starts:
+                    bias[: layer.out_channels] = starts[f"{name}.bias"] + np.arange(layer.out_channels)
+                conv = _Conv(layer, at, to, start, weights, self._packing.add(bias), relu, m)
+                self._in_order.append(conv)
+                src, run = at.first - pad * (at.row + at.stride), kw * at.stride
+                if m:
+                    tiles = [m, h // m, w // m]
+                    stages.append(
+                        [_VALUES, src, at.row, at.stride, *tiles, weights, conv.biases, stride, to.first, to.row, relu]
+                    )
+                else:
+                    seen = _Map(0, at.row, h, w, at.channels, at.stride, (sy, sx))
+                    begin, pixels = self._offsets.add(seen.places(), to.places(), PIXELS)
+                    where = [begin, weights, conv.biases, stride // own, to.first]
+                    stages.append([_CONV, src, at.row, kh, run, pixels, *where, relu, own])
+                at = to
+            elif type(layer) is nn.MaxPool2d:
+                size = layer.kernel_size
+                needs(features is None and bool(self._in_order), "come after Conv2d and before Flatten")
+                plain = isinstance(size, int) and layer.stride == size and not layer.padding and layer.dilation == 1
+                needs(plain and not layer.ceil_mode, "have square windows side by side")
+                assert isinstance(size, int)
+                h, w = at.height // size, at.width // size
+                to = self._maps.map(h, w, at.channels, at.stride, _border(layers, n + 1))
+                stages.append([_POOL, at.first, at.row, at.stride, size, h, w, to.first, to.row])
+                self._in_order.append(_Pool(size, at, to))
+                at = to
+            elif type(layer) is nn.Flatten:
+                needs(features is None and (layer.start_dim, layer.end_dim) == (1, -1), "be the only one, of all")
+                features = self._features.features(at.channels * at.height * at.width)
+                flattened = [at.channels, at.height, at.width, features[0], features[2]]
+                stages.append([_FLATTEN, at.first, at.row, at.stride, *flattened])
+            elif type(layer) is nn.Linear:
+                needs(features is not None, "come after Flatten")
+                assert features is not None
+                to_features = self._features.features(layer.out_features)
+                begin = starts[f"{name}.weight"]
+                place = starts.get(f"{name}.bias", -1)
+                (src, count, step), (dst, outputs, to_step) = features, to_features
+                linear.append([_LINEAR, src, step, count, begin, place, outputs, dst, to_step, relu])
+                features = to_features
+            else:
+                after = n > 0 and type(layers[n - 1][1]) in (nn.Conv2d, nn.Linear)
+                needs(type(layer) is nn.ReLU and after, "be Conv2d, MaxPool2d, Flatten, Linear or ReLU after one")
+        require(bool(linear), "module", "end in a Linear layer for the fused engine", module)
+        assert features is not None
+        self.classes = features[1]
+        self._slopes, self._turned = _Room(), _Packing()
+        self._back = _table(self._way_back(flattened))
+        self._tables = (_table(stages), _table(linear), *self._offsets.tables(), _table(self._weights, 8))
+        self._orders = (self._packing.order(), self._turned.order())
+        self._shape = (*shape, features[0], features[2], features[1])
+
+    def _way_back(self, flattened: list[int]) -> list[list[int]]:
+        """The stages from the features' slopes to the gradient by the first convolution's weights."""
+        zeros = self._turned.add(np.full(max((layer.of.stride for layer in self._in_order), default=0), -1))
+        slopes = [self._slope_map(n) for n in range(len(self._in_order))]
+        stages: list[list[int]] = []
+        for n, layer in reversed(list(enumerate(self._in_order))):
+            of, to, own = layer.of, layer.to, slopes[n]
+            if not stages:
+                stages.append([_SCATTER, own.first, own.steps[0], own.steps[1], *flattened])
+            if isinstance(layer, _Pool):
+                before, behind = self._in_order[n - 1], slopes[n - 1]
+                relu = isinstance(before, _Conv) and before.relu
+                place = [of.first, of.row, of.stride, layer.size, to.height, to.width, to.first, to.row]
+                stages.append([_ROUTE, *place, own.first, own.row, behind.first, *behind.steps, relu])
+                continue
+            pooled = n + 1 < len(self._in_order) and isinstance(self._in_order[n + 1], _Pool)
+            if layer.relu and not pooled:
+                stages.append([_MASK, to.first, to.row, to.stride, to.height, to.width, own.first, *own.steps])
+            (kh, kw), (sy, sx), pad = layer.layer.kernel_size, layer.layer.stride, int(layer.layer.padding[0])
+            src, m = of.first - pad * (of.row + of.stride), layer.tile
+            run, taps = kw * of.stride, np.arange(0 if m else kh * kw * of.stride)  # none: biases alone
+            first, _ = self._offsets.add(taps // run * of.row + taps % run, taps * layer.width)
+            seen = [src, sy * of.row, sx * of.stride]
+            where = [layer.weights, layer.biases, layer.width, to.stride // layer.width, len(taps), first]
+            stages.append([_WEIGHTS, *where, *seen, own.first, *own.steps, to.height, to.width])
+            if m:
+                down, across, (high, wide) = to.height // m, to.width // m, (of.height + 2 * pad, of.width + 2 * pad)
+                numbers = VALUES * of.stride * to.stride
+                turned_at = self._turned.add(np.full(numbers, -1)) if n else -1
+                target = [slopes[n - 1].first, *slopes[n - 1].steps] if n else [0, 0, 0]
+                where = [layer.weights, to.stride, own.first, own.row, turned_at, *target, pad]
+                stages.append([_VALUES_BACK, src, of.row, of.stride, m, down, across, *where])
+                kernels = [layer.start, kh, layer.layer.out_channels, layer.layer.in_channels]
+                self._weights.append([*kernels, layer.weights, to.stride, turned_at, of.stride])
+                self._scratch = max(self._scratch, scratch(down * across, of.stride, to.stride, high * wide))
+                continue
+            if n == 0:
+                continue
+            behind = slopes[n - 1]
+            turned = _weights(layer.layer, layer.start).transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
+            width = _tile_width(of.stride)
+            weights = self._turned.add(_packed(turned, of.stride, own.stride, width))
+            seen_from = _Map(0, own.row, of.height, of.width, of.channels, own.stride)
+            begin, pixels = self._offsets.add(seen_from.places(), behind.places(), PIXELS)
+            corner = own.first + (pad + 1 - kh) * own.row + (pad + 1 - kw) * own.stride
+            where = [begin, weights, zeros, of.stride // width, behind.first]
+            stages.append([_CONV, corner, own.row, kh, kw * own.stride, pixels, *where, 0, width])
+        return stages
+
+    def _slope_map(self, n: int) -> _Map:
+        """Slopes by what layer n gives: for its weights turned around to find them, with zeros between and around."""
+        layer, to = self._in_order[n], self._in_order[n].to
+        if isinstance(layer, _Pool) or n == 0 or layer.tile:
+            return self._slopes.map(to.height, to.width, to.channels, to.stride, 0)
+        pad, (sy, sx), of = int(layer.layer.padding[0]), layer.layer.stride, layer.of
+        sides = zip(layer.layer.kernel_size, (sy, sx), (of.height, of.width), (to.height, to.width), strict=True)
+        border = max(max(k - 1 - pad, size - 1 + pad - (out - 1) * step) for k, step, size, out in sides)
+        return self._slopes.map(to.height, to.width, to.channels, to.stride, max(border, 0), (sy, sx))
+
+    def workspace(self) -> Workspace:
+        """Memory for the losses, of one thread."""
+        return self._workspace(1)
+
+    def _workspace(self, images: int) -> Workspace:
+        sizes = (images * self._maps.size, self._features.size, self._orders[0].size, self._scratch)
+        return Workspace(*_zeros(*sizes))
+
+    def slopes_workspace(self) -> tuple[Workspace, Slopes]:
+        """Memory for losses and gradients, of one thread."""
+        order, turned = self._orders
+        return self._workspace(CHUNK), Slopes(*_zeros(self._slopes.size, self._features.size, turned.size, order.size))
+
+    def losses(
+        self,
+        point: Tensor,
+        images: NDArray[np.float32],
+        targets: NDArray[np.int64],
+        workspace: Workspace,
+    ) -> NDArray[np.float64]:
+        """The loss of each image, (n,), at the parameters ``point`` (d,)."""
+        out = np.empty(len(targets), dtype=np.float64)
+        _losses(out, point.numpy(), images, targets, self._orders[0], self._shape, self._tables, tuple(workspace))
+        return out
+
+    def gradient(
+        self,
+        point: Tensor,
+        images: NDArray[np.float32],
+        targets: NDArray[np.int64],
+        workspace: tuple[Workspace, Slopes],
+        into: NDArray[np.float32] | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """The loss of each image, (n,), with the bits of ``losses``, and the sum of their gradients, ``into`` (d,)."""
+        out = np.empty(len(targets), dtype=np.float64)
+        gradient = np.empty(self.d, dtype=np.float32) if into is None else into
+        tables, (memory, slopes) = (self._shape, self._tables, self._back), workspace
+        x = point.numpy()
+        _gradient(
+            out, gradient, x, images, targets, self._orders, self._maps.size, *tables, tuple(memory), tuple(slopes)
+        )
+        return out, gradient
+
+
+def pixels(inputs: Tensor) -> NDArray[np.float32]:
+    """(n, C, H, W) images, or (n, d) vectors, as n rows of channels-last numbers."""
+    rows = inputs.permute(0, 2, 3, 1) if inputs.ndim == 4 else inputs
+    return rows.reshape(len(inputs), -1).contiguous().numpy()
+
+
+def _zeros(*sizes: int) -> list[NDArray[np.float32]]:
+    return [np.zeros(max(size, 1), dtype=np.float32) for size in sizes]
+
+
+def _weights(layer: nn.Conv2d, start: int) -> NDArray[np.int64]:
+    """The place in x of each weight (output, input, row, column)."""
+    shape = (layer.out_channels, layer.in_channels, *layer.kernel_size)  # the layer's own numbers may be gone
+    return start + np.arange(math.prod(shape)).reshape(shape)
+
+
+def _packed(places: NDArray[np.int64], outputs: int, inputs: int, width: int) -> NDArray[np.int64]:
+    """Places (output, input, row, column) as (block, row, column, input, ``width`` outputs); −1 for what fills up."""
+    c_out, c_in, kh, kw = places.shape
+    order = np.full((outputs, kh, kw, inputs), -1, dtype=np.int64)
+    order[:c_out, ..., :c_in] = places.transpose(0, 2, 3, 1)
+    return order.reshape(outputs // width, width, kh, kw, inputs).transpose(0, 2, 3, 4, 1)
+
+
+def _table(rows: list[list[int]], columns: int = _COLUMNS) -> NDArray[np.int64]:
+    """Stages as rows of one length."""
+    return np.array([row + [0] * (columns - len(row)) for row in rows], dtype=np.int64).reshape(-1, columns)
+
+
+def _border(layers: list[tuple[str, nn.Module]], n: int) -> int:
+    """Width of the border of zeros that the first layer at or after n that reads an image wants."""
+    for _, layer in layers[n:]:
+        if type(layer) is nn.Conv2d:
+            return int(layer.padding[0]) if not isinstance(layer.padding, str) else 0
+        if not isinstance(layer, nn.ReLU):
+            break
+    return 0

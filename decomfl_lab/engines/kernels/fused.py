@@ -1,0 +1,134 @@
+"""A point a thread, with forward and backward pass as kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.engines.base import Line, SampleLoss
+from decomfl_lab.engines.kernels.cnn import PART, Network, mean_of_parts, pixels
+from decomfl_lab.engines.kernels.language import LanguageNetwork, Prompts, language_network
+from decomfl_lab.engines.threads import Seat, Threads
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.estimators.differences import Point
+from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.objectives.objective import ModuleObjective, Objective
+
+__all__ = ["Fused"]
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """A sample of a language model, which is evaluated with the others of its net."""
+
+    network: LanguageNetwork
+    prompts: Prompts
+    targets: NDArray[np.int64]
+
+
+class Fused(Threads):
+    """``Threads`` with the forward pass as one kernel; points of language models are formed a layer at a time."""
+
+    def __init__(self, workers: int | None = None, *, strict: bool = True) -> None:
+        """An engine; without ``strict`` it falls back to ``Threads`` or ``Serial`` where the kernel lacks something."""
+        super().__init__(workers)
+        self.strict = strict
+        self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network | LanguageNetwork] = {}
+
+    def _job(self, objective: Objective, x: Tensor, step: int) -> Any:
+        """See ``Threads``."""
+        try:
+            network, inputs, labels = self._batch(objective, x, step)
+        except InputError:
+            if self.strict:
+                raise
+            language = isinstance(objective, ModuleObjective) and isinstance(objective.module, Verbalized)
+            return None if language else super()._job(objective, x, step)
+        _check_classes(labels, network.classes)
+        if isinstance(network, LanguageNetwork):
+            return _Answers(network, inputs, labels)
+        return lambda seat, point: float(network.losses(point, inputs, labels, seat.workspace(network)).mean())
+
+    def _values(self, seat: Seat, line: Line, points: Sequence[Point], jobs: Sequence[Any]) -> NDArray[np.float64]:
+        """See ``Threads``."""
+        networks = {job.network if isinstance(job, _Answers) else None for job in jobs}
+        if len(networks) > 1:
+            return np.concatenate([self._values(seat, line, points, [job]) for job in jobs])
+        network = networks.pop()
+        if network is None:
+            return super()._values(seat, line, points, jobs)
+
+        def form(parts: Sequence[Tensor], first: int) -> None:
+            line.form_(parts, *points[0], first=first, workers=1)
+
+        prompts, targets = Prompts.together([job.prompts for job in jobs]), [job.targets for job in jobs]
+        memory = seat.workspace(network)
+        losses = network.losses(form, len(points), prompts, np.concatenate(targets), memory)
+        ends = np.cumsum([len(own) for own in targets])[:-1]
+        return np.array([[point.mean() for point in own] for own in np.split(losses, ends, axis=1)])
+
+    def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[NDArray[np.float64], Tensor]:
+        """See ``Engine``; a gradient is the mean of its batch's, parts of ``PART`` images added in float64."""
+        try:
+            batches = [self._batch(objective, x, step) for x, (objective, step) in zip(points, samples, strict=True)]
+            covered = all(isinstance(network, Network) for network, _, _ in batches)
+            require(covered, "model", "be a net of images for the fused engine's gradients", "a language model")
+        except InputError:
+            if self.strict:
+                raise
+            return super().gradients(points, samples)
+        for network, _, labels in batches:
+            _check_classes(labels, network.classes)
+        sizes = [len(labels) for _, _, labels in batches]
+        losses = [np.empty(n) for n in sizes]
+        sums = [np.empty((-(-n // PART), points[0].numel()), dtype=np.float32) for n in sizes]
+
+        def part(seat: Seat, i: int, n: int) -> None:
+            network, images, labels = batches[i]
+            own = slice(n * PART, (n + 1) * PART)
+            memory = seat.slopes(network)
+            losses[i][own], _ = network.gradient(points[i], images[own], labels[own], memory, sums[i][n])
+
+        self._share(part, [(i, n) for i in range(len(samples)) for n in range(len(sums[i]))])
+        gradients = np.empty((len(samples), points[0].numel()), dtype=np.float32)
+        self._share(lambda _, i: mean_of_parts(gradients[i], sums[i], sizes[i]), [(i,) for i in range(len(samples))])
+        return np.array([own.mean() for own in losses]), torch.from_numpy(gradients)
+
+    def _batch(self, objective: Objective, x: Tensor, step: int) -> tuple[Any, Any, NDArray[np.int64]]:
+        """The objective's net for the kernel, with inputs and targets; InputError if the kernel lacks something."""
+        network = self._network(objective, x)
+        assert isinstance(objective, ModuleObjective)
+        ids, targets = objective.batch(step)
+        return network, network.prompts(ids) if isinstance(network, LanguageNetwork) else pixels(ids), targets.numpy()
+
+    def _network(self, objective: Objective, x: Tensor) -> Network | LanguageNetwork:
+        """The objective's net for the kernel; InputError if there is none, or if it does not compute this loss."""
+        if not isinstance(objective, ModuleObjective):
+            raise InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
+        module, layout, loss = objective.module, objective.layout, objective.loss
+        inputs, targets = objective.data
+        plain = isinstance(inputs, Tensor) and isinstance(targets, Tensor)
+        require(plain, "data", "be tensors of inputs and of targets for the fused engine", type(inputs).__name__)
+        key = (module, inputs.shape[1:])
+        require(loss is cross_entropy, "loss", "be torch's cross_entropy for the fused engine", loss)
+        classes = not targets.is_floating_point() and targets.ndim == 1
+        require(classes, "targets", "be classes for the fused engine", (targets.dtype, tuple(targets.shape)))
+        require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
+        if key not in self._networks:
+            if isinstance(module, Verbalized):
+                self._networks[key] = language_network(module, layout)
+            else:
+                self._networks[key] = Network(module, layout, key[1])
+        return self._networks[key]
+
+
+def _check_classes(labels: NDArray[np.int64], classes: int) -> None:
+    fits = labels.min() >= 0 and labels.max() < classes
+    require(fits, "targets", f"be classes in 0..{classes - 1}", (labels.min(), labels.max()))

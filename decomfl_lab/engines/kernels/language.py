@@ -1,0 +1,583 @@
+"""Forward pass and loss of OPT and Llama language models on a task's prompts, a layer at a time, as numba kernels.
+
+What torch cannot leave out of a forward pass is left out here:
+
+    the point           x + μz is formed a layer at a time, for +μ and −μ together, and of the embedding only the rows
+                        that are read: nothing of the size of the model is made
+    padding             prompts lie one after another, and attention is inside a prompt
+    the last layer      makes keys and values of every token, but all else of a prompt's last token alone
+    the vocabulary      the verbalizers' rows alone are multiplied
+    memory traffic      tokens go through a layer ``TOKENS`` at a time, its weights packed once for all clients
+
+Every product, those of attention too, is made by the tiles of ``tiles``, in vector registers.
+Losses differ from torch's by float32 rounding but not with the number of threads or with the other prompts of a batch.
+
+Sources of the architectures: Zhang et al., "OPT: Open Pre-trained Transformer Language Models", 2022; Touvron et al.,
+"LLaMA: Open and Efficient Foundation Language Models", 2023, with the grouped queries of Ainslie et al., "GQA", 2023;
+in the form of transformers' ``OPTForCausalLM`` and ``LlamaForCausalLM``.
+"""
+
+# mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from decomfl_lab.engines.kernels.cnn import cross_entropy_of
+from decomfl_lab.engines.kernels.tiles import BLOCK, PIXELS, WIDE, tile, turned, wide_tile
+from decomfl_lab.errors import require
+from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.layout import Layout
+from decomfl_lab.noise.caching import njit
+
+__all__ = ["LanguageNetwork", "Memory", "Prompts", "language_network"]
+
+
+TOKENS = 1024
+"""Tokens that go through a layer together, or one prompt, if that is longer."""
+AHEAD = 1 << 16
+"""Least number of elements of a point that are formed together: a call costs about as much as so many."""
+_OFFSET = 2
+"""Row of the first position in OPT's table of positions."""
+_ANY = np.float32(-np.inf)
+"""Floor of a tile that has none."""
+
+
+# Kernels ---------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _linear(work, src, src_rows, dst, dst_rows, rows, point, linear, packed, floor):
+    """max(src Wᵀ + b, floor) to dst; rows lie where src_rows and dst_rows say.
+
+    ``WIDE`` rows of W (outputs, inputs), or the last ``BLOCK``, are packed at a time, (input, output of these), so that
+    they are in the cache; ``packed`` is room for them and their biases.
+    """
+    inputs, outputs, weight, bias = linear
+    for o in range(0, outputs, WIDE):
+        width = min(WIDE, outputs - o)
+        for i in range(0, inputs, BLOCK):
+            for c in range(0, width, BLOCK):
+                turned(packed, i * width + c, width, point, weight + (o + c) * inputs + i, inputs)
+        for c in range(width):
+            packed[WIDE * inputs + c] = point[bias + o + c] if bias >= 0 else np.float32(0)
+        for n in range(0, rows, PIXELS):
+            if width == WIDE:
+                wide_tile(work, src, src_rows, n, 1, 0, inputs, packed, 0, WIDE * inputs, dst + o, dst_rows, floor)
+            else:
+                tile(work, src, src_rows, n, 1, 0, inputs, packed, 0, WIDE * inputs, dst + o, dst_rows, floor)
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _layer_norm(rows, to, count, width, w, b, eps):
+    """(row − mean) / √(variance + eps) · w + b, row by row."""
+    for n in range(count):
+        row, out = rows[n * width : (n + 1) * width], to[n * width : (n + 1) * width]
+        total = np.float32(0)
+        for i in range(width):
+            total += row[i]
+        mean = total / np.float32(width)
+        squares = np.float32(0)
+        for i in range(width):
+            squares += (row[i] - mean) * (row[i] - mean)
+        scale = np.float32(1) / np.sqrt(squares / np.float32(width) + eps)
+        for i in range(width):
+            out[i] = (row[i] - mean) * scale * w[i] + b[i]
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _rms_norm(rows, to, count, width, w, eps):
+    """The row / √(its mean square + eps) · w, row by row."""
+    for n in range(count):
+        row, out = rows[n * width : (n + 1) * width], to[n * width : (n + 1) * width]
+        squares = np.float32(0)
+        for i in range(width):
+            squares += row[i] * row[i]
+        scale = np.float32(1) / np.sqrt(squares / np.float32(width) + eps)
+        for i in range(width):
+            out[i] = row[i] * scale * w[i]
+
+
+@njit(cache=True, nogil=True)
+def _norm(rows, to, count, width, point, norm, eps):
+    """The norm whose weight and bias lie at the places ``norm`` of the point; without a bias that of Llama."""
+    w = point[norm[0] : norm[0] + width]
+    if norm[1] < 0:
+        _rms_norm(rows, to, count, width, w, eps)
+    else:
+        _layer_norm(rows, to, count, width, w, point[norm[1] : norm[1] + width], eps)
+
+
+@njit(cache=True, nogil=True)
+def _add(to, row, count):
+    for i in range(count):
+        to[i] += row[i]
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _exponentials(row, count, top, scale, powers):
+    """The row's first ``count`` numbers u become eʳ and the bits of 2ⁿ in ``powers``, int32: their product is eᵗ.
+
+    t = scale (u − top) = n ln 2 + r, n = ⌊t / ln 2 + ½⌋: r is at most ½ ln 2, and seven terms of the series leave 2⁻²³
+    of it. NaN stays. t must be below 88.
+    """
+    for j in range(count):
+        t = (row[j] - top) * (scale * np.float32(1 / math.log(2)))
+        t = np.float32(-126) if t < np.float32(-126) else t
+        n = np.floor(t + np.float32(0.5))
+        r = (t - n) * np.float32(math.log(2))
+        series = np.float32(1 / 720)
+        for term in (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
+            series = series * r + np.float32(term)
+        row[j] = series
+        powers[j] = (np.int32(n) + np.int32(127)) << np.int32(23)
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _softmax(row, seen, scale, powers):
+    """Softmax of a row's first ``seen`` numbers, times ``scale``; the others become 0. ``powers`` is scratch, int32."""
+    top = row[0]
+    for j in range(seen):
+        top = max(top, row[j])
+    _exponentials(row, seen, top, scale, powers)
+    total = np.float32(0)
+    factors = powers.view(np.float32)
+    for j in range(seen):
+        row[j] *= factors[j]
+        total += row[j]
+    share = np.float32(1) / total
+    for j in range(seen):
+        row[j] *= share
+    for j in range(seen, row.size):
+        row[j] = np.float32(0)
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _gate(gates, to, count, scratch, powers):
+    """Multiply each number of ``to`` by g / (1 + e⁻ᵍ) for its gate g; ``powers`` is scratch, int32."""
+    for j in range(count):
+        scratch[j] = np.float32(-87) if gates[j] < np.float32(-87) else gates[j]
+    _exponentials(scratch, count, np.float32(0), np.float32(-1), powers)
+    factors = powers.view(np.float32)
+    for j in range(count):
+        to[j] *= gates[j] / (np.float32(1) + scratch[j] * factors[j])
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _rotate(row, each, cosines, sines):
+    """Rotary embedding of the heads in a row: channel i and i + each/2 of a head are turned together."""
+    half = each // 2
+    for at in range(0, row.size, each):
+        for i in range(half):
+            a, b = row[at + i], row[at + i + half]
+            row[at + i] = a * cosines[i] - b * sines[i]
+            row[at + i + half] = b * cosines[i] + a * sines[i]
+
+
+@njit(cache=True, nogil=True)
+def _attend(work, places, steps, score_rows, first, length, query, queries, size, rotation):
+    """Causal attention of one prompt: of its last ``queries`` tokens, whose rows begin at ``query``, to all of them.
+
+    Keys and values begin at row ``first``. 6 or 12 queries at a time see the keys up to their last one's own.
+    """
+    heads, group, each = size
+    by_query, by_mixed = steps
+    q, k, v, mixed, scores, powers_at, keys, values, zeros = places
+    powers = work[powers_at : powers_at + length].view(np.int32)
+    wide, narrow = heads * each, heads // group * each
+    cosines, sines = rotation
+    if cosines.shape[0]:
+        for t in range(length):
+            _rotate(work[k + (first + t) * narrow : k + (first + t + 1) * narrow], each, cosines[t], sines[t])
+        for n in range(queries):
+            t, row = length - queries + n, q + (query + n) * wide
+            _rotate(work[row : row + wide], each, cosines[t], sines[t])
+    scale = np.float32(1 / math.sqrt(each))
+    reach = -(-length // BLOCK) * BLOCK
+    for i in range(PIXELS):
+        score_rows[i] = i * reach
+    for head in range(heads):
+        own, shared = head * each, head // group * each
+        if head % group == 0:
+            for start in range(0, length, BLOCK):  # (block, channel, 16 keys); what is no key is not looked at
+                to, row = work[keys + start * each :], work[k + (first + start) * narrow + shared :]
+                for c in range(each):
+                    for t in range(BLOCK):
+                        to[c * BLOCK + t] = row[t * narrow + c]
+            for start in range(0, each, BLOCK):  # (block, key, 16 channels); what is no channel is not looked at
+                to, row = work[values + start * length :], work[v + first * narrow + shared + start :]
+                for t in range(length):
+                    for c in range(BLOCK):
+                        to[t * BLOCK + c] = row[t * narrow + c]
+        for n in range(0, queries, PIXELS):
+            before = length - queries + n  # tokens that all of these see, but for their own
+            seen = min(before + PIXELS, length)
+            for start in range(0, seen, BLOCK):
+                at, from_, to = keys + start * each, q + (query + n) * wide + own, scores + start
+                tile(work, from_, by_query, 0, 1, 0, each, work, at, zeros, to, score_rows, _ANY)
+            for i in range(min(PIXELS, queries - n)):
+                row = scores + score_rows[i]
+                _softmax(work[row : row + seen], before + i + 1, scale, powers)
+            for start in range(0, each, BLOCK):  # a block's surplus channels are the next head's, which come later
+                at, to = values + start * length, mixed + (query + n) * (wide + BLOCK) + own + start
+                tile(work, scores, score_rows, 0, 1, 0, seen, work, at, zeros, to, by_mixed, _ANY)
+
+
+@njit(cache=True, nogil=True)
+def _layer(x, ends, starts, point, linears, norms, rotation, packed, work, regions, steps, score_rows, size, eps, last):
+    """A layer, whose parameters lie in ``point``: the rows x of all tokens change, or rows of last tokens to ``ends``.
+
+    See ``LanguageNetwork``.
+    """
+    width, inner, heads, group, each = size
+    u, q, k, v, mixed, f, gates, scores, powers, keys, values, zeros = regions
+    by_width, by_inner, by_query, by_key, by_mixed = steps
+    places = (q, k, v, mixed, scores, powers, keys, values, zeros)
+    gated = len(linears) == 7
+    a, prompts = 0, starts.size - 1
+    while a < prompts:
+        b = a + 1
+        while b < prompts and starts[b + 1] - starts[a] <= TOKENS:
+            b += 1
+        first, count = starts[a], starts[b] - starts[a]
+        here = x[first * width :]
+        _norm(here, work[u:], count, width, point, norms[0], eps)
+        _linear(work, u, by_width, k, by_key, count, point, linears[0], packed, _ANY)
+        _linear(work, u, by_width, v, by_key, count, point, linears[1], packed, _ANY)
+        if last:  # rows of the prompts' last tokens alone
+            here, count = ends[a * width :], b - a
+            for n in range(a, b):
+                for i in range(width):
+                    ends[n * width + i] = x[(starts[n + 1] - 1) * width + i]
+                    work[u + (n - a) * width + i] = work[u + (starts[n + 1] - 1 - first) * width + i]
+        _linear(work, u, by_width, q, by_query, count, point, linears[2], packed, _ANY)
+        for n in range(a, b):
+            length, at = starts[n + 1] - starts[n], starts[n] - first
+            queries, query = (1, n - a) if last else (length, at)
+            steps_ = (by_query, by_mixed)
+            _attend(work, places, steps_, score_rows, at, length, query, queries, (heads, group, each), rotation)
+        _linear(work, mixed, by_mixed, u, by_width, count, point, linears[3], packed, _ANY)
+        _add(here, work[u:], count * width)
+        _norm(here, work[u:], count, width, point, norms[1], eps)
+        _linear(work, u, by_width, f, by_inner, count, point, linears[4], packed, _ANY if gated else np.float32(0))
+        if gated:
+            _linear(work, u, by_width, gates, by_inner, count, point, linears[-1], packed, _ANY)
+            scratch, bits = work[scores : scores + inner], work[powers : powers + inner].view(np.int32)
+            for n in range(count):
+                _gate(work[gates + n * inner :], work[f + n * inner :], inner, scratch, bits)
+        _linear(work, f, by_inner, u, by_width, count, point, linears[5], packed, _ANY)
+        _add(here, work[u:], count * width)
+        a = b
+
+
+@njit(cache=True, nogil=True)
+def _answer(out, ends, point, norm, head, targets, eps):
+    """out[n] = cross entropy of prompt n, whose last hidden state is row n of ``ends``; ``head`` (C, width)."""
+    classes, width = head.shape
+    u, logits = np.empty(width, dtype=np.float32), np.empty(classes, dtype=np.float32)
+    for n in range(out.size):
+        _norm(ends[n * width :], u, 1, width, point, norm, eps)
+        for c in range(classes):
+            total = 0.0
+            for i in range(width):
+                total += u[i] * np.float64(head[c, i])
+            logits[c] = total
+        out[n] = cross_entropy_of(logits, 0, classes, targets[n])
+
+
+# Models ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts without padding, one after another.
+
+    Attributes:
+        tokens: Their tokens, (Σ lengths,).
+        starts: The place where each prompt begins, and the end of the last, (n + 1,).
+    """
+
+    tokens: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def together(cls, batches: Sequence[Prompts]) -> Prompts:
+        """The prompts of all batches."""
+        lengths = np.concatenate([np.diff(batch.starts) for batch in batches])
+        return cls(np.concatenate([batch.tokens for batch in batches]), np.concatenate([[0], lengths.cumsum()]))
+
+
+class Memory:
+    """What one thread computes in: as much as was ever needed."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Tensor] = {}
+
+    def sized(self, name: str, size: int) -> Tensor:
+        """The vector of this name, with so many elements of any values."""
+        if name not in self._kept or self._kept[name].numel() < size:
+            self._kept[name] = torch.zeros(size)
+        return self._kept[name][:size]
+
+
+Form = Callable[[Sequence[Tensor], int], None]
+"""Writes elements first.. of one or two points to as many vectors."""
+
+
+class _Formed:
+    """Elements of points, which are formed when they are asked for, best in ascending order."""
+
+    def __init__(self, form: Form, points: int, d: int, memory: Memory) -> None:
+        self._form, self._points, self._d, self._memory = form, points, d, memory
+        self._first = self._stop = 0
+        self._parts: list[Tensor] = []
+
+    def __call__(self, first: int, stop: int) -> list[NDArray[np.float32]]:
+        """Elements first..stop - 1 of each point, which are there until the next call."""
+        if not self._first <= first <= stop <= self._stop:
+            self._first, self._stop = first, min(max(stop, first + AHEAD), self._d)
+            self._parts = [self._memory.sized(f"point {n}", self._stop - first) for n in range(self._points)]
+            self._form(self._parts, first)
+        return [part[first - self._first : stop - self._first].numpy() for part in self._parts]
+
+    def rows(self, first: int, width: int, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
+        """Rows of each point's matrix that begins at element ``first``, (points, numbers, width)."""
+        wanted, which = np.unique(numbers, return_inverse=True)
+        found = np.empty((self._points, len(wanted), width), dtype=np.float32)
+        done = 0
+        while done < len(wanted):
+            begin = first + width * int(wanted[done])
+            self(begin, begin + width)
+            stop = int(np.searchsorted(wanted, (self._stop - first) // width))
+            for own, part in zip(found, self(begin, self._stop), strict=True):
+                rows = part[: part.size // width * width].reshape(-1, width)
+                own[done:stop] = rows[wanted[done:stop] - wanted[done]]
+            done = stop
+        return found.take(which, axis=1)
+
+
+class LanguageNetwork:
+    """A language model that answers a task, as tables for the kernels; the loss is cross entropy over the verbalizers.
+
+    Every parameter is in x, in float32. A kind of model says what it has by the attributes that have a value here.
+
+    Attributes:
+        classes: The number C of verbalizers.
+    """
+
+    layers: ClassVar[str]
+    """Name of the list of layers in the module that knows no head."""
+    linears: ClassVar[tuple[str, ...]]
+    """Maps of a layer: to keys, values and queries, from attention, up, down and, where there is one, to the gate."""
+    norms: ClassVar[tuple[str, ...]]
+    """Norms of a layer, and of the model after the last."""
+    pair: ClassVar[tuple[str, ...]]
+    """Parameters of a map and of a norm."""
+    tables: ClassVar[tuple[str, ...]]
+    """Embeddings of tokens and, where there are any, of positions."""
+    form: ClassVar[dict[str, object]]
+    """What the configuration has to say."""
+
+    def __init__(self, module: Verbalized, layout: Layout) -> None:
+        """Find the parameters.
+
+        Raises:
+            InputError: If the model is of a form that the kernels do not compute, or has parameters of another's, or
+                frozen ones; the message names what.
+        """
+        config: Any = module.module.config
+        self.width, self.heads = config.hidden_size, config.num_attention_heads
+        self.each = getattr(config, "head_dim", self.width // self.heads)
+        self.group = self.heads // getattr(config, "num_key_value_heads", self.heads)
+        self.classes, self.pad, self.d = len(module.verbalizers), module.pad, layout.d
+        self.vocabulary, self.context = config.vocab_size, config.max_position_embeddings
+        for name, wanted in self.form.items():
+            found = getattr(config, name)
+            require(found == wanted, f"{name} of the model", f"be {wanted} for the fused engine", found)
+        require(layout.dtype == torch.float32, "dtype", "be float32 for the fused engine", layout.dtype)
+        frozen = {name for name, _ in module.named_parameters()} - set(layout.names)
+        require(not frozen, "parameters", "all be trainable for the fused engine", sorted(frozen)[:3])
+        place = dict(zip(layout.names, np.cumsum([0, *layout.sizes]).tolist(), strict=False))
+        shape = dict(zip(layout.names, layout.shapes, strict=True))
+        base = self.layers.rpartition(".")[0]
+        tables = [f"{base}.{name}.weight" for name in self.tables]
+        head = "module.lm_head.weight" if "module.lm_head.weight" in place else tables[0]  # tied
+        final = [f"{base}.{self.norms[-1]}.{which}" for which in self.pair]
+        parts = [f"{part}.{which}" for part in (*self.linears, *self.norms[:-1]) for which in self.pair]
+        layers = [[f"{self.layers}.{n}.{part}" for part in parts] for n in range(config.num_hidden_layers)]
+        known = {*tables, head, *final, *(name for names in layers for name in names)}
+        foreign = sorted(known ^ set(place))[:3]
+        require(not foreign, "parameters", "be those of the architecture for the fused engine", foreign)
+        self._starts = [min(place[name] for name in names) for names in layers]
+        offsets = {part: place[name] - self._starts[0] for part, name in zip(parts, layers[0], strict=True)}
+        for start, names in zip(self._starts, layers, strict=True):  # torch names a module's parameters in one order
+            assert [place[name] - start for name in names] == [*offsets.values()]
+        self._size = sum(shape[name].numel() for name in layers[0])
+
+        def places(part: str) -> tuple[int, int]:
+            return offsets[f"{part}.weight"], offsets.get(f"{part}.bias", -1)
+
+        self._norms = tuple(places(part) for part in self.norms[:-1])
+        self._linears: tuple[tuple[int, ...], ...] = ()
+        for part in self.linears:
+            outputs, inputs = shape[f"{self.layers}.0.{part}.weight"]
+            whole = inputs % BLOCK == outputs % BLOCK == 0
+            rule = f"be multiples of {BLOCK} for the fused engine"
+            require(whole, f"inputs and outputs of {part}", rule, (inputs, outputs))
+            self._linears += ((inputs, outputs, *places(part)),)
+        self._tables, self._head = [place[name] for name in tables], place[head]
+        self._final = place[final[0]]
+        self._verbalizers = module.verbalizers
+        self._eps = np.float32(getattr(config, "rms_norm_eps", nn.LayerNorm(1).eps))  # OPT's are made with torch's own
+
+    def prompts(self, ids: Tensor) -> Prompts:
+        """Prompts (n, T), padded on the left, without their padding.
+
+        Raises:
+            InputError: If one ends in padding, is too long or has a token that the vocabulary lacks.
+        """
+        real = ids != self.pad
+        require(bool(real[:, -1].all()), "prompts", "be padded on the left for the fused engine", "one that ends in it")
+        lengths = real.sum(1)
+        require(
+            int(lengths.max()) <= self.context, "prompts", f"have at most {self.context} tokens", int(lengths.max())
+        )
+        tokens = ids[real].numpy()
+        low, high = int(tokens.min()), int(tokens.max())
+        require(low >= 0 and high < self.vocabulary, "tokens", f"be in 0..{self.vocabulary - 1}", (low, high))
+        return Prompts(tokens, np.concatenate([[0], lengths.cumsum(0).numpy()]))
+
+    def workspace(self) -> Memory:
+        """Memory for one thread."""
+        return Memory()
+
+    def rotation(self, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Cosines and sines of the angles that queries and keys are turned by, (length, channels / 2); or (0, 0)."""
+        del length
+        nothing = np.zeros((0, 0), dtype=np.float32)
+        return nothing, nothing
+
+    def losses(
+        self, form: Form, points: int, prompts: Prompts, targets: NDArray[np.int64], memory: Memory
+    ) -> NDArray[np.float64]:
+        """The loss of each prompt at each point, (points, n).
+
+        Args:
+            form: What writes elements of the points.
+            points: The number of points: one or two.
+            prompts: The n prompts.
+            targets: Their classes (n,).
+            memory: Memory of this thread.
+        """
+        n, width, formed = len(targets), self.width, _Formed(form, points, self.d, memory)
+        lengths = np.diff(prompts.starts)
+        longest = int(lengths.max())
+        head = formed.rows(self._head, width, self._verbalizers)
+        x = formed.rows(self._tables[0], width, prompts.tokens)
+        if len(self._tables) > 1:
+            positions = np.arange(len(prompts.tokens)) - prompts.starts[:-1].repeat(lengths)
+            x += formed.rows(self._tables[1], width, _OFFSET + positions)
+        final = [part.copy() for part in formed(self._final, self._final + len(self.pair) * width)]
+        ends, out = np.empty((points, n * width), dtype=np.float32), np.empty((points, n))
+        rotation = self.rotation(longest)
+        scratch = self._scratch(longest, memory)
+        packed = memory.sized("packed", WIDE * (max(inputs for inputs, *_ in self._linears) + 1)).numpy()
+        for start in self._starts:
+            parts = formed(start, start + self._size)
+            for i, part in enumerate(parts):
+                own, last = x[i].reshape(-1), start == self._starts[-1]
+                tables = (self._linears, self._norms, rotation)
+                _layer(own, ends[i], prompts.starts, part, *tables, packed, *scratch, self._eps, last)
+        for i in range(points):
+            norm = (0, width if "bias" in self.pair else -1)
+            _answer(out[i], ends[i], final[i], norm, head[i], targets, self._eps)
+        return out
+
+    def _scratch(self, longest: int, memory: Memory) -> tuple[Any, ...]:
+        """What ``_layer`` computes in: memory, where each thing lies there, and how far its rows are apart."""
+        inner, gated = self._linears[4][1], len(self._linears) == 7
+        wide, narrow = self.heads * self.each, self.heads // self.group * self.each
+        rows = max(TOKENS, longest) + BLOCK  # at once, and what a last tile has too many of
+        reach, each = longest + BLOCK, -(-self.each // BLOCK) * BLOCK
+        sizes = {
+            "u": rows * self.width,
+            "q": rows * wide,
+            "k": rows * narrow,
+            "v": rows * narrow + BLOCK,
+            "mixed": rows * (wide + BLOCK),
+            "f": rows * inner,
+            "gates": rows * inner * gated,
+            "scores": max(PIXELS * reach, inner),
+            "powers": max(longest, inner),
+            "keys": reach * each,
+            "values": longest * each,
+            "zeros": BLOCK,
+        }
+        *regions, size = np.cumsum([0, *sizes.values()]).tolist()
+        work = memory.sized("work", size).numpy()
+        work[regions[-1] :] = 0
+        steps = tuple(np.arange(rows) * step for step in (self.width, inner, wide, narrow, wide + BLOCK))
+        shape = (self.width, inner, self.heads, self.group, self.each)
+        return work, tuple(regions), steps, np.zeros(PIXELS, dtype=np.int64), shape
+
+
+class OptNetwork(LanguageNetwork):
+    """OPT as ``facebook/opt-125m`` and ``language.opt`` have it: norms before, ReLU, biases."""
+
+    layers = "module.model.decoder.layers"
+    linears = (*(f"self_attn.{part}_proj" for part in ("k", "v", "q", "out")), "fc1", "fc2")
+    norms = ("self_attn_layer_norm", "final_layer_norm", "final_layer_norm")
+    pair = ("weight", "bias")
+    tables = ("embed_tokens", "embed_positions")
+    form: ClassVar[dict[str, object]] = {
+        "do_layer_norm_before": True,
+        "_remove_final_layer_norm": False,
+        "activation_function": "relu",
+        "enable_bias": True,
+        "layer_norm_elementwise_affine": True,
+    }
+
+
+class LlamaNetwork(LanguageNetwork):
+    """Llama as ``HuggingFaceTB/SmolLM2-135M`` has it: RMS norms, rotary embeddings, grouped queries, a SiLU gate."""
+
+    layers = "module.model.layers"
+    linears = (
+        *(f"self_attn.{part}_proj" for part in ("k", "v", "q", "o")),
+        *(f"mlp.{part}_proj" for part in ("up", "down", "gate")),
+    )
+    norms = ("input_layernorm", "post_attention_layernorm", "norm")
+    pair = ("weight",)
+    tables = ("embed_tokens",)
+    form: ClassVar[dict[str, object]] = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+
+    def __init__(self, module: Verbalized, layout: Layout) -> None:
+        """See ``LanguageNetwork``; InputError also for scaled rotary embeddings."""
+        super().__init__(module, layout)
+        rotary: Any = module.module.base_model.rotary_emb  # type: ignore[union-attr]
+        require(
+            rotary.rope_type == "default", "rope_type of the model", "be default for the fused engine", rotary.rope_type
+        )
+        self._frequencies = rotary.inv_freq.float()
+
+    def rotation(self, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """See ``LanguageNetwork``."""
+        angles = torch.arange(length, dtype=torch.float32)[:, None] * self._frequencies
+        return angles.cos().numpy(), angles.sin().numpy()
+
+
+_NETWORKS = {"OPTForCausalLM": OptNetwork, "LlamaForCausalLM": LlamaNetwork}
+
+
+def language_network(module: Verbalized, layout: Layout) -> LanguageNetwork:
+    """The tables of a model; InputError if the kernels do not compute it."""
+    kind = type(module.module).__name__
+    require(kind in _NETWORKS, "model", f"be one of {', '.join(_NETWORKS)} for the fused engine", kind)
+    return _NETWORKS[kind](module, layout)

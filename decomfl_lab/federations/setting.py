@@ -1,0 +1,58 @@
+"""What a method trains: model, objectives, clients, seed and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from decomfl_lab.records.schedules import Schedule, growing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.engines.base import Engine
+    from decomfl_lab.objectives.objective import Objective
+
+
+__all__ = ["Setting"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method trains: all of a run that is not the method's own.
+
+    Attributes:
+        x: x_0, shape (d,), where the run computes.
+        objectives: f_i of every client, M of them.
+        sampled: m, clients sampled a round.
+        seed: The seed of everything random.
+        engine: It evaluates losses and gradients.
+        shapes: The shapes of the tensors that x consists of, in their order.
+        joined: How many of the clients, those of the highest numbers, join in which round.
+    """
+
+    x: Tensor
+    objectives: Sequence[Objective]
+    sampled: int
+    seed: int
+    engine: Engine
+    shapes: tuple[tuple[int, ...], ...]
+    joined: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def M(self) -> int:
+        """M, clients."""
+        return len(self.objectives)
+
+    @property
+    def examples(self) -> tuple[int, ...]:
+        """n_i, the number of examples of every client; InputError where an objective does not say it."""
+        from decomfl_lab.objectives.objective import examples_of
+
+        return tuple(map(examples_of, self.objectives))
+
+    @property
+    def present(self) -> Schedule[int]:
+        """M_r: how many clients there are in round r."""
+        return growing(self.M, self.joined)

@@ -1,0 +1,406 @@
+"""How much memory a server and a client really need, in models of d parameters: the paper's memory table, measured.
+
+Every row is measured in a process of its own, which first does a round of a small model, so that all code and
+workspaces are there. It then prepares the role; a fork of it, whose peaks begin at what is held, does the round:
+
+    peak = VmPeak after the round − VmSize before there was a model        (Linux, /proc/self/status)
+
+Nothing is sampled. The allocator maps every block of ``_BLOCK`` bytes or more by itself and unmaps it when it is freed
+(glibc's MALLOC_MMAP_THRESHOLD_), so the peak counts the vectors that live at once, of torch, numpy and numba alike, to
+the page of 4 KiB, also where a model is smaller than what an interpreter's resident memory varies by. Resident memory
+(VmHWM) can be measured beside it, as a check by other means, for models of 16 MB and more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from decomfl_lab.engines.base import Serial
+from decomfl_lab.errors import InputError, require, require_choice, require_int, require_possible
+from decomfl_lab.estimators.differences import forward
+from decomfl_lab.layout import Layout
+from decomfl_lab.methods.fedzo import FedZO, FedZOClient
+from decomfl_lab.noise import Distribution
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.messages import Reply
+from decomfl_lab.protocol.server import Server
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.replicas.replica import Replica, SyncReplica
+from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, UpdateRule
+from decomfl_lab.runs.descent import Descent
+
+__all__ = [
+    "ENVIRONMENT",
+    "ROLES",
+    "MemoryRow",
+    "Role",
+    "apart",
+    "memory_rows",
+    "memory_table",
+    "peak_of",
+    "resident_bytes",
+    "status_bytes",
+]
+
+_LAYERS = 8
+"""Layers of the model, all of one size: φ = d/8."""
+_BLOCK = 1 << 14
+"""Bytes from which the allocator maps a block by itself."""
+_WARM = 100_000
+"""Parameters of the model that every role is tried on before it is measured."""
+
+ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": str(_BLOCK),
+    "MALLOC_TOP_PAD_": "0",  # the heap of the smaller ones grows by no more than it needs
+    "PYTHONMALLOC": "malloc",  # Python's own arenas are mappings too
+    "OMP_NUM_THREADS": "1",  # threads have stacks, and a process with threads cannot be forked
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+_LAW = Distribution.RADEMACHER
+"""The directions that are made fastest; none needs memory."""
+
+Round = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Role:
+    """A side of the protocol whose memory is measured.
+
+    Attributes:
+        what: Words that say who it is, and which vectors live at the peak.
+        prepare: Makes of a module the round to be measured, which holds what the role holds between rounds.
+        vectors: Number of vectors of d elements that live at the peak.
+        layers: Number of layers of φ elements that live at the peak.
+    """
+
+    what: str
+    prepare: Callable[[nn.Module], Round]
+    vectors: int
+    layers: int = 0
+
+
+def _server(module: nn.Module, *, with_model: bool) -> Round:
+    replica = None
+    if with_model:
+        layout = Layout.of(module)
+        replica = Replica(layout.flatten(module), Sgd())
+        layout.bind(module, replica.x)  # the module's own weights go
+    server = Server(M=4, m=4, K=2, P=Schedule(1), eta=Schedule(0.01), seed=0, replica=replica)
+
+    def round_() -> None:
+        plans = server.plan_round()
+        scalars = np.ones((2, 1), dtype=np.float32)
+        server.aggregate(Reply(i, plan.round, scalars) for i, plan in plans.items())
+
+    return round_
+
+
+def _objective(module: nn.Module) -> ModuleObjective:
+    inputs, targets = torch.ones(1, _width(module)), torch.zeros(1, _width(module))
+    return ModuleObjective(module, Layout.of(module), nn.functional.mse_loss, inputs, targets, EpochBatches(1, 1, (0,)))
+
+
+def _client(module: nn.Module, *, rule: UpdateRule, K: int, lean: bool = False, kept: type[Replica] = Replica) -> Round:
+    x = Layout.of(module).flatten(module)
+    replica = kept(rule.snap(x) if isinstance(rule, GridSgd) else x, rule)
+    objective = _objective(module)
+    objective.layout.bind(module, replica.x)  # the module's own weights go
+    client = Client(0, replica, objective, forward, 1e-3, lean=lean)
+    server = Server(M=1, m=1, K=K, P=Schedule(1), eta=Schedule(1e-6), seed=0, distribution=_LAW)
+    server.plan_round()
+    server.aggregate([Reply(0, 0, np.ones((K, 1), dtype=np.float32))])
+
+    def round_() -> None:  # rebuilds round 0, measures round 1, and corrects that where it was not reverted
+        server.aggregate([client.handle(server.plan_round()[0])])
+        if kept is SyncReplica:
+            client.replica.catch_up(server.plan_round()[0].records)
+
+    return round_
+
+
+def _fedzo(module: nn.Module) -> Round:
+    objective = _objective(module)
+    method = FedZO(rule=Sgd(), perturbations=1, mu=1e-3, estimator="forward", distribution=_LAW)
+    client = FedZOClient(0, objective, method, seed=0, engine=Serial())
+    x = _sent(module)
+
+    def round_() -> object:
+        own, _ = client.train(x, 1e-6, 2)
+        return own - x  # the update that is sent up
+
+    return round_
+
+
+def _fedavg(module: nn.Module) -> Round:
+    objective = _objective(module)
+    x = _sent(module)
+
+    def round_() -> object:  # as one would write it, with gradients where torch leaves them
+        own = x.clone()
+        objective.layout.bind(module, own)
+        steps = Descent(optimizer="sgd", lr=1e-6, batch_size=1)
+        for _ in steps(module, objective.loss, objective.inputs, objective.targets, 2):
+            pass
+        return own - x
+
+    return round_
+
+
+def _sent(module: nn.Module) -> torch.Tensor:
+    """What the server sent, of which the module's own weights are views."""
+    layout = Layout.of(module)
+    x = layout.flatten(module)
+    layout.bind(module, x)
+    return x
+
+
+ROLES: dict[str, Role] = {
+    "server": Role("DeComFL server without a model", partial(_server, with_model=False), 0),
+    "server-model": Role("DeComFL server that keeps the model", partial(_server, with_model=True), 1),
+    "client-k1": Role("DeComFL client, K = 1: x and the point x + μz", partial(_client, rule=Sgd(), K=1), 2),
+    "client": Role("DeComFL client, K > 1: x, the point and a snapshot", partial(_client, rule=Sgd(), K=2), 3),
+    "client-momentum": Role(
+        "the same with momentum: state and its snapshot too", partial(_client, rule=Momentum(0.9), K=2), 5
+    ),
+    "client-lean-k1": Role(
+        "lean DeComFL client, K = 1: x and a layer", partial(_client, rule=Sgd(), K=1, lean=True), 1, 1
+    ),
+    "client-lean": Role(
+        "lean DeComFL client, K > 1: x, a snapshot and a layer", partial(_client, rule=Sgd(), K=2, lean=True), 2, 1
+    ),
+    "client-lean-grid": Role(
+        "lean DeComFL client, K > 1, on a grid: x and a layer",
+        partial(_client, rule=GridSgd(-20), K=2, lean=True),
+        1,
+        1,
+    ),
+    "client-lean-sync": Role(
+        "lean DeComFL client, K > 1, corrected afterwards: x and a layer",
+        partial(_client, rule=Sgd(), K=2, lean=True, kept=SyncReplica),
+        1,
+        1,
+    ),
+    "fedzo": Role("FedZO client: the model sent, its copy, then the point or the update", _fedzo, 3),
+    "fedavg": Role("FedAvg client, SGD: the model sent, its copy, then the gradient or the update", _fedavg, 3),
+}
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Peak of a role's round.
+
+    Attributes:
+        role: A key of ``ROLES``.
+        what: Words that say who it is.
+        d: Number of parameters.
+        phi: Number of parameters of the largest layer.
+        expected: vectors + layers · φ/d, in models: what the role should need.
+        peak_bytes: Peak of mapped memory above the process without a model; None where the system does not tell.
+        resident_models: Peak of resident memory, in models; None for small ones too, and where it was not wanted.
+    """
+
+    role: str
+    what: str
+    d: int
+    phi: int
+    expected: float
+    peak_bytes: int | None
+    resident_models: float | None
+
+    @property
+    def peak_models(self) -> float | None:
+        """``peak_bytes`` in models of 4d bytes."""
+        return None if self.peak_bytes is None else self.peak_bytes / (4 * self.d)
+
+
+def _width(module: nn.Module) -> int:
+    return next(module.parameters()).shape[1]
+
+
+def _model(d: int) -> nn.Module:
+    """Eight linear layers of one size with about d parameters in all."""
+    width = max(round((d / _LAYERS) ** 0.5), 1)
+    layers = [nn.utils.skip_init(nn.Linear, width, width, bias=False) for _ in range(_LAYERS)]
+    for layer in layers:
+        nn.init.constant_(layer.weight, 1 / width)
+    return nn.Sequential(*layers)
+
+
+def _fill_the_heap() -> list[torch.Tensor]:
+    """Blocks that take all gaps of the heap that are large enough for one: whoever holds them sees the next mapped."""
+    blocks: list[torch.Tensor] = []
+    before = status_bytes("VmSize")
+    while before is not None and status_bytes("VmSize") == before:
+        blocks.append(torch.empty(_BLOCK, dtype=torch.uint8))
+    return blocks
+
+
+def _measure(name: str, d: int, resident: bool) -> dict[str, object]:
+    """A row, in a process that is thrown away after it."""
+    role = ROLES[name]
+    role.prepare(_model(_WARM))()  # a fork has yet to map the code
+    ballast = _fill_the_heap()
+    mapped, held = status_bytes("VmSize"), resident_bytes()
+    module = _model(d)
+    sizes = [p.numel() for p in module.parameters()]
+    round_ = role.prepare(module)
+    del module
+
+    def mapped_peak() -> int | None:
+        round_()
+        return status_bytes("VmPeak")
+
+    peak = _forked(mapped_peak)
+    above = None if peak is None or mapped is None else peak - mapped
+    expected = role.vectors + role.layers * max(sizes) / sum(sizes)
+    models = peak_of(round_, 4 * sum(sizes), held) if resident else None
+    del ballast
+    return asdict(MemoryRow(name, role.what, sum(sizes), max(sizes), expected, above, models))
+
+
+def _forked(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns (JSON-able) in a fork of this process; InputError if it does not end well."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with os.fdopen(writer, "w") as pipe:
+                json.dump(work(), pipe)
+            code = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(code)  # leaves what the parent has buffered to the parent
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise InputError(f"a measurement must end well, but ended with status {os.waitstatus_to_exitcode(status)}")
+    return json.loads(answer)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a row as JSON for each ROLE:D:RESIDENT (0 or 1); the environment must be that of ``memory_rows``."""
+    torch.set_num_threads(1)
+    jobs = [argument.split(":") for argument in arguments]
+    for name in dict.fromkeys(name for name, *_ in jobs):
+        ROLES[name].prepare(_model(_WARM))()  # compiled once for all
+    for name, d, resident in jobs:
+        print(json.dumps(_forked(partial(_measure, name, int(d), bool(int(resident))))), flush=True)
+
+
+def memory_rows(
+    d: Sequence[int],
+    roles: Sequence[str] = tuple(ROLES),
+    *,
+    resident: bool = False,
+    program: Sequence[str] = ("-m", "decomfl_lab.runs.memory"),
+) -> Iterator[MemoryRow]:
+    """Rows for every role at every size, as they are measured.
+
+    Args:
+        d: Sizes of the model, which has about that many parameters, in eight equal layers.
+        roles: Keys of ``ROLES``.
+        resident: Whether resident memory is measured too, which takes another round.
+        program: Arguments of Python for a program that calls ``main``.
+
+    Raises:
+        InputError: If a role is unknown, a size is not positive, or a process fails.
+    """
+    for size in d:
+        require_possible("d", require_int("d", size, 1), memory=4 * size)
+    for role in roles:
+        require_choice("role", role, ROLES)
+    jobs = [f"{role}:{size}:{int(resident)}" for size in d for role in roles]
+    command = [sys.executable, *program, *jobs]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **ENVIRONMENT}) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield MemoryRow(**json.loads(line))
+    if process.returncode:
+        raise InputError(f"measuring {', '.join(jobs)} must end well, but ended with {process.returncode}")
+
+
+def memory_table(sizes: Sequence[int], roles: Sequence[str] = tuple(ROLES)) -> pd.DataFrame:
+    """The rows of ``memory_rows`` as a frame.
+
+    Returns:
+        Columns role, d, peak_bytes, models (peak_bytes / 4d), phi_share (φ/d) and expected (in models); peaks are
+        missing where the system does not tell.
+    """
+    rows = list(memory_rows(sizes, roles))
+    require(bool(rows), "sizes and roles", "name at least one row", (sizes, roles))
+    return pd.DataFrame(
+        {
+            "role": [row.role for row in rows],
+            "d": [row.d for row in rows],
+            "peak_bytes": [row.peak_bytes for row in rows],
+            "models": [row.peak_models for row in rows],
+            "phi_share": [row.phi / row.d for row in rows],
+            "expected": [row.expected for row in rows],
+        }
+    )
+
+
+_SMALLEST_PEAK = 16 << 20
+"""Bytes of the smallest model whose peak memory is told: below, the process's own pages outweigh it."""
+
+
+def status_bytes(field: str) -> int | None:
+    """Bytes of a field of /proc/self/status, as VmPeak; None where there is no such thing."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process now; None where the system does not tell."""
+    return status_bytes("VmRSS")
+
+
+def peak_of(work: Callable[[], object], model_bytes: int, without_model: int | None) -> float | None:
+    """Peak resident memory during ``work`` above that of the process without the model, in models."""
+    if without_model is None or model_bytes < _SMALLEST_PEAK:
+        return None
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    except OSError:
+        return None
+    work()
+    peak = status_bytes("VmHWM")
+    return None if peak is None else (peak - without_model) / model_bytes
+
+
+def apart(what: str, module: str, *arguments: str, given: str = "", env: Mapping[str, str] | None = None) -> Any:
+    """What a module prints as JSON in a process of its own; InputError that names ``what`` if it does not end well."""
+    command, own = [sys.executable, "-m", module, *arguments], {**os.environ, **(env or {})}
+    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=False, env=own)
+    if done.returncode:
+        raise InputError(f"measuring {what} must end well, but the process ended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

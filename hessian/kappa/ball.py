@@ -1,0 +1,268 @@
+"""Assumption 4: κ and λ_max not at a point but over the ball that the assumption speaks of.
+
+[DeComFL, Assumption 4]: there is one matrix H(x_r) ⪯ L·I with ∇²f(x) ⪯ H(x_r) for all x with ‖x − x_r‖ ≤ 2ηd G(x_r),
+G(x_r) = max_i max_ξ ‖∇f_i(x_r; ξ)‖, and tr H(x_r)/‖H(x_r)‖₂ ≤ κ. With H_j = ∇²f(x_j) at x_0 = x_r, x_1, ...:
+
+- **Necessary.** H ⪰ H_j for every j, so ‖H‖ ≥ Λ = max_j λ_max(H_j) and tr H ≥ T = max_j tr H_j.
+- **Only the trace matters.** Theorem 2 needs κ through κL only (its proof bounds tr H ≤ κ‖H‖ ≤ κL); κ alone can be
+  made as small as 1 by adding to H along one direction, which raises ‖H‖. With the smallest L = Λ, κ ≥ T/Λ; with
+  another L the product κL must still reach T.
+- **Sufficient, for these points.** D = (H_0)₊ + Σ_{j≥1} (H_j − H_0)₊ is positive semi-definite and dominates all H_j,
+  because A₊ ⪰ A and A₊ ⪰ 0. Its trace is T_D = tr(H_0)₊ + Σ_j tr(H_j − H_0)₊, and ‖D‖ ≥ Λ, so κ(D) ≤ **T_D/Λ**; for any
+  L ≥ ‖D‖ the product (T_D/Λ)·L reaches T_D. That is the κ to put into Theorem 2.
+
+What is shown is about the points that were sampled, up to the stated intervals. Between them nothing is: a ball of
+millions of dimensions cannot be searched, so T_D/Λ is evidence for Assumption 4 and no proof of it, while one point
+with a larger λ_max than the L in use refutes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from hessian.estimate import Estimate, Plain, plain, require_confidence
+from hessian.kappa.effective_rank import effective_rank
+from hessian.kappa.result import EffectiveRank
+from hessian.operators.operator import Operator
+from hessian.operators.probes import probe_at
+from hessian.spectrum.density import SpectralDensity, spectral_density
+
+__all__ = ["BallPoint", "BallProbe", "along_training", "ball_probe", "ball_radius"]
+
+_DIRECTIONS = 45
+_PROBES = 5
+"""Probes that measure a sum of positive eigenvalues: Student's t of fewer is wide where many intervals are to hold."""
+
+
+def ball_radius(eta: float, d: int, G: float) -> float:
+    """2 η d G(x_r), the radius of Assumption 4's ball.
+
+    Args:
+        eta: The learning rate η.
+        d: The number of parameters.
+        G: The largest norm of a stochastic gradient at x_r, over clients and batches.
+    """
+    return 2.0 * require_finite_positive("eta", eta) * require_int("d", d, 1) * require_finite_positive("G", G)
+
+
+class _Difference:
+    """H_j − H_0, an operator."""
+
+    name = "difference"
+
+    def __init__(self, there: Operator, here: Operator) -> None:
+        self.there, self.here = there, here
+        self.d, self.dtype, self.device = here.d, here.dtype, here.device
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self.there.matvec(v) - self.here.matvec(v)
+
+    def quad(self, v: Tensor) -> float:
+        return self.there.quad(v) - self.here.quad(v)
+
+    def fingerprint(self) -> str:
+        return f"{self.there.fingerprint()}-{self.here.fingerprint()}"
+
+
+@dataclass(frozen=True)
+class BallPoint:
+    """What was measured at one point.
+
+    Attributes:
+        distance: The distance of the point from the centre, ‖x_j − x_0‖.
+        rank: The trace, λ_max and κ there, each with its interval.
+        raised: What this point adds to the trace of D: tr(H_j − H_0)₊, and tr(H_0)₊ at x_0. None where it was not asked
+            for.
+    """
+
+    distance: float
+    rank: EffectiveRank
+    raised: Estimate | None
+
+
+@dataclass(frozen=True)
+class BallProbe(Plain):
+    """κ, trace and λ_max over sampled points.
+
+    Attributes:
+        points: What was measured at every point, x_0 first.
+        radius: The radius of the ball, or the largest distance from x_0.
+        relative_radius: The ratio radius/‖x_0‖; infinite at x_0 = 0.
+        seed: The seed of everything random.
+        confidence: The confidence of all intervals of all points together (each point has its share).
+        lambda_max: The largest Ritz value Λ; every L must be at least that.
+        trace: The largest trace T; every dominating matrix has at least that.
+        kappa_necessary: T/Λ at the cautious ends of the intervals: no dominating matrix of norm Λ has a smaller κ.
+        kappa_sufficient: T_D/Λ at the cautious ends: some matrix that dominates at all sampled points has no larger κ.
+            None where it was not asked for.
+        reason: What this says and what not, in a line.
+    """
+
+    points: tuple[BallPoint, ...]
+    radius: float
+    relative_radius: float
+    seed: int
+    confidence: float
+    lambda_max: float
+    trace: float
+    kappa_necessary: float
+    kappa_sufficient: float | None
+    reason: str
+
+    @property
+    def recommended(self) -> float:
+        """The κ to put into Theorem 2, with an L of at least ``lambda_max``: sufficient if known, else necessary."""
+        return self.kappa_necessary if self.kappa_sufficient is None else self.kappa_sufficient
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field and ``recommended``, ready for ``json.dumps``; numbers that are not finite become None."""
+        return {**super().to_json(), "recommended": plain(self.recommended)}
+
+    def summary(self) -> str:
+        """A line a point, then what follows."""
+        lines = [f"ball of radius {self.radius:.4g} = {self.relative_radius:.3g} ‖x‖"]
+        for point in self.points:
+            low, high = point.rank.interval
+            raised = "" if point.raised is None else f", adds {point.raised.value:.4g} to a dominating trace"
+            lines.append(
+                f"at distance {point.distance:.4g}: κ = {point.rank.kappa:.4g} ({low:.4g} .. {high:.4g}), "
+                f"tr(H) = {point.rank.trace.value:.5g}, λ_max = {point.rank.lambda_max:.5g}{raised}"
+            )
+        sufficient = "not measured" if self.kappa_sufficient is None else f"{self.kappa_sufficient:.4g}"
+        lines.append(
+            f"L ≥ {self.lambda_max:.5g}; κ for Theorem 2: necessary {self.kappa_necessary:.4g}, sufficient for "
+            f"the sampled points {sufficient} ({100 * self.confidence:g} % confidence over all)"
+        )
+        return "\n".join([*lines, self.reason])
+
+
+def ball_probe(
+    operator_at: Callable[[Tensor], Operator],
+    x: Tensor,
+    radius: float,
+    *,
+    points: int = 4,
+    seed: int,
+    dominate: bool = True,
+    rtol: float = 0.1,
+    confidence: float = 0.95,
+    max_products: int = 60,
+) -> BallProbe:
+    """κ at x and at random points of a ball around it, all distances alike, and the κ for Theorem 2.
+
+    Args:
+        operator_at: A function that returns ∇²f at a point (d,) as an operator, of the same data and mode everywhere.
+        x: The model x_r, (d,).
+        radius: The radius of the ball, e.g. ``ball_radius``.
+        points: The number of points beside x.
+        seed: The seed of directions, distances and estimates.
+        dominate: Whether to measure what makes ``kappa_sufficient``, by ``max_products`` products more a point, of two
+            operators each.
+        rtol: The ``rtol`` of ``effective_rank`` at each point.
+        confidence: The confidence of all intervals together.
+        max_products: The ``max_products`` of ``effective_rank`` at each point.
+
+    Raises:
+        InputError: If an argument breaks its rule.
+
+    Source: [DeComFL, Assumption 4].
+    """
+    require_finite_positive("radius", radius)
+    require_int("points", points, 1)
+    uniform = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DIRECTIONS,))).random(points)
+    others = []
+    for j, u in enumerate(uniform):
+        z = probe_at(x, seed, _DIRECTIONS, j)
+        others.append(x + (radius * float(u) / float(z.norm())) * z)
+    found = _measure(operator_at, [x, *others], seed, dominate, rtol, confidence, max_products)
+    return _envelope(found, x, radius, seed, confidence)
+
+
+def along_training(
+    operator_at: Callable[[Tensor], Operator],
+    checkpoints: Sequence[Tensor],
+    *,
+    seed: int,
+    dominate: bool = False,
+    rtol: float = 0.1,
+    confidence: float = 0.95,
+    max_products: int = 60,
+) -> BallProbe:
+    """The same at the points that training went through, x_0 the first: see ``ball_probe``."""
+    require(len(checkpoints) > 0, "checkpoints", "hold at least one model", len(checkpoints))
+    x = checkpoints[0]
+    found = _measure(operator_at, checkpoints, seed, dominate, rtol, confidence, max_products)
+    return _envelope(found, x, max(point.distance for point in found), seed, confidence)
+
+
+def _measure(
+    operator_at: Callable[[Tensor], Operator],
+    points: Sequence[Tensor],
+    seed: int,
+    dominate: bool,
+    rtol: float,
+    confidence: float,
+    max_products: int,
+) -> tuple[BallPoint, ...]:
+    """Every point, each interval with its share of the error probability (Bonferroni), all with the same probes."""
+    require_confidence(confidence)
+    each = _each(confidence, len(points), dominate)
+    here, found = operator_at(points[0]), []
+    for j, point in enumerate(points):
+        there = here if j == 0 else operator_at(point)
+        rank = effective_rank(there, rtol=rtol, confidence=each, max_products=max_products, seed=seed)
+        raised = None
+        if dominate:
+            part: Operator = _Difference(there, here) if j else here
+            raised = _positive_trace(spectral_density(part, products=max_products, probes=_PROBES, seed=seed))
+        found.append(BallPoint(float((point - points[0]).norm()), rank, raised))
+    return tuple(found)
+
+
+def _each(confidence: float, points: int, dominate: bool) -> float:
+    return 1.0 - (1.0 - confidence) / (points * (2 if dominate else 1))
+
+
+def _positive_trace(of: SpectralDensity) -> Estimate:
+    """Σ max(λ, 0) of a matrix."""
+    mean = of.expectation(lambda values: np.maximum(values, 0.0))
+    return Estimate(of.d * mean.value, of.d * mean.stderr, mean.samples)
+
+
+def _envelope(points: tuple[BallPoint, ...], x: Tensor, radius: float, seed: int, confidence: float) -> BallProbe:
+    ranks = [point.rank for point in points]
+    top = max(rank.lambda_max for rank in ranks)
+    highest = max(rank.lambda_max + rank.lambda_max_residual for rank in ranks)
+    raised = [point.raised.interval(ranks[0].confidence)[1] for point in points if point.raised is not None]
+    norm = float(x.norm())
+    return BallProbe(
+        points=points,
+        radius=radius,
+        relative_radius=radius / norm if norm else math.inf,
+        seed=seed,
+        confidence=confidence,
+        lambda_max=top,
+        trace=max(rank.trace.value for rank in ranks),
+        kappa_necessary=max(rank.trace_interval[0] for rank in ranks) / highest if top > 0 else math.nan,
+        kappa_sufficient=sum(raised) / top if raised and top > 0 else None,
+        reason=_reason(ranks, top > 0, radius > norm),
+    )
+
+
+def _reason(ranks: Sequence[EffectiveRank], curved: bool, far: bool) -> str:
+    parts = ["holds at the sampled points, up to the intervals; between them nothing is shown"]
+    if not curved:
+        parts = ["no sampled point has a positive eigenvalue: any L and κ will do for these"]
+    if far:
+        parts.append("the ball is larger than the model's own norm: a value at x_r says little of it")
+    missed = sum(not rank.reached for rank in ranks)
+    if missed:
+        parts.append(f"{missed} of {len(ranks)} points missed the asked accuracy: more max_products")
+    return "; ".join(parts)

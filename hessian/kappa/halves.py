@@ -1,0 +1,80 @@
+"""How far λ_max of a sample is from that of all data: a bracket from two halves of the sample.
+
+λ_max of a mean over few examples is too large, by a factor of several for small batches; its trace is not. With H_A and
+H_B of two disjoint random halves, u_A the unit eigenvector of λ_max(H_A), and H the mean over all data there could be,
+
+    E λ_max(H_A) ≥ λ_max(H)                     λ_max is convex: Jensen
+    E u_Aᵀ H_B u_A = E u_Aᵀ H u_A ≤ λ_max(H)    B is independent of u_A
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from decomfl_lab.errors import require
+from hessian.operators.operator import Operator
+from hessian.spectrum.lanczos import lanczos
+
+__all__ = ["SplitSample", "split_sample"]
+
+
+@dataclass(frozen=True)
+class SplitSample:
+    """λ_max of two halves, and what each half's top eigenvector finds in the other.
+
+    Attributes:
+        own: The largest eigenvalues (λ_max(H_A), λ_max(H_B)), each of its own half.
+        crossed: The forms (u_Aᵀ H_B u_A, u_Bᵀ H_A u_B), each on the other half.
+        products: The number of products spent on both halves.
+    """
+
+    own: tuple[float, float]
+    crossed: tuple[float, float]
+    products: int
+
+    @property
+    def above(self) -> float:
+        """Mean of λ_max of the halves: above λ_max of all data in expectation."""
+        return sum(self.own) / 2
+
+    @property
+    def below(self) -> float:
+        """Mean of what is found in the other half: below it in expectation."""
+        return sum(self.crossed) / 2
+
+    def kappa(self, trace: float) -> tuple[float, float]:
+        """κ by the upper and by the lower λ_max, for tr(H) = ``trace`` ≥ 0, which no sampling biases.
+
+        The ends are NaN where a λ_max is not positive.
+        """
+        low, high = (trace / top if top > 0 else float("nan") for top in (self.above, self.below))
+        return low, high
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values."""
+        return {**asdict(self), "above": self.above, "below": self.below}
+
+
+def split_sample(halves: tuple[Operator, Operator], *, seed: int, steps: int = 30, tol: float = 0.01) -> SplitSample:
+    """The bracket of λ_max from the operators of two disjoint halves of a random sample.
+
+    Args:
+        halves: The operators H_A and H_B, of the same dimension; they must be of disjoint examples.
+        seed: The seed of the start vectors.
+        steps: The most products for the λ_max of a half.
+        tol: The residual, relative to λ_max, at which fewer are enough.
+
+    Raises:
+        InputError: If the dimensions differ, or an argument breaks a rule.
+    """
+    sizes = tuple(half.d for half in halves)
+    require(len(set(sizes)) == 1, "halves", "have one dimension", sizes)
+    own, vectors, products = [], [], 2
+    for half in halves:
+        found = lanczos(half, steps=steps, seed=seed, tol=tol)
+        own.append(float(found.ritz_values[-1]))
+        vectors += found.ritz_vectors([len(found.ritz_values) - 1])
+        products += found.products
+        del found  # its basis, before the other half's is made
+    crossed = [half.quad(u) for half, u in zip(halves, reversed(vectors), strict=True)]
+    return SplitSample((own[0], own[1]), (crossed[1], crossed[0]), products)

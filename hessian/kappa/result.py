@@ -1,0 +1,201 @@
+"""What is known of an effective rank: the estimate, its interval and how it came about."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from decomfl_lab.errors import plural
+from decomfl_lab.pictures import save_picture
+from hessian.estimate import Estimate, Plain
+from hessian.spectrum.lanczos import Lanczos
+
+if TYPE_CHECKING:
+    from hessian.spectrum.density import SpectralDensity
+
+
+__all__ = ["SEMIDEFINITE", "EffectiveRank", "EffectiveRankProgress"]
+
+
+SEMIDEFINITE = ("gauss-newton", "fisher")
+"""Operators without negative eigenvalues by construction: signed, positive and absolute κ are one."""
+
+
+@dataclass(frozen=True)
+class EffectiveRankProgress:
+    """Where an estimate stands after a product.
+
+    Attributes:
+        stage: What is being done: "lanczos" or "probes".
+        products: The number of products spent so far.
+        lambda_max: The largest Ritz value.
+        residual: How far ‖H‖₂ may be above the Ritz value of the largest magnitude.
+        kappa: The estimate so far, NaN while nothing is known of the trace.
+        low: The lower end of its interval, -inf until there are two probes.
+        high: The upper end of its interval.
+        needed: The products in all that the half-width asked for will take, as far as one can tell by now; within a
+            factor of 2 in nine of ten runs from the tenth product on (docs/kappa.md). None until something is known.
+    """
+
+    stage: str
+    products: int
+    lambda_max: float
+    residual: float
+    kappa: float
+    low: float
+    high: float
+    needed: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectiveRank(Plain):
+    """The effective rank of H, in every reading of it, each with its uncertainty.
+
+    Attributes:
+        operator: The name of the matrix, e.g. "hessian" or "gauss-newton".
+        d: The dimension of the matrix.
+        kappa: tr(H)/‖H‖₂, the paper's κ; NaN where H = 0. Negative eigenvalues lower it.
+        interval: (low, high) for it: the trace's interval over all norms in [θ, θ + ``Lanczos.top_error``].
+        confidence: The confidence of the intervals.
+        trace: tr(H), with its standard error; its interval is ``trace_interval``.
+        trace_interval: (low, high) for it.
+        lambda_max: Largest Ritz value: λ_max is at least that.
+        lambda_max_residual: An eigenvalue is at most that far from it.
+        lambda_min: Smallest Ritz value: λ_min is at most that.
+        lambda_min_residual: An eigenvalue is at most that far from it.
+        norm: θ, the larger of |lambda_max| and |lambda_min|: ‖H‖₂ is at least that.
+        missed: λ_max is above its Ritz value by more than missed·(λ_max − λ_min) with probability below 1 %.
+        kappa_positive: Σ max(λ, 0)/λ_max; None where H may be indefinite (``SpectralDensity.kappas`` measures it).
+        kappa_absolute: Σ|λ|/max|λ|; None likewise.
+        ritz_values: All, ascending.
+        ritz_residuals: The residual of each: an eigenvalue is at most that far from it.
+        ritz_weights: The share of the d eigenvalues at each Ritz value, as Lanczos' random start vector sees it; empty
+            where Lanczos was restarted.
+        steps: Lanczos steps k.
+        probes: Random probes of the complement, N.
+        products: All products with H, quadratic forms included.
+        quadratic_forms: Those that needed only vᵀHv.
+        rtol: Asked half-width of the interval, relative to κ.
+        reached: Whether the interval is that narrow.
+        needed: The products in all that ``rtol`` takes: ``products`` where it is reached, else as foretold (see
+            ``EffectiveRankProgress``). None where κ is undefined.
+        reason: What happened, what to do if not reached, and what the signs mean; one line.
+        seed: The seed of everything random.
+        dtype: The dtype of the products.
+        seconds: Wall-clock time.
+        history: (products, lambda_max, kappa, low, high) after each product or probe.
+    """
+
+    operator: str
+    d: int
+    kappa: float
+    interval: tuple[float, float]
+    confidence: float
+    trace: Estimate
+    trace_interval: tuple[float, float]
+    lambda_max: float
+    lambda_max_residual: float
+    lambda_min: float
+    lambda_min_residual: float
+    norm: float
+    missed: float
+    kappa_positive: Estimate | None
+    kappa_absolute: Estimate | None
+    ritz_values: tuple[float, ...]
+    ritz_residuals: tuple[float, ...]
+    ritz_weights: tuple[float, ...]
+    steps: int
+    probes: int
+    products: int
+    quadratic_forms: int
+    rtol: float
+    reached: bool
+    needed: int | None
+    reason: str
+    seed: int
+    dtype: str
+    seconds: float
+    history: tuple[tuple[int, float, float, float, float], ...] = field(repr=False)
+
+    def believed(self, residual: float) -> float:
+        """The residual, at least ε‖H‖₂ with the ε of ``dtype``: products are no finer. It is what is printed as ±."""
+        return max(residual, torch.finfo(getattr(torch, self.dtype)).eps * self.norm)
+
+    def __str__(self) -> str:
+        """κ with its interval to two digits of its half-width (to six of κ at most), and what it cost.
+
+        Where the interval is not as narrow as asked for, its half-width and what that would cost.
+        """
+        if math.isnan(self.kappa):
+            return f"κ is undefined: H is zero along every direction tried ({plural(self.products, 'product')})"
+        low, high = self.interval
+        largest = max(abs(end) for end in (self.kappa, low, high) if math.isfinite(end))
+        finest = 5 - _decade(largest)
+        half = (high - low) / 2
+        places = max(0, min(1 - _decade(half), finest) if math.isfinite(half) and half > 0 else finest)
+        value, low_end, high_end = (f"{end:.{places}f}" for end in (self.kappa, low, high))
+        percent = f"{100 * self.confidence:g} %"
+        spent = plural(self.products, "product")
+        if not self.reached and self.kappa:
+            spent += f": ± {half / abs(self.kappa):.2g}, where ± {self.rtol:.2g} takes about {self.needed}"
+        return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({spent})"
+
+    def plot(self, path: str | Path, density: SpectralDensity | None = None) -> Path:
+        """Draw the spectrum beside ‖H‖₂, and how κ and its interval settled, to a file (.png, .pdf, .svg); its path.
+
+        Args:
+            path: The file.
+            density: The spectral density of the same matrix (``spectral_density``), for a finer curve with a band.
+
+        Raises:
+            InputError: If κ is undefined, the density is of another matrix, or the file cannot be written.
+        """
+        from hessian.kappa.picture import picture  # here, since matplotlib takes long to load
+
+        return save_picture(picture(self, density), Path(path))
+
+    def summary(self) -> str:
+        """The result in words, a line for each reading of κ."""
+        percent = f"{100 * self.confidence:g} %"
+        lines = [
+            f"{self.operator}, d = {self.d}: {plural(self.products, 'product')} "
+            f"({plural(self.steps, 'Lanczos step')}, {plural(self.probes, 'probe')}), seed {self.seed}, {self.dtype}",
+            f"κ = tr(H)/‖H‖₂ = {self.kappa:.4g}, {percent} interval [{self.interval[0]:.4g}, {self.interval[1]:.4g}]",
+            f"tr(H) = {self.trace.value:.4g} ± {self.trace.stderr:.2g}, "
+            f"{percent} interval [{self.trace_interval[0]:.4g}, {self.trace_interval[1]:.4g}]",
+            f"λ_max = {self.lambda_max:.5g} (residual {self.believed(self.lambda_max_residual):.2g}), "
+            f"λ_min = {self.lambda_min:.4g} (residual {self.believed(self.lambda_min_residual):.2g}), "
+            f"‖H‖₂ = {self.norm:.5g}; "
+            f"a larger λ_max by more than {100 * self.missed:.3g} % of λ_max − λ_min is excluded with 99 %",
+        ]
+        for name, value in (
+            ("Σ max(λ, 0)/λ_max", self.kappa_positive),
+            ("Σ|λ|/max|λ|", self.kappa_absolute),
+        ):
+            shown = "not measured (a spectral density does)"
+            if value is not None:
+                shown = f"{value.value:.4g} ± {value.stderr:.2g}"
+            lines.append(f"{name} = {shown}")
+        return "\n".join([*lines, self.reason])
+
+
+def _decade(value: float) -> int:
+    """The power of ten of a number's first digit."""
+    return math.floor(math.log10(value)) if value > 0 else 0
+
+
+def _signs(lanczos: Lanczos) -> str:
+    """What the signs of the spectrum mean for κ."""
+    low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
+    if low >= -float(lanczos.ritz_residuals[0]):  # within its residual of 0 it has no sign
+        return "no negative eigenvalue among the Ritz values, so little or none is cancelled in tr(H)"
+    if high <= 0:
+        return "no positive eigenvalue among the Ritz values: κ has the sign of tr(H)"
+    return (
+        f"H is indefinite (λ_min/λ_max = {low / high:.2g}): negative eigenvalues lower tr(H), so signed κ is below "
+        "the positive and absolute ones"
+    )

@@ -1,0 +1,1 @@
+"""Operators v ↦ Hv: the Hessian, Gauss-Newton, Fisher, smoothed, whitened and distributed ones."""

@@ -1,0 +1,58 @@
+"""Products that are counted and checked, whichever estimator asks for them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from decomfl_lab.errors import require
+from hessian.operators.operator import Operator
+
+__all__ = ["Counted"]
+
+
+class Counted:
+    """An operator that counts its products and refuses those that are not finite.
+
+    Attributes:
+        products: The number of products so far, quadratic forms included.
+        quadratic_forms: The number of those that gave only vᵀHv.
+    """
+
+    def __init__(self, operator: Operator, products: int = 0, quadratic_forms: int = 0) -> None:
+        """Count products of ``operator`` from ``products`` on; InputError if its dimension or dtype is none."""
+        require(operator.d >= 1, "operator", "have a dimension of at least 1", operator.d)
+        require(operator.dtype in (torch.float32, torch.float64), "operator", "be float32 or float64", operator.dtype)
+        self.inner = operator
+        self.name = operator.name
+        self.d = operator.d
+        self.dtype = operator.dtype
+        self.device = operator.device
+        self.products = products
+        self.quadratic_forms = quadratic_forms
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """H v, see ``Operator``; InputError that names the product if it is not finite."""
+        self.products += 1
+        w = self.inner.matvec(v)
+        require(w.shape == (self.d,), self._what(), f"have shape ({self.d},)", tuple(w.shape))
+        broken = int((~torch.isfinite(w)).sum())
+        require(broken == 0, self._what(), "be finite", f"NaN or infinity in {broken} of {self.d} elements")
+        return w
+
+    def quad(self, v: Tensor) -> float:
+        """vᵀHv, see ``Operator``; InputError that names the product if it is not finite."""
+        self.products += 1
+        self.quadratic_forms += 1
+        value = float(self.inner.quad(v))
+        require(math.isfinite(value), self._what(), "be finite", value)
+        return value
+
+    def fingerprint(self) -> str:
+        """See ``Operator``."""
+        return self.inner.fingerprint()
+
+    def _what(self) -> str:
+        return f"product {self.products} of {self.name}"

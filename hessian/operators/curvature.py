@@ -1,0 +1,374 @@
+"""Curvature of a mean loss at a point, by products with vectors: Hessian, Gauss-Newton, empirical Fisher.
+
+Every product runs over the pieces of the data in their order, so it is the same to the bit each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from decomfl_lab.errors import require
+from decomfl_lab.objectives.perturbed import memory_of
+from hessian.operators.mean_loss import MeanLoss, Piece, differentiating, enabled
+from hessian.operators.probes import probe
+from hessian.operators.tried import HessianTrial, OutputTrial, Trial
+
+__all__ = ["CACHE_BYTES", "FisherOperator", "GaussNewtonOperator", "HessianOperator"]
+
+CACHE_BYTES = 2 << 30
+"""Memory for the graphs that ``HessianOperator`` keeps, unless told otherwise."""
+
+_TRIAL = 9
+"""Purpose of the vector that a product is tried with where the first one has many zeros."""
+
+_UNKNOWN = 1 << 60
+"""The bytes of a graph of which nothing is known: too many to keep it."""
+
+
+class _CurvatureOperator(ABC):
+    """What the operators share: an objective, the point where its curvature is asked for, and the sum over pieces.
+
+    Attributes:
+        remark: What was not tried of the derivatives, and why; empty where they were, or will be at the first product.
+    """
+
+    name: str
+    decays = True
+    """Whether a penalty (λ/2)‖x‖² of the objective adds λI."""
+
+    def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
+        """Curvature of ``objective`` at ``x``, by default ``objective.x``; InputError where f(x) is not finite."""
+        self.objective = objective
+        if x is not None:
+            objective(x)
+        self.x = objective.x if x is None else x.detach().clone()
+        self.d = objective.d
+        self.dtype = objective.dtype
+        self.device = objective.device
+        self.remark = ""
+        self._tried = objective.trusted
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """See ``Operator``; InputError if torch has no such derivative, or the product is not finite.
+
+        The first product is compared with differences (see ``hessian.operators.tried``).
+        """
+        self._check(v)
+        with enabled(), _differentiable(self.objective, f"a product with the {self.name}"):
+            trial = self._trial_along(v)
+            total = self._decay * v if self._decay else torch.zeros_like(self.x)
+            for b, piece in enumerate(self.objective.pieces):
+                product = self._product(b, v)
+                if trial is not None:
+                    trial.see(b, piece, product)
+                total.add_(product, alpha=piece.share)
+            if trial is not None:
+                self.remark = trial.verdict(lambda b: self._product(b, v))
+        require(bool(torch.isfinite(total).all()), f"product of the {self.name} with v", "be finite", "NaN or infinity")
+        return total
+
+    def quad(self, v: Tensor) -> float:
+        """See ``Operator``; accumulated in float64."""
+        return float(v.double() @ self.matvec(v).double())
+
+    @property
+    def _decay(self) -> float:
+        """λ of λI."""
+        return self.objective.weight_decay if self.decays else 0.0
+
+    def _trial_along(self, v: Tensor) -> Trial | None:
+        """What the first product is to be compared by; a vector with many zeros sees little, so another goes first."""
+        if self._tried:
+            return None
+        self._tried = True
+        if 2 * int(v.count_nonzero()) >= self.d:
+            return self._trial(v)
+        other = probe(self, 0, _TRIAL, 0)
+        trial = self._trial(other)
+        for b, piece in enumerate(self.objective.pieces):
+            trial.see(b, piece, self._product(b, other))
+        self.remark = trial.verdict(lambda b: self._product(b, other))
+        return None
+
+    @abstractmethod
+    def _trial(self, v: Tensor) -> Trial:
+        """The comparison of a product with v."""
+
+    def fingerprint(self) -> str:
+        """See ``Operator``."""
+        h = hashlib.blake2b(f"{self.name} {self.objective.fingerprint()}".encode(), digest_size=8)
+        h.update(self.x.cpu().numpy().tobytes())
+        return h.hexdigest()
+
+    @abstractmethod
+    def _product(self, b: int, v: Tensor) -> Tensor:
+        """The product of piece number ``b``'s own matrix with v."""
+
+    def _check(self, v: Tensor) -> None:
+        wanted = ((self.d,), self.dtype, self.device)
+        got = (tuple(v.shape), v.dtype, v.device)
+        require(got == wanted, "v", f"have shape, dtype and device {wanted}", got)
+
+
+class HessianOperator(_CurvatureOperator):
+    """H = ∇²f(x), by differentiating ∇f(x)ᵀv once more (Pearlmutter 1994).
+
+    A product costs about three gradients where the gradient's graph is built anew, about two where it is kept. Pieces
+    of 100 to 250 examples (``chunk``) keep convolutions in the processor's cache.
+
+    Attributes:
+        cache: The bytes that the kept graphs may hold.
+        graph_bytes: What the graphs of all pieces would hold, by the first one's. As many pieces are kept as fit.
+    """
+
+    name = "hessian"
+
+    def __init__(self, objective: MeanLoss, x: Tensor | None = None, *, cache: float | None = None) -> None:
+        """Hessian of ``objective`` at ``x``.
+
+        Args:
+            objective: The mean loss f.
+            x: The point, (d,); by default ``objective.x``.
+            cache: The bytes for graphs that are kept from one product to the next; by default ``CACHE_BYTES``. 0 keeps
+                none, ``math.inf`` all.
+
+        Raises:
+            InputError: If f(x) is not finite, or f has no second derivative.
+        """
+        super().__init__(objective, x)
+        self.cache = CACHE_BYTES if cache is None else cache
+        require(self.cache >= 0, "cache", "be a number of bytes, at least 0", cache)
+        self._leaf = self.x.detach().requires_grad_()
+        first, size = self._measured(objective.pieces[0])
+        per_example = size / objective.pieces[0].examples
+        self.graph_bytes = math.ceil(per_example * sum(piece.examples for piece in objective.pieces))
+        self._room = self.cache / per_example if per_example else math.inf  # in examples
+        self._kept: dict[int, Tensor] = {}
+        self._keep(0, first)
+
+    @property
+    def cached(self) -> int:
+        """The number of pieces whose graph is kept by now."""
+        return len(self._kept)
+
+    def _product(self, b: int, v: Tensor) -> Tensor:
+        gradient = self._kept.get(b)
+        if gradient is None:
+            gradient = self.objective.piece_gradient(self._leaf, self.objective.pieces[b], create_graph=True)
+            self._keep(b, gradient)
+        return _transposed_product(gradient, self._leaf, v, retain_graph=b in self._kept)
+
+    def _trial(self, v: Tensor) -> Trial:
+        return HessianTrial(self.objective, self.x, v)
+
+    def _keep(self, b: int, gradient: Tensor) -> None:
+        """Keep the graph of piece number ``b`` if there is room."""
+        examples = self.objective.pieces[b].examples
+        if examples <= self._room:
+            self._kept[b] = gradient
+            self._room -= examples
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the graphs, which no copy can have."""
+        state = self.__dict__ | {"_kept": {}}
+        state["_room"] = self._room + sum(self.objective.pieces[b].examples for b in self._kept)
+        state["_leaf"] = self._leaf.detach()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._leaf = self.x.detach().requires_grad_()
+
+    def _measured(self, piece: Piece) -> tuple[Tensor, int]:
+        """A piece's gradient with its graph, and the bytes of the tensors that the graph holds."""
+        held: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> tuple[Tensor, int]:
+            if memory_of(tensor) is not None:  # a sparse one has no storage
+                storage = tensor.untyped_storage()
+                held[storage.data_ptr()] = storage.nbytes()
+            return tensor.detach(), tensor._version  # the tensor itself would keep its own graph alive for ever
+
+        def unpack(packed: tuple[Tensor, int]) -> Tensor:
+            tensor, version = packed
+            if tensor._version != version:  # torch looks itself only where there are no hooks
+                raise RuntimeError("a variable that the gradient needs was modified by an inplace operation")
+            return tensor
+
+        with enabled(), _differentiable(self.objective, "the Hessian"):
+            try:
+                with saved_tensors_hooks(pack, unpack):
+                    gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
+            except RuntimeError as error:
+                if "saved tensor hooks" not in str(error):
+                    raise
+                gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
+                held[0] = _UNKNOWN  # torch.func inside a loss: how large the graph is, is not known
+            _refuse_dead_ends(gradient)
+        held.pop(self._leaf.untyped_storage().data_ptr(), None)
+        return gradient, sum(held.values()) + gradient.untyped_storage().nbytes()
+
+
+class _OutputOperator(_CurvatureOperator):
+    """JᵀMJ summed over pieces, J the Jacobian of the module's outputs in x, M a matrix on the outputs of one piece."""
+
+    second_derivatives = True
+    """Whether M is made of the loss's second derivatives."""
+
+    def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
+        """See ``_CurvatureOperator``; InputError if the module's outputs are not one tensor."""
+        super().__init__(objective, x)
+        with enabled(), torch.no_grad():
+            outputs = objective.outputs(self.x, objective.pieces[0])
+        require(isinstance(outputs, Tensor), "outputs of the module", "be one tensor", type(outputs).__name__)
+        require(not outputs.is_complex(), "outputs of the module", "be real numbers", outputs.dtype)
+
+    def quad(self, v: Tensor) -> float:
+        """VᵀJᵀMJv from Jv alone, by one forward pass with derivatives along v; accumulated in float64."""
+        self._check(v)
+        total = self._decay * v.double().square().sum()
+        with enabled(), _differentiable(self.objective, f"a quadratic form of the {self.name}"):
+            if (trial := self._trial_along(v)) is not None:
+                for b, piece in enumerate(self.objective.pieces):
+                    trial.see(b, piece, None)
+                self.remark = trial.verdict(lambda b: self._product(b, v))
+            for piece in self.objective.pieces:
+                outputs, along = self._along(piece, v)
+                middle = self._middle(outputs, along, piece)
+                total += piece.share * (along.double().flatten() @ middle.double().flatten())
+        form = float(total)
+        require(math.isfinite(form), f"quadratic form of the {self.name}", "be finite", form)
+        return form
+
+    def _product(self, b: int, v: Tensor) -> Tensor:
+        piece, leaf = self.objective.pieces[b], self.x.clone().requires_grad_()
+        outputs, along = self._along(piece, v)
+        return _transposed_product(self.objective.outputs(leaf, piece), leaf, self._middle(outputs, along, piece))
+
+    def _along(self, piece: Piece, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The piece's outputs z and their derivative Jv along v."""
+        with torch.no_grad(), forward_ad.dual_level():
+            outputs = self.objective.outputs(forward_ad.make_dual(self.x, v), piece)
+            z, along = forward_ad.unpack_dual(outputs)
+            return z.clone(), torch.zeros_like(z) if along is None else along.clone()
+
+    def _trial(self, v: Tensor) -> Trial:
+        twice = self.second_derivatives
+        return OutputTrial(self.objective, self.x, v, self._along, self._middle, second=twice)
+
+    @abstractmethod
+    def _middle(self, outputs: Tensor, along: Tensor, piece: Piece) -> Tensor:
+        """M along, of the outputs' shape."""
+
+
+class GaussNewtonOperator(_OutputOperator):
+    """G = Σ_b w_b J_bᵀ (∇²_z loss) J_b / Σ_b w_b, with the Jacobians J of the module's outputs z in x.
+
+    The generalised Gauss-Newton matrix (Schraudolph 2002): positive semi-definite where the loss is convex in the
+    outputs, and H less the part that comes from the outputs' own curvature. A product costs about two gradients, a
+    quadratic form less than one.
+    """
+
+    name = "gauss-newton"
+
+    def _middle(self, outputs: Tensor, along: Tensor, piece: Piece) -> Tensor:
+        z = outputs.requires_grad_()
+        loss = self.objective.loss_of(z, piece)
+        (slope,) = torch.autograd.grad(loss, z, create_graph=True)
+        _refuse_dead_ends(slope)
+        return _transposed_product(slope, z, along)
+
+
+class FisherOperator(_OutputOperator):
+    """F = Σ_i ω_i g_i g_iᵀ, with g_i = ∇_x ℓ_i the gradient of example i's loss and ω_i its weight in the mean.
+
+    The *empirical* Fisher matrix: gradients at the targets given, not at targets drawn from the model. An example is an
+    entry of the batch's first dimension (for a language model: a text, not a token). A product needs no g_i on its own:
+    with p_i = ∂ℓ_i/∂z_i, the i-th part of n ∂loss/∂z,
+
+        F v = Σ_i ω_i J_iᵀ p_i (p_iᵀ J_i v)
+
+    A penalty ``weight_decay`` is no loss of an example, and has no part in it.
+    """
+
+    name = "fisher"
+    second_derivatives = False
+    decays = False
+
+    def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
+        """See ``_OutputOperator``; InputError if the loss is no mean of losses of single examples."""
+        super().__init__(objective, x)
+        require(
+            objective.weights_are_examples,
+            "loss",
+            "be the mean of losses of single examples for the Fisher matrix",
+            "something else (or statistics of the batch)",
+        )
+
+    def _middle(self, outputs: Tensor, along: Tensor, piece: Piece) -> Tensor:
+        require(
+            outputs.ndim > 0 and outputs.shape[0] == piece.examples,
+            "outputs of the module",
+            f"have the {piece.examples} examples in their first dimension",
+            tuple(outputs.shape),
+        )
+        z = outputs.requires_grad_()
+        (mean_slope,) = torch.autograd.grad(self.objective.loss_of(z, piece), z)
+        slopes = (piece.examples * mean_slope).reshape(piece.examples, -1)
+        along = (slopes * along.reshape(piece.examples, -1)).sum(1, keepdim=True)
+        return (slopes * along / piece.examples).reshape(outputs.shape)
+
+
+def _transposed_product(y: Tensor, x: Tensor, v: Tensor, *, retain_graph: bool = False) -> Tensor:
+    """(∂y/∂x)ᵀ v; zero where y does not depend on x."""
+    if not y.requires_grad:
+        return torch.zeros_like(x)
+    (product,) = torch.autograd.grad(y, x, v, retain_graph=retain_graph, allow_unused=True, materialize_grads=True)
+    return product
+
+
+def _refuse_dead_ends(gradient: Tensor) -> None:
+    """RuntimeError (see ``_differentiable``) where the gradient's graph has a node that stands for an error.
+
+    torch puts one behind a backward that is marked ``once_differentiable``. It raises when it is reached; but the way
+    to x does not lead through it, so a product would leave out what is behind it without a word.
+    """
+    todo, seen = [gradient.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if node.name().endswith("::Error"):
+            raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+        seen.add(node)
+        todo += [following for following, _ in node.next_functions]
+
+
+@contextmanager
+def _differentiable(objective: MeanLoss, what: str) -> Iterator[None]:
+    """Inside, kernels without second or forward derivatives stand aside; where one is left, an InputError names it.
+
+    Fused attention and the fused encoder layer have none, nor has the LSTM of oneDNN or cuDNN.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        if objective.has(nn.RNNBase):
+            libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
+            for library in libraries:
+                stack.callback(setattr, library, "enabled", library.enabled)
+                library.enabled = False
+        stack.enter_context(differentiating(what))
+        yield

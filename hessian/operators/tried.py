@@ -1,0 +1,332 @@
+"""Whether torch's derivatives are f's: the first product of an operator beside differences, over all the data.
+
+    H v    against    [∇f(x + cv) − ∇f(x − cv)]/(2c),    and  ∇f(x)ᵀv  against  [f(x + cv) − f(x − cv)]/(2c)
+    J v    against    [z(x + cv) − z(x − cv)]/(2c),      z the module's outputs, and likewise for the loss's derivatives
+
+It costs two gradients, or two evaluations. A backward that is another function's, a hook or a ``detach`` in between
+makes both differ by tens of per cent; rounding of differences in float32, with steps of ‖x‖/1000, leaves 1e-3. Where
+they do not agree they are taken again in float64, with smaller steps. Kinks (ReLU, max-pooling) are no fault: gradients
+jump where a step crosses one, by much more than Hv where the step is small. So they need float64 from the beginning,
+with steps so small that few are crossed; pieces of the data with a jump are tried again with smaller ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from decomfl_lab.devices import room
+from decomfl_lab.errors import InputError
+from decomfl_lab.objectives.checks import AGREES, SLOPES, is_slope, relative
+from decomfl_lab.objectives.trees import tensors
+
+if TYPE_CHECKING:
+    from hessian.operators.mean_loss import MeanLoss, Piece
+
+__all__ = ["HessianTrial", "OutputTrial", "Trial"]
+
+Rung = tuple[bool, float]
+"""Whether a difference is taken in float64, and its step relative to ‖x‖."""
+SMOOTH: tuple[Rung, ...] = ((False, 1e-3), *((True, step) for step in SLOPES), (True, 1e-9))
+"""The differences that are tried; the coarser of those in float64 are for modules that compute in float32 anyway."""
+KINKED: tuple[Rung, ...] = ((True, 1e-9), (True, 1e-10), (True, 1e-11), *((True, step) for step in SLOPES))
+"""The same for gradients where there may be kinks; the coarser ones are for those that are none."""
+FLOOR = 1e-4
+"""Curvature of which less is not looked at, in the natural units ‖∇f‖/‖x‖ and |f|/‖x‖²: rounding is as large."""
+
+OUTPUTS = ("forward derivatives of the outputs are", "differences of outputs")
+LOSS = ("derivatives of the loss in the outputs are", "differences of the loss")
+LOSS_TWICE = ("second derivatives of the loss in the outputs are", "differences of its first")
+FORMS = ("forward derivatives of the outputs are", "reverse ones")
+"""What is compared, with what."""
+
+UNCLEAR = "its derivatives could not be compared with differences, as {}"
+
+
+class Trial(Protocol):
+    """The comparison of one product Hv; a piece of the data after the other."""
+
+    def see(self, b: int, piece: Piece, product: Tensor | None) -> None:
+        """Compare piece number ``b``'s part of the product, where there is one."""
+
+    def verdict(self, again: Callable[[int], Tensor]) -> str:
+        """Empty if all agrees, else why nothing can be said.
+
+        Args:
+            again: It makes the product of a piece anew.
+
+        Raises:
+            InputError: If torch's derivatives are not f's.
+        """
+
+
+class HessianTrial:
+    """The comparison for Hv."""
+
+    def __init__(self, objective: MeanLoss, x: Tensor, v: Tensor) -> None:
+        self.objective, self.x, self.v = objective, x, v
+        self.wide = objective.wide()
+        self.rungs = _rungs(objective, KINKED if objective.kinked else SMOOTH)
+        self.off: dict[int, float] = {}  # how far each piece's part is from its difference
+        self.size = 0.0  # ‖Hv‖, or more
+        self.slope = [0.0, 0.0]  # ∇fᵀv by gradients, and by values
+        self.typical = 0.0  # what ∇fᵀv is for a random v
+        self.trouble = ""
+
+    def see(self, b: int, piece: Piece, product: Tensor | None) -> None:
+        """See ``Trial``."""
+        assert product is not None
+        if self.trouble:
+            return
+        if 6 * 8 * self.x.numel() > room(self.x.device):
+            self.trouble = "there is no room for it in float64"
+            return
+        wide, step = self.rungs[0]
+        length, c = float(self.v.double().norm()), relative(self.x, self.v, step)
+        try:
+            up, high = self._end(piece, c, wide)
+            down, low = self._end(piece, -c, wide)
+        except InputError:
+            raise
+        except Exception as error:  # a module that takes no float64
+            self.trouble = f"module or loss take no float64 ({_told(error)})"
+            return
+        share, across, value = piece.share, c * length / step, max(abs(high), abs(low))
+        gradient = float(up.norm())
+        self.slope[0] += share * sum(float(self.v.double() @ end) for end in (up, down)) / 2
+        self.slope[1] += share * (high - low) / (2 * c)
+        self.typical += share * gradient * length / self.v.numel() ** 0.5
+        found = up.sub_(down).div_(2 * c)
+        least = FLOOR * length * (gradient / across + value / across**2)
+        self.size += share * max(float(found.norm()), float(product.norm()), least)
+        self.off[b] = share * float(found.sub_(product).norm())
+
+    def verdict(self, again: Callable[[int], Tensor]) -> str:
+        """See ``Trial``."""
+        rounded = 0.0
+        for b in sorted(self.off, key=self.off.__getitem__, reverse=True):
+            if self.trouble or sum(self.off.values()) <= AGREES * self.size:
+                break
+            off, rounding = self._nearest(b, again(b))
+            self.off[b] = min(self.off[b], off)
+            rounded += rounding
+        missed = sum(self.off.values())
+        if not self.trouble and missed > AGREES * self.size:
+            if self.objective.kinked and _narrows(self.wide, self.x.double()):
+                self.trouble = "the module computes in float32 whatever it is given, and has kinks"
+            else:
+                what = f"a product with the Hessian is {missed / self.size:.0%} off"
+                raise self._refusal(what, "differences of gradients")
+        if self.trouble:
+            return UNCLEAR.format(self.trouble)
+        by_gradient, by_values = self.slope
+        if abs(by_gradient - by_values) > AGREES * max(self.typical, abs(by_values)):
+            try:
+                by_gradient = sum(piece.share * self._wide_slope(piece) for piece in self.wide.pieces)
+                agrees = is_slope(by_gradient, self.typical, self._of_values)
+            except InputError:
+                raise
+            except Exception:  # no float64
+                agrees = is_slope(by_gradient, self.typical, lambda step: self._of_values(step, self.objective))
+            if not agrees:
+                raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
+        return f"{self.objective.dtype} rounds products by {rounded / self.size:.1%}" if rounded else ""
+
+    def _nearest(self, b: int, product: Tensor) -> tuple[float, float]:
+        """How far a piece's product is from the nearest of further differences, and by how much it is rounded.
+
+        If the one in float64 is near, and only then, what is wrong with the other is its rounding.
+        """
+        piece, found = self.objective.pieces[b], math.inf
+        enough = AGREES * piece.share * float(product.norm())
+        exact: Tensor | None = None
+        try:
+            for wide, step in self.rungs[1:]:
+                c = relative(self.x, self.v, step)
+                (up, _), (down, _) = (self._end(piece, end, wide) for end in (c, -c))
+                difference = up.sub_(down).div_(2 * c)
+                found = min(found, piece.share * float((difference - product).norm()))
+                if found <= enough:
+                    break
+                if self.objective.dtype == torch.float64:
+                    continue
+                exact = self._wide_product(piece) if exact is None else exact
+                off = piece.share * float((difference - exact).norm())
+                if off <= AGREES * piece.share * float(exact.norm()):
+                    return off, piece.share * float((exact - product).norm())
+        except InputError:
+            raise
+        except Exception as error:
+            self.trouble = f"module or loss take no float64 ({_told(error)})"
+        return found, 0.0
+
+    def _wide_product(self, piece: Piece) -> Tensor:
+        """The piece's product in float64."""
+        leaf = self.x.to(torch.float64, copy=True).requires_grad_()
+        gradient, _ = self.wide.piece_slope(leaf, piece, create_graph=True)
+        (product,) = torch.autograd.grad(gradient, leaf, self.v.double(), allow_unused=True, materialize_grads=True)
+        return product
+
+    def _wide_slope(self, piece: Piece) -> float:
+        """The piece's ∇fᵀv in float64."""
+        gradient, _ = self.wide.piece_slope(self.x.to(torch.float64, copy=True).requires_grad_(), piece)
+        return float(gradient @ self.v.double())
+
+    def _refusal(self, what: str, beside: str) -> InputError:
+        self.objective.require_same(times=4)  # noise would be the reason
+        return _refusal(what, beside, self.objective)
+
+    def _end(self, piece: Piece, c: float, wide: bool) -> tuple[Tensor, float]:
+        """Gradient, in float64, and value of a piece at x + cv.
+
+        What is computed in float64 goes through by halves, so that graphs stay as small as they were.
+        """
+        f = self.wide if wide else self.objective
+        leaf = self.x.to(f.dtype, copy=True).add_(self.v, alpha=c).requires_grad_()
+        if f.dtype == self.objective.dtype or not f.may_be_cut:
+            gradient, loss = f.piece_slope(leaf, piece)
+            return gradient.double(), float(loss)
+        total, value = torch.zeros_like(leaf), 0.0
+        for part in piece.cut((piece.examples + 1) // 2, f.weigh):
+            gradient, loss = f.piece_slope(leaf, part)
+            total.add_(gradient, alpha=part.share / piece.share)
+            value += part.share / piece.share * float(loss)
+        return total, value
+
+    def _of_values(self, step: float, by: MeanLoss | None = None) -> float:
+        """The difference of values of all pieces, without the penalty; in float64 unless another function is given."""
+        c, f = relative(self.x, self.v, step), by or self.wide
+        ends = [
+            sum(piece.share * f.piece_value(_moved(self.x, self.v, end).to(f.dtype), piece) for piece in f.pieces)
+            for end in (c, -c)
+        ]
+        return (ends[0] - ends[1]) / (2 * c)
+
+
+def _rungs(objective: MeanLoss, rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
+    """The differences that are worth trying: float64 is as good as float64."""
+    return tuple(rung for rung in rungs if rung[0] or objective.dtype != torch.float64)
+
+
+def _moved(x: Tensor, v: Tensor, c: float) -> Tensor:
+    """The point x + cv in float64."""
+    return x.to(torch.float64, copy=True).add_(v, alpha=c)
+
+
+class OutputTrial:
+    """The comparison for matrices JᵀMJ, by Jv, and by the derivatives of the loss in the outputs."""
+
+    def __init__(
+        self,
+        objective: MeanLoss,
+        x: Tensor,
+        v: Tensor,
+        along: Callable[[Piece, Tensor], tuple[Tensor, Tensor]],
+        middle: Callable[[Tensor, Tensor, Piece], Tensor],
+        *,
+        second: bool,
+    ) -> None:
+        """A comparison.
+
+        Args:
+            objective: The mean loss.
+            x: The point.
+            v: The vector.
+            along: It gives outputs and Jv of a piece.
+            middle: It gives MJv of outputs and Jv.
+            second: Whether M is the loss's second derivative, and not made of its first.
+        """
+        self.objective, self.wide, self.x, self.v = objective, objective.wide(), x, v
+        self.along, self.middle, self.second = along, middle, second
+        self.off: dict[tuple[str, str], float] = {}  # by what is compared with what
+        self.size: dict[tuple[str, str], float] = {}
+        self.trouble = ""
+
+    def see(self, b: int, piece: Piece, product: Tensor | None) -> None:  # noqa: ARG002
+        """See ``Trial``."""
+        outputs, along = self.along(piece, self.v)
+        middle = self.middle(outputs.clone(), along, piece)
+        if product is not None:
+            form = along.double().flatten() @ middle.double().flatten()
+            self._add(FORMS, piece.share, self.v.double() @ product.double(), form)
+        try:
+            self._add(OUTPUTS, piece.share, along, self._of_outputs(piece, along))
+            z, a = outputs.double(), along.double()
+            h = relative(z.flatten(), a.flatten(), SLOPES[0]) if float(a.norm()) else 1.0
+            (high, up), (_, here), (low, down) = (self._loss_at(z + sign * h * a, piece) for sign in (1, 0, -1))
+            self._add(LOSS, piece.share, (here * a).sum(), (high - low) / (2 * h))
+            if self.second:
+                self._add(LOSS_TWICE, piece.share, middle, (up - down) / (2 * h))
+        except InputError:
+            raise
+        except Exception as error:  # a module that takes no float64
+            self.trouble = f"module or loss take no float64 ({_told(error)})"
+
+    def _of_outputs(self, piece: Piece, along: Tensor) -> Tensor:
+        """The difference of outputs that is nearest to Jv, of those that were needed to be near."""
+        found: list[Tensor] = []
+        for wide, step in _rungs(self.objective, SMOOTH):
+            f, c = self.wide if wide else self.objective, relative(self.x, self.v, step)
+            with torch.no_grad():
+                up, down = (f.outputs(_moved(self.x, self.v, end).to(f.dtype), piece).double() for end in (c, -c))
+            found.append((up - down) / (2 * c))
+            if float((found[-1] - along).norm()) <= AGREES * float(along.norm()):
+                break
+        return min(found, key=lambda each: float((each - along).norm()))
+
+    def _loss_at(self, z: Tensor, piece: Piece) -> tuple[Tensor, Tensor]:
+        """The loss of outputs, and its derivative."""
+        at = z.detach().requires_grad_()
+        loss = self.wide.loss_of(at, piece)
+        (slope,) = torch.autograd.grad(loss, at)
+        return loss.detach(), slope
+
+    def _add(self, kind: tuple[str, str], share: float, own: Tensor, other: Tensor) -> None:
+        a, b = own.double(), other.double()
+        self.off[kind] = self.off.get(kind, 0.0) + share * float((a - b).norm())
+        self.size[kind] = self.size.get(kind, 0.0) + share * max(float(a.norm()), float(b.norm()))
+
+    def verdict(self, again: Callable[[int], Tensor]) -> str:  # noqa: ARG002
+        """See ``Trial``."""
+        for kind, off in self.off.items():
+            if off > AGREES * self.size[kind]:
+                raise _refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], self.wide)
+        return UNCLEAR.format(self.trouble) if self.trouble else ""
+
+
+class _Narrow(TorchFunctionMode):
+    """Inside, it is seen whether something in less than float64 is made of something in float64."""
+
+    seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        wide = any(t.dtype == torch.float64 for t in tensors(args))
+        less = any(t.is_floating_point() and t.dtype != torch.float64 for t in tensors(result))
+        self.seen = self.seen or (wide and less)
+        return result
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+
+
+def _narrows(wide: MeanLoss, x: Tensor) -> bool:
+    with _Narrow() as mode:
+        wide.piece_value(x, wide.pieces[0])
+    return bool(mode.seen)
+
+
+def _refusal(what: str, beside: str, objective: MeanLoss) -> InputError:
+    reason = "is there a backward or jvp of your own, a hook, detach, or a part in training mode in between?"
+    if objective.padded:
+        reason = "functional.embedding leaves its padding row out of the derivative: use nn.Embedding(padding_idx=...)."
+    return InputError(
+        f"module and loss must have the derivatives that torch gives, got {what} from {beside}: {reason} Mend it, or "
+        "use what needs no derivatives (hessian.forward_only)"
+    )

@@ -1,0 +1,1 @@
+"""Spectra from products alone: Lanczos, quadratic forms, densities."""

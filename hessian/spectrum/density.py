@@ -1,0 +1,238 @@
+"""Spectral density of H: single eigenvalues as exact atoms, all others by stochastic quadrature, with an error band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from decomfl_lab.errors import require_finite_positive, require_int
+from hessian.estimate import Estimate, require_confidence
+from hessian.operators.counted import Counted
+from hessian.operators.operator import Operator
+from hessian.operators.probes import probe
+from hessian.spectrum.lanczos import band, require_room
+
+__all__ = ["SpectralDensity", "density_frame", "spectral_density"]
+
+PROBES = 4
+"""Stage of the probes of a density."""
+
+CERTIFIED = 0.01
+"""A Ritz value is an eigenvalue if its residual is at most this share of its magnitude."""
+
+CLUSTERED = 1e-4
+"""An eigenvalue is taken for several if the probes see a weight there that one has with no larger probability."""
+
+_POINTS = 1500
+"""Values of λ in a frame, beside those around 0."""
+
+Floats = NDArray[np.float64]
+Function = Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectralDensity:
+    """The distribution of H's eigenvalues, ρ = Σ weight·δ(λ − node).
+
+    Attributes:
+        operator: The name of the matrix.
+        d: The dimension of the matrix.
+        nodes: The Ritz values, ascending, (n,).
+        residuals: The residual of each, (n,): an eigenvalue lies within that.
+        exact: Whether a node is one eigenvalue, (n,): its residual is at most 1 % of it, and its weight that of one.
+        seen: The share of the eigenvalues at each node as each probe sees it, (probes, n), by Gauss's rule.
+        coarse_nodes: The nodes of the same rule from one product a probe fewer: what differs is the rule's own error.
+        coarse: The shares of the eigenvalues at these, (probes, fewer).
+        products: The number of products spent.
+        bandwidth: The σ of the Gaussians that ``curve`` puts in the atoms' places, in units of λ: the mean distance of
+            neighbouring nodes of a probe where the mass is, which is as fine as so few products see.
+        seed: The seed of everything random.
+    """
+
+    operator: str
+    d: int
+    nodes: Floats
+    residuals: Floats
+    exact: NDArray[np.bool_]
+    seen: Floats
+    coarse_nodes: Floats
+    coarse: Floats
+    products: int
+    bandwidth: float
+    seed: int
+
+    @property
+    def samples(self) -> Floats:
+        """The weights of the nodes by each probe, (probes, n): 1/d where a node is exact, a probe's share elsewhere.
+
+        Each row sums to 1; there is only one row, and no sampling, where the nodes are all d eigenvalues.
+        """
+        if self.exact.all():
+            return np.full((1, len(self.nodes)), 1 / len(self.nodes))
+        rest = np.where(self.exact, 0.0, self.seen)
+        share = 1 - self.exact.sum() / self.d
+        weights: Floats = np.where(self.exact, 1 / self.d, rest * share / rest.sum(axis=1, keepdims=True))
+        return weights
+
+    @property
+    def weights(self) -> Floats:
+        """The share of the d eigenvalues at each node, (n,), summing to 1."""
+        mean: Floats = self.samples.mean(axis=0)
+        return mean
+
+    @property
+    def lambda_min(self) -> float:
+        """The smallest Ritz value: an eigenvalue is at most that."""
+        return float(self.nodes[0])
+
+    @property
+    def lambda_max(self) -> float:
+        """The largest Ritz value: an eigenvalue is at least that."""
+        return float(self.nodes[-1])
+
+    def curve(
+        self, grid: ArrayLike, bandwidth: float | None = None, confidence: float = 0.95
+    ) -> tuple[Floats, Floats, Floats]:
+        """The density broadened by Gaussians, with the band that the probes' disagreement makes.
+
+            φ(t) = Σ weight·N(t; node, σ²)
+
+        Args:
+            grid: The values of λ to evaluate at, (g,).
+            bandwidth: The σ, by default ``self.bandwidth``.
+            confidence: The confidence of the band, pointwise (Student's t over probes); with one probe it is [0, ∞).
+
+        Returns:
+            (mean, low, high), each (g,); the mean integrates to 1.
+
+        Source: Ghorbani, Krishnan and Xiao 2019, Section 2.
+        """
+        sigma = self.bandwidth if bandwidth is None else require_finite_positive("bandwidth", bandwidth)
+        require_confidence(confidence)
+        t = np.asarray(grid, dtype=np.float64)
+        samples = self.samples @ np.stack([stats.norm.pdf(t, node, sigma) for node in self.nodes])
+        mean = samples.mean(axis=0)
+        if self.exact.all():
+            return mean, mean, mean
+        if len(samples) == 1:
+            return mean, np.zeros_like(mean), np.full_like(mean, np.inf)
+        quantile = stats.t.ppf(0.5 + confidence / 2, len(samples) - 1)
+        half = quantile * samples.std(axis=0, ddof=1) / math.sqrt(len(samples))
+        return mean, np.maximum(mean - half, 0.0), mean + half
+
+    def expectation(self, f: Function) -> Estimate:
+        """Mean of f over all eigenvalues, Σ f(λ_i)/d, with its standard error.
+
+        The error has two parts: over probes, and of the quadrature, as what the last product of each probe changed; the
+        latter matters where f has a kink amid the spectrum, as |λ| has.
+        """
+        values = self.samples @ f(self.nodes)
+        if self.exact.all():
+            return Estimate(float(values[0]), 0.0, 0)
+        sampled = Estimate.of(values.tolist())
+        error = float(np.abs(self.seen @ f(self.nodes) - self.coarse @ f(self.coarse_nodes)).mean())
+        return Estimate(sampled.value, math.hypot(sampled.stderr, error), sampled.samples)
+
+    def kappas(self, confidence: float = 0.95) -> dict[str, tuple[float, float, float]]:
+        """Every reading of κ (see ``EffectiveRank``), "signed", "positive" and "absolute", as (value, low, high).
+
+        Each is a sum over the eigenvalues by a norm in [θ, θ + residual]: the interval holds all quotients. Sums of
+        positive parts and of absolute values are at least those of the Ritz values (Cauchy's interlacing). A reading
+        whose norm is not above 0 is left out.
+        """
+        nodes, residuals = self.nodes, self.residuals
+        outer, top = int(np.abs(nodes).argmax()), int(nodes.argmax())
+        readings: tuple[tuple[str, Function, float, float], ...] = (
+            ("signed", lambda x: x, abs(nodes[outer]), residuals[outer]),
+            ("positive", lambda x: np.maximum(x, 0.0), nodes[top], residuals[top]),
+            ("absolute", np.abs, abs(nodes[outer]), residuals[outer]),
+        )
+        found = {}
+        for name, f, theta, residual in readings:
+            if theta > 0:
+                mean = self.expectation(f)
+                ends = [self.d * end / by for end in mean.interval(confidence) for by in (theta, theta + residual)]
+                least = -math.inf if name == "signed" else float(f(nodes).sum() / (theta + residual))  # interlacing
+                found[name] = (float(self.d * mean.value / theta), max(least, float(min(ends))), float(max(ends)))
+        return found
+
+    def wasserstein(self, eigenvalues: ArrayLike) -> float:
+        """W₁ = ∫ |F(t) − G(t)| dt to the distribution of ``eigenvalues``, in units of λ.
+
+        Compare it with the mean |λ|, which is the distance of all mass at zero.
+        """
+        return float(stats.wasserstein_distance(self.nodes, np.asarray(eigenvalues), self.weights))
+
+
+def spectral_density(operator: Operator, *, products: int = 50, probes: int = 3, seed: int = 0) -> SpectralDensity:
+    """The distribution of H's eigenvalues by Lanczos from several random vectors at once.
+
+    The products H^j z_p of all probes span one space. With Q its orthonormal basis, T = Q H Qᵀ and T s_i = θ_i s_i, the
+    Ritz values θ_i are nodes, and each probe sees the weights
+
+        w_{pi} = (s_iᵀ Q z_p)²/‖z_p‖²,    Σ_i w_{pi} f(θ_i) ≈ z_pᵀ f(H) z_p/‖z_p‖²
+
+    which is Gauss's rule, exact for polynomials f of degree 2·products/probes − 1 at least. A θ_i that has converged is
+    one eigenvalue of weight 1/d, which no probe needs to measure, unless the probes' weight there, d Σ_p w_{pi} ~ χ² of
+    as many degrees of freedom as there are probes, is that of several equal ones (a layer of C linear outputs with a
+    square loss has C-fold eigenvalues).
+
+    Args:
+        operator: The matrix H.
+        products: The number of products, at least 1 a probe; fewer are made where they span an invariant space.
+        probes: The number of random vectors; 2 or more give an error band.
+        seed: The seed of everything random, 0..2**64-1.
+
+    Raises:
+        InputError: If an argument breaks a rule, a product is not finite, or the device has no room for the basis.
+
+    Source: Ghorbani, Krishnan and Xiao 2019 (one probe, without exact atoms); band Lanczos: Ruhe 1979.
+    """
+    require_int("probes", probes, 1)
+    require_int("products", products, probes)
+    require_int("seed", seed, 0, 2**64 - 1)
+    require_room(operator, products, 2 * probes + 3, name="products")
+    counted, d = Counted(operator), operator.d
+    T, starts, residual = band(counted, [probe(counted, seed, PROBES, p) for p in range(probes)], products)
+    nodes, s = np.linalg.eigh(T)
+    residuals = np.sqrt(np.einsum("ij,ik,jk->k", residual, s, s).clip(0.0))
+    seen = (starts @ s) ** 2
+    # Of an invariant space all is known, and no rule has an error.
+    fewer = max(len(T) - probes, min(len(T), probes)) if residual.any() else len(T)
+    coarse_nodes, coarse = np.linalg.eigh(T[:fewer, :fewer])
+    one = d * seen.sum(axis=0) <= stats.chi2.isf(CLUSTERED, probes)
+    exact = (residuals <= CERTIFIED * np.abs(nodes)) & one
+    if len(nodes) == d:
+        exact[:] = True
+    elif exact.all():
+        exact[seen.sum(axis=0).argmax()] = False
+    gaps, masses = np.diff(nodes), (seen[:, 1:] + seen[:, :-1]).mean(axis=0) * ~(exact[1:] | exact[:-1])
+    mean = float(gaps @ masses / masses.sum()) if masses.any() else 0.0
+    return SpectralDensity(
+        operator=counted.name,
+        d=d,
+        nodes=nodes,
+        residuals=residuals,
+        exact=exact,
+        seen=seen,
+        coarse_nodes=coarse_nodes,
+        coarse=(starts[:, :fewer] @ coarse) ** 2,
+        products=counted.products,
+        bandwidth=max(probes * mean, 1e-6 * float(np.abs(nodes).max())) or 1.0,
+        seed=seed,
+    )
+
+
+def density_frame(density: SpectralDensity, confidence: float = 0.95) -> pd.DataFrame:
+    """The density with its band: columns value (λ), density, low and high, finer around 0 where the mass is."""
+    reach = 5 * density.bandwidth
+    whole = np.linspace(density.lambda_min - reach, density.lambda_max + reach, _POINTS)
+    grid = np.unique(np.concatenate([whole, np.linspace(-2 * reach, 2 * reach, _POINTS // 3)]))
+    mean, low, high = density.curve(grid, confidence=confidence)
+    return pd.DataFrame({"value": grid, "density": mean, "low": low, "high": high})

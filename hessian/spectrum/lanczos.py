@@ -1,0 +1,378 @@
+"""Lanczos with full reorthogonalisation: outer eigenvalues with certified residuals, and a space to deflate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decomfl_lab.devices import free_memory
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from hessian.operators.counted import Counted
+from hessian.operators.operator import Operator
+from hessian.operators.probes import probe
+from hessian.resume import Checkpoint, State
+
+__all__ = ["Krylov", "Lanczos", "band", "dot", "lanczos", "missed_above", "require_room"]
+
+Array = NDArray[np.float64]
+
+START = 1
+"""Stage of the probes that Lanczos starts from, and starts again from when its space is invariant."""
+
+_TILE = 1 << 16
+"""Elements of a tile on the CPU, where float64 copies of a basis are to stay in the cache."""
+
+_DEVICE_TILES = 1 << 25
+"""Elements of the tiles of all vectors together on other devices: 256 MiB in float64, in a few launches."""
+
+
+def _tiles(v: Tensor, vectors: int = 1) -> Iterator[slice]:
+    """Slices of v's elements, so that float64 copies of them in so many vectors stay small."""
+    size = _TILE if v.device.type == "cpu" else max(_TILE, _DEVICE_TILES // vectors)
+    return (slice(begin, min(begin + size, len(v))) for begin in range(0, len(v), size))
+
+
+def _rows(vectors: Sequence[Tensor], tile: slice) -> Tensor:
+    """A tile of all vectors, (k, tile), in float64."""
+    return torch.stack([v[tile] for v in vectors]).double()
+
+
+def dot(u: Tensor, v: Tensor) -> float:
+    """The inner product of two vectors, summed in float64."""
+    total = torch.zeros((), dtype=torch.float64, device=u.device)
+    for tile in _tiles(u):
+        total += u[tile].double() @ v[tile].double()
+    return float(total)
+
+
+def _coefficients(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
+    """Qv for the rows Q = vectors, (k,), in float64."""
+    total = torch.zeros(len(vectors), dtype=torch.float64, device=v.device)
+    for tile in _tiles(v, len(vectors)):
+        total += _rows(vectors, tile) @ v[tile].double()
+    return total
+
+
+def _combination(vectors: Sequence[Tensor], c: Tensor) -> Tensor:
+    """Qᵀc for the rows Q = vectors, (d,), summed in float64."""
+    total = torch.empty_like(vectors[0])
+    c = c.to(total.device)
+    for tile in _tiles(total, len(vectors)):
+        total[tile] = c @ _rows(vectors, tile)
+    return total
+
+
+def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
+    """(I − QᵀQ)v, by two passes of classical Gram-Schmidt: twice is enough (Giraud et al. 2005)."""
+    v = v.clone()
+    for _ in range(2 if vectors else 0):
+        c = _coefficients(vectors, v)
+        for tile in _tiles(v, len(vectors)):
+            v[tile] = (v[tile].double() - c @ _rows(vectors, tile)).to(v.dtype)
+    return v
+
+
+@dataclass(frozen=True)
+class Lanczos:
+    """A Krylov space and what it says of H:  H Qᵀ = Qᵀ T + q cᵀ,  Q Qᵀ = I,  Q q = 0.
+
+    Attributes:
+        projected: The matrix T = Q H Qᵀ, (k, k) float64 on the CPU; tridiagonal unless restarted within ``max_basis``.
+        coupling: The vector c, (k,) float64: (0, ..., 0, β_k) unless just restarted; zero if the space is invariant.
+        vectors: The rows of Q, k vectors (d,) of the operator's dtype.
+        following: The next vector q, (d,), or None where the vectors span everything.
+        ritz_values: The eigenvalues θ of T, (k,) ascending.
+        ritz_residuals: The norm ‖H u − θ u‖ = |cᵀs| of each, (k,): an eigenvalue of H is at most that far from θ.
+        products: The number of products spent so far.
+        converged: Whether the residual of the Ritz value of the largest magnitude is at most tol·|θ|; False without
+            tol.
+    """
+
+    projected: Tensor
+    coupling: Tensor
+    vectors: tuple[Tensor, ...] = field(repr=False)
+    following: Tensor | None = field(repr=False)
+    ritz_values: Tensor
+    ritz_residuals: Tensor
+    products: int
+    converged: bool = False
+
+    @property
+    def weights(self) -> Tensor | None:
+        """Share of the spectrum at each Ritz value as the start vector sees it, (k,), by Gauss's rule.
+
+        None if restarted.
+        """
+        if self.products != len(self.vectors):
+            return None
+        first: Tensor = torch.linalg.eigh(self.projected).eigenvectors[0]
+        return first**2
+
+    @property
+    def top(self) -> int:
+        """Index of the Ritz value of the largest magnitude, an estimate of ±‖H‖₂."""
+        return int(self.ritz_values.abs().argmax())
+
+    @property
+    def top_error(self) -> float:
+        """How far above |θ| the eigenvalue near ``top`` may be: min(r, 4r²/(θ − a)), with r the residual of θ.
+
+        An eigenvalue is at most r²/(θ − b) above θ if no other is above b (Kato 1949). The next Ritz value and its
+        residual, a, stand for b; the 4 leaves room for an eigenvalue that no Ritz value shows yet.
+        """
+        sign = 1 if self.ritz_values[self.top] > 0 else -1
+        values, residuals = sign * self.ritz_values, self.ritz_residuals
+        theta, residual = float(values[self.top]), float(residuals[self.top])
+        others = (values + residuals)[torch.arange(len(values)) != self.top]
+        gap = theta - float(others.max()) if len(others) else 0.0
+        return min(residual, 4 * residual**2 / gap) if gap > 0 else residual
+
+    def ritz_vectors(self, indices: Sequence[int]) -> list[Tensor]:
+        """Unit vectors u, (d,), of the Ritz values at ``indices``."""
+        s = torch.linalg.eigh(self.projected).eigenvectors
+        return [_combination(self.vectors, s[:, i]) for i in indices]
+
+
+class Krylov:
+    """A Krylov space that grows by one product a step.
+
+    Two passes of classical Gram-Schmidt against all vectors keep them orthogonal to rounding, so no eigenvalue
+    appears twice ("ghosts"); T, dots and norms are float64 whatever the vectors are. T is on the CPU, the vectors are
+    on the operator's device, and a step reads a few numbers from there, whatever d and k are. Where the space becomes
+    invariant (a residual at rounding level) it goes on from a new random vector orthogonal to it, with c = 0.
+    With ``max_basis`` a full basis is replaced by the Ritz vectors of the largest magnitudes, half as many (thick
+    restart, Wu and Simon 2000); T is then their diagonal and c their coupling to the next vector.
+    """
+
+    def __init__(self, operator: Counted, seed: int, max_basis: int | None = None, start: Tensor | None = None) -> None:
+        """Begin at the unit vector ``start``, by default a random one (Gaussian, normalised)."""
+        self.operator = operator
+        self.seed = seed
+        self.max_basis = max_basis
+        self.vectors: list[Tensor] = []
+        self.projected = torch.zeros(0, 0, dtype=torch.float64)
+        self.coupling = torch.zeros(0, dtype=torch.float64)
+        self.drawn = 0
+        self.steps = 0
+        self._known: tuple[Tensor, Tensor, Tensor] | None = None  # T, its Ritz values and their residuals
+        self.following: Tensor | None = self._random() if start is None else start
+
+    def _random(self) -> Tensor | None:
+        """The next random unit vector orthogonal to the basis; None if the basis spans everything."""
+        if len(self.vectors) == self.operator.d:
+            return None
+        z = probe(self.operator, self.seed, START, self.drawn)
+        self.drawn += 1
+        v = self.complement(self.complement(z))
+        return v / math.sqrt(dot(v, v))
+
+    def complement(self, v: Tensor) -> Tensor:
+        """P v, with P the projector onto the complement of the space; a new tensor (d,)."""
+        return _complement(self.vectors, v)
+
+    @property
+    def invariant(self) -> bool:
+        """Whether H maps the space into itself: every eigenvalue of T is one of H."""
+        return bool(self.vectors) and not bool(self.coupling.any())
+
+    def step(self, product: Tensor | None = None) -> None:
+        """Grow the space by one product with H, Hq if it is known; nothing happens once it is the whole space."""
+        if self.following is None:
+            return
+        if len(self.vectors) == self.max_basis:
+            self._restart()
+        q, k = self.following, len(self.vectors)
+        w = self.operator.matvec(q) if product is None else product
+        projected = self.projected.new_zeros(k + 1, k + 1)
+        projected[:k, :k] = self.projected
+        projected[k, :k] = projected[:k, k] = self.coupling
+        projected[k, k] = dot(q, w)
+        self.projected = projected
+        self.vectors.append(q)
+        w = self.complement(w)
+        beta = math.sqrt(dot(w, w))
+        noise = 10 * torch.finfo(self.operator.dtype).eps * float(projected.abs().max())
+        self.coupling = projected.new_zeros(k + 1)
+        if beta > noise and k + 1 < self.operator.d:
+            self.coupling[k] = beta
+            self.following = w.div_(beta)
+        else:
+            self.following = self._random()
+        self.steps += 1
+
+    def _restart(self) -> None:
+        """Keep the Ritz vectors of the largest magnitudes."""
+        values, s = torch.linalg.eigh(self.projected)
+        kept = values.abs().argsort(descending=True)[: max(1, len(self.vectors) // 2)]
+        self.vectors = [_combination(self.vectors, s[:, i]) for i in kept]
+        self.coupling = self.coupling @ s[:, kept]
+        self.projected = values[kept].diag()
+
+    def _ritz(self) -> tuple[Tensor, Tensor]:
+        """Ritz values and residuals, once a step."""
+        if self._known is None or self._known[0] is not self.projected:
+            values, s = torch.linalg.eigh(self.projected)
+            self._known = (self.projected, values, (self.coupling @ s).abs())
+        return self._known[1:]
+
+    def result(self, tol: float | None = None) -> Lanczos:
+        """What the space says now; its vectors are shared, and never written again."""
+        values, residuals = self._ritz()
+        certified = residuals <= (tol or 0.0) * values.abs()
+        return Lanczos(
+            projected=self.projected,
+            coupling=self.coupling,
+            vectors=tuple(self.vectors),
+            following=self.following,
+            ritz_values=values,
+            ritz_residuals=residuals,
+            products=self.steps,
+            converged=tol is not None and bool(certified[values.abs().argmax()]),
+        )
+
+    def state(self) -> State:
+        """Tensors and values that ``restore`` brings back."""
+        tensors = {f"vector.{i}": v for i, v in enumerate(self.vectors)}
+        tensors |= {"projected": self.projected, "coupling": self.coupling}
+        if self.following is not None:
+            tensors["following"] = self.following
+        return tensors, {"drawn": self.drawn, "steps": self.steps}
+
+    def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """Become the space whose ``state`` this is, to the bit."""
+        here = self.operator.device
+        self.projected, self.coupling = tensors["projected"], tensors["coupling"]
+        self.vectors = [tensors[f"vector.{i}"].to(here) for i in range(len(self.coupling))]
+        self.following = tensors["following"].to(here) if "following" in tensors else None
+        self.drawn, self.steps = values["drawn"], values["steps"]
+
+
+def lanczos(
+    operator: Operator,
+    *,
+    steps: int,
+    seed: int,
+    tol: float | None = None,
+    max_basis: int | None = None,
+    checkpoint: Path | None = None,
+) -> Lanczos:
+    """Outer eigenvalues of H by at most ``steps`` products.
+
+    Args:
+        operator: The matrix H.
+        steps: The most products to spend; fewer where the vectors span everything.
+        seed: The seed of the start vector, 0..2**64-1.
+        tol: The residual of the Ritz value of the largest magnitude, relative to it, that is small enough to stop.
+        max_basis: The most vectors to keep, at least 4 (thick restart); all by default.
+        checkpoint: A file that is written along the way (a tenth of the time at most), and gone on from if it is there.
+
+    Returns:
+        Ritz values with residual bounds, the basis, and T.
+
+    Raises:
+        InputError: If an argument breaks a rule, a product is not finite, or ``checkpoint`` is of another run.
+
+    Source: Golub and Van Loan, Matrix Computations, 10.1-10.3; restarts: Wu and Simon 2000.
+    """
+    require_int("steps", steps, 1)
+    require_int("seed", seed, 0, 2**64 - 1)
+    if tol is not None:
+        require_finite_positive("tol", tol)
+    if max_basis is not None:
+        require_int("max_basis", max_basis, 4)
+    basis = min(steps, max_basis or steps)
+    require_room(operator, basis, 5, restarts=basis < steps)
+    krylov = Krylov(Counted(operator), seed, max_basis)
+    file = Checkpoint(checkpoint, lambda: {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis})
+    if state := file.load():
+        krylov.restore(*state)
+    while krylov.following is not None and krylov.steps < steps:
+        if tol is not None and krylov.steps and krylov.result(tol).converged:
+            break
+        krylov.step()
+        file.save(krylov.state, last=False)
+    file.save(krylov.state, last=True)
+    return krylov.result(tol)
+
+
+def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array, Array, Array]:
+    """The space of several start vectors and their products with H: Q Qᵀ = I, the rows of Q its vectors.
+
+    Each vector's product joins a queue, and what is left of the first in it, beside all vectors, is the next vector.
+
+    Returns:
+        T = QHQᵀ, (k, k); the directions of the start vectors in the basis, (starts, k); and the Gram matrix of what is
+        left of the products HQᵀ beside the space, (k, k): sᵀ(Gram)s is the squared residual of an eigenvector s of T.
+
+    Source: Ruhe 1979 (band Lanczos).
+    """
+    vectors: list[Tensor] = []
+    columns: list[list[float]] = []
+    queue: list[tuple[int, Tensor]] = [(-1, z) for z in starts]
+    size = 0.0
+    while queue and len(vectors) < min(products, operator.d):
+        _, w = queue.pop(0)
+        v = _complement(vectors, w)
+        length = math.sqrt(dot(v, v))
+        if length <= 10 * torch.finfo(operator.dtype).eps * max(size, math.sqrt(dot(w, w))):
+            continue  # within the space
+        v /= length
+        v = _complement(vectors, v)
+        v /= math.sqrt(dot(v, v))
+        vectors.append(v)
+        product = operator.matvec(v)
+        columns.append(_coefficients(vectors, product).tolist())
+        size = max(size, *map(abs, columns[-1]))
+        queue.append((len(vectors) - 1, product))
+    k = len(vectors)
+    T, gram = np.zeros((k, k)), np.zeros((k, k))
+    for j, column in enumerate(columns):
+        T[: j + 1, j] = T[j, : j + 1] = column
+    left = [(j, _complement(vectors, w)) for j, w in queue if j >= 0] if k < operator.d else []
+    for i, u in left:
+        for j, v in left:
+            gram[i, j] = dot(u, v)
+    coordinates = np.array([_coefficients(vectors, z).tolist() for z in starts])
+    return T, coordinates / np.linalg.norm(coordinates, axis=1, keepdims=True), gram
+
+
+def require_room(
+    operator: Operator, basis: int, beside: int, *, restarts: bool = False, name: str = "max_basis"
+) -> None:
+    """InputError unless the operator's device has memory for ``basis`` + ``beside`` vectors (d,), if it tells.
+
+    The CPU does not. Graphs and activations are not counted. A restart holds half a basis more.
+    """
+    free = free_memory(operator.device)
+    if free is None:
+        return
+    size = operator.d * operator.dtype.itemsize
+    fit = max(0, free // size - beside)
+    fit = 2 * fit // 3 if restarts else fit
+    room = f"(vectors of {size / 2**30:.2f} GiB, {free / 2**30:.1f} GiB free on {operator.device})"
+    require(min(basis, operator.d) <= fit, name, f"be at most {fit} {room}", basis)
+
+
+def missed_above(d: int, steps: int, probability: float = 0.01) -> float:
+    """How far above the largest Ritz value λ_max can be, but for this probability, from a random start vector.
+
+        P(λ_max − θ > ε (λ_max − λ_min)) ≤ 1.648 √d exp(−√ε (2k − 1))
+
+    Residuals certify that an eigenvalue is there, not that none is above it; this does, if weakly.
+
+    Returns:
+        The smallest such ε, in [0, 1].
+
+    Source: Kuczynski and Wozniakowski 1992, Theorem 4.2.
+    """
+    if steps >= d:
+        return 0.0
+    return min(1.0, (math.log(1.648 * math.sqrt(d) / probability) / (2 * steps - 1)) ** 2)

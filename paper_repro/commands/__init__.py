@@ -1,0 +1,1 @@
+"""The commands: paper, board, findings."""

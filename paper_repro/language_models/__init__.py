@@ -1,0 +1,1 @@
+"""Fine-tuning of language models: Table 2, sizes, pretrained models."""

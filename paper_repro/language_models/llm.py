@@ -1,0 +1,332 @@
+"""Language models fine-tuned to six tasks: the paper's Table 2, and its tables of settings (5) and of LoRA (6)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import pandas as pd
+
+from decomfl_lab.protocol.wire import SCALAR_BYTES
+from decomfl_lab.runs.config import TrainConfig
+from figures.finetuning import accuracies, round_costs
+from figures.style import OKABE_ITO, LineStyle, method_styles
+from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
+from paper_repro.language_models.llm_cells import (
+    ADAPTED,
+    FEDZO,
+    FULL,
+    P5,
+    P10,
+    SAMPLED,
+    TWO_WAY,
+    M,
+    Result,
+    methods,
+    printed_costs,
+    results,
+    task_title,
+)
+from paper_repro.language_models.llm_claims import claims
+from paper_repro.pretraining.verdicts import BATCH as LINES
+from paper_repro.workflow import recorded
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.report import Section, notes, settings
+from paper_repro.workflow.scales import LANGUAGE_SCALES, PRETRAINED, LanguageScale, Tuning, kind
+from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
+
+__all__ = ["claims", "configuration", "jobs", "make", "settings_table", "wide_table"]
+
+ALL, LORA_WORDS = "all parameters", "LoRA: rank 8, α = 8, Q and V"
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def _wanted(size: LanguageScale) -> Iterator[tuple[str, str, str, Tuning]]:
+    """Row of the settings, task, column and tuning of every run."""
+    for row, tunings in size.settings.items():
+        for task, tuning in tunings.items():
+            for series in methods(row):
+                if series == "FedAvg":
+                    if task in size.first_order.get(row, {}):
+                        yield row, task, series, size.first_order[row][task]
+                elif series != P5 or row.endswith(ADAPTED) or task in size.five:
+                    yield row, task, series, tuning
+
+
+def configuration(size: LanguageScale, row: str, task: str, series: str, tuning: Tuning) -> TrainConfig:
+    """A run as the paper has it; see ``settings_table``."""
+    method = methods(row)[series]
+    alone = method.method == "mezo"
+    config = fine_tuning(
+        model=size.models[row.removesuffix(ADAPTED)],
+        task=task.removesuffix(TWO_WAY),
+        cb_two_way=task.endswith(TWO_WAY),
+        max_length=0 if task == "sst2" else size.max_length,
+        tune="lora" if row.endswith(ADAPTED) else "full",
+        lora_rank=8,
+        lora_alpha=8.0,
+        split=size.split,
+        rounds=tuning.rounds,
+        lr=tuning.lr,
+        perturbations=method.P or 1,
+        estimator="central" if alone else "forward",
+        batch_size=size.mezo_batch if alone else tuning.batch_size,
+        eval_every=size.eval_every,
+        test_examples=size.test_examples,
+    )
+    return config.but(method.method)
+
+
+def jobs(options: Options) -> list[TaskJob]:
+    """A run for every cell; none where data or models are not at hand."""
+    if _missing(options.scale):
+        return []
+    size, pretrained = LANGUAGE_SCALES[options.scale], PRETRAINED[options.scale]
+    found = []
+    for row, task, series, tuning in _wanted(size):
+        config = configuration(size, row, task, series, tuning)
+        facts = task_facts(config.task)
+        labels = {
+            "row": row,
+            "task": task,
+            "series": series,
+            "model": config.model,
+            "examples": min(config.test_examples or facts.test, facts.test),
+            "majority": facts.majority,
+        }
+        pretraining = Pretraining(pretrained[config.model]) if config.model in pretrained else None
+        found.append(TaskJob(config, labels, f"{row} {task}: {series}", pretraining))
+    return found
+
+
+def _missing(scale: str) -> str:
+    """What has to be done before the runs can be."""
+    size = LANGUAGE_SCALES[scale]
+    tasks = [task.removesuffix(TWO_WAY) for _, task, _, _ in _wanted(size)]
+    return missing(tasks, size.models.values(), PRETRAINED[scale])
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _amount(count: float) -> str:
+    """Bytes for a reader: "24.5 kB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def _ours(cell: Result) -> str:
+    if cell.diverged:
+        return "diverged"
+    return _shown(f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}", _amount(cell.bytes) if cell.bytes else "")
+
+
+def _theirs(cell: Result) -> str | None:
+    accuracy, cost = cell.printed
+    unit = methods(cell.row)[cell.series].unit
+    sent = "" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
+    return None if math.isnan(accuracy) else _shown(f"{100 * accuracy:.2f}", sent)
+
+
+def _shown(accuracy: str, sent: str) -> str:
+    """Accuracy (bytes), which a line may end between but not within."""
+    return " ".join(part.replace(" ", "\u00a0") for part in (accuracy, f"({sent})" if sent else "") if part)
+
+
+def wide_table(cells: Sequence[Result]) -> pd.DataFrame:
+    """The tables as the paper has them, in per cent: a line for what was measured here and one for the paper's."""
+    lines: list[dict[str, Any]] = []
+    for _, group in groupby(cells, key=lambda cell: (cell.row, cell.task)):
+        own = list(group)
+        first = own[0]
+        tuned = ", LoRA" if first.row.endswith(ADAPTED) else ""
+        lines.append(
+            {
+                "task": task_title(first.task) + tuned,
+                "model, rounds": f"{first.model}, {own[-1].rounds:,}",
+                **{name: f"{100 * value:.1f}" for name, value in zip(_BEFORE, _before(first), strict=True)},
+                **{cell.series: _ours(cell) for cell in own},
+            }
+        )
+        paper = {"task": "the paper", "model, rounds": first.paper_model}
+        lines.append(paper | {cell.series: _theirs(cell) for cell in own})
+    return pd.DataFrame(lines, columns=["task", "model, rounds", *_BEFORE, *FULL])
+
+
+_BEFORE = ("zero-shot", "calibrated", "most frequent")
+
+
+def _before(cell: Result) -> tuple[float, float, float]:
+    return cell.zero_shot, cell.calibrated_zero_shot, cell.majority
+
+
+def scale_words(scale: str) -> str:
+    """The scale in a line, for captions and claims."""
+    size = LANGUAGE_SCALES[scale]
+    models = ", ".join(model if scale == "full" else f"{model} for {paper}" for paper, model in size.models.items())
+    rounds = ", ".join(f"{row} {_range(each.rounds for each in own.values())}" for row, own in size.settings.items())
+    cut = f", prompts cut to {size.max_length} tokens" if size.max_length else ""
+    return f"{scale} ({kind(scale)}): {models}; M={M}, m={SAMPLED}, K=1, one seed{cut}; rounds of {rounds}"
+
+
+def _range(values: Iterable[int]) -> str:
+    """The least and the largest, once if they are the same."""
+    found = sorted(values)
+    return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1])))
+
+
+def _told(tunings: Mapping[str, Tuning]) -> str:
+    """η and R of each task."""
+    told = [f"{task_title(task)} {each.lr:g}, {each.rounds:,}" for task, each in tunings.items() if TWO_WAY not in task]
+    return "; ".join(told).replace("e-0", "e-") or "not run"
+
+
+def _batches(settings: Mapping[str, Mapping[str, Tuning]]) -> str:
+    """B, and of which tasks where it is not the same for all."""
+    of = {task_title(t): each.batch_size for row in settings.values() for t, each in row.items() if TWO_WAY not in t}
+    if len(set(of.values())) == 1:
+        return str(next(iter(of.values())))
+    return "; ".join(f"{', '.join(t for t in of if of[t] == B)}: {B}" for B in dict.fromkeys(of.values()))
+
+
+def _models_words(scale: str) -> str:
+    """What stands for the paper's models."""
+    told = []
+    for size in LANGUAGE_SCALES[scale].models.values():
+        if own := PRETRAINED[scale].get(size):
+            read = LINES * own.verdicts
+            reviews = f" and {read:,} lines of film reviews (IMDb) with their verdicts" if read else ""
+            told.append(f"{size}: {own.tokens:,} tokens of text{reviews}")
+    if not told:
+        return "The models are the paper's, from the hub."
+    return (
+        "The models are small ones of OPT's architecture, pretrained by decomfl pretrain on public text that no task "
+        f"is made of ({'; '.join(told)}): the numbers beside the paper's are those of other models."
+    )
+
+
+_SPLITS = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α = 1", "iid": "i.i.d."}
+
+
+def settings_table(scale: str) -> pd.DataFrame:
+    """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
+    size, full = LANGUAGE_SCALES[scale], LANGUAGE_SCALES["full"]
+    scripts = {
+        "OPT-125M": "1e-7, 5000 (16 bits); 5e-6, 3000",
+        "OPT-1.3B": "the same as the text",
+        "OPT-125M+LoRA": "none",
+    }
+    implied, called = "not given; costs imply 500, 1000 or 2000 rounds", "0.001, 2000; all say opt-125m"
+    table = settings(
+        "llm",
+        models=", ".join(size.models.values()),
+        M=M,
+        m=SAMPLED,
+        split=_SPLITS[size.split],
+        batches=_batches(size.settings),
+        first_order_batches=_batches(size.first_order),
+        mezo_batch=size.mezo_batch,
+        tokens=size.max_length or 2047,
+        examples=size.test_examples or "the validation set",
+    )
+    tuned = [
+        (f"η, R of {row}", _told(full.settings[row]), scripts[row], _told(size.settings.get(row, {}))) for row in ROUNDS
+    ]
+    tuned += [
+        (f"η, R of {model}, FedAvg", implied, called, _told(size.first_order.get(model, {}))) for model in RESULTS
+    ]
+    return pd.concat([table[:1], pd.DataFrame(tuned, columns=table.columns), table[1:]], ignore_index=True)
+
+
+def engine_words(P: int = 10) -> str:
+    """What the paper's most rounds of OPT-1.3B cost a client on the wires of the engines that were measured."""
+    found = json.loads((recorded.RESULTS / "engines.json").read_text(encoding="utf-8"))
+    fewer, R = 2 * SCALAR_BYTES * (found["directions"] - P), max(ROUNDS["OPT-1.3B"].values())
+    shown = [
+        f"{row['engine']} {row['bytes']:,} bytes ({1e-6 * R * (row['bytes'] - fewer):.2f} MB)" for row in found["rows"]
+    ]
+    return (
+        f"Bytes by engine, beside the paper's “about 1 MB”. {found['about']} In brackets: the same with P = {P}, by "
+        f"which {fewer} bytes fewer travel, for the paper's {R:,} rounds of OPT-1.3B. By {', by '.join(shown)}. "
+        f"Measured on {found['date']} ({found['machine']})."
+    )
+
+
+# --- the part ---------------------------------------------------------------------------------------------------------
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """The tables, a picture of accuracies and one of costs, and the verdicts."""
+    words = scale_words(options.scale)
+    beside = settings_table(options.scale)
+    if rows.empty:
+        nothing = Section(
+            id="llm",
+            title="Tables 2, 5 and 6: fine-tuning language models (not computed)",
+            settings=beside,
+            notes=[f"Not computed: {_missing(options.scale) or 'no rows'}.", engine_words()],
+        )
+        return Made(section=nothing, claims=claims(rows, words))
+    cells = results(rows)
+    styles = _styles()
+    figures = {
+        "llm": accuracies(
+            pd.DataFrame([_point(cell) for cell in cells]),
+            styles,
+            title="Accuracy after fine-tuning, and before",
+            caption=f"Bars: two binomial standard errors. Scale {words}.",
+        ),
+        "llm-costs": round_costs(
+            _costs(cells),
+            {FEDZO: (0.0, 8 * SAMPLED / M), P5: (60.0, 0.0), P10: (120.0, 0.0)},
+            styles,
+            title="What a client sends and gets in a round, against what is trained",
+            caption=f"FedAvg's bytes are FedZO's. Off their formula in print: FedZO with LoRA (d = "
+            f"{LORA_PARAMETERS:,}) and on CB (OPT-125M); DeComFL on RTE and BoolQ (OPT-1.3B). Scale {words}.",
+        ),
+    }
+    section = Section(
+        id="llm",
+        title="Tables 2, 5 and 6: fine-tuning language models (accuracy and cost; settings; LoRA)",
+        figure=figures["llm"],
+        settings=beside,
+        notes=[_models_words(options.scale), *notes("llm"), engine_words()],
+        table=wide_table(cells),
+        facts={
+            "data": "; ".join(dict.fromkeys(str(each["data"]).rsplit("; ", 1)[0] for each in provenance)),
+            "training time": f"{rows.groupby(['row', 'task', 'series']).seconds.max().sum() / 60:.1f} core-minutes",
+        },
+        more_figures={"Bytes of one client in a round": figures["llm-costs"]},
+    )
+    tables = {"llm": pd.DataFrame([cell.columns() for cell in cells]), "llm-curves": rows}
+    return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)
+
+
+def _styles() -> dict[str, LineStyle]:
+    styles = method_styles(list(FULL))
+    return styles | {P5: replace(styles[P5], color=OKABE_ITO[5])}
+
+
+def _point(cell: Result) -> dict[str, Any]:
+    """A cell as ``figures.finetuning.accuracies`` wants it."""
+    model = "" if cell.paper_model == "OPT-125M" else f" ({cell.model})"
+    tuned = LORA_WORDS if cell.row.endswith(ADAPTED) else ALL
+    return cell.columns() | {"panel": task_title(cell.task) + model, "tuned": tuned, "printed": cell.printed[0]}
+
+
+def _costs(cells: Sequence[Result]) -> pd.DataFrame:
+    """Bytes a client and round: measured, and the paper's cells at the d that is trained."""
+    ours = [(c.series, c.d, c.bytes / c.rounds, False) for c in cells if c.bytes > 0 and c.series != "FedAvg"]
+    theirs = [
+        (series, LORA_PARAMETERS if row.endswith(ADAPTED) else PARAMETERS[row], cost / R, True)
+        for row, _, series, R, cost in printed_costs()
+    ]
+    return pd.DataFrame([*ours, *theirs], columns=["series", "d", "bytes", "printed"])

@@ -1,0 +1,240 @@
+"""The cells of the paper's tables of fine-tuning: what is in print, and what the runs made here give for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pandas as pd
+
+from decomfl_lab.language.tasks import TASKS
+from paper_repro.workflow.measures import binomial_error
+from paper_repro.workflow.scales import TASK_ROWS
+from theory.notation.printed import LORA, RESULTS, ROUNDS, Cell, decomfl_megabytes, model_terabytes
+
+__all__ = [
+    "ADAPTED",
+    "FEDZO",
+    "FULL",
+    "P5",
+    "P10",
+    "SAMPLED",
+    "TWO_WAY",
+    "M",
+    "Method",
+    "Result",
+    "methods",
+    "printed",
+    "printed_costs",
+    "results",
+    "task_title",
+]
+
+M, SAMPLED = 8, 2
+TWO_WAY, ADAPTED = "-two-way", "+LoRA"
+"""How a task's name ends in the authors' reading, and a row of the settings where LoRA is what is trained."""
+FEDZO, P5, P10 = "FedZO", "DeComFL P=5", "DeComFL P=10"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A column of a table of results.
+
+    Attributes:
+        method: The name of the method.
+        P: The number of directions; 0 for first-order steps.
+        column: Its place in a row of the paper's table; None if it is not there.
+        unit: The number of bytes in which the paper counts its costs.
+    """
+
+    method: str
+    P: int
+    column: int | None
+    unit: float = 1e12
+
+
+FULL: Final[Mapping[str, Method]] = {
+    "FedAvg": Method("fedavg", 0, 0),
+    "MeZO": Method("mezo", 1, 1),
+    FEDZO: Method("fedzo", 10, 2),
+    P5: Method("decomfl", 5, None, 1e6),
+    P10: Method("decomfl", 10, 3, 1e6),
+}
+_LORA: Final[Mapping[str, Method]] = {
+    "MeZO": Method("mezo", 1, 0),
+    FEDZO: Method("fedzo", 5, 1),
+    P5: Method("decomfl", 5, 2, 1e6),
+    P10: Method("decomfl", 10, 3, 1e6),
+}
+
+
+def methods(row: str) -> Mapping[str, Method]:
+    """The columns of the table in which a row of the settings (a model, or model+LoRA) has its results."""
+    return _LORA if row.endswith(ADAPTED) else FULL
+
+
+def printed(row: str, task: str, series: str) -> Cell | None:
+    """The paper's cell, CB's also for its two-way reading; None if there is none."""
+    column = methods(row)[series].column
+    table = LORA if row.endswith(ADAPTED) else RESULTS[row]
+    return None if column is None else table[TASK_ROWS[task]][column]
+
+
+def printed_costs() -> list[tuple[str, str, str, int, float]]:
+    """Row, task, column, rounds of the settings and bytes of every cell in print; FedAvg's rounds are not in print."""
+    found = []
+    for row, rounds in ROUNDS.items():
+        for task in TASKS:
+            for series, method in methods(row).items():
+                cell = None if series == "FedAvg" else printed(row, task, series)
+                if cell is not None and cell.cost is not None:
+                    found.append((row, task, series, rounds[TASK_ROWS[task]], method.unit * cell.cost))
+    return found
+
+
+def task_title(task: str) -> str:
+    """The task as people call it, and which reading."""
+    title = TASKS[task.removesuffix(TWO_WAY)].title
+    return f"{title}, read two ways" if task.endswith(TWO_WAY) else title
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A cell made here, from the evaluations of one run.
+
+    Attributes:
+        row: The row of the table of settings: the paper's model, with +LoRA where that is trained.
+        task: The task, or its two-way reading.
+        series: The column of the table.
+        model: The model that stands for the paper's.
+        examples: The number of test examples.
+        majority: The share of the most frequent class.
+        rounds: The number R of rounds.
+        d: The number of parameters trained, as FedZO's models are counted; NaN if it has sent none.
+        zero_shot: The accuracy in round 0.
+        calibrated_zero_shot: The calibrated accuracy in round 0.
+        accuracy: The accuracy after the last round; NaN for a run that diverged.
+        calibrated: The calibrated accuracy after the last round.
+        bytes: The bytes that one client and the server exchanged, both ways, by the ledger.
+    """
+
+    row: str
+    task: str
+    series: str
+    model: str
+    examples: int
+    majority: float
+    rounds: int
+    d: float
+    zero_shot: float
+    calibrated_zero_shot: float
+    accuracy: float
+    calibrated: float
+    bytes: float
+
+    @property
+    def name(self) -> str:
+        """Task and what was trained."""
+        return f"{task_title(self.task)}, {self.trained}"
+
+    @property
+    def trained(self) -> str:
+        """The model that was trained, which the paper's may not be, with +LoRA where that is trained."""
+        return self.model + (ADAPTED if self.row.endswith(ADAPTED) else "")
+
+    @property
+    def paper_model(self) -> str:
+        """The paper's model."""
+        return self.row.removesuffix(ADAPTED)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether there is no accuracy."""
+        return math.isnan(self.accuracy)
+
+    @property
+    def start(self) -> float:
+        """The better of the two accuracies in round 0: a gain over it is a gain."""
+        return max(self.zero_shot, self.calibrated_zero_shot)
+
+    @property
+    def error(self) -> float:
+        """Binomial standard error of the accuracy."""
+        return binomial_error(self.accuracy, self.examples)
+
+    @property
+    def gain(self) -> tuple[float, float]:
+        """Accuracy over ``start``, and its standard error as of two sets of examples, though it is one."""
+        return self.accuracy - self.start, math.hypot(self.error, binomial_error(self.start, self.examples))
+
+    @property
+    def learnt(self) -> bool:
+        """Whether it got above all that needs no training by two standard errors."""
+        return self.accuracy - max(self.start, self.majority) > 2 * self.error
+
+    @property
+    def formula(self) -> float:
+        """The paper's arithmetic of costs for R and d: R·P·12 bytes or R·(m/M)·8d; NaN for MeZO."""
+        method = methods(self.row)[self.series]
+        if method.method == "mezo":
+            return math.nan
+        if method.method == "decomfl":
+            return 1e6 * decomfl_megabytes(self.rounds, method.P)
+        return 1e12 * model_terabytes(self.rounds, self.d)
+
+    @property
+    def printed(self) -> tuple[float, float]:
+        """The paper's accuracy and bytes, NaN where it has none."""
+        cell = printed(self.row, self.task, self.series)
+        if cell is None:
+            return math.nan, math.nan
+        unit = methods(self.row)[self.series].unit
+        return cell.accuracy / 100, math.nan if cell.cost is None else unit * cell.cost
+
+    def columns(self) -> dict[str, Any]:
+        """All of it, for a table."""
+        gain, gain_error = self.gain
+        accuracy, cost = self.printed
+        return {
+            **vars(self),
+            "error": self.error,
+            "gain": gain,
+            "gain_error": gain_error,
+            "formula": self.formula,
+            "printed_accuracy": accuracy,
+            "printed_bytes": cost,
+        }
+
+
+def results(rows: pd.DataFrame) -> list[Result]:
+    """The cells, from the evaluations of all runs with the labels of their jobs."""
+    if rows.empty:
+        return []
+    d = {str(row): _dimension(of_row) for row, of_row in rows.groupby("row", sort=False)}
+    runs = rows.groupby(["row", "task", "series"], sort=False)
+    return [_result(run.to_dict("records"), d[str(row)]) for (row, _, _), run in runs]
+
+
+def _dimension(rows: pd.DataFrame) -> float:
+    """d, from the numbers that FedZO's m clients get and send a round; NaN if it sent none."""
+    sent = rows[(rows.series == FEDZO) & (rows["round"] > 0)]
+    return math.nan if sent.empty else float((sent.gradient_scalars / (2 * SAMPLED * sent["round"])).iloc[-1])
+
+
+def _result(run: list[dict[Any, Any]], d: float) -> Result:
+    first, last = run[0], run[-1]
+    lost = bool(last["diverged"])
+    return Result(
+        **{name: str(last[name]) for name in ("row", "task", "series", "model")},
+        examples=int(last["examples"]),
+        majority=float(last["majority"]),
+        rounds=int(last["round"]),
+        d=d,
+        zero_shot=float(first["test_accuracy"]),
+        calibrated_zero_shot=float(first["calibrated_accuracy"]),
+        accuracy=math.nan if lost else float(last["test_accuracy"]),
+        calibrated=math.nan if lost else float(last["calibrated_accuracy"]),
+        bytes=4 * float(last["wire_scalars"]),
+    )

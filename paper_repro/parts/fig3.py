@@ -1,0 +1,415 @@
+"""Figure 3: DeComFL and first-order methods with the large CNN on Fashion-MNIST."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from decomfl_lab.datasets.images import at_hand
+from decomfl_lab.methods.fedavg_topk import FedAvgTopK
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.runs.config import TrainConfig
+from figures.comparison import Panel, by_communication, comparison
+from figures.curves import Count
+from figures.style import method_styles
+from paper_repro.workflow import estimators
+from paper_repro.workflow.bands import bands_table, compared
+from paper_repro.workflow.bands import outcome as band
+from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.workflow.measures import (
+    CHECKED,
+    COUNTS,
+    LOGS,
+    TOLERANCE,
+    accuracy_at,
+    ended,
+    final_accuracy,
+    highest_level,
+    last_round,
+    numbers,
+    sampling_error,
+    scalars_to_reach,
+    series_of,
+    settled,
+    unready,
+    verdict_of,
+    verdict_of_countings,
+)
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.reference import fig3_reference
+from paper_repro.workflow.report import Section, settings
+from paper_repro.workflow.runs import Job
+from paper_repro.workflow.scales import FIG3_SCALES, Fig3Scale, kind
+from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
+
+__all__ = [
+    "CURVE",
+    "DECOMFL",
+    "PERTURBATIONS",
+    "D",
+    "add_countings",
+    "claims",
+    "compressed",
+    "data_set",
+    "jobs",
+    "make",
+    "reaching_table",
+    "scale_words",
+    "top_k_name",
+]
+
+D = 1_206_590
+K = 5
+DECOMFL = "DeComFL"
+PERTURBATIONS = Schedule(25, {500: 50, 1000: 100, 2000: 200})
+"""P as a function of the round, in the paper and here."""
+_RATES = (0.0005, 0.0004, 0.00025, 0.00015)
+CURVE = ("series",)
+"""Columns that name a curve."""
+LIMITS = limits("fig3")
+
+
+def data_set() -> str:
+    """Fashion-MNIST where it is at hand, else MNIST, which always is; the caption says which."""
+    return "fashion-mnist" if at_hand("fashion-mnist") else "mnist"
+
+
+_SHOWN = {"fashion-mnist": "Fashion-MNIST", "mnist": "MNIST digits (Fashion-MNIST was not at hand)"}
+
+
+def top_k_name(fraction: float) -> str:
+    """The label of FedAvg + Top-k with k = ``fraction``·d."""
+    return f"FedAvg+Top-k {100 * fraction:g} %"
+
+
+def _base(size: Fig3Scale) -> TrainConfig:
+    return size.config(data=data_set(), model="cnn-fashion", split="iid", local_steps=K)
+
+
+def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
+    """DeComFL with the authors' settings and schedules: by projection, and a stretch by finite differences.
+
+    On a GPU that stretch is as long as the whole.
+    """
+    size = FIG3_SCALES[scale]
+    check = _base(size).but(
+        rounds=size.rounds if on_gpu else size.differences,
+        perturbations=PERTURBATIONS.initial,
+        perturbation_schedule=dict(PERTURBATIONS.changes),
+        lr=_RATES[0],
+        lr_schedule=dict(zip(sorted(PERTURBATIONS.changes), _RATES[1:], strict=True)),
+        momentum=0.8,
+        momentum_form="torch",
+        weight_decay=1e-5,
+        estimator="central",
+        mu=1e-4,
+        rebuild="copy",
+        eval_every=size.eval_every,
+    )
+    config = check.but("decomfl-projection", rounds=size.rounds)
+    return [
+        *(_job(config, DECOMFL, seed, 0.0, urgency=int(seed != size.seeds[0])) for seed in size.seeds),
+        _job(check, DECOMFL, size.seeds[0], 0.0, urgency=0 if on_gpu else 3),
+    ]
+
+
+def first_order(scale: str, method: str, series: str, **changes: Any) -> list[Job]:
+    """A first-order method with the Adam steps that the authors' logs were made with."""
+    size = FIG3_SCALES[scale]
+    config = _base(size).but(
+        method=method,
+        optimizer="adam",
+        rounds=size.baseline_rounds,
+        batch_size=size.baseline_batch,
+        lr=0.001,
+        momentum=0.0,
+        weight_decay=0.0,
+        eval_every=size.fedavg_every if method == "fedavg" else size.compressed_every,
+        **changes,
+    )
+    sent = config.method.plain()
+    uplink = {"fedcom": sent.get("quantize_bits", 0) / 32, "fedavg-topk": 2 * sent.get("top_k", 0)}.get(method, 1.0)
+    return [_job(config, series, size.seeds[0], uplink, urgency=0)]
+
+
+def _job(config: TrainConfig, series: str, seed: int, uplink: float, *, urgency: int) -> Job:
+    check = config.method.name == "decomfl"
+    top_k = config.method.plain().get("top_k", FedAvgTopK.top_k)
+    labels = {"data": config.data, "method": config.method.name, "series": series, "uplink": uplink, "top_k": top_k}
+    labels |= {**estimators.labels(config.method), CHECKED: check}
+    title = f"{config.data}: {series}, seed {seed}{', finite differences' if check else ''}"
+    return Job(config.but(seed=seed), labels, title, urgency=urgency)
+
+
+def compressed(scale: str, fraction: float) -> list[Job]:
+    """FedAvg + Top-k with k = ``fraction``·d."""
+    return first_order(scale, "fedavg-topk", top_k_name(fraction), top_k=fraction)
+
+
+def jobs(options: Options) -> list[Job]:
+    """DeComFL, FedAvg, FedCom (8 bits) and FedAvg + Top-k (10 %)."""
+    scale = options.scale
+    return [
+        *decomfl(scale, on_gpu=options.device != "cpu"),
+        *first_order(scale, "fedavg", "FedAvg"),
+        *first_order(scale, "fedcom", "FedCom 8 bit", quantize_bits=8),
+        *compressed(scale, 0.1),
+    ]
+
+
+def add_countings(rows: pd.DataFrame, scale: str) -> pd.DataFrame:
+    """The rows with table1_scalars and plotted_scalars beside the measured wire_scalars.
+
+    plotted is what the authors' notebook draws for the 0-based round s: 5·Σ K·P for DeComFL (the 5 is unexplained),
+    2·s·d for FedAvg, d·s·k/d for Top-k and d·s/4 for FedCom.
+    """
+    size = FIG3_SCALES[scale]
+    return rows.assign(**countings(rows, PERTURBATIONS, M=size.M, m=size.m))
+
+
+def countings(rows: pd.DataFrame, P: Schedule[int], *, M: int, m: int) -> dict[str, list[float]]:
+    """The columns table1_scalars and plotted_scalars for rows with round, series, method, uplink and top_k."""
+    pairs = np.cumsum([0, *(K * P(r) for r in range(int(rows["round"].max())))])  # measured before round r
+
+    def table1(row: Any) -> float:
+        if row.series == DECOMFL:
+            return float(pairs[row.round]) * table1_scalars_decomfl(1, M=M, m=m, K=1, P=1)
+        return table1_scalars_fedavg(int(row.round), M=M, m=m, d=D, uplink=float(row.uplink))
+
+    def plotted(row: Any) -> float:
+        s = row.round - 1
+        if row.series == DECOMFL:
+            return 5.0 * float(pairs[s])
+        shares: dict[str, float] = {"fedavg": 2.0, "fedcom": 0.25, "fedavg-topk": float(row.top_k)}
+        return float(s * D * shares[row.method])
+
+    return {
+        "table1_scalars": [table1(row) for row in rows.itertuples()],
+        "plotted_scalars": [plotted(row) for row in rows.itertuples()],
+    }
+
+
+def scale_words(scale: str) -> str:
+    """The scale in a line, for captions and claims."""
+    size = FIG3_SCALES[scale]
+    return (
+        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}; DeComFL {size.rounds} rounds, B={size.batch_size}; "
+        f"first-order {size.baseline_rounds} rounds, B={size.baseline_batch}; seeds {', '.join(map(str, size.seeds))} "
+        f"of DeComFL, {size.seeds[0]} of the others"
+    )
+
+
+def settings_table(scale: str, data: str) -> pd.DataFrame:
+    """What was run, beside what the paper's text and the authors' logs have."""
+    size = FIG3_SCALES[scale]
+    reached = {r: number for r, number in sorted(PERTURBATIONS.changes.items()) if r < size.rounds}
+    changes = "".join(f"; {number} from round {r}" for r, number in reached.items())
+    rates = " → ".join(f"{rate:g}" for rate in _RATES[: 1 + len(reached)])
+    return settings("fig3", **vars(size), data=data, changes=changes, rates=rates, number_of_seeds=len(size.seeds))
+
+
+def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:
+    """Every series: rounds, final accuracy, bytes a round, and what it needs to reach ``level``."""
+    table = []
+    for series, run in rows.groupby("series", sort=False):
+        last = run["round"].max()
+        at_last = run[run["round"] == last]
+        row: dict[str, Any] = {
+            "series": series,
+            "rounds": last,
+            "final accuracy": final_accuracy(run)[0],
+            "final train loss": float(at_last.train_loss.mean()),
+            "wire scalars a client": float(at_last.wire_scalars.mean()),
+        }
+        if level is not None:
+            row[f"rounds to {level:g}"] = scalars_to_reach(run, level, "round")
+            for count in COUNTS:
+                row[f"scalars to {level:g}, {count}"] = scalars_to_reach(run, level, f"{count}_scalars")
+        table.append(row)
+    return pd.DataFrame(table)
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """The figure by all three countings, its table and its verdicts."""
+    scale = options.scale
+    curves = estimators.Curves.of(rows, options, CURVE, add_countings, jobs(options))
+    rows, lines, dots, longer = curves.rows, curves.lines, curves.dots, curves.longer
+    data = str(rows["data"].iloc[0])
+    authors = _authors(options.authors)
+    styles = method_styles([DECOMFL, "FedCom 8 bit", top_k_name(0.1), "FedAvg"])  # the last is drawn over the others
+    words = scale_words(scale)
+    dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
+    said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
+    said += [estimators.words(rows, CURVE), curves.missing, options.thin]
+    caption = " ".join(filter(None, said))
+    last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
+
+    def drawn(count: Count) -> Figure:
+        return comparison(
+            [
+                Panel(
+                    x="round",
+                    y="train_loss",
+                    xlabel="rounds completed",
+                    ylabel="training loss",
+                    title="loss against rounds",
+                    xscale="linear" if longer is None else "log",
+                    reference=None if authors is None else authors[authors["round"] <= last],
+                    **curves.drawn,
+                ),
+                by_communication(count=count, reference=authors, **curves.drawn),
+            ],
+            styles,
+            title="Figure 3: the large CNN (d = 1,206,590)",
+            caption=caption,
+        )
+
+    figures = {("fig3" if count == options.count else f"fig3-{count}"): drawn(count) for count in COUNTS}
+    level = highest_level(run for _, run in lines.groupby("series"))
+    notes = curves.notes("fig3")
+    if data != "fashion-mnist":
+        notes.insert(0, "Fashion-MNIST was not at hand: this is the same model and method on MNIST digits.")
+    tables = {
+        "fig3": reaching_table(lines, level),
+        "fig3-curves": rows,
+        "fig3-estimators": estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE),
+    }
+    section = Section(
+        id="fig3",
+        title=f"Figure 3: DeComFL and first-order methods on {_SHOWN[data]}",
+        figure=figures["fig3"],
+        settings=settings_table(scale, data),
+        notes=notes,
+        table=tables["fig3"],
+        facts={
+            "training time": f"{rows.groupby(['series', CHECKED, 'seed']).seconds.max().sum() / 60:.1f} core-minutes"
+        },
+    )
+    verdicts = claims(rows, f"{words}; {data}")
+    if authors is not None:
+        tables["fig3-bands"] = bands_table(compared(lines, authors, CURVE), CURVE)
+        testable = scale == "full" and data == "fashion-mnist"
+        verdicts.append(
+            band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
+        )
+    return Made(
+        section=section,
+        claims=[*verdicts, *_claims_on_the_logs(authors)],
+        figures=figures,
+        tables=tables,
+    )
+
+
+def _authors(folder: Path | None) -> pd.DataFrame | None:
+    """The authors' curves, counted as for their 100 clients, 10 sampled (wire: in expectation); None without any."""
+    if folder is None or (rows := fig3_reference(folder)).empty:
+        return None
+    full = FIG3_SCALES["full"]
+    counted = rows.assign(**countings(rows, PERTURBATIONS, M=full.M, m=full.m))
+    settings = {str(job.labels["series"]): job.config for job in jobs(Options(scale="full", readings=(), count="wire"))}
+
+    def wire(row: Any) -> float:
+        if pd.isna(row.test_accuracy):
+            return float("nan")  # its place is on the axis of rounds
+        return expected_traffic(settings[row.series].but(rounds=int(row.round)), D).bytes / 4
+
+    return counted.assign(wire_scalars=[wire(row) for row in counted.itertuples()])
+
+
+def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
+    """The claims about Figure 3, and whether its two estimators agree."""
+    lines = settled(rows[~rows[CHECKED].astype(bool)], CURVE)
+    words += "; DeComFL by projection"
+    if missing := unready(rows, [*CURVE, "estimator"]):
+        words += f"; {missing[0].lower()}{missing[1:-1]}"
+    outcomes = [judge(lines) for judge in (_twenty_times, _saving, _slower, _not_by_d)]
+    return judged("fig3", words, [*outcomes, estimators.outcome("fig3", rows, CURVE)])
+
+
+def _claims_on_the_logs(authors: pd.DataFrame | None) -> list[Outcome]:
+    """The comparisons of communication on the authors' own logged curves."""
+    if authors is None:
+        return []
+    rows = authors.dropna(subset="test_accuracy")
+    return [replace(judge(rows, "-in-the-logs"), scale=LOGS) for judge in (_twenty_times, _saving)]
+
+
+def _to_reach_final(rows: pd.DataFrame, count: str) -> tuple[float, dict[str, float | None]]:
+    """DeComFL's own final accuracy, and what every series needs to reach it."""
+    level = final_accuracy(ended(series_of(rows, DECOMFL)))[0]  # NaN where there is none yet, and nobody reaches that
+    column = f"{count}_scalars"
+    return level, {str(name): scalars_to_reach(run, level, column) for name, run in rows.groupby("series", sort=False)}
+
+
+def _twenty_times(rows: pd.DataFrame, where: str = "") -> Outcome:
+    level, needed = _to_reach_final(rows, "wire")
+    ours, theirs = needed.get(DECOMFL), needed.get("FedAvg")
+    spent = float(series_of(rows, "FedAvg").wire_scalars.max())  # at the least, if it never gets there
+    measured: dict[str, float | None] = {
+        "DeComFL's final accuracy": level,
+        "DeComFL, wire scalars a client to reach it": ours,
+        "FedAvg, wire scalars a client to reach it": theirs,
+        "FedAvg's highest mean accuracy": float(series_of(rows, "FedAvg").groupby("round").test_accuracy.mean().max()),
+    }
+    verdict: Verdict = UNTESTED
+    if ours:
+        at_least = spent if theirs is None else theirs
+        measured["FedAvg / DeComFL" + (", at least" if theirs is None else "")] = at_least / ours
+        enough = at_least >= LIMITS.times * ours
+        if level >= LIMITS.least and (theirs is not None or enough):
+            verdict = verdict_of(enough)
+    return Outcome(f"fig3.twenty-times{where}", verdict, numbers(measured))
+
+
+def _saving(rows: pd.DataFrame, where: str = "") -> Outcome:
+    measured: dict[str, float | None] = {}
+    holds = []
+    level = 0.0
+    for count in COUNTS:
+        level, needed = _to_reach_final(rows, count)
+        ours = needed.pop(DECOMFL, None)
+        measured[f"DeComFL, {count}"] = ours
+        for name, theirs in needed.items():
+            measured[f"{name}, {count}"] = theirs
+        # a method that never gets there does not refute that DeComFL needs less
+        holds.append(ours is not None and all(theirs is None or theirs > ours for theirs in needed.values()))
+    under_way = [name for name, theirs in needed.items() if theirs is None and ended(series_of(rows, name)).empty]
+    judged = level >= LIMITS.least and rows.series.nunique() >= 4 and not under_way
+    measured["accuracy reached (DeComFL's final)"] = level
+    return Outcome(f"fig3.saving{where}", verdict_of_countings(holds) if judged else UNTESTED, numbers(measured))
+
+
+def _slower(rows: pd.DataFrame) -> Outcome:
+    """Whether DeComFL is behind FedAvg and FedCom, and ahead of Top-k, at the round where the shortest run is over."""
+    names = [str(name) for name in rows.series.unique()]
+    r = last_round(series_of(rows, name) for name in names)
+    at = {name: accuracy_at(series_of(rows, name), r)[0] for name in names}
+    at.setdefault(DECOMFL, float("nan"))
+    margin = TOLERANCE * 2**0.5 * sampling_error(rows)
+    signs = {name: (at[name] - at[DECOMFL]) * (-1 if "Top-k" in name else 1) for name in names if name != DECOMFL}
+    clear = at[DECOMFL] >= LIMITS.least and bool(signs) and all(abs(gap) > margin for gap in signs.values())
+    over = any(len(own) and int(own["round"].max()) == r for own in (ended(series_of(rows, name)) for name in names))
+    verdict = verdict_of(all(gap > 0 for gap in signs.values()), tested=clear and over)
+    measured = {"at round": r, **{f"accuracy {name}": value for name, value in at.items()}}
+    return Outcome("fig3.slower", verdict, numbers(measured))
+
+
+def _not_by_d(rows: pd.DataFrame) -> Outcome:
+    both = [series_of(rows, name) for name in (DECOMFL, "FedAvg")]
+    level = None if any(run.empty for run in both) else highest_level(both)
+    P = max(PERTURBATIONS.initial, *PERTURBATIONS.changes.values())
+    measured: dict[str, float | None] = {"accuracy": level, "d": D, "P": P}
+    verdict: Verdict = UNTESTED
+    if level is not None and level >= LIMITS.least:
+        ours, theirs = (scalars_to_reach(run, level, "round") for run in both)
+        assert ours is not None
+        assert theirs is not None
+        measured |= {"DeComFL's rounds": ours, "FedAvg's rounds": theirs, "ratio": ours / theirs}
+        verdict = verdict_of(ours / theirs < LIMITS.fraction * D / P)
+    return Outcome("fig3.not-by-d", verdict, measured)

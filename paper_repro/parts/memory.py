@@ -1,0 +1,135 @@
+"""The memory table (appendix): what server and client need, measured, in models of d parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from decomfl_lab.files import write_atomically
+from decomfl_lab.runs.memory import ROLES, memory_table
+from decomfl_lab.runs.told import Progress
+from figures.comparison import Panel, comparison
+from figures.style import series_styles
+from paper_repro.workflow.claims import Outcome, judged, limits
+from paper_repro.workflow.measures import verdict_of
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.runs import Work, fingerprint
+from paper_repro.workflow.scales import MEMORY_SCALES
+
+__all__ = ["claims", "jobs", "make"]
+
+LIMITS = limits("memory")
+
+
+@dataclass(frozen=True)
+class MemoryWork:
+    """The peaks of every role at every size, in processes of their own.
+
+    Attributes:
+        sizes: The numbers of parameters of the models.
+        title: The title of its progress bar.
+    """
+
+    sizes: tuple[int, ...]
+    title: str = "memory of server and client"
+
+    def key(self) -> str:
+        """See ``Work``: sizes and code."""
+        return fingerprint(__file__, self.sizes)
+
+    def cost(self) -> float:
+        """See ``Work``."""
+        return 2e5
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        frames = []
+        for done, role in enumerate(ROLES):
+            report(Progress(done, len(ROLES), math.nan, math.nan, 0.0))
+            frames.append(memory_table(self.sizes, [role]))
+        place = {role: n for n, role in enumerate(ROLES)}
+        whole = pd.concat(frames).sort_values(["d", "role"], key=lambda c: c.map(place) if c.name == "role" else c)
+        write_atomically(folder / "rows.csv", whole.to_csv(index=False))
+        return f"{len(whole)} peaks"
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
+        """See ``Work``; nothing but code made them."""
+        return pd.read_csv(folder / "rows.csv"), {}
+
+
+def jobs(options: Options) -> list[Work]:
+    """The measurement, the same but for its sizes at every scale."""
+    return [MemoryWork(MEMORY_SCALES[options.scale].d)]
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
+    """The table, its plot and its verdicts."""
+    table = rows
+    listed = ", ".join(f"{d:,}" for d in sorted(set(rows.d)))
+    words = f"d = {listed}; eight equal layers, φ = d/8"
+    table = table.assign(what=[ROLES[role].what for role in table.role])
+    figure = comparison(
+        [
+            Panel(
+                frame=table.dropna(subset="models").assign(series=table.what, seed=0),
+                x="d",
+                y="models",
+                by="d",
+                xlabel="parameters d",
+                ylabel="peak memory in models",
+                title="one round, in a fresh process",
+                xscale="log",
+            )
+        ],
+        series_styles(table.what),
+        title="Memory of server and client",
+        caption=f"Models of {words}. {_coinciding(table)}".strip(),
+    )
+    wide = table.pivot_table(index=["what", "expected"], columns="d", values="models", sort=False)
+    wide.columns = pd.Index([f"d = {d:,}" for d in wide.columns])
+    section = Section(
+        id="memory",
+        figure=figure,
+        notes=notes("memory"),
+        table=wide.reset_index(),
+        facts={"models": words},
+    )
+    return Made(section=section, claims=claims(table, words), figures={"memory": figure}, tables={"memory": table})
+
+
+def _coinciding(table: pd.DataFrame) -> str:
+    """The sentence about curves that end on each other, to a hundredth of a model; "" where none do."""
+    largest = table[table.d == table.d.max()].dropna(subset="models")
+    names = largest.what.str.partition(":")[0]
+    alike = [" and ".join(own) for _, own in names.groupby(largest.models.round(2)) if len(own) > 1]
+    return f"On each other end: {'; '.join(alike)}." if alike else ""
+
+
+def claims(table: pd.DataFrame, words: str) -> list[Outcome]:
+    """The claims about memory, judged at the largest model measured."""
+    largest = table[table.d == table.d.max()].set_index("role")
+    models = largest.models
+    phi = float(largest.phi_share.iloc[0])
+    enough = 1 + phi + LIMITS.room
+
+    def outcome(name: str, holds: bool, of: Sequence[str], *others: str, **more: float) -> Outcome:
+        told = {ROLES[role].what: None if pd.isna(models[role]) else float(models[role]) for role in (*of, *others)}
+        verdict = verdict_of(holds, tested=not models[list(of)].isna().any())
+        return Outcome(f"memory.{name}", verdict, {**more, **told})
+
+    lean = ("client-lean-k1", "client-lean-grid")
+    printed = ("client", "client-k1", "client-momentum")
+    outcomes = [
+        outcome("server", models["server"] < LIMITS.negligible, ["server"], "server-model"),
+        outcome("client", bool((models[list(lean)] < enough).all()), lean, **{"φ/d": phi}),
+        outcome("client-as-printed", models["client"] < enough, printed[:1], *printed[1:], **{"φ/d": phi}),
+        outcome("fedzo", abs(models["fedzo"] - 3) < LIMITS.room, ["fedzo"]),
+    ]
+    return judged("memory", words, outcomes)

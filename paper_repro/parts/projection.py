@@ -1,0 +1,216 @@
+"""The appendix's projection figure: zeroth-order scalars against projected gradients ⟨∇f, z⟩, at several η."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from figures.comparison import Panel, by_communication, comparison
+from figures.style import OKABE_ITO, LineStyle
+from paper_repro.workflow.claims import Outcome, judged, limits
+from paper_repro.workflow.measures import (
+    RISEN,
+    TOLERANCE,
+    comes_apart,
+    final_accuracy,
+    numbers,
+    sampling_error,
+    settled,
+    unready,
+    verdict_of,
+)
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.runs import Job
+from paper_repro.workflow.scales import PROJECTION_SCALES, READINGS, ProjectionScale, kind
+from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
+
+__all__ = ["claims", "jobs", "make"]
+
+ZO, PROJECTION = "zeroth order", "projection"
+_METHODS = {ZO: "decomfl", PROJECTION: "decomfl-projection"}
+_SUMMARY = {
+    ZO: LineStyle(color="#000000", dash=(0.0, ()), linewidth=2.6),
+    PROJECTION: LineStyle(color="#BFBFBF", dash=(0.0, (6.0, 1.6)), linewidth=1.6),
+}
+CHANCE = 0.1
+LIMITS = limits("projection")
+
+
+def _label(method: str, eta: float) -> str:
+    return f"{method}, η = {eta:g}"
+
+
+class _AtRate(Job):
+    """A run here; one that diverged before its first evaluation has a row of round 0, without accuracy or loss."""
+
+    def _labelled(self, rows: pd.DataFrame, *, finished: bool, diverged: bool) -> pd.DataFrame:
+        if rows.empty:
+            unknown = ("test_accuracy", "test_loss", "train_loss")
+            rows = pd.DataFrame({name: [math.nan if name in unknown else 0] for name in rows})
+        return super()._labelled(rows, finished=finished, diverged=diverged)
+
+
+def jobs(options: Options) -> list[Job]:
+    """Both estimators at every learning rate, with the same directions, batches and clients."""
+    size = PROJECTION_SCALES[options.scale]
+    made: list[Job] = []
+    for factor in size.factors:
+        for name, method in _METHODS.items():
+            by_differences = method == "decomfl"
+            for seed in size.seeds[:1] if by_differences else size.seeds:
+                eta = round(factor * size.eta, 10)
+                config = size.config(
+                    split="iid",
+                    local_steps=size.K,
+                    perturbations=size.P,
+                    rounds=size.differences if by_differences else size.rounds,
+                    rebuild="copy",
+                    lr=eta,
+                    eval_every=size.eval_every,
+                    seed=seed,
+                )
+                config = config.but(**READINGS["as-plotted"].decomfl).but(method)
+                labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
+                title = f"projection figure: {_label(name, eta)}, seed {seed}"
+                urgency = 3 if by_differences else 2
+                made.append(_AtRate(config, labels, title, urgency=urgency))
+    return made
+
+
+def scale_words(scale: str) -> str:
+    """The scale in a line, for captions and claims."""
+    size = PROJECTION_SCALES[scale]
+    fewer = "" if size.rounds == size.differences else f" ({size.differences} by finite differences, first seed)"
+    return (
+        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size}, K={size.K}, P={size.P}, {size.rounds} "
+        f"rounds{fewer}; seeds {', '.join(map(str, size.seeds))}"
+    )
+
+
+def equal_rounds(rows: pd.DataFrame, size: ProjectionScale) -> pd.DataFrame:
+    """The first seed's rows of each η that both estimators have, up to the last round both have or were to have."""
+    kept = [rows.iloc[:0]]
+    for _, pair in rows[rows.seed == size.seeds[0]].groupby("eta", sort=False):
+        runs = [run for _, run in pair.groupby("estimator")]
+        ends = [int(run["planned" if run.finished.all() else "round"].max()) for run in runs]
+        if len(runs) == len(_METHODS):
+            kept.append(pair[pair["round"] <= min(*ends, size.rounds, size.differences)])
+    return pd.concat(kept).sort_index()
+
+
+def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a run: estimator (as series), eta, seed, final test_accuracy (chance where the run came apart)."""
+    table = []
+    for (name, eta, seed), run in rows.groupby(["estimator", "eta", "seed"], sort=False):
+        apart = comes_apart(run)
+        accuracy = CHANCE if apart else final_accuracy(run)[0]
+        table.append({"series": name, "eta": eta, "seed": seed, "test_accuracy": accuracy, "diverged": apart})
+    return pd.DataFrame(table, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """Accuracy against communication at every η, final accuracy against η, and the verdicts."""
+    size = PROJECTION_SCALES[options.scale]
+    words = scale_words(options.scale)
+    rows = rows.assign(
+        table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],
+        plotted_scalars=[plotted_scalars_decomfl(r, K=size.K, P=size.P) for r in rows["round"]],
+    )
+    missing = unready(rows, ["series"])
+    equal = equal_rounds(rows, size)
+    final = final_by_rate(equal)
+    rates = sorted(set(rows.eta))
+    styles = {
+        _label(name, eta): LineStyle(color=OKABE_ITO[n % len(OKABE_ITO)], dash=_SUMMARY[name].dash, linewidth=1.6)
+        for name in _METHODS
+        for n, eta in enumerate(rates)
+    }
+    finite = settled(rows[np.isfinite(rows.test_loss)], ["series"])
+    figure = comparison(
+        [
+            by_communication(finite, options.count, title="solid: zeroth order; dashed: projection", xscale="linear"),
+            Panel(
+                frame=final,
+                x="eta",
+                y="test_accuracy",
+                by="eta",
+                xlabel="learning rate η",
+                ylabel="final test accuracy",
+                title="how much η matters",
+                xscale="log",
+            ),
+        ],
+        {**styles, **_SUMMARY},
+        title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
+        caption=f"Scale {words}. Data: {provenance[0]['data']}. Finite differences: μ = 1e-4; projection: their limit "
+        f"μ → 0. Right: seed {size.seeds[0]}, at the last round that both have; a run that came apart (its losses not "
+        f"finite, or its last test loss above {RISEN:g} times its smallest) counts as {CHANCE:.0%}. {missing}",
+    )
+    table = _means(final)
+    section = Section(
+        id="projection",
+        figure=figure,
+        notes=[*filter(None, [missing]), *notes("projection")],
+        table=table.reset_index(),
+        facts={"training time": f"{rows.groupby(['series', 'seed']).seconds.max().sum() / 60:.1f} core-minutes"},
+    )
+    return Made(
+        section=section,
+        claims=claims(equal, final, f"{words}; at equal rounds. {missing}".strip()),
+        figures={"projection": figure},
+        tables={"projection": final, "projection-curves": rows},
+    )
+
+
+def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[Outcome]:
+    """The claims about the projection figure."""
+    margin = TOLERANCE * 2**0.5 * sampling_error(rows)
+    return judged("projection", words, [_better(final, margin), _insensitive(final, margin), _same_cost(rows)])
+
+
+def _means(final: pd.DataFrame) -> pd.DataFrame:
+    found = final.pivot_table(index="eta", columns="series", values="test_accuracy")
+    return found.reindex(columns=list(_METHODS)).sort_index()
+
+
+def _better(final: pd.DataFrame, margin: float) -> Outcome:
+    """Whether the zeroth-order run is ahead by more than the test error at every η at which either learns."""
+    means = _means(final)
+    learns = means[means.max(axis=1) > LIMITS.learned]
+    gaps = learns[ZO] - learns[PROJECTION]
+    margin /= max(1, final.seed.nunique()) ** 0.5
+    verdict = verdict_of(bool((gaps > margin).all()), tested=len(gaps) > 0)
+    measured = {f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()}
+    return Outcome("projection.better", verdict, {**measured, "margin of error": margin})
+
+
+def _insensitive(final: pd.DataFrame, margin: float) -> Outcome:
+    """The range of final accuracies over η: small for the zeroth order, larger for the projection?"""
+    means = _means(final)
+    spread = {name: float(means[name].max() - means[name].min()) for name in _METHODS}
+    less = spread[ZO] < LIMITS.spread and spread[PROJECTION] - spread[ZO] > margin
+    verdict = verdict_of(less, tested=float(means.max().min()) > LIMITS.learned)
+    measured = {
+        **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
+        **{f"runs that came apart, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
+        "smallest η": float(means.index.min()),
+        "largest η": float(means.index.max()),
+    }
+    return Outcome("projection.insensitive", verdict, numbers(measured))
+
+
+def _same_cost(rows: pd.DataFrame) -> Outcome:
+    """Bytes sent up to every round that both evaluated, seed by seed."""
+    cost = rows[~rows.diverged.astype(bool)].pivot_table(
+        index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
+    )
+    both = cost.dropna() if set(_METHODS) <= set(cost.columns) else pd.DataFrame(columns=list(_METHODS))
+    verdict = verdict_of(bool((both[ZO] == both[PROJECTION]).all()), tested=len(both) > 0)
+    largest = float((both[ZO] - both[PROJECTION]).abs().max()) if len(both) else None
+    measured = {"evaluations compared": len(both), "largest difference in bytes": largest}
+    return Outcome("projection.same-cost", verdict, measured)

@@ -1,0 +1,212 @@
+"""Exact values of theory in tables: what is true, beside the bounds, in d, κ, m, P, K and η."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+import hessian
+import theory
+from decomfl_lab.files import write_atomically
+from decomfl_lab.runs.told import Progress
+from paper_repro.workflow.runs import fingerprint
+from paper_repro.workflow.scales import TheoryScale
+from theory.bounds import statement
+from theory.checks.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
+from theory.checks.simulate import simulate
+from theory.notation.setting import Setting
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+from theory.statements.statement import Variant
+
+__all__ = [
+    "CLIENTS",
+    "EPSILON",
+    "KAPPA",
+    "LOUD",
+    "MAP_D",
+    "REACH",
+    "RUN",
+    "SMALL_D",
+    "SWEEPS",
+    "Row",
+    "SweepWork",
+    "grid",
+]
+
+KAPPA: Final = 10
+"""Held fixed while d grows."""
+_D_FIXED: Final = 10**6
+"""Held fixed while κ grows."""
+RUN: Final[Mapping[str, Any]] = {"m": 10, "M": 100, "P": 10, "R": 1000, "distribution": "sphere"}
+_NOISE: Final[Mapping[str, Any]] = {"D": 1.0, "sigma": 1.0, "sigma_G": 1.0}
+
+SMALL_D, EPSILON, LOUD = 16, 0.1, 8.0
+"""The problem of the speed-ups: parameters, ε [F²/X²] and σ or σ_G [F/X], with L = 1 and D = 1."""
+REACH: Final = {"m": 256, "P": 16384, "K": 256}
+_CORRECTED: Final = {"m": "theorem-1-single", "P": "theorem-1-single", "K": "theorem-1"}
+CLIENTS: Final = 4096
+MAP_D: Final = 10_000
+_MAP_K: Final = (1, 4, 16)
+
+_COMPARED: Final[tuple[Variant, ...]] = ("stated", "corrected")
+_SEED: Final = 0
+
+
+@dataclass(frozen=True)
+class SweepWork:
+    """A table of exact values, one of ``SWEEPS``.
+
+    Attributes:
+        name: The key of ``SWEEPS``.
+        size: The sizes, how fine it is.
+        title: The title of its progress bar.
+    """
+
+    name: str
+    size: TheoryScale
+    title: str
+
+    def key(self) -> str:
+        """See ``Work``: name, sizes and the code."""
+        return fingerprint(__file__, self.name, asdict(self.size), layers=[hessian, theory])
+
+    def cost(self) -> float:
+        """See ``Work``: seconds, as a pass of the MNIST CNN takes about 0.1 ms."""
+        return 1e5
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = []
+        for done, row in enumerate(SWEEPS[self.name](self.size), 1):
+            rows.append(row)
+            report(Progress(done, done + 1, math.nan, math.nan, 0.0))
+        write_atomically(folder / "rows.csv", pd.DataFrame(rows).assign(sweep=self.name).to_csv(index=False))
+        report(Progress(len(rows), len(rows), math.nan, math.nan, 0.0))
+        return f"{len(rows)} rows"
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
+        """See ``Work``: the rows; nothing but code made them."""
+        return pd.read_csv(folder / "rows.csv"), {}
+
+
+Row = dict[str, Any]
+
+
+def grid(low: float, high: float, per_decade: int) -> list[int]:
+    """Whole numbers from low to high, about so many a decade."""
+    points = round(per_decade * math.log10(high / low)) + 1
+    return list(dict.fromkeys(round(each) for each in np.geomspace(low, high, points)))
+
+
+def _spectra(d: int, kappa: int) -> Iterator[tuple[str, Spectrum]]:
+    """Spectra of effective rank κ, alike in every d but for zeros: L κ times; L once and L/10 for the rest of κL."""
+    yield "measured, κ equal eigenvalues", Spectrum.confined(d, kappa)
+    small = 10 * (kappa - 1)
+    if 0 < small < d - 1:
+        yield "measured, one large eigenvalue", Spectrum((1.0, 0.1, 0.0), (1, small, d - 1 - small))
+
+
+def _at(d: int, kappa: int) -> Iterator[Row]:
+    """Bounds at their own best η; truths at that of corrected Theorem 2, with what both variants say there."""
+    plain = Quadratic.of(Spectrum.confined(d, kappa), **_NOISE).setting(**RUN)
+    here = plain.at(statement("theorem-2").best_eta(plain))
+    said: dict[str, float] = {variant: sum(statement("theorem-2", variant).bound(here)) for variant in _COMPARED}
+    for series, spectrum in _spectra(d, kappa):
+        found = expected(Quadratic.of(spectrum, **_NOISE), here).average
+        yield {"series": series, "d": d, "kappa": kappa, "value": found, "eta": here.eta, **said}
+    for series, of in (
+        ("Theorem 2, corrected", statement("theorem-2")),
+        ("Theorem 2, stated", statement("theorem-2", "stated")),
+        ("Theorem 1, corrected", statement("theorem-1-single")),
+    ):
+        eta = of.best_eta(plain)
+        yield {"series": series, "d": d, "kappa": kappa, "value": sum(of.bound(plain.at(eta))), "eta": eta}
+
+
+def _by_d(size: TheoryScale) -> Iterator[Row]:
+    for d in grid(10, 1e9, size.per_decade):
+        yield from _at(d, KAPPA)
+
+
+def _by_kappa(size: TheoryScale) -> Iterator[Row]:
+    for kappa in grid(1, _D_FIXED, size.per_decade):
+        yield from _at(_D_FIXED, kappa)
+
+
+def _simulated(size: TheoryScale) -> Iterator[Row]:
+    """The left figure's first measured series again, by sampled runs."""
+    for d in (10, 10**3, 10**6, 10**9):
+        quadratic = Quadratic.of(Spectrum.confined(d, KAPPA), **_NOISE)
+        plain = quadratic.setting(**RUN)
+        found = simulate(quadratic, plain.at(statement("theorem-2").best_eta(plain)), runs=size.runs, seed=_SEED)
+        low, high = found.interval(0.95)
+        yield {"d": d, "kappa": KAPPA, "value": found.value, "low": low, "high": high}
+
+
+def _rounds(size: TheoryScale) -> Iterator[Row]:
+    """Rounds to ε against each knob, the two others at 1; one kind of noise at a time."""
+    for noise, name in (("σ", "sigma"), ("σ_G", "sigma_G")):
+        loud: dict[str, Any] = {name: LOUD}
+        quadratic = Quadratic.of(Spectrum.flat(SMALL_D), **loud)
+        known: dict[Setting, Rounds] = {}  # where the knobs are all 1 it is one setting
+        for knob, top in REACH.items():
+            for at in itertools.takewhile(partial(operator.ge, top), (size.factor**n for n in itertools.count())):
+                setting = quadratic.setting(**{"M": CLIENTS, knob: at})
+                corrected = rounds_by_bound(statement(_CORRECTED[knob]), setting, EPSILON)
+                if setting not in known:
+                    known[setting] = rounds_of(quadratic, setting, EPSILON, bound=corrected)
+                found = {
+                    "measured": known[setting],
+                    "corrected bound": corrected,
+                    "stated bound": rounds_by_bound(statement("theorem-1", "stated"), setting, EPSILON),
+                }
+                for series, each in found.items():
+                    yield {
+                        "knob": knob,
+                        "at": at,
+                        "noise": noise,
+                        "series": series,
+                        "rounds": each.rounds,
+                        "eta": each.eta,
+                    }
+
+
+def _largest(size: TheoryScale) -> Iterator[Row]:
+    """Largest η by Theorem 1 as printed and corrected, and where f = ½L‖x‖² diverges."""
+    stated = statement("theorem-1", "stated")
+    for K in _MAP_K:
+        corrected = statement("theorem-1-single" if K == 1 else "theorem-1")
+        for P in dict.fromkeys(round(each) for each in np.geomspace(1, 10 * MAP_D, size.cells)):
+            for m in dict.fromkeys(round(each) for each in np.geomspace(1, 1000, size.cells)):
+                setting = Setting(d=MAP_D, L=1.0, K=K, P=P, m=m)
+                sizes = stated.step_sizes(setting)
+                yield {
+                    "K": K,
+                    "m": m,
+                    "P": P,
+                    "ratio": MAP_D / P,
+                    "binding": sizes.binding,
+                    "stated": sizes.largest,
+                    "corrected": corrected.step_sizes(setting).largest,
+                    "limit": stability_limit(setting),
+                }
+
+
+SWEEPS: Final[Mapping[str, Callable[[TheoryScale], Iterator[Row]]]] = {
+    "by-d": _by_d,
+    "by-kappa": _by_kappa,
+    "simulated": _simulated,
+    "rounds": _rounds,
+    "step-sizes": _largest,
+}

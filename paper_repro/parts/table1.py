@@ -1,0 +1,171 @@
+"""Table 1: communication complexities, with what was measured beside every formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from decomfl_lab.errors import require
+from decomfl_lab.runs.config import TrainConfig
+from paper_repro.parts import fig2
+from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.workflow.measures import (
+    CHECKED,
+    LEAST_LEVEL,
+    highest_level,
+    scalars_to_reach,
+    series_of,
+    unready,
+    verdict_of_countings,
+)
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.reference import D
+from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.runs import Job
+from paper_repro.workflow.scales import FIG2_SCALES
+from theory.communication import table1_scalars_decomfl, table1_scalars_fedavg
+
+__all__ = ["claims", "jobs", "make"]
+
+K, P = 10, 20
+OURS = "DeComFL K=10 P=20"
+FEDZO = "FedZO K=10 P=20"
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of the paper's table: costs a round; rounds, uplink and downlink in all; and β.
+
+    Attributes:
+        up: Uplink a round.
+        down: Downlink a round.
+        complexity: Rounds; scalars up; scalars down, for an ε-approximate solution.
+        beta: The share of d scalars that goes up; None for DeComFL.
+    """
+
+    up: str
+    down: str
+    complexity: str
+    beta: float | None
+
+
+_ROWS: dict[str, _Row] = {
+    "FedAvg K=10": _Row("md", "md", "O(1/mKε²); O(d/Kε²); O(d/Kε²)", 1.0),
+    FEDZO: _Row("md", "md", "O(d/mPKε²); O(d²/PKε²); O(d²/PKε²)", 1.0),
+    "FedCom 8 bit K=10": _Row("βmd", "md", "O(1/mKε²); O(βd/Kε²); O(d/Kε²)", 0.25),
+    "FedAvg+Top-k 10 % K=10": _Row("2mk (not in the paper's table)", "md", "–", 0.2),
+    OURS: _Row("mKP", "2MKP", "O(d/mPKε²); O(d/ε²); O(Md/mε²)", None),
+}
+
+_COMPARED = [series for series in _ROWS if series != FEDZO]
+"""DeComFL and the first-order methods, of which table1.least is."""
+
+
+def jobs(options: Options) -> list[Job]:
+    """DeComFL and FedAvg (K = 10) of Figure 2 as plotted, and the table's other methods at the same size."""
+    plotted = replace(options, readings=("as-plotted",))
+    runs = [job for job in fig2.jobs(plotted) if job.labels["series"] in _ROWS and not job.labels[CHECKED]]
+    size = FIG2_SCALES[options.scale]
+    require(10 in size.local_rounds, "fig2.local_rounds", "have K = 10, which Table 1 is about", size.local_rounds)
+    first_order = next(job.config for job in runs if job.labels["series"] == "FedAvg K=10")
+    ours = next(job.config for job in runs if job.labels["series"] == OURS)
+    others: dict[str, TrainConfig] = {
+        FEDZO: ours.but("fedzo", rounds=size.fedzo_rounds),
+        "FedCom 8 bit K=10": first_order.but("fedcom", quantize_bits=8),
+        "FedAvg+Top-k 10 % K=10": first_order.but("fedavg-topk", top_k=0.1),
+    }
+    for series, config in others.items():
+        config = config.but(seed=size.seeds[0])
+        slow = config.method.name == "fedzo"
+        runs.append(Job(config, {"series": series}, f"Table 1: {series}", urgency=3 if slow else 0))
+    return runs
+
+
+def comparison_table(rows: pd.DataFrame, *, M: int, m: int, level: float | None) -> pd.DataFrame:
+    """The paper's formulas with their values in scalars a round (all clients), and the measured ones beside them."""
+    table = []
+    for series, row in _ROWS.items():
+        run = series_of(rows, series)
+        if run.empty:
+            continue
+        last = run[run["round"] == run["round"].max()]
+        up = float((last.up_bytes / 4 / last["round"]).mean())
+        down = float(((last.wire_bytes - last.up_bytes) / 4 / last["round"]).mean())
+        formula_up, formula_down = (m * K * P, 2 * M * K * P) if row.beta is None else (row.beta * m * D, m * D)
+        entry: dict[str, Any] = {
+            "algorithm": series,
+            "uplink a round": row.up,
+            "uplink, formula": float(formula_up),
+            "uplink, measured": up,
+            "downlink a round": row.down,
+            "downlink, formula": float(formula_down),
+            "downlink, measured": down,
+            "rounds; up; down to ε": row.complexity,
+        }
+        if level is not None:
+            entry[f"rounds to {level:g}"] = scalars_to_reach(run, level, "round")
+            for count in ("wire", "table1"):
+                entry[f"scalars a client to {level:g}, {count}"] = scalars_to_reach(run, level, f"{count}_scalars")
+        table.append(entry)
+    return pd.DataFrame(table)
+
+
+def _table1(row: Any, M: int, m: int) -> float:
+    beta = _ROWS[row.series].beta
+    if beta is None:
+        return table1_scalars_decomfl(row.round, M=M, m=m, K=K, P=P)
+    return table1_scalars_fedavg(row.round, M=M, m=m, d=D, uplink=beta)
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
+    """The table, and whether its formulas are what is sent."""
+    size = FIG2_SCALES[options.scale]
+    rows = rows.assign(table1_scalars=[_table1(row, size.M, size.m) for row in rows.itertuples()])
+    runs = [series_of(rows, series) for series in _COMPARED]
+    level = None if any(run.empty for run in runs) else highest_level(runs)
+    table = comparison_table(rows, M=size.M, m=size.m, level=level)
+    words = f"{fig2.scale_words(options.scale)}; K={K}, P={P}, d={D:,}. {unready(rows, ['series'])}".strip(". ")
+    section = Section(
+        id="table1",
+        notes=notes("table1", fedzo_rounds=size.fedzo_rounds),
+        table=table,
+        facts={"scale": words},
+    )
+    return Made(section=section, claims=claims(table, rows, level, words), tables={"table1": table})
+
+
+def claims(table: pd.DataFrame, rows: pd.DataFrame, level: float | None, words: str) -> list[Outcome]:
+    """Whether the formulas are what is sent, and whether DeComFL needs the least."""
+    return judged("table1", words, [_formulas(table), _least(rows, level)])
+
+
+def _formulas(table: pd.DataFrame) -> Outcome:
+    """The claim about every row of the table; none is judged while a series has no evaluation yet."""
+    measured: dict[str, float | None] = {}
+    off = set()
+    for entry in table.to_dict("records"):
+        for way in ("uplink", "downlink"):
+            ratio = float(entry[f"{way}, measured"]) / float(entry[f"{way}, formula"])
+            measured[f"measured / formula, {entry['algorithm']}, {way}"] = ratio
+            if not abs(ratio - 1) <= limits("table1").off:
+                off.add(str(entry["algorithm"]))
+    if len(table) < len(_ROWS):
+        return Outcome("table1.per-round", UNTESTED, measured)
+    verdict: Verdict = "holds" if not off else "depends on how it is counted" if off == {OURS} else "does not hold"
+    return Outcome("table1.per-round", verdict, measured)
+
+
+def _least(rows: pd.DataFrame, level: float | None) -> Outcome:
+    measured: dict[str, float | None] = {"accuracy that all reach": level}
+    holds = []
+    if level is not None:
+        for count in ("wire", "table1"):
+            needed = {name: scalars_to_reach(series_of(rows, name), level, f"{count}_scalars") for name in _COMPARED}
+            measured |= {f"{name}, {count}": value for name, value in needed.items()}
+            ours = needed.pop(OURS)
+            holds.append(ours is not None and all(value is None or value > ours for value in needed.values()))
+    enough = level is not None and level >= LEAST_LEVEL
+    return Outcome("table1.least", verdict_of_countings(holds) if enough else UNTESTED, measured)

@@ -1,0 +1,500 @@
+"""The races behind the board: η of a method on a problem by one rule, its runs to the target, and what it costs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import theory
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.engines.base import Line, Serial
+from decomfl_lab.errors import DivergedError
+from decomfl_lab.federations.federation import Federation
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.setting import Setting
+from decomfl_lab.files import write_atomically
+from decomfl_lab.methods.method import Method
+from decomfl_lab.methods.registry import METHODS
+from decomfl_lab.methods.traffic import model_bytes
+from decomfl_lab.objectives.batch_loss import BatchLoss
+from decomfl_lab.objectives.objective import ModuleObjective, mean_losses
+from decomfl_lab.protocol.delivery import ModelsDown, receive
+from decomfl_lab.records.pool import OffGridError
+from decomfl_lab.runs.building import build_federation, dataset_of, fitted, loss_of
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.evaluation import evaluate, held_out
+from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.run import Run
+from decomfl_lab.runs.told import Progress
+from paper_repro.language_models.language import Pretraining, TaskJob, missing, task_facts
+from paper_repro.workflow.runs import alike, fingerprint
+from paper_repro.workflow.scales import BOARD_COMMON, BOARD_PROBLEMS, BOARD_VARIANTS, PRETRAINED, BoardScale, Race
+
+__all__ = ["FOLLOWS", "LINES", "RULE", "BoardWork", "Score", "absent", "costs", "searched"]
+
+LINES: Final[Mapping[str, Mapping[str, Any]]] = {
+    **{kind.__name__: {"method": name} for name, kind in METHODS.items()},
+    **BOARD_VARIANTS,
+}
+"""The lines of the board: the methods of the registry by the names of their classes, and the variants."""
+TOP, STEP, HIGHEST, FLOOR = 0, 2, 12, -32
+"""Where the search for η = 10^(n/4) begins, its step, and the least and the largest n."""
+PATIENCE: Final = 10
+"""The share of the rounds after which a run that has got worse is given up is one in so many."""
+WORSE: Final = 1.05
+"""A run has got worse when its test loss is above this many times that of its start: less may be noise."""
+RULE: Final = (
+    "One rule chooses η for every method and problem, on seeds that the table does not have: η = 1, 10^-0.5, 0.1, ... "
+    "down until two values below the best are worse (up while the best is the first), then a quarter of a decade on "
+    "both sides of it. The best reaches the target in the fewest rounds, summed over the seeds, and where none does "
+    "has the lowest loss at the end. A run is given up when after a tenth of its rounds the test loss is more than 5 % "
+    "above that of the start, and ended where it can no longer be the best."
+)
+FOLLOWS: Final = {
+    "records": "yes: its directions and steps are functions of the seed and the records",
+    "models": "no need: scalars go up, and the model comes down every round",
+    "vectors": "no: what a client sends is made of gradients or directions that only it has",
+    "nobody": "no: one agent, whom nobody follows",
+}
+"""What a client has the global model from, and with that whether the method is replayable and why."""
+_KEPT: Final = 80
+"""Evaluations of a run that are kept at most, with the last: enough for a curve."""
+
+
+class Score(NamedTuple):
+    """How well a learning rate did on the tuning seeds; the smaller the better.
+
+    Attributes:
+        rounds: Rounds to the target, summed over the seeds; infinite if one did not get there.
+        hopeless: Whether a run diverged or was given up.
+        loss: The last test loss.
+    """
+
+    rounds: float
+    hopeless: bool
+    loss: float
+
+
+def searched(score: Callable[[int, float], Score]) -> dict[int, Score]:
+    """The scores of the learning rates 10^(n/4) that ``RULE`` looks at, by n, in their order.
+
+    Args:
+        score: Of n and of the rounds from which on it can no longer be the best.
+    """
+    found: dict[int, Score] = {}
+
+    def look(n: int) -> int:
+        """Score n, and return the best so far."""
+        found[n] = score(n, min((each.rounds for each in found.values()), default=math.inf))
+        return min(found, key=lambda at: found[at])
+
+    for n in range(TOP, FLOOR - 1, -STEP):
+        best = look(n)
+        if not found[best].hopeless and n <= best - 2 * STEP:
+            break
+    for n in range(TOP + STEP, HIGHEST + 1, STEP):
+        if best != n - STEP:
+            break
+        best = look(n)
+    for n in (best - STEP // 2, best + STEP // 2):
+        look(n)
+    return found
+
+
+def absent(size: BoardScale) -> dict[str, str]:
+    """{problem: what has to be done before its races can be run here} of those that cannot be."""
+    tasks = {name: own for name in size.races if "task" in (own := BOARD_PROBLEMS[name])}
+    todo = {name: missing([own["task"]], [own["model"]], PRETRAINED["default"]) for name, own in tasks.items()}
+    return {name: what for name, what in todo.items() if what}
+
+
+class _Over(Exception):  # noqa: N818 (nothing is wrong)
+    """The race is over, for the reason that is its argument."""
+
+
+@dataclass(frozen=True)
+class BoardWork:
+    """A method on a problem.
+
+    Attributes:
+        size: The sizes of the board.
+        problem: A key of ``size.races``.
+        line: A key of ``LINES``.
+    """
+
+    size: BoardScale
+    problem: str
+    line: str
+
+    @property
+    def title(self) -> str:
+        """See ``Work``."""
+        return f"board, {self.problem}: {self.line}"
+
+    @property
+    def race(self) -> Race:
+        """What has to be reached."""
+        return self.size.races[self.problem]
+
+    @property
+    def stretch(self) -> int:
+        """How many rounds this line has for one of the others: a method that has one direction a step keeps to it."""
+        own = METHODS[LINES[self.line]["method"]].options().get("perturbations")
+        return int(BOARD_COMMON["perturbations"]) if own is not None and own.default == 1 else 1
+
+    @property
+    def needs(self) -> tuple[Pretraining, ...]:
+        """See ``Dependent``: the language model that the runs begin with."""
+        model = BOARD_PROBLEMS[self.problem]["model"] if self.config.task else ""
+        return (Pretraining(PRETRAINED["default"][model]),) if model in PRETRAINED["default"] else ()
+
+    @cached_property
+    def config(self) -> TrainConfig:
+        """The runs, whatever their η and seed."""
+        own = dict(LINES[self.line])
+        kind = METHODS[own.pop("method")]
+        alone = {"clients": 1, "sampled": 1} if own.pop("alone", kind.alone) else {}
+        known = {name: value for name, value in BOARD_COMMON.items() if name in kind.options()}
+        if self.stretch > 1:
+            del known["perturbations"]
+        fast = {"rebuild": "copy"} if "rebuild" in kind.options() else {}
+        given = {"rounds": self.stretch * self.race.rounds, "eval_every": self.stretch * self.race.every}
+        given |= BOARD_PROBLEMS[self.problem]
+        return TrainConfig(kind.of({**known, **fast, **own}), **{**given, **alone})
+
+    def key(self) -> str:
+        """See ``Work``: the sizes of this race, the runs, the data and the code."""
+        size = {**asdict(self.size), "races": asdict(self.race)}
+        data = task_facts(self.config.task).digest if self.config.task else dataset_of(self.config).digest
+        what = (size, self.config.to_dict(), data, [need.key() for need in self.needs])
+        return fingerprint(__file__, *what, layers=[theory])
+
+    def cost(self) -> float:
+        """See ``Work``: about six runs of all rounds, of two passes a direction."""
+        config = self.config
+        passes = 2 * config.method.plain().get("perturbations", 1) * (50 if config.task else 1)
+        return float(6 * config.rounds * config.sampled * config.batch_size * passes)
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``: every run leaves a table, and one under way a checkpoint, to go on with."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config, dataset = self._placed(folder)
+        write_provenance(folder, dataset)
+        start = _loss_at_start(config, dataset)
+        done = itertools.count(1)
+
+        def shown(at: Progress) -> None:
+            n = next(done)
+            report(replace(at, round=n, rounds=max(n + 1, 6 * config.rounds)))
+
+        def raced(n: int, seed: int, limit: float, start: float) -> pd.DataFrame:
+            own = config.but(lr=_eta(n), seed=seed)
+            return self._raced(own, folder / f"{n}-{seed}.csv", dataset, start, limit, shown)
+
+        def score(n: int, least: float) -> Score:
+            total = 0.0
+            for seed in self.size.tuning_seeds:
+                last = _last(raced(n, seed, least - total, start))
+                if last["ended"] != "reached":
+                    return Score(math.inf, last["ended"] in ("diverged", "given up"), last["test_loss"])
+                total += last["round"]
+            return Score(total, False, last["test_loss"])
+
+        scores = searched(score)
+        best = min(scores, key=lambda n: scores[n])
+        for seed in self.size.seeds:
+            raced(best, seed, math.inf, math.inf)  # to its end, whatever becomes of it
+        found = {"n": best, "candidates": sorted(scores), **costs(config, dataset, self.size.missed)}
+        write_atomically(folder / "costs.json", json.dumps(found))
+        report(Progress(1, 1, math.nan, math.nan, 0.0))
+        return f"η = {_eta(best):.4g} of {len(scores)}"
+
+    def _placed(self, folder: Path) -> tuple[TrainConfig, Dataset]:
+        """The runs with the folder of the model that they begin with, and their data."""
+        if self.config.task:
+            model, *_ = *self.needs, None
+            job = TaskJob(self.config, {}, self.title, model).placed(folder)
+            return job.config, job.dataset()
+        dataset = dataset_of(self.config)
+        return fitted(self.config, dataset), dataset
+
+    def _raced(
+        self,
+        config: TrainConfig,
+        path: Path,
+        dataset: Dataset,
+        start: float,
+        limit: float,
+        report: Callable[[Progress], None],
+    ) -> pd.DataFrame:
+        """The evaluations of a run until it is over, with ``ended`` saying why; those in the file, if it is there."""
+        if path.exists():
+            return pd.read_csv(path)
+        race, ended, every = self.race, "out of rounds", config.eval_every
+        trial = max(every, -(-config.rounds // PATIENCE) // every * every)
+
+        def watch(at: Progress) -> None:
+            if at.round % every == 0 or at.round == config.rounds:
+                if race.reached(at.test_accuracy, at.test_loss):
+                    raise _Over("reached")
+                if at.round >= limit:
+                    raise _Over("cut")
+                if at.round == trial and not at.test_loss <= WORSE * start:
+                    raise _Over("given up")
+            report(at)  # last: who interrupts here goes on with a round that is judged
+
+        run, under_way = Run(config, dataset=dataset), path.with_suffix("")
+        try:
+            run.train(out=under_way, on_round=watch)
+        except _Over as over:
+            ended = str(over)
+        except (DivergedError, OffGridError):
+            ended = "diverged"
+        rows = run.metrics
+        rows = rows if len(rows) else pd.DataFrame([{"round": 0, "test_loss": math.inf}], columns=rows.columns)
+        rows = rows.assign(ended=ended)
+        write_atomically(path, rows.to_csv(index=False))
+        shutil.rmtree(under_way, ignore_errors=True)  # of a run that diverged at once there is none
+        return rows
+
+    def among(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """See ``Recordable``: those of its problem and line."""
+        return alike(rows, {"problem": self.problem, "line": self.line})
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
+        """See ``Work``: ``what`` is evaluation (of the table's runs, thinned) or candidate (the last of a tuning run).
+
+        Every row has the line's costs, which are alike in all.
+        """
+        found = json.loads((folder / "costs.json").read_text(encoding="utf-8"))
+        n, candidates = found.pop("n"), found.pop("candidates")
+        frames = []
+        for seed in self.size.seeds:
+            rows = pd.read_csv(folder / f"{n}-{seed}.csv")
+            frames.append(_thinned(rows).assign(what="evaluation", seed=seed, eta=_eta(n)))
+        for at, seed in itertools.product(candidates, self.size.tuning_seeds):
+            if (folder / f"{at}-{seed}.csv").exists():
+                rows = pd.read_csv(folder / f"{at}-{seed}.csv").tail(1)
+                frames.append(rows.assign(what="candidate", seed=seed, eta=_eta(at)))
+        config = self.config
+        told: dict[str, Any] = {
+            "problem": self.problem,
+            "line": self.line,
+            "method": config.method.name,
+            "M": config.clients,
+        }
+        told |= {"m": config.sampled, "B": config.batch_size, "candidates": len(candidates)}
+        return pd.concat(frames, ignore_index=True).assign(**told, **found), read_provenance(folder)
+
+
+def _eta(n: int) -> float:
+    """10^(n/4), to four digits."""
+    return float(f"{10 ** (n / 4):.4g}")
+
+
+def _last(rows: pd.DataFrame) -> dict[str, Any]:
+    """How a run ended, with a loss that is a number or infinite."""
+    last = {str(name): value for name, value in rows.iloc[-1].items()}
+    return last | {"test_loss": last["test_loss"] if last["test_loss"] == last["test_loss"] else math.inf}
+
+
+def _loss_at_start(config: TrainConfig, dataset: Dataset) -> float:
+    """The test loss at x_0, which is the same for every method, up to the seed's own initial weights."""
+    module, loss = Run(config, dataset=dataset).model, BatchLoss.of(loss_of(config))
+    return evaluate(module, loss, dataset, *held_out(config, dataset), config.batch_size)["test_loss"]
+
+
+def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
+    """At most about ``_KEPT`` rows, denser at the beginning, with the last."""
+    places = np.unique(np.geomspace(1, len(rows), _KEPT).round().astype(int)) - 1
+    return rows.iloc[places]
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+class _Meter:
+    """f(x) = ½ Σ_{j<1000} x_j², without data: it counts how often a client asks for it, and for its gradient."""
+
+    def __init__(self) -> None:
+        self.forward = self.backward = 0
+
+    def __call__(self, x: Tensor, step: int) -> float:  # noqa: ARG002 (of an objective)
+        """See ``Objective``."""
+        self.forward += 1
+        return float(0.5 * x[:1000].double().square().sum())
+
+    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
+        """See ``Differentiable``."""
+        self.backward += 1
+        gradient = torch.zeros_like(x)
+        gradient[:1000] = x[:1000]
+        return self(x, step), gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Caught(Method):
+    """A method that gives back what a run would build its federation from."""
+
+    def federation(self, setting: Setting) -> Federation:
+        """The setting, in the place of a federation."""
+        return cast(Federation, setting)
+
+
+def costs(config: TrainConfig, dataset: Dataset, missed: int) -> dict[str, Any]:
+    """What a client of a method computes, keeps, sends and gets, by its own server and clients on a loss without data.
+
+    Client 0 of two takes part in every round but the last, client 1 in the last alone, so that it has missed ``missed``
+    rounds and is brought up to date.
+
+    Args:
+        config: A run of the method.
+        dataset: The run's data, of which the model's size follows.
+        missed: Rounds.
+
+    Returns:
+        d; forward and backward, passes of a client's round; kept_bytes between rounds; round_up and round_down, bytes
+        of a client's round; up_bits and down_bits that one direction more adds to them, NaN for methods without
+        directions; back_bytes and back_seconds, what client 1 gets and takes to have the global model; follows, what
+        it has it from (``FOLLOWS``), and exact, whether bit for bit; pace, see ``_pace``.
+    """
+    caught, _, _ = build_federation(fitted(config.but(_Caught()), dataset), dataset)
+    real = cast(Setting, caught)
+    setting = replace(real, sampled=1, engine=Serial())
+    method = config.method.but({"lr": 1e-6})
+    plain = method.plain()
+    method = method.but({"rebuild": "replay"}) if "rebuild" in plain else method
+    found = _round_costs(method, setting) | _return_costs(method, setting, missed)
+    found["pace"] = _pace(method, real, int(found["forward"]))
+    few, many = 16, 80
+    if "perturbations" in plain and not method.alone:
+        pair = [_round_costs(method.but({"perturbations": P}), setting) for P in (few, many)]
+        bits = {way: 8 * (pair[1][f"round_{way}"] - pair[0][f"round_{way}"]) / (many - few) for way in ("up", "down")}
+    else:
+        bits = dict.fromkeys(("up", "down"), math.nan)
+    return {"d": setting.x.numel(), **found, **{f"{way}_bits": value for way, value in bits.items()}}
+
+
+def _federation(method: Method, setting: Setting) -> tuple[Federation, list[_Meter], Callable[[int], None]]:
+    """A federation of two clients (or the one agent) on meters, those, and what says who takes part."""
+    meters = [_Meter() for _ in range(1 if method.alone else 2)]
+    federation = method.federation(replace(setting, objectives=meters))
+    drawing: Any = getattr(federation, "server", federation)
+
+    def takes_part(i: int) -> None:
+        drawing.sample = lambda: (i,)
+
+    return federation, meters, takes_part
+
+
+def _round_costs(method: Method, setting: Setting) -> dict[str, float]:
+    federation, (meter, *_), takes_part = _federation(method, setting)
+    takes_part(0)
+    federation.advance()
+    federation.advance()
+    ledger = federation.ledger
+    before = meter.forward, meter.backward, ledger.up[0].bytes, ledger.down[0].bytes
+    federation.advance()
+    after = meter.forward, meter.backward, ledger.up[0].bytes, ledger.down[0].bytes
+    names = ("forward", "backward", "round_up", "round_down")
+    return {name: late - early for name, early, late in zip(names, before, after, strict=True)}
+
+
+def _return_costs(method: Method, setting: Setting, missed: int) -> dict[str, Any]:
+    federation, _, takes_part = _federation(method, setting)
+    takes_part(0)
+    for _ in range(missed):
+        federation.advance()
+    clients: Sequence[object] = getattr(federation, "clients", [federation])
+    kept = {"kept_bytes": _held_bytes(clients[0])}
+    if not isinstance(federation, DeComFLFederation):
+        back = 0 if method.alone else model_bytes(setting.x.numel())
+        follows = "nobody" if method.alone else "vectors"
+        return {**kept, "back_bytes": back, "back_seconds": 0.0, "follows": follows, "exact": True}
+    delivery, client = federation.delivery, federation.clients[1]
+    reports = [federation.ledger.held(client.report())] if delivery.wants_reports else []
+    ((_, messages),) = delivery.open((1,), reports)
+    started = time.perf_counter()
+    plan = receive(client, messages)
+    client.replica.catch_up(plan.records)
+    there = client.replica.x.numel() == setting.x.numel()  # a replica may make its x when it is first asked for
+    seconds = time.perf_counter() - started
+    return {
+        **kept,
+        "back_bytes": sum(map(len, messages)),
+        "back_seconds": seconds,
+        "follows": "models" if isinstance(delivery, ModelsDown) else "records",
+        "exact": there and client.replica.digest() == federation.observer.digest(),
+    }
+
+
+def _pace(method: Method, setting: Setting, passes: int) -> float:
+    """The speed of a client's perturbed forward passes over that of plain ones, by torch or by the run's own engine.
+
+    The plain passes are those of the faster of the two, the engine's at x + 0·z. The fastest of a few rounds of each in
+    turn, on the first client's first batch; NaN where clients send no scalars, or measure gradients.
+    """
+    federation = method.federation(setting)
+    if not isinstance(federation, DeComFLFederation) or method.gradients:
+        return math.nan
+    delivery, client, objective = (
+        federation.delivery,
+        federation.clients[0],
+        cast(ModuleObjective, setting.objectives[0]),
+    )
+    reports = [federation.ledger.held(client.report())] if delivery.wants_reports else []
+    ((_, messages),) = delivery.open((0,), reports)
+    plan = receive(client, messages)
+    if client.replica.forgotten:
+        client.replica.restore(federation.observer.snapshot())
+
+    def perturbed() -> None:
+        client.steps_taken = 0
+        client.local_update(plan)
+
+    def at_x() -> None:
+        line = Line(client.replica, plan.seeds[0], plan.distribution)
+        setting.engine.losses(line, [(p, 0.0) for p in range(passes)], [(objective, 0)])
+
+    def by_torch() -> None:
+        objective.layout.bind(objective.module, setting.x)
+        inputs, targets = objective.batch(0)
+        for _ in range(passes):
+            mean_losses(objective.module, [objective.measure], inputs, targets, len(targets))
+
+    times: dict[Callable[[], None], float] = {}
+    for work in (perturbed, at_x, by_torch) * 6:
+        started = time.perf_counter()
+        work()
+        times[work] = min(times.get(work, math.inf), time.perf_counter() - started)
+    return min(times[at_x], times[by_torch]) / times[perturbed]
+
+
+def _held_bytes(holder: object) -> int:
+    """The bytes of all vectors that a client, or its replica, holds."""
+    total = 0
+    for name, value in vars(holder).items():
+        if name == "replica":
+            total += _held_bytes(value)
+        for vector in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(vector, Tensor | np.ndarray) and not getattr(vector, "is_meta", False):
+                total += _bytes(vector)
+    return total
+
+
+def _bytes(vector: Tensor | NDArray[Any]) -> int:
+    return int(vector.nbytes)

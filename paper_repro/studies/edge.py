@@ -1,0 +1,361 @@
+"""The edge of stability: which runs come apart, beside the largest step that their curvature allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
+from paper_repro.studies.figure_edge import edge
+from paper_repro.workflow.claims import Outcome, Verdict, judged, limits
+from paper_repro.workflow.measures import RISEN, comes_apart, finite, verdict_of
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.scales import EDGE_SCALES, EdgeScale, kind
+from theory.bounds import statement
+from theory.checks.stability import largest_step, load
+from theory.notation.setting import Setting
+from theory.problems.spectrum import Spectrum
+
+__all__ = ["claims", "jobs", "made_of", "make", "more_stable", "outcomes", "shares", "spectrum_of"]
+
+D: Final = 28_938
+LIMITS: Final = limits("edge")
+FALLEN: Final = 0.1
+"""An accuracy so far below its own best one has fallen."""
+TINY: Final = 1e-12
+"""The number that takes the place of ‖∇f‖² where its unbiased estimate is not above 0."""
+_POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
+
+
+def jobs(options: Options) -> list[EdgeWork]:
+    """A run a point and seed."""
+    size = EDGE_SCALES[options.scale]
+    return [EdgeWork(size, point, seed) for point in points(size) for seed in size.seeds]
+
+
+def spectrum_of(trace: float, ritz: str) -> Spectrum:
+    """The spectrum that a measurement stands for: the Ritz values, and what is left of tr(H) in small parts.
+
+    Ritz values of a Krylov space never add up to more than as many of the largest eigenvalues do, and S is convex in
+    the eigenvalues, so S of this spectrum is at most S of the whole one.
+
+    Args:
+        trace: tr(H).
+        ritz: The positive Ritz values of G, joined by spaces.
+    """
+    values = tuple(float(value) for value in ritz.split())
+    rest = max(0.0, trace - math.fsum(values))
+    return Spectrum((*values, rest / (D - len(values))), (*(1 for _ in values), D - len(values)))
+
+
+def _limits(row: Any) -> dict[str, float]:
+    """S at the row's own step, the largest stable step, the largest that corrected Theorem 2 admits, and T; by its x.
+
+        T = h tr(H)/(2P) · (1 + σ²/‖∇f‖²),    σ² the variance of the mean of the examples that a step draws
+
+    A step of plain SGD changes f by −h‖∇f‖² + ½h²E(Zv̄)ᵀH(Zv̄), which is above 0 where T > 1 if the trace is all there is
+    of H (F2 in ``docs/theory.md``).
+    """
+    h = row.factor * PAPER_STEP
+    spectrum = spectrum_of(row.trace, row.ritz)
+    plain = Setting(d=D, L=spectrum.L, kappa=spectrum.kappa, P=row.P)
+    return {
+        "load": load(spectrum, h, P=row.P, beta=row.beta),
+        "limit": largest_step(spectrum, P=row.P, beta=row.beta),
+        "admitted": statement("theorem-2-dimension-free").step_sizes(plain).largest,
+        "push": h * row.trace / (2 * row.P) * (1 + row.variance / (row.drawn * max(row.signal, TINY))),
+    }
+
+
+def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with load (S), limit, admitted and push (T), NaN where the curvature was not finite any more."""
+    missing = dict.fromkeys(("load", "limit", "admitted", "push"), math.nan)
+    known = rows["ritz"].map(bool) & (rows["trace"] > 0)
+    found = [_limits(row) if there else missing for row, there in zip(rows.itertuples(), known, strict=True)]
+    return pd.concat([rows.reset_index(drop=True), pd.DataFrame(found)], axis=1)
+
+
+def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a run: its point and seed, apart, fallen (by accuracy instead), and S on its way.
+
+    ``turn`` is the local step of the smallest test loss, ``at_turn`` and ``push_at_turn`` are S and T there; ``peak``
+    is the largest S of all, ``crossed`` whether it is 1 or more; ``limit`` and ``admitted`` are the smallest steps
+    allowed up to the turn; ``warned`` is whether S was above 1 while accuracy was not yet ``FALLEN`` below its best.
+    """
+    found = []
+    for _, run in rows.groupby([*_POINT, "seed"], sort=False):
+        own = run.sort_values("round").reset_index(drop=True)
+        turn = int(np.nanargmin(own["test_loss"].to_numpy()))
+        best = own["test_accuracy"].cummax()
+        above = own["load"] >= 1.0
+        found.append(
+            {
+                **own[[*_POINT, "seed"]].iloc[0],
+                "apart": comes_apart(own),
+                "fallen": bool(own["diverged"].any() or best.iloc[-1] - own["test_accuracy"].iloc[-1] > FALLEN),
+                "turn": int(own["round"][turn] * own["K"][turn]),
+                "best_accuracy": float(best.iloc[-1]),
+                "last_accuracy": float(own["test_accuracy"].iloc[-1]),
+                "at_turn": float(own["load"][turn]),
+                "push_at_turn": float(own["push"][turn]),
+                "peak": float(own["load"].max()),
+                "limit": float(own["limit"][: turn + 1].min()),
+                "admitted": float(own["admitted"][: turn + 1].min()),
+                "crossed": bool(above.any()),
+                "warned": bool((above & (best - own["test_accuracy"] <= FALLEN)).any()),
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def shares(found: pd.DataFrame) -> pd.DataFrame:
+    """One row a point: runs, those that came apart, their share with Wilson's 95 % interval, and the same by accuracy.
+
+    Source: Wilson 1927.
+    """
+    table = []
+    for _, own in found.groupby(_POINT, sort=False):
+        apart, runs = int(own["apart"].sum()), len(own)
+        interval = stats.binomtest(apart, runs).proportion_ci(0.95, method="wilson")
+        table.append(
+            {
+                **own[_POINT].iloc[0],
+                "h": float(own["factor"].iloc[0]) * PAPER_STEP,
+                "runs": runs,
+                "apart": apart,
+                "share": apart / runs,
+                "low": max(0.0, interval.low),
+                "high": min(1.0, interval.high),
+                "fallen": int(own["fallen"].sum()),
+                "best accuracy": float(own["best_accuracy"].mean()),
+                "S at the turn": float(own["at_turn"].median()),
+                "T at the turn": float(own["push_at_turn"].median()),
+                "largest stable step": float(own["limit"].median()),
+                "Theorem 2 admits": float(own["admitted"].median()),
+            }
+        )
+    return pd.DataFrame(table)
+
+
+def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
+    """Whether runs came apart, one beside the other on the same seeds and in all else alike: columns one, other."""
+    columns = [name for name in [*_POINT, "seed"] if name not in one]
+
+    def of(which: Mapping[str, Any]) -> pd.Series[bool]:
+        kept = found[np.logical_and.reduce([found[name] == value for name, value in which.items()])]
+        return kept.set_index(columns)["apart"]
+
+    return pd.concat({"one": of(one), "other": of(other)}, axis=1, join="inner").astype(bool)
+
+
+def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
+    """Whether the first of each pair is more stable than the second: fixed before the recorded runs.
+
+    It holds if the pairs of which only the second came apart outnumber those of which only the first did (exact
+    one-sided McNemar test, p ≤ 0.05). Else it does not hold if the first rescues fewer than half of the runs that
+    came apart by the second (exact binomial test, p ≤ 0.05). Else too few runs came apart to say.
+
+    Args:
+        pairs: Columns one and other: whether each came apart.
+    """
+    rescued = int((pairs["other"] & ~pairs["one"]).sum())
+    lost = int((pairs["one"] & ~pairs["other"]).sum())
+    both = int((pairs["one"] & pairs["other"]).sum())
+    better = float(stats.binom.sf(rescued - 1, rescued + lost, 0.5))
+    fewer = float(stats.binom.cdf(rescued, rescued + both, 0.5))
+    verdict = verdict_of(better <= LIMITS.significant, tested=min(better, fewer) <= LIMITS.significant)
+    measured = {"pairs": len(pairs), "both came apart": both, "only the second": rescued, "only the first": lost}
+    return verdict, {**measured, "p, more stable": better, "p, fewer than half rescued": fewer}
+
+
+def scale_words(scale: str, rows: pd.DataFrame) -> str:
+    """The scale in a line, for captions and claims."""
+    size = EDGE_SCALES[scale]
+    seeds = sorted(set(rows["seed"]))
+    batches = ", ".join(map(str, sorted(set(rows["batch"]), reverse=True)))
+    return (
+        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={batches} as said, "
+        f"{size.steps} local steps; seeds {seeds[0]}..{seeds[-1]}"
+    )
+
+
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """The runs made here; and, above them, those recorded at the paper's sizes where there are any."""
+    made = made_of(rows, provenance, options.scale)
+    if options.longer is None:
+        return made
+    full = made_of(options.longer.rows, options.longer.provenance, options.longer.scale).of(options.longer)
+    section = replace(
+        full.section,
+        more_figures={f"Made here, scale {options.scale}": made.figures["edge"]},
+        facts={**full.section.facts, **{f"{name}, made here": text for name, text in made.section.facts.items()}},
+    )
+    figures = {f"{stem}-{options.longer.scale}": figure for stem, figure in full.figures.items()}
+    tables = {f"{stem}-{options.longer.scale}": table for stem, table in full.tables.items()}
+    return Made(
+        section=section, claims=made.claims, figures={**figures, **made.figures}, tables={**tables, **made.tables}
+    )
+
+
+def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: str) -> Made:
+    """Figure, table and verdicts of the runs of one scale."""
+    size, words = EDGE_SCALES[scale], scale_words(scale, rows)
+    rows = with_limits(rows)
+    found = outcomes(rows)
+    table = shares(found)
+    factors = found[found["estimator"] == PROJECTION].groupby("batch")["factor"].nunique()
+    base = Point(PROJECTION, int(factors[factors == factors.max()].index.max()))  # so far, where runs are missing
+    usual = found[_on_line(found, "factor", base) & (found["factor"] == 1.0)].dropna(subset=["limit"])
+    bands = {"Theorem 2 admits, by the curvature met": "admitted", "stable in mean square, by the same": "limit"}
+    limits = {name: (usual[at].min(), usual[at].max()) for name, at in bands.items() if len(usual)}
+    line = rows[_on_line(rows, "factor", base)]
+    along = line.assign(
+        run=[f"{row.factor:g} {row.seed}" for row in line.itertuples()], step=line["round"] * line["K"]
+    ).merge(found[[*_POINT, "seed", "apart"]], on=[*_POINT, "seed"])
+    figure = edge(
+        _by_step(table, size),
+        pd.concat(_lines(table, base)),
+        along,
+        limits=limits,
+        title="The edge of stability: Figure 2's setting, and around it",
+        caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run comes apart if its losses stop "
+        f"being finite or its last test loss is above {RISEN:g} times its smallest. Where not varied: η/(1 − β) = "
+        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, B = {base.batch}. Bars: Wilson's 95 % intervals. Bands: ranges "
+        "over the seeds of the smallest step allowed between the start and the smallest test loss of the runs at "
+        f"{PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} training images. "
+        f"Below: the runs by projection with B = {base.batch} of the first panel; T = h·tr(H)/(2P)·(1 + σ²/‖∇f‖²) "
+        "is noise over descent of a step, S ≥ 1 unstable in mean square. T is at the top where the estimate of ‖∇f‖² "
+        "is not above 0; a net that is lost may have hardly any curvature left.",
+    )
+    section = Section(
+        id="edge",
+        figure=figure,
+        notes=_notes(found, size),
+        table=table,
+        facts={"scale": words, "data": str(provenance[0]["data"]), "runs": str(len(found))},
+    )
+    return Made(
+        section=section,
+        claims=claims(found, words),
+        figures={"edge": figure},
+        tables={"edge": table, "edge-runs": found, "edge-measurements": rows},
+    )
+
+
+def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
+    """Whether each row differs from the base in nothing but the knob."""
+    others = [name for name in _POINT if name != knob]
+    same: pd.Series[bool] = np.logical_and.reduce([found[name] == getattr(base, name) for name in others])
+    return same
+
+
+def _by_step(table: pd.DataFrame, size: EdgeScale) -> pd.DataFrame:
+    """The points that differ in η/(1 − β), estimator and B alone, a series each of the two; but for the line in B."""
+    usual = Point(PROJECTION, 1)
+    own = table[(table["P"] == usual.P) & (table["K"] == usual.K) & (table["beta"] == usual.beta)]
+    own = own[own["batch"].isin([size.batch_size, size.small_batch])]
+    return own.assign(series=[f"{row.estimator}, B = {row.batch}" for row in own.itertuples()])
+
+
+def _lines(table: pd.DataFrame, base: Point) -> Iterator[pd.DataFrame]:
+    """The lines in B, P, K and β that have more than one point."""
+    yield pd.DataFrame(columns=["knob", "at", "share", "low", "high"])
+    for knob, symbol in (("batch", "B"), ("P", "P"), ("K", "K"), ("beta", "β")):
+        own = table[_on_line(table, knob, base)]
+        if len(own) > 1:
+            yield own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]]
+
+
+def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
+    """What the section says about how to read it."""
+    batches = _paired(
+        found,
+        {"estimator": PROJECTION, "batch": size.small_batch},
+        {"estimator": PROJECTION, "batch": size.batch_size},
+    )
+    changed = int((batches["one"] != batches["other"]).sum())
+    told = notes("edge", fallen=FALLEN)
+    if len(batches):
+        told.append(
+            f"Does B matter? On {len(batches)} equal seeds and steps, B = {size.small_batch} came apart "
+            f"{int(batches['one'].sum())} times and B = {size.batch_size} {int(batches['other'].sum())} times; "
+            f"{changed} pairs differ."
+        )
+    return told
+
+
+def claims(found: pd.DataFrame, words: str) -> list[Outcome]:
+    """What the paper says of stability, and what the corrected theory says."""
+    return judged("edge", words, [judge(found) for judge in (_stable, _covered, _directions, _turns, _limit)])
+
+
+def _stable(found: pd.DataFrame) -> Outcome:
+    batch = found[found["estimator"] == DIFFERENCES]["batch"].max()
+    pairs = _paired(found, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
+    verdict, measured = more_stable(pairs)
+    named = {name.replace("second", "projection").replace("first", "differences"): v for name, v in measured.items()}
+    return Outcome("edge.more-stable", verdict, {**named, "B": None if math.isnan(batch) else int(batch)})
+
+
+def _covered(found: pd.DataFrame) -> Outcome:
+    """Does corrected Theorem 2 admit Figure 2's step by the curvature met up to the turn?"""
+    own = found[_on_line(found, "batch", Point(PROJECTION, 0)) & (found["batch"] == found["batch"].max())]
+    admitted = own["admitted"]
+    verdict = verdict_of(bool((admitted >= PAPER_STEP).all()), tested=len(admitted.dropna()) > 0)
+    measured = {
+        "Figure 2's η/(1 − β)": PAPER_STEP,
+        "admitted, least over seeds": finite(admitted.min()),
+        "admitted, largest over seeds": finite(admitted.max()),
+        "stable in mean square, least over seeds": finite(own["limit"].min()),
+        "runs": len(own),
+        "came apart": int(own["apart"].sum()),
+    }
+    return Outcome("edge.covered", verdict, measured)
+
+
+def _directions(found: pd.DataFrame) -> Outcome:
+    """Do fewer runs come apart with the most directions than with the fewest? Fisher's exact test, one-sided."""
+    own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].max())))]
+    few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
+    counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
+    better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
+    told = own["P"].nunique() > 1 and min(better, worse) <= LIMITS.significant
+    measured = {
+        **{f"came apart, P = {P}": int(each["apart"].sum()) for P, each in own.groupby("P")},
+        "runs a P": int(own.groupby("P").size().min()) if len(own) else 0,
+        "p": better if own["P"].nunique() > 1 else None,
+    }
+    return Outcome("edge.directions", verdict_of(better <= LIMITS.significant, tested=told), measured)
+
+
+def _turns(found: pd.DataFrame) -> Outcome:
+    at = found[found["apart"]]["push_at_turn"].dropna()
+    right = float(at.between(1 / LIMITS.factor, LIMITS.factor).mean()) if len(at) else math.nan
+    verdict = verdict_of(right >= LIMITS.most, tested=len(at) >= LIMITS.least_runs)
+    quantiles = {"tenth": 0.1, "median": 0.5, "ninth": 0.9}
+    told = {f"T, {name}": finite(float(at.quantile(q))) for name, q in quantiles.items()}
+    return Outcome("edge.turn", verdict, {"came apart": len(at), "within": finite(right), **told})
+
+
+def _limit(found: pd.DataFrame) -> Outcome:
+    apart, stayed = found[found["apart"]], found[~found["apart"]]
+    right = (found["crossed"] == found["apart"]).mean()
+    verdict = verdict_of(right >= LIMITS.agreement, tested=min(len(apart), len(stayed)) >= LIMITS.least_runs)
+    measured = {
+        "runs told right": float(right),
+        "came apart": len(apart),
+        "of those, S ≥ 1 somewhere": int(apart["crossed"].sum()),
+        "of those, S ≥ 1 before accuracy fell": int(apart["warned"].sum()),
+        "S where their loss turns, median": finite(apart["at_turn"].median()),
+        "S where their loss turns, least": finite(apart["at_turn"].min()),
+        "stayed together": len(stayed),
+        "largest S of those": finite(stayed["peak"].max()),
+    }
+    return Outcome("edge.limit", verdict, measured)

@@ -1,0 +1,220 @@
+"""Runs at the edge of stability: trained round by round, with the curvature's trace and top measured on the way."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import hessian
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab.files import write_atomically
+from decomfl_lab.objectives.objective import mean_losses
+from decomfl_lab.runs.building import build_federation, dataset_of
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.evaluation import fixed_choice
+from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.told import Progress
+from hessian.kappa.effective_rank import effective_rank
+from hessian.operators.curvature import GaussNewtonOperator
+from hessian.operators.exact import gauss_newton_trace
+from hessian.operators.mean_loss import MeanLoss
+from paper_repro.workflow.runs import DIVERGED, Job, alike, fingerprint
+from paper_repro.workflow.scales import READINGS, EdgeScale
+
+__all__ = ["DIFFERENCES", "PAPER_STEP", "PROJECTION", "EdgeWork", "Point", "points"]
+
+PAPER_STEP: Final = 0.01
+"""η/(1 − β) of Figure 2 as plotted: η = 0.001, β = 0.9."""
+PROJECTION, DIFFERENCES = "projection", "finite differences"
+_METHODS: Final = {PROJECTION: "decomfl-projection", DIFFERENCES: "decomfl"}
+_TEST_IMAGES, _HESSIAN_IMAGES = 5, 7  # purposes of ``fixed_choice``; 5 is what ``train`` evaluates on
+_SEED: Final = 0
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """A setting of the sweep.
+
+    Attributes:
+        estimator: ``PROJECTION`` or ``DIFFERENCES``.
+        batch: B.
+        factor: η/(1 − β) in multiples of ``PAPER_STEP``.
+        P: Directions a step.
+        K: Local steps a round.
+        beta: Momentum β, as torch has it.
+    """
+
+    estimator: str
+    batch: int
+    factor: float = 1.0
+    P: int = 20
+    K: int = 1
+    beta: float = 0.9
+
+    @property
+    def h(self) -> float:
+        """η/(1 − β)."""
+        return self.factor * PAPER_STEP
+
+
+def points(size: EdgeScale) -> list[Point]:
+    """The lines through Figure 2's setting: in η/(1 − β), B, P, K and β; and in η/(1 − β) with a smaller batch."""
+    base = Point(PROJECTION, size.batch_size)
+    small = replace(base, batch=size.small_batch)
+    found = [
+        *(replace(base, factor=factor) for factor in size.factors),
+        *(replace(base, batch=B) for B in size.Bs),
+        *(replace(base, P=P) for P in size.Ps),
+        *(replace(base, K=K) for K in size.Ks),
+        *(replace(base, beta=beta) for beta in size.betas),
+        *(replace(small, factor=factor) for factor in size.small_factors),
+        *(replace(small, factor=factor, estimator=DIFFERENCES) for factor in size.differences),
+    ]
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class EdgeWork:
+    """A run at one point with one seed; it has a result however it ends.
+
+    Attributes:
+        size: The size of the sweep.
+        point: The point in it.
+        seed: The seed of the run.
+    """
+
+    size: EdgeScale
+    point: Point
+    seed: int
+
+    @property
+    def title(self) -> str:
+        """See ``Work``."""
+        at = self.point
+        return (
+            f"edge of stability: {at.estimator}, B={at.batch}, {at.factor:g} times Figure 2's step, P={at.P}, "
+            f"K={at.K}, β={at.beta:g}, seed {self.seed}"
+        )
+
+    @property
+    def config(self) -> TrainConfig:
+        """The run: Figure 2's settings as plotted, but for those of the point; ``steps`` local steps in all."""
+        size, at = self.size, self.point
+        config = size.config(
+            batch_size=at.batch, split="iid", local_steps=at.K, perturbations=at.P, rounds=size.steps // at.K,
+            rebuild="copy", eval_every=self.every, seed=self.seed,
+        )  # fmt: skip
+        config = config.but(**{**READINGS["as-plotted"].decomfl, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
+        return config.but(_METHODS[at.estimator])
+
+    @property
+    def every(self) -> int:
+        """Rounds between two measurements."""
+        return max(1, self.size.steps // self.point.K // self.size.measurements)
+
+    def key(self) -> str:
+        """See ``Work``: the run, what is measured, the data and the code."""
+        measured = (self.size.examples, self.size.products)
+        return fingerprint(__file__, self.config.to_dict(), measured, dataset_of(self.config).digest, layers=[hessian])
+
+    def cost(self) -> float:
+        """See ``Work``; a product is worth about twelve passes."""
+        products = self.size.measurements * self.size.products * self.size.examples
+        return Job(self.config, {}, self.title).cost() + 12 * products
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``: measured at x_0 and every so many rounds, up to the last round or to where losses are lost."""
+        folder.mkdir(parents=True, exist_ok=True)
+        dataset, config = dataset_of(self.config), self.config
+        federation, module, layout = build_federation(config, dataset)
+        landscape, *halves = _losses(copy.deepcopy(module), dataset, self.size.examples)
+        held_out = fixed_choice(
+            len(dataset.test_labels), config.test_examples or len(dataset.test_labels), _TEST_IMAGES
+        )
+        inputs, targets = dataset.test_images[held_out], dataset.test_labels[held_out]
+        rows: list[dict[str, Any]] = []
+        drawn = config.sampled * min(config.batch_size, len(dataset.train_labels) // config.clients)
+        ended, losses = f"{config.rounds} rounds", [math.nan]
+        for r in range(config.rounds + 1):
+            if r % self.every == 0 or r == config.rounds:
+                layout.bind(module, federation.x)
+                accuracy, loss = mean_losses(module, [_accuracy, cross_entropy], inputs, targets)
+                found = {"round": r, "test_accuracy": accuracy, "test_loss": loss, "train_loss": float(np.mean(losses))}
+                found |= _gradient(halves, federation.x) | _curvature(landscape, federation.x, self.size.products)
+                rows.append(found | {"norm": float(federation.x.norm()), "drawn": drawn})
+                losses = []
+            if r == config.rounds:
+                break
+            try:
+                losses.append(federation.advance())
+            except DivergedError as error:
+                ended = f"{DIVERGED}: {error}"
+                break
+            report(Progress(r + 1, config.rounds, losses[-1], accuracy, federation.ledger.scalars_per_client))
+        write_atomically(folder / "rows.csv", pd.DataFrame(rows).to_csv(index=False))
+        write_provenance(folder, dataset)
+        return ended
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+        """See ``Work``: a row a measurement, with the point, the seed and whether the run diverged.
+
+        norm is ‖x‖, drawn the examples that a step is made of, m·B or all that the clients have.
+        """
+        labels = {**asdict(self.point), "seed": self.seed, "diverged": ended.startswith(DIVERGED)}
+        return pd.read_csv(folder / "rows.csv").assign(**labels), read_provenance(folder)
+
+    def among(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """See ``Recordable``: those of its point and seed."""
+        return alike(rows, {**asdict(self.point), "seed": self.seed})
+
+
+def _losses(module: nn.Module, dataset: Dataset, examples: int) -> list[MeanLoss]:
+    """The mean losses of so many training images, and of two halves of five times as many others."""
+    chosen = fixed_choice(len(dataset.train_labels), 6 * examples, _HESSIAN_IMAGES)
+    half = (len(chosen) - examples) // 2
+    parts = [chosen[:examples], chosen[examples : examples + half], chosen[examples + half : examples + 2 * half]]
+    return [
+        MeanLoss(module, cross_entropy, [(dataset.train_images[part], dataset.train_labels[part])], chunk=125)
+        for part in parts
+    ]
+
+
+def _gradient(halves: Sequence[MeanLoss], x: Tensor) -> dict[str, float]:
+    """‖∇f‖² and the variance of an example's gradient, unbiased, from the gradients of two halves of n images each.
+
+    E⟨g_A, g_B⟩ = ‖∇f‖² and E‖g_A − g_B‖²/2 = variance/n. Nothing where the losses are not finite any more.
+    """
+    try:
+        one, other = (half.gradient(x).double() for half in halves)
+    except InputError:
+        return {}
+    n = sum(piece.examples for piece in halves[0].pieces)
+    return {"signal": float(one @ other), "variance": n * float(((one - other) ** 2).sum()) / 2}
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(1) == targets).float().mean()
+
+
+def _curvature(landscape: MeanLoss, x: Tensor, products: int) -> dict[str, Any]:
+    """tr(G) and the positive Ritz values of the Gauss-Newton matrix G at x; nothing where they are not finite any more.
+
+    The network is piecewise affine, so tr(G) = tr(H), up to rounding; and G ⪰ 0, as the theory has it of H.
+    """
+    try:
+        G = GaussNewtonOperator(landscape, x)
+        trace = gauss_newton_trace(G)
+        found = effective_rank(G, products=products, trace=trace, seed=_SEED)
+    except InputError:
+        return {}
+    return {"trace": trace, "ritz": " ".join(f"{value:.6g}" for value in reversed(found.ritz_values) if value > 0)}

@@ -1,0 +1,1 @@
+"""How parts are computed, recorded, drawn and judged."""

@@ -1,0 +1,100 @@
+"""Our curves against the authors': series by series, over their whole common length, by one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.measures import TOLERANCE, WITHIN, numbers, verdict_of
+
+__all__ = ["bands_table", "compared", "outcome"]
+
+
+def compared(ours: pd.DataFrame, authors: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """A row for every series and round that both have.
+
+    Args:
+        ours: Rows with ``by``, seed, round, test_accuracy and examples (of an evaluation).
+        authors: The same but for examples.
+        by: Columns that name a series.
+
+    Returns:
+        Columns ``by``, round, ours, theirs (means over seeds), low, high (the authors' seeds), seeds_of_ours,
+        seeds_of_theirs, margin, inside, narrowly (inside by the error on the test images alone), finished.
+    """
+    keys = [*by, "round"]
+    frames = [_over_seeds(ours, keys).add_suffix("_ours"), _over_seeds(authors, keys).add_suffix("_theirs")]
+    runs = ours.assign(finished=ours.get("finished", True)).groupby(keys).agg({"examples": "min", "finished": "all"})
+    both = pd.concat([*frames, runs], axis=1, join="inner").reset_index()
+    common = both.groupby("round").std_ours.transform("mean")
+    spread = both.std_theirs.fillna(both.std_ours).fillna(common).fillna(0.0)
+    error = np.sqrt(both.mean_theirs * (1 - both.mean_theirs) / both.examples)
+    margin = TOLERANCE * error + spread
+    beyond = np.maximum(both.min_theirs - both.mean_ours, both.mean_ours - both.max_theirs)
+    return pd.DataFrame(
+        {
+            **{key: both[key] for key in keys},
+            "ours": both.mean_ours,
+            "theirs": both.mean_theirs,
+            "low": both.min_theirs,
+            "high": both.max_theirs,
+            "seeds_of_ours": both.count_ours,
+            "seeds_of_theirs": both.count_theirs,
+            "margin": margin,
+            "inside": beyond <= margin,
+            "narrowly": beyond <= TOLERANCE * error,
+            "finished": both.finished,
+        }
+    )
+
+
+def _over_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Mean, min, max and standard deviation (NaN of one seed), where all seeds of the series are."""
+    groups = rows.dropna(subset="test_accuracy").groupby(list(keys)).test_accuracy
+    found = groups.agg(["mean", "min", "max", "std", "count"])
+    series = [key for key in keys if key != "round"]
+    return found[found["count"] == found.groupby(series)["count"].transform("max")]
+
+
+def bands_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """A row for each series: how much of it is inside, where it first is not, and how it ends."""
+    table = []
+    for name, own in found.groupby(list(by), sort=False):
+        rows = own.sort_values("round")
+        last, outside = rows.iloc[-1], rows[~rows.inside]
+        table.append(
+            {
+                "series": ", ".join(map(str, name)),
+                "seeds, ours": int(last.seeds_of_ours),
+                "seeds, authors'": int(last.seeds_of_theirs),
+                "evaluations": len(rows),
+                "last round": int(last["round"]),
+                "finished": bool(rows.finished.all()),
+                "share inside": float(rows.inside.mean()),
+                "share inside by the error on test images alone": float(rows.narrowly.mean()),
+                "first round outside": int(outside["round"].iloc[0]) if len(outside) else None,
+                "last accuracy, ours": float(last.ours),
+                "last accuracy, authors'": float(last.theirs),
+                "largest distance of means": float((rows.ours - rows.theirs).abs().max()),
+            }
+        )
+    return pd.DataFrame(table)
+
+
+def outcome(claim: str, table: pd.DataFrame, words: str, *, testable: bool, wanted: int = 1) -> Outcome:
+    """The claim that every finished series of DeComFL is inside, of which ``wanted`` must be there to say so.
+
+    ``testable`` where the runs have the sizes of the authors'.
+    """
+    ours = table[table.series.str.contains("DeComFL") & table.finished] if len(table) else table
+    outside = len(ours) > 0 and bool((ours["share inside"] < WITHIN).any())
+    verdict = verdict_of(not outside, tested=testable and (outside or len(ours) >= wanted))
+    measured: dict[str, float | None] = {}
+    for row in table.to_dict("records"):
+        to = f"{row['series']}, to round {row['last round']}"
+        for name in ("evaluations", "share inside", "last accuracy, ours", "last accuracy, authors'"):
+            measured[f"{to}: {name}"] = row[name]
+    return Outcome(claim, verdict, numbers(measured), words)

@@ -1,0 +1,169 @@
+"""Projection beside finite differences: which measured a curve, and how far the two lie apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from decomfl_lab.methods.decomfl import DeComFLProjection
+from decomfl_lab.methods.method import Method
+from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.measures import CHECKED, TOLERANCE, WITHIN, settled, unready, verdict_of, verdict_of_countings
+from paper_repro.workflow.part import Options
+from paper_repro.workflow.report import notes
+from paper_repro.workflow.runs import Job
+
+__all__ = ["NOTE", "WORDS", "Curves", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
+
+WORDS: Final = (
+    "Lines of DeComFL: projection ⟨∇f, z⟩, the limit μ → 0 of the finite difference; dots: finite differences, μ = 1e-4"
+)
+NOTE: Final = (
+    "A scalar of DeComFL is (f(x + μz) - f(x - μz))/2μ. As μ → 0 it is ⟨∇f(x), z⟩, which one backward pass gives for "
+    "all P directions at once; at μ = 1e-4 the two differ by O(μ²) and by float rounding of order 1e-7·f/μ. Everything "
+    "else, from seeds and batches to messages and replicas, is the same code. So the long curves are by projection, "
+    "the paper's own variant (appendix), and a stretch of each by finite differences shows what is lost by it."
+)
+
+
+def labels(method: Method) -> dict[str, Any]:
+    """Columns of a run that say what its scalars are, and whether it is there to check others."""
+    found = "gradients" if method.gradients else "differences"
+    return {"estimator": "projection" if isinstance(method, DeComFLProjection) else found, CHECKED: False}
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The runs of a figure of curves, as far as they have come.
+
+    Attributes:
+        rows: All of them, with their countings.
+        lines: The runs whose curves are lines.
+        dots: The runs by finite differences beside lines by projection.
+        longer: The lines that are recorded at full scale; None where none are.
+        missing: The sentence about runs that are not finished; "" where all are.
+        unbegun: The sentence about those of which there is no row; "" where there is none.
+    """
+
+    rows: pd.DataFrame
+    lines: pd.DataFrame
+    dots: pd.DataFrame
+    longer: pd.DataFrame | None
+    missing: str
+    unbegun: str
+
+    @classmethod
+    def of(
+        cls,
+        rows: pd.DataFrame,
+        options: Options,
+        by: Sequence[str],
+        counted: Callable[[pd.DataFrame, str], pd.DataFrame],
+        jobs: Sequence[Job],
+    ) -> Curves:
+        """The curves of the jobs' rows and of the recorded ones, ``by`` these columns, ``counted`` at their scales."""
+        rows = counted(rows, options.scale)
+        lines, dots = (settled(rows[rows[CHECKED] == check], by) for check in (False, True))
+        longer = None
+        if options.longer is not None:
+            kept = options.longer.rows
+            longer = settled(counted(kept[~kept[CHECKED].astype(bool)], options.longer.scale), by)
+        keys = [*by, "estimator", "seed"]
+        wanted = [tuple({**job.labels, "seed": f"seed {job.config.seed}"}[key] for key in keys) for job in jobs]
+        there = set(rows[keys].assign(seed=[f"seed {seed}" for seed in rows.seed]).itertuples(index=False, name=None))
+        absent = "; ".join(", ".join(map(str, name)) for name in wanted if name not in there)
+        unbegun = f"Not begun: {absent}." if absent else ""
+        return cls(rows, lines, dots, longer, unready(rows, keys[:-1]), unbegun)
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The lines, and what is drawn beside them, as a ``figures.comparison.Panel`` takes them."""
+        return {"frame": self.lines, "checks": self.dots, "longer": self.longer}
+
+    def notes(self, part: str) -> list[str]:
+        """The notes of a part, below what is missing and what finite differences are there for."""
+        return [*filter(None, [self.missing, self.unbegun]), NOTE, *notes(part)]
+
+
+def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Every evaluation that both estimators have at equal seed and round, with their ``gap`` in accuracy.
+
+    Args:
+        rows: The rows, with columns ``CHECKED``, seed, round, test_accuracy, examples (of an evaluation) and ``by``.
+        by: Columns that name a curve.
+    """
+    keys = [*by, "seed", "round"]
+    lines, dots = (rows.loc[rows[CHECKED] == check, [*keys, "test_accuracy", "examples"]] for check in (False, True))
+    both = dots.merge(lines.drop(columns="examples"), on=keys, suffixes=("", "_projection"))
+    p = (both.test_accuracy + both.test_accuracy_projection) / 2
+    error = np.sqrt(2 * p * (1 - p) / both.examples)
+    gap = (both.test_accuracy - both.test_accuracy_projection).abs()
+    return both.assign(gap=gap, within=gap <= TOLERANCE * error)
+
+
+def words(rows: pd.DataFrame, by: Sequence[str]) -> str:
+    """The words of a caption: how far the estimators lie apart, beside what else tells dots from lines, the seeds."""
+    found = gaps(rows, by)
+    if found.empty:
+        return ""
+    seeds = " (a line may be the mean of several)" if rows.seed.nunique() > 1 else ""
+    return f"At equal seeds{seeds} dots and lines differ by at most {100 * found.gap.max():.2f} points of accuracy."
+
+
+def gaps_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """A row for each curve: over how many evaluations and rounds, the largest gap and where, and how many are small."""
+    table = []
+    for name, own in found.groupby(list(by), sort=False):
+        largest = own.sort_values("gap").iloc[-1]
+        table.append(
+            {
+                "series": ", ".join(map(str, name)),
+                "rounds compared": int(own["round"].max()),
+                "evaluations": len(own),
+                "largest difference in accuracy": float(largest.gap),
+                "at round": int(largest["round"]),
+                "share within two standard errors": float(own.within.mean()),
+            }
+        )
+    return pd.DataFrame(table)
+
+
+def outcome(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:
+    """Whether both estimators give the same curves."""
+    found = gaps(rows, by)
+    table = gaps_table(found, by)
+    if table.empty:
+        return Outcome(f"{figure}.estimators")
+    largest = found.sort_values("gap").iloc[-1]
+    measured: dict[str, float | None] = {
+        "evaluations compared": len(found),
+        "largest difference in accuracy": float(largest.gap),
+        "at round": int(largest["round"]),
+    }
+    for row in table.to_dict("records"):
+        measured[f"{row['series']}, to round {row['rounds compared']}: largest difference"] = float(
+            row["largest difference in accuracy"]
+        )
+    same = bool((table["share within two standard errors"] >= WITHIN).all())
+    return Outcome(f"{figure}.estimators", verdict_of(same), measured)
+
+
+def seconds(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:
+    """Whether a round by projection takes longer than one by finite differences, curve by curve, the fastest seeds.
+
+    What else a machine does only adds to a run's seconds.
+    """
+    last = rows[rows["round"] > 0].groupby([CHECKED, *by, "seed"])[["seconds", "round"]].max()
+    a_round = (last["seconds"] / last["round"]).groupby(level=[CHECKED, *by]).min().unstack(CHECKED).dropna()
+    if a_round.empty or a_round.shape[1] < 2:
+        return Outcome(f"{figure}.projection-dearer")
+    ratios = a_round[False] / a_round[True]
+    measured = {
+        f"{', '.join(name)}: projection / differences": float(ratio)
+        for name, ratio in zip(ratios.index, ratios, strict=True)
+    }
+    return Outcome(f"{figure}.projection-dearer", verdict_of_countings([*(ratios > 1.0)]), measured)

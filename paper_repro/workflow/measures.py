@@ -1,0 +1,284 @@
+"""How curves are compared: one rule for all figures, so that no verdict has a rule of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from figures.curves import Count
+from paper_repro.workflow.claims import UNTESTED, Verdict, limits
+from paper_repro.workflow.runs import is_whole
+
+__all__ = [
+    "CHECKED",
+    "COUNTS",
+    "LEAST_LEVEL",
+    "LEVELS",
+    "LOGS",
+    "RISEN",
+    "TEST_ERROR",
+    "TOLERANCE",
+    "WITHIN",
+    "accuracy_at",
+    "accuracy_up_to",
+    "binomial_error",
+    "comes_apart",
+    "ended",
+    "final_accuracy",
+    "finite",
+    "flattened",
+    "highest_level",
+    "last_round",
+    "lost",
+    "numbers",
+    "ordered",
+    "sampling_error",
+    "scalars_to_reach",
+    "series_of",
+    "settled",
+    "unfinished",
+    "unready",
+    "verdict_of",
+    "verdict_of_countings",
+    "verdict_of_gains",
+    "verdict_of_likeness",
+]
+
+CHECKED: Final = "check"
+"""The column that is true for runs by finite differences whose curve is drawn by projection: dots over a line."""
+COUNTS: tuple[Count, ...] = ("wire", "table1", "plotted")
+LEVELS = (0.97, 0.95, 0.90, 0.85, 0.80, 0.75, 0.70, 0.65, 0.60, 0.55, 0.50, 0.40, 0.30, 0.20)
+LEAST_LEVEL: float = limits().least_level
+"""Below this accuracy a comparison on MNIST says nothing about training."""
+LOGS = "the authors' logs: M=100, m=10; scalars by formula, expectation"
+"""The scale of an outcome on the authors' own logged curves."""
+TEST_ERROR = 0.016
+"""A bound on one standard error √(p(1-p)/n) of an accuracy on n ≥ 1,000 held-out images: see ``sampling_error``."""
+TOLERANCE: float = limits().errors
+"""Standard errors that two measurements of the same thing may lie apart ..."""
+WITHIN: float = limits().within
+"""... at this share of their evaluations at least."""
+
+
+def settled(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """The rows of runs that can be averaged: the finished seeds of each series, or the one that came furthest.
+
+    Seeds that came apart are left out where another did not. Where nothing says which runs are finished, they all are.
+    """
+    if "finished" not in rows or rows.empty:
+        return rows
+
+    kept = [own[own.seed.isin(_kept(own))] for _, own in rows.groupby(list(by), sort=False, dropna=False)]
+    return pd.concat(kept).sort_index()
+
+
+def _kept(series: pd.DataFrame) -> list[Any]:
+    """The seeds of a series that ``settled`` has."""
+    found = series.assign(apart=series.get("diverged", False)).groupby("seed")
+    runs = found.agg(finished=("finished", "all"), apart=("apart", "any"), rounds=("round", "max"))
+    stood = runs.index[runs.finished & ~runs.apart]
+    if len(stood):
+        return list(stood)
+    return list(runs.index) if runs.finished.all() else [runs.rounds.idxmax()]
+
+
+def ended(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a series if its runs are finished, else none: one under way has not come to its end."""
+    return rows if is_whole(rows) else rows[:0]
+
+
+def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
+    """What there is so far of each run that is not finished: "series, seed 0: 340 of 1,250 rounds"."""
+    if "finished" not in rows or rows.empty or rows.finished.all():
+        return []
+    found = []
+    for name, own in rows[~rows.finished.astype(bool)].groupby([*by, "seed"], sort=False, dropna=False):
+        title = ", ".join([*map(str, name[:-1]), f"seed {name[-1]}"])
+        found.append(f"{title}: {int(own['round'].max()):,} of {int(own.planned.iloc[0]):,} rounds")
+    return found
+
+
+def lost(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
+    """Each run that came apart and that ``settled`` leaves out: "series, seed 1, after round 100"."""
+    if not {"diverged", "finished"} <= set(rows) or not rows.diverged.any():
+        return []
+    found = []
+    for name, own in rows.groupby(list(by), sort=False, dropna=False):
+        for seed, run in own[own.diverged.astype(bool) & ~own.seed.isin(_kept(own))].groupby("seed"):
+            found.append(f"{', '.join(map(str, name))}, seed {seed}, after round {int(run['round'].max()):,}")
+    return found
+
+
+def unready(rows: pd.DataFrame, by: Sequence[str]) -> str:
+    """The sentences about runs that are not finished, and about those that came apart; "" where there is none."""
+    told = {"Not finished": unfinished(rows, by), "Came apart, and not in the means": lost(rows, by)}
+    return " ".join(f"{what}: {'; '.join(runs)}." for what, runs in told.items() if runs)
+
+
+def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:
+    """The numbers without those that are NaN because a series is missing."""
+    return {name: value for name, value in measured.items() if value is None or np.isfinite(value)}
+
+
+def finite(value: float) -> float | None:
+    """The number, None if it is not finite."""
+    return float(value) if np.isfinite(value) else None
+
+
+def series_of(rows: pd.DataFrame, series: str) -> pd.DataFrame:
+    """The rows of one series."""
+    return rows[rows.series == series]
+
+
+def last_round(runs: Iterable[pd.DataFrame]) -> int:
+    """The last round that all series have; 0 if one is missing."""
+    return min((int(run["round"].max()) if len(run) else 0 for run in runs), default=0)
+
+
+def sampling_error(rows: pd.DataFrame) -> float:
+    """A bound on one standard error of an accuracy on these rows' held-out images; used where there is one seed only.
+
+    √(p(1 − p)/n) ≤ 1/(2√n),    n of the column examples, or 1,000 where there is none
+    """
+    return float(0.5 / np.sqrt(rows.examples.min())) if "examples" in rows and len(rows) else TEST_ERROR
+
+
+def scalars_to_reach(rows: pd.DataFrame, level: float, column: str) -> float | None:
+    """``column`` (say wire_scalars, or round) when the seed-mean accuracy first reaches ``level``; None if never."""
+    columns = list(dict.fromkeys(["test_accuracy", column]))
+    mean = rows.assign(at=rows["round"]).groupby("at")[columns].mean().sort_index()
+    reached = mean[mean.test_accuracy >= level]
+    return None if reached.empty else float(reached[column].iloc[0])
+
+
+def highest_level(runs: Iterable[pd.DataFrame]) -> float | None:
+    """The highest of ``LEVELS`` that the seed-mean accuracy of every series reaches; None if there is none."""
+    best = min((float(run.groupby("round").test_accuracy.mean().max()) for run in runs), default=0.0)
+    return next((level for level in LEVELS if level <= best), None)
+
+
+def accuracy_at(rows: pd.DataFrame, r: float) -> tuple[float, float]:
+    """(mean, standard error) over seeds of the accuracy at round r, interpolated between evaluations.
+
+    Of one seed the standard error is ``binomial_error``, on the images of the column examples, or 1,000 without it.
+    """
+    return _over_seeds(rows, lambda run: np.interp(r, run["round"], run.test_accuracy))
+
+
+def accuracy_up_to(rows: pd.DataFrame, r: float) -> tuple[float, float]:
+    """(mean, standard error) over seeds of a run's accuracy averaged over its evaluations up to round r.
+
+    Of one seed the standard error is as in ``accuracy_at``.
+    """
+    means = rows[rows["round"] <= r].groupby("seed").test_accuracy.mean()
+    return _mean_and_error([float(value) for value in means], rows)
+
+
+def final_accuracy(rows: pd.DataFrame) -> tuple[float, float]:
+    """(mean, standard error) over seeds of each run's mean accuracy over the last tenth of its evaluations.
+
+    Of one seed the standard error is as in ``accuracy_at``.
+    """
+    return _over_seeds(rows, lambda run: run.test_accuracy.tail(max(1, len(run) // 10)).mean())
+
+
+def _over_seeds(rows: pd.DataFrame, of: Callable[[pd.DataFrame], Any]) -> tuple[float, float]:
+    return _mean_and_error([float(of(run.sort_values("round"))) for _, run in rows.groupby("seed")], rows)
+
+
+def _mean_and_error(values: Sequence[float], rows: pd.DataFrame) -> tuple[float, float]:
+    if not values:
+        return float("nan"), float("nan")
+    if len(values) > 1:
+        return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+    return values[0], binomial_error(values[0], int(rows.examples.min()) if "examples" in rows else 1000)
+
+
+def ordered(values: Sequence[tuple[float, float]]) -> Verdict:
+    """Whether the means rise from each to the next, by more than ``TOLERANCE`` standard errors of the difference.
+
+    Where a standard error is NaN, ``TEST_ERROR`` takes its place.
+    """
+    undecided = False
+    for (low, low_error), (high, high_error) in pairwise(values):
+        error = np.nan_to_num(np.hypot(low_error, high_error), nan=np.sqrt(2) * TEST_ERROR)
+        if high - low < -TOLERANCE * error:
+            return "does not hold"
+        undecided = undecided or not high - low > TOLERANCE * error  # also where a series is missing
+    return UNTESTED if undecided else "holds"
+
+
+def flattened(runs: Iterable[pd.DataFrame]) -> bool:
+    """Whether every series gains at most ``flat`` in its last quarter: only then, if all are there, is it the end."""
+    for run in runs:
+        if run.empty:
+            return False
+        last = int(run["round"].max())
+        if accuracy_at(run, last)[0] - accuracy_at(run, 0.75 * last)[0] > limits().flat:
+            return False
+    return True
+
+
+def verdict_of(holds: bool, *, tested: bool = True) -> Verdict:
+    """The verdict of a statement that holds or not, where it could be tested at all."""
+    return UNTESTED if not tested else "holds" if holds else "does not hold"
+
+
+def verdict_of_countings(holds: Sequence[bool]) -> Verdict:
+    """One verdict of a statement judged by each counting."""
+    return "holds" if all(holds) else "depends on how it is counted" if any(holds) else "does not hold"
+
+
+def binomial_error(accuracy: float, examples: int) -> float:
+    """Standard error √(a(1 − a)/n) of an accuracy on n examples, with a = (n·accuracy + 1)/(n + 2), so it is not 0."""
+    a = (examples * accuracy + 1) / (examples + 2)
+    return float(np.sqrt(a * (1 - a) / examples))
+
+
+def _outstanding(differences: Sequence[tuple[float, float]]) -> list[int]:
+    """The sign of every (difference, standard error) that stands out among all n of them, 0 of the others.
+
+    One does whose absolute value is above Φ⁻¹(1 − 0.025/n) standard errors (1.96 for n = 1, 2.64 for n = 6): if none of
+    the differences were real, any of them would stand out in at most one of twenty reports.
+    """
+    limit = float(norm.isf(limits().chance / 2 / max(1, len(differences))))
+    return [int(np.sign(value)) if abs(value) > limit * error else 0 for value, error in differences]
+
+
+def verdict_of_gains(differences: Sequence[tuple[float, float]]) -> Verdict:
+    """Whether each of the (difference, standard error) is a gain: all stand out above 0, or one below it."""
+    found = _outstanding(differences)
+    if -1 in found:
+        return "does not hold"
+    return "holds" if found and all(found) else UNTESTED
+
+
+def verdict_of_likeness(differences: Sequence[tuple[float, float]], *, or_better: bool) -> Verdict:
+    """Whether none of the (difference, standard error) stands out from 0, or, where better is as good, from below."""
+    found = _outstanding(differences)
+    if not found:
+        return UNTESTED
+    return "does not hold" if -1 in found or (1 in found and not or_better) else "holds"
+
+
+RISEN: Final[float] = limits("edge").risen
+"""A test loss so many times its own smallest one is lost."""
+
+
+def comes_apart(run: pd.DataFrame) -> bool:
+    """Whether a run came apart: fixed before the recorded runs, though after a few trials.
+
+    It did if losses stopped being finite, or if the test loss at its last evaluation is more than ``RISEN`` times the
+    smallest that the run has had. A dip from which a run recovers does not count.
+
+    Args:
+        run: Evaluations of one run, with columns round, test_loss and diverged.
+    """
+    ordered = run.sort_values("round")
+    last = float(ordered["test_loss"].iloc[-1])
+    return bool(ordered["diverged"].any()) or not last <= RISEN * float(ordered["test_loss"].min())

@@ -1,0 +1,134 @@
+"""What a figure or table of the paper is made of: the runs it needs, and what is made of their rows."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
+
+from figures.curves import Count
+from figures.style import rc
+from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.report import Section
+from paper_repro.workflow.runs import Work
+
+if TYPE_CHECKING:
+    from paper_repro.workflow.recorded import Recorded
+
+__all__ = ["Made", "Options", "Part", "rendered"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        scale: The scale: smoke, default or full.
+        readings: The readings of the paper's image settings: as-plotted, as-written.
+        count: How the x-axes of communication count.
+        cache: The folder of results: what is there is not computed again.
+        authors: The folder with the authors' curves, or None.
+        from_recorded: Whether recorded rows are drawn where there are some.
+        record: The folder in which the rows of what is made are kept, or None.
+        hours: The hours after which no run is begun any more, and those under way are saved; None for no limit.
+        resume: Whether training runs go on that another version of the code began.
+        device: The device on which runs compute: cpu, cuda or auto. On a GPU, where finite differences cost little,
+            they are as long as the curves by projection, for every seed, and go first.
+        longer: The rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin.
+        shorter: The rows recorded for the part at the scale below, for what those of ``scale`` cannot decide so far.
+        problems: The problems of the board; none for all.
+        lines: The lines of the board; none for all.
+        changes: {part: the settings that were changed, in words}.
+        set: The assignments of --set that changed them.
+    """
+
+    scale: str
+    readings: tuple[str, ...]
+    count: Count
+    cache: Path = Path()
+    authors: Path | None = None
+    from_recorded: bool = False
+    record: Path | None = None
+    hours: float | None = None
+    resume: bool = False
+    device: str = "cpu"
+    longer: Recorded | None = None
+    shorter: Recorded | None = None
+    problems: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    changes: Mapping[str, str] = field(default_factory=dict)
+    set: tuple[str, ...] = ()
+
+    def command(self, part: str) -> str:
+        """The command that makes a part again, from its runs."""
+        board = bool(self.problems or self.lines)
+        asked = {
+            "--problem": ";".join(self.problems),
+            "--methods": ";".join(self.lines),
+            "--count": self.count * (self.count != "wire"),
+            "--reading": self.readings[0] if len(self.readings) == 1 else "",
+            "--reference": "DIR" if self.authors else "",
+            "--device": self.device * (self.device != "cpu"),
+        }
+        flags = [word for flag, value in asked.items() if value for word in (flag, value)]
+        flags += [word for text in self.set if part in self.changes for word in ("--set", text)]
+        verb = ["board"] if board else ["paper", "--only", part]
+        return shlex.join(["decomfl", *verb, "--scale", self.scale, *flags])
+
+    @property
+    def thin(self) -> str:
+        """The sentence of a caption about what is drawn thin."""
+        return "" if self.longer is None else self.longer.thin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A part of the report.
+
+    Attributes:
+        section: The section of the page.
+        claims: The outcomes of its claims.
+        figures: {stem of the file: figure}.
+        tables: {stem of the file: frame}.
+    """
+
+    section: Section
+    claims: Sequence[Outcome]
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+    def of(self, kept: Recorded) -> Made:
+        """The same, made from recorded rows: section and claims say that nothing was computed."""
+        note = f"Not computed here: rows {kept.words}, from the data named above."
+        section = replace(self.section, notes=[note, *self.section.notes])
+        claims = [replace(claim, scale=f"{kept.words}; {claim.scale}") for claim in self.claims]
+        return replace(self, section=section, claims=claims)
+
+
+class Part(Protocol):
+    """A module of this package that makes a figure or table."""
+
+    def jobs(self, options: Options) -> Sequence[Work]:
+        """The work that it needs; what two parts share is done once."""
+        ...
+
+    def make(self, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+        """The part, from the rows of its work (of runs: evaluations with the labels of their jobs)."""
+        ...
+
+
+def rendered(figure: Figure, kind: str = "png", dpi: float | None = None) -> bytes:
+    """The figure as a file of the given kind, in the one style; ``dpi`` is of pixels, None for the style's."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(rc()):
+        figure.savefig(buffer, format=kind, dpi=dpi)
+    with matplotlib.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+        figure.set_layout_engine(None)  # the next kind has the places of this one, without being drawn to find them
+    return buffer.getvalue()

@@ -1,0 +1,89 @@
+"""Who computes runs: processes of this machine, or those of a Ray or Dask cluster that shares its folders."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib.util import find_spec
+from typing import Final
+
+import joblib
+
+from decomfl_lab.carriers.ray import connect
+from decomfl_lab.errors import require, require_choice
+
+__all__ = ["BACKENDS", "pool_of", "require_backend"]
+
+
+@contextmanager
+def _ray(n_jobs: int) -> Iterator[None]:
+    from ray.util.joblib import register_ray
+
+    connect(None if n_jobs == -1 else n_jobs)
+    register_ray()
+    yield
+
+
+@contextmanager
+def _dask(n_jobs: int) -> Iterator[None]:
+    from dask import config
+    from distributed import Client, LocalCluster
+
+    address = config.get("scheduler-address", None)  # DASK_SCHEDULER_ADDRESS
+    with ExitStack() as stack:
+        if address is None:
+            workers = joblib.cpu_count() if n_jobs == -1 else n_jobs
+            quiet = {"dashboard_address": None, "silence_logs": logging.ERROR}
+            local = LocalCluster(n_workers=workers, threads_per_worker=1, **quiet)
+            address = stack.enter_context(local)
+        stack.enter_context(Client(address))
+        yield
+
+
+BACKENDS: Final[dict[str, Callable[[int], AbstractContextManager[object]]]] = {
+    "loky": contextlib.nullcontext,
+    "ray": _ray,
+    "dask": _dask,
+}
+
+
+def require_backend(name: str) -> None:
+    """InputError unless ``name`` is one of ``BACKENDS`` and its library is there."""
+    require_choice("backend", name, BACKENDS)
+    library = {"dask": "distributed"}.get(name, name)
+    there = name == "loky" or find_spec(library) is not None
+    require(there, "backend", f"be loky without the extra {name} (pip install 'decomfl-lab[{name}]')", name)
+
+
+@contextmanager
+def pool_of(backend: str, n_jobs: int) -> Iterator[joblib.Parallel]:
+    """Processes that were started such that a terminal's Ctrl-C, which goes to all, is left to this one.
+
+    Args:
+        backend: One of ``BACKENDS``.
+        n_jobs: The number of processes, -1 for one a CPU; where it is 1 it is this one.
+    """
+    with ExitStack() as stack:
+        with _deaf():
+            stack.enter_context(BACKENDS[backend](n_jobs))
+            stack.enter_context(joblib.parallel_config(backend, n_jobs=n_jobs))
+            pool = stack.enter_context(joblib.Parallel())
+            pool(joblib.delayed(int)() for _ in range(joblib.effective_n_jobs(n_jobs)))
+        yield pool
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Ignore SIGINT, as processes that are started meanwhile go on doing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -1,0 +1,171 @@
+"""Rows that are kept with the code: what a machine without their data, or without the time, can draw.
+
+``results/<part>-<scale>.csv.gz`` has the rows that a part's ``make`` takes, ``results/<part>-<scale>.json`` where they
+come from: the date, the code, how many runs were finished, and every provenance among them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.files import write_atomically
+from decomfl_lab.runs.provenance import code_version
+from paper_repro.workflow.claims import PARTS, RECORDED, SCALES, Outcome, claim
+from paper_repro.workflow.measures import CHECKED
+from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
+
+__all__ = ["RESULTS", "Recorded", "is_there", "largest", "load", "save", "save_outcomes"]
+
+RESULTS = Path(__file__).parents[1] / "results"
+_CURVE: Final = ("reading", "panel", "series", "estimator")
+"""Columns that name a curve, of which a part has some."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What ``save`` kept.
+
+    Attributes:
+        scale: The scale at which the rows were made.
+        rows: The rows of all runs of a part, up to their last evaluation.
+        provenance: The provenance of the runs, each once.
+        date: The day on which they were recorded.
+        code: The versions of the code that made them.
+        runs: The number of runs that were finished, and that of all.
+    """
+
+    scale: str
+    rows: pd.DataFrame
+    provenance: Sequence[Mapping[str, Any]]
+    date: str
+    code: str
+    runs: tuple[int, int]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run was finished."""
+        return self.runs[0] == self.runs[1]
+
+    @property
+    def curves(self) -> set[tuple[str, ...]]:
+        """The names of the curves of which a run was finished, those that check others aside."""
+        lines = self.rows[~self.rows[CHECKED].astype(bool)] if CHECKED in self.rows else self.rows
+        if "finished" in lines:  # else they are all of runs that were
+            lines = lines[lines.finished.astype(bool)]
+        # Rates differ by scale: the smallest answers to the smallest.
+        if "eta" in lines and "series" in lines:
+            lines = lines.assign(series=lines["eta"].rank(method="dense"))
+        names = [name for name in _CURVE if name in lines]
+        return set(lines[names].itertuples(index=False, name=None)) if names else set()
+
+    def provenance_of(self, rows: pd.DataFrame) -> list[Mapping[str, Any]]:
+        """What the rows of one run can come from: how far it had come is all that tells provenances apart."""
+        far = None if is_whole(rows) else so_far_words(rows, rows["planned"].max())
+        return [facts for facts in self.provenance if facts.get(SO_FAR) == far]
+
+    @property
+    def words(self) -> str:
+        """Scale, date, code and, where some are missing, how many runs."""
+        some = "" if self.complete else f", so far {self.runs[0]} of {self.runs[1]} runs finished"
+        return f"recorded on {self.date} at {self.scale} scale by code {self.code}{some}"
+
+    @property
+    def thin(self) -> str:
+        """The sentence of a caption where these rows are drawn beside others."""
+        return f"Thin: {self.words}; {self.provenance[0].get('data', 'no data')}."
+
+
+def save(
+    part: str,
+    scale: str,
+    rows: pd.DataFrame,
+    provenance: Sequence[Mapping[str, Any]],
+    into: Path,
+    runs: tuple[int, int] = (1, 1),
+) -> None:
+    """Keep the rows of a part; both files are written whole, the rows last, and equal rows give equal bytes.
+
+    Lists and mappings among the values are kept as JSON.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    columns = {str(name): column for name, column in rows.items()}
+    nested = [name for name, column in columns.items() if column.map(lambda v: isinstance(v, list | dict)).any()]
+    plain = rows.assign(**{name: columns[name].map(lambda v: json.dumps(v, ensure_ascii=False)) for name in nested})
+    distinct = {json.dumps(facts, sort_keys=True): facts for facts in provenance if facts}
+    codes = [code for facts in distinct.values() for code in facts.get("codes", [facts.get("code", "unknown")])]
+    facts = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "code": ", ".join(sorted(set(codes))) or code_version(),
+        "finished": runs[0],
+        "of": runs[1],
+        "json": nested,
+        "provenance": list(distinct.values()),
+    }
+    write_atomically(into / f"{part}-{scale}.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    content = gzip.compress(plain.to_csv(index=False).encode(), mtime=0)
+    write_atomically(into / f"{part}-{scale}.csv.gz", content)
+
+
+def save_outcomes(outcomes: Mapping[str, Sequence[Outcome]], data: Mapping[str, str], into: Path) -> None:
+    """Keep the outcomes of some parts, whose data are named, in the file that ``claims.rows`` reads.
+
+    Those of other parts stay as they are there.
+    """
+    path = into / RECORDED.name
+    others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    kept = {name: [row for row in others if claim(row["id"]).part == name] for name in PARTS}
+    for part, own in outcomes.items():
+        told = [{**asdict(outcome), "data": data[part]} for outcome in own]
+        kept[part] = [{"recorded": row.pop("scale"), **row} for row in told]
+    rows = [row for own in kept.values() for row in own]
+    into.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+
+
+def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
+    """What was kept of a part at a scale, with the code or in a folder, or None.
+
+    Raises:
+        InputError: If the files are damaged.
+    """
+    of = RESULTS if of is None else of
+    path = of / f"{part}-{scale}.csv.gz"
+    if not path.exists():
+        return None
+    try:
+        facts = json.loads((of / f"{part}-{scale}.json").read_text(encoding="utf-8"))
+        rows = pd.read_csv(io.BytesIO(gzip.decompress(path.read_bytes())))
+        rows = rows.assign(**{name: rows[name].map(json.loads) for name in facts["json"]})
+        runs = facts["finished"], facts["of"]
+        return Recorded(scale, rows, facts["provenance"] or [{}], facts["date"], facts["code"], runs)
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        name = f"{part}-{scale}"
+        raise InputError(f"recorded rows must be whole files {name}.csv.gz and .json, got {path} ({error})") from None
+
+
+def is_there(part: str, scale: str = "") -> bool:
+    """Whether rows of a part are kept with the code, at this scale or, without one, at any."""
+    return any((RESULTS / f"{part}-{each}.csv.gz").exists() for each in ([scale] if scale else SCALES))
+
+
+def largest(part: str) -> Recorded | None:
+    """What was kept of a part at the largest scale that has a finished run of all curves of one that is complete.
+
+    Where none is complete, what was kept at the largest scale.
+    """
+    found = [each for scale in reversed(SCALES) if (each := load(part, scale)) is not None]
+    for i, each in enumerate(found):
+        whole = next((other for other in found[i:] if other.complete), None)
+        if whole is None or whole is each or (whole.curves and each.curves >= whole.curves):
+            return each
+    return None

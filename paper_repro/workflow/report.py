@@ -1,0 +1,313 @@
+"""The HTML report: verdicts, figures and settings on one page that needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+
+from decomfl_lab.errors import InputError, require, require_choice
+from figures.inline import dark_greys, picture
+from paper_repro.workflow.claims import PARTS, SCALES, UNTESTED, VERDICTS, Outcome, claim, require_distinct_ids
+
+__all__ = ["RECORDED", "Folded", "Section", "finding", "notes", "page_section", "render_report", "settings"]
+
+RECORDED: Final = "recorded"
+"""The word in place of a scale, for a page whose parts were all recorded, each at its own scale."""
+_NOTES: Final = (
+    "A check that everything runs. Nothing here is the paper's experiment.",
+    "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",
+    "Run with the settings listed beside the paper's.",
+    "Nothing here was computed now: every section says when, by which code and at which scale its rows were.",
+)
+_BADGES: Final = dict(zip((*SCALES, RECORDED), _NOTES, strict=True))
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_TEXTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
+_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_VERDICT_STYLE = dict(zip(VERDICTS, (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")), strict=True))
+_NOTHING = "–"
+_WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(_TEXTS['words'])})(?![\w-])")
+_COUNTED: Final = re.compile(r"(.+?): [\d,]+ (?:train|examples)\b")
+"""A piece of what is said of data that begins with the name of a data set."""
+_FINDINGS: Final = 5
+_NUMBERS: Final = 8
+"""How many numbers of a claim are told."""
+_SUBJECT: Final = 40
+"""A longer subject of a claim about several is told without the question that they share."""
+
+
+def settings(part: str, **here: Any) -> pd.DataFrame:
+    """What was run of a part, beside what the paper and its logs have: the rows of ``report.toml`` with the values."""
+    texts = _TEXTS[part]
+    rows = [[text.format(**here) for text in row] for row in texts["settings"]]
+    return pd.DataFrame(rows, columns=texts["columns"])
+
+
+def notes(part: str, **here: Any) -> list[str]:
+    """The notes of a part, with the values."""
+    return [text.format(**here) for text in _TEXTS[part]["notes"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folded:
+    """A statement of which the page shows one line, and the rest when it is clicked.
+
+    Attributes:
+        label: Its place in the paper, short.
+        verdict: The word or three on its badge.
+        tone: The colour of the badge: yes, no, depends or untested.
+        says: The statement.
+        body: (heading, text) of what the click shows; empty texts are left out.
+        formulas: Heading -> MathML, below the body.
+    """
+
+    label: str
+    verdict: str
+    tone: str
+    says: str
+    body: Sequence[tuple[str, str]]
+    formulas: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_choice(f"tone of {self.label}", self.tone, [css for css, _ in _VERDICT_STYLE.values()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One figure or table of the report.
+
+    Attributes:
+        id: The part; an anchor in the page: a letter, then letters, digits, "_" and "-"; unique in a report.
+        title: Heading, as "Figure 2: accuracy by communication"; by default that of the part of this id.
+        figure: The figure; None for a section that is a table only.
+        hero: The figure that stands for the whole report if this is its first section that has one.
+        settings: One row for each setting, with what was run here beside what the paper and its logs used.
+        notes: Paragraphs of plain text: how scalars were counted, what was left out.
+        table: The numbers behind the figure; None for none.
+        facts: Name -> text for this section: number of runs, seeds, time taken.
+        more_figures: Heading -> figure: further figures, below the first.
+        formulas: Heading -> MathML of what the section is about.
+        folded: Statements with their verdicts, counted and listed.
+        scale: The scale of its runs, in a word.
+        command: The command that makes it again.
+        provenance: Name -> text: what made the runs.
+    """
+
+    id: str
+    title: str = ""
+    figure: Figure | None = None
+    hero: Figure | None = None
+    settings: pd.DataFrame = field(default_factory=pd.DataFrame)
+    notes: Sequence[str] = ()
+    table: pd.DataFrame | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    more_figures: Mapping[str, Figure] = field(default_factory=dict)
+    formulas: Mapping[str, str] = field(default_factory=dict)
+    folded: Sequence[Folded] = ()
+    scale: str = ""
+    command: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check what a page cannot show."""
+        require(_ID.fullmatch(self.id) is not None, "section id", "be usable as an anchor", self.id)
+        if not self.title and self.id in PARTS:
+            object.__setattr__(self, "title", PARTS[self.id].title)
+        require(bool(self.title.strip()), f"title of section {self.id}", "be text", self.title)
+        if isinstance(self.notes, str):
+            raise InputError(f"notes of section {self.id} must be a list of paragraphs, got one string")
+
+
+def render_report(
+    sections: Sequence[Section | Mapping[str, Any]], *, facts: Mapping[str, str], claims: Sequence[Outcome]
+) -> str:
+    """Return the report as one HTML page, with style, figures, tables as CSV and the script that sorts them inside.
+
+    Args:
+        sections: Figures and tables, in the order of the page; sections, or what ``page_section`` makes of them.
+        facts: Name -> text for the head of the page. "scale" is required and must be "smoke", "default",
+            "full" or "recorded"; it becomes the badge. The others (data, seeds, time, versions, device) are listed as
+            given.
+        claims: The verdicts, each shown in the section of its part, in the order given.
+
+    Raises:
+        InputError: If "scale" is missing or unknown, two sections or two claims share an id, or a claim's part has no
+            section.
+    """
+    scale = facts.get("scale")
+    require(scale in _BADGES, "facts['scale']", f"be one of {', '.join(_BADGES)}", scale)
+    ready = [page_section(section) if isinstance(section, Section) else section for section in sections]
+    ids = [section["id"] for section in ready]
+    require_distinct_ids("sections", ids)
+    require_distinct_ids("claims", [each.id for each in claims])
+    homeless = [each.id for each in claims if claim(each.id).part not in ids]
+    require(not homeless, "claims", "be of parts that have a section", homeless)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["explained"] = _explained
+    return environment.get_template("report.html.j2").render(
+        scale=scale,
+        scale_note=_BADGES[str(scale)],
+        scales=Counter(section["scale"] for section in ready if section["scale"]),
+        data=[found[1] for piece in facts.get("data", "").split("; ") if (found := _COUNTED.match(piece))],
+        facts={name: text for name, text in facts.items() if name != "scale"},
+        tally_of_all=_tally(claims),
+        findings=_findings(claims),
+        hero=next((section["hero"] for section in ready if section["hero"]), None),
+        sections=[{**section, **_judged(section, claims), "facts": _own(section, facts)} for section in ready],
+        dark=dark_greys(each["svg"] for section in ready for each in _pictures(section)),
+        words={**_TEXTS["words"], **_TEXTS["symbols"]},
+        seen=set,
+    )
+
+
+def _own(section: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, str]:
+    """The facts of a section but for those that the page lists for all."""
+    return {name: text for name, text in section["facts"].items() if shared.get(name) != text}
+
+
+def _pictures(section: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in (section["hero"], section["picture"], *section["more"].values()) if each]
+
+
+def _tally(claims: Sequence[Outcome]) -> list[tuple[str, str, str, int]]:
+    """Every verdict with its style and sign, and how many claims have it."""
+    counts = Counter(str(each.verdict) for each in claims)
+    return [(verdict, *style, counts[verdict]) for verdict, style in _VERDICT_STYLE.items()]
+
+
+def _findings(claims: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The decided claims that matter most, by the order of ``report.toml`` and then by that of the page."""
+    decided = {each.id: each for each in claims if each.verdict != UNTESTED}
+    order = dict.fromkeys([*(name for name in _TEXTS["findings"] if name in decided), *decided])
+    return [{**_claim(decided[name]), "says": finding(decided[name])} for name in [*order][:_FINDINGS]]
+
+
+def finding(outcome: Outcome) -> str:
+    """The sentence of ``report.toml`` about a claim, with its numbers, or the claim where one of them is not there."""
+    text = _TEXTS["findings"].get(outcome.id, "")
+    numbers = {name: value for name, value in outcome.measured.items() if value is not None}
+    try:
+        return str(text.format_map(numbers)) or outcome.row()["claim"]
+    except KeyError:
+        return str(outcome.row()["claim"])
+
+
+def _judged(section: Mapping[str, Any], claims: Sequence[Outcome]) -> dict[str, Any]:
+    """What the template wants of a section's claims; a scale that most of them share is said once."""
+    own = [each for each in claims if claim(each.id).part == section["id"]]
+    common = Counter(each.scale for each in own).most_common(1)
+    shared = common[0][0] if common else ""
+    shown = [{**_claim(each), "scale": "" if each.scale == shared else each.scale} for each in own]
+    return {
+        "verdicts": [row for row in _tally(own) if row[-1]],
+        "claims": [each for each in shown if each["verdict"] != UNTESTED],
+        "untested": [each for each in shown if each["verdict"] == UNTESTED],
+        "judged_at": shared,
+    }
+
+
+def _claim(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as the template wants it: class, sign and texts."""
+    css, sign = _VERDICT_STYLE[outcome.verdict]
+    measured = {name: _text(value, none="never") for name, value in outcome.measured.items()}
+    told = dict([*measured.items()][:_NUMBERS])
+    row = outcome.row()
+    return {
+        **row,
+        "claim": outcome.subject if len(outcome.subject) > _SUBJECT else row["claim"],
+        "part": claim(outcome.id).part,
+        "css": css,
+        "sign": sign,
+        "measured": told,
+        "more": len(measured) - len(told),
+    }
+
+
+def _explained(text: str, seen: set[str]) -> Markup:
+    """The text with a link to the glossary at the first of each of its words that is not in ``seen``, where it goes."""
+
+    def link(found: re.Match[str]) -> str:
+        word = found[0]
+        if word in seen:
+            return word
+        seen.add(word)
+        return f'<a class="word" href="#word-{word}" title="{escape(_TEXTS["words"][word])}">{word}</a>'
+
+    return Markup(_WORD.sub(link, str(escape(text))))
+
+
+def page_section(section: Section) -> dict[str, Any]:
+    """Return a section as the template wants it, ready for JSON: figures as SVG, tables as texts and as CSV."""
+    more = enumerate(section.more_figures.items(), 1)
+    return {
+        "id": section.id,
+        "title": section.title,
+        "scale": section.scale,
+        "command": section.command,
+        "picture": _picture(section.figure, section.id),
+        "hero": _picture(section.hero, f"{section.id}-hero"),
+        "more": {heading: _picture(figure, f"{section.id}-{number}") for number, (heading, figure) in more},
+        "tally": Counter((each.verdict, each.tone) for each in section.folded).most_common(),
+        "folded": [
+            {**vars(each), "body": [(heading, text) for heading, text in each.body if text]} for each in section.folded
+        ],
+        "settings": None if section.settings.empty else _table(section.settings),
+        "notes": list(section.notes),
+        "formulas": dict(section.formulas),
+        "table": None if section.table is None or section.table.empty else _table(section.table),
+        "facts": {**section.facts, **section.provenance},
+    }
+
+
+def _picture(figure: Figure | None, name: str) -> dict[str, Any] | None:
+    return None if figure is None else asdict(picture(figure, name))
+
+
+def _table(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return header, rows of texts, which columns hold numbers (to be set flush right), and the whole as CSV in base64.
+
+    A named index becomes the first column; an unnamed one is left out.
+    """
+    shown = frame.reset_index() if frame.index.name is not None else frame
+    numeric = [pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype) for dtype in shown.dtypes]
+    return {
+        "header": [(str(name), right) for name, right in zip(shown.columns, numeric, strict=True)],
+        "rows": [
+            [(_text(value), right) for value, right in zip(row, numeric, strict=True)]
+            for row in shown.itertuples(index=False, name=None)
+        ],
+        "csv": base64.b64encode(shown.to_csv(index=False).encode()).decode("ascii"),
+    }
+
+
+def _text(value: object, none: str = _NOTHING) -> str:
+    """Return a value for a reader: thousands apart, four digits of a fraction, a dash for nothing."""
+    if value is None or value is pd.NA or value is pd.NaT or value != value:
+        return none
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if pd.api.types.is_integer(value):
+        return f"{value:,}"
+    if pd.api.types.is_float(value):
+        number = float(value)
+        if 1e3 <= abs(number) < 1e9:
+            return f"{number:,.0f}"
+        return f"{number:.4g}"
+    return str(value)

@@ -1,0 +1,591 @@
+"""Many runs on one machine or a cluster: cached by fingerprint, resumed, shown while they go."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import re
+import secrets
+import shutil
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, runtime_checkable
+
+import joblib
+import numpy as np
+import pandas as pd
+import torch
+
+from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab.files import HeldError, held, held_checkpoint, write_atomically
+from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.runs.building import dataset_of
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.folder import read_rows
+from decomfl_lab.runs.progress import RunBars, left_words
+from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance
+from decomfl_lab.runs.run import CONFIG_FILE, LOG_FILE, METRICS_FILE, train
+from decomfl_lab.runs.told import Progress
+from paper_repro.workflow.pools import pool_of
+
+__all__ = [
+    "KEPT",
+    "SO_FAR",
+    "Job",
+    "Recordable",
+    "Result",
+    "Work",
+    "alike",
+    "fingerprint",
+    "finished",
+    "is_whole",
+    "keep",
+    "keep_folder",
+    "run_all",
+    "so_far_words",
+]
+
+Result = tuple[pd.DataFrame, dict[str, Any]]
+"""Rows and provenance."""
+KEPT = Path(__file__).parents[1] / "results" / "runs"
+"""What is kept with the code of runs under way: all of their folders but the checkpoint, which the log gives again."""
+SO_FAR = "so_far"
+"""The key in the provenance of an unfinished run that says how many of its rounds there are."""
+
+DONE_FILE = "done"
+DIVERGED = "diverged"
+PROGRESS_FILE = "progress.json"
+TURN_FILE = ".turn"
+POLL_SECONDS = 0.5
+PATIENCE_SECONDS = 10.0
+UNSEALED = 0.999
+"""The most of a work that counts as done before its folder says that it is."""
+ALL = "all runs"
+"""The bar that sums up the others, and stays."""
+
+
+class Work(Protocol):
+    """What a part needs computed: it runs in a process of its own and leaves its result in a folder."""
+
+    @property
+    def title(self) -> str:
+        """Name of its progress bar."""
+        ...
+
+    def key(self) -> str:
+        """Fingerprint of everything that the result depends on: the name of its folder."""
+        ...
+
+    def cost(self) -> float:
+        """Forward passes, roughly, in examples of the MNIST CNN: the dearest go first."""
+        ...
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """Compute the result into ``folder`` (made if missing), going on with what is there; says how it ended."""
+        ...
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+        """Rows and provenance, from a folder where ``run`` ended so."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Work, Protocol):
+    """Work that can be shown before it is finished, and taken up where another version of the code left it."""
+
+    def so_far(self, folder: Path) -> Result | None:
+        """Rows up to the last evaluation, and provenance with ``SO_FAR``; None where there is no evaluation yet."""
+        ...
+
+    def begun(self, root: Path) -> Path | None:
+        """The sub-folder of ``root`` in which any version of the code came furthest with it; None if there is none."""
+        ...
+
+
+@runtime_checkable
+class Recordable(Work, Protocol):
+    """Work whose rows can be told from those of other work among what is recorded."""
+
+    def among(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Those of the rows, of much work, that are of this."""
+        ...
+
+
+@runtime_checkable
+class Dependent(Work, Protocol):
+    """Work that begins with what other work has left in its own folder, ``folder.parent / other.key()``."""
+
+    @property
+    def needs(self) -> Sequence[Work]:
+        """Work that has to be done before; it needs nothing itself."""
+        ...
+
+
+def fingerprint(module: str, *what: Any, layers: Sequence[ModuleType] = ()) -> str:
+    """A key for a result of ``module`` (its ``__file__``): what it is of, ready for JSON, and the code behind it.
+
+    That is the module itself, decomfl_lab and the other layers.
+    """
+    path = Path(module)
+    code = [code_version(), *(code_version(Path(str(layer.__file__)).parent) for layer in layers)]
+    message = json.dumps([*what, code]).encode() + path.read_bytes()
+    return f"{path.stem}-{hashlib.blake2b(message, digest_size=8).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run of a figure.
+
+    Attributes:
+        config: The configuration of the run.
+        labels: The columns to add to its rows (reading, panel, series, ...).
+        title: The title of its progress bar.
+        urgency: A number; where time is limited, runs of a smaller one go first.
+        device: The device; it is no part of the key, as losses agree to rounding and all else to the bit.
+    """
+
+    config: TrainConfig
+    labels: Mapping[str, Any]
+    title: str
+    urgency: int = field(default=0, kw_only=True)
+    device: str = field(default="cpu", kw_only=True)
+
+    def key(self) -> str:
+        """See ``Work``: configuration, seed, data and code."""
+        return self.config.fingerprint(data=load_dataset(self.config.data).digest, code=code_version())
+
+    def cost(self) -> float:
+        """See ``Work``."""
+        config, own = self.config, self.config.method.plain()
+        size = _COSTS.get(config.model, 1.0)
+        steps = config.rounds * own.get("local_steps", 1) * config.sampled * config.batch_size * size
+        if config.method.gradients:
+            return float(3 * steps)
+        P = Schedule(own["perturbations"], own.get("perturbation_schedule", {}))
+        directions = sum(P(r) for r in range(config.rounds)) / config.rounds
+        return float(directions * (2 if own["estimator"] == "central" else 1) * steps)
+
+    def dataset(self) -> Dataset:
+        """Its data."""
+        return dataset_of(self.config)
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``; a run that diverges has a result too: the rows up to there."""
+        try:
+            train(self.config, dataset=self.dataset(), device=self.device, out=folder, on_round=report, any_code=True)
+        except DivergedError as error:
+            return f"{DIVERGED}: {error}"
+        return f"{self.config.rounds} rounds"
+
+    def result(self, folder: Path, ended: str) -> Result:
+        """See ``Work``: evaluations with labels, and with what ``_labelled`` adds."""
+        rows = pd.read_csv(folder / METRICS_FILE)
+        return self._labelled(rows, finished=True, diverged=ended.startswith(DIVERGED)), read_provenance(folder)
+
+    def so_far(self, folder: Path) -> Result | None:
+        """See ``Resumable``."""
+        try:
+            rows, facts = pd.read_csv(folder / METRICS_FILE), read_provenance(folder)
+        except OSError:
+            return None
+        if rows.empty:
+            return None
+        facts[SO_FAR] = so_far_words(rows, self.config.rounds)
+        return self._labelled(rows, finished=False, diverged=False), facts
+
+    def _labelled(self, rows: pd.DataFrame, *, finished: bool, diverged: bool) -> pd.DataFrame:
+        """The rows with labels, seed, rounds ``planned`` and held-out ``examples`` (a task's are in its labels)."""
+        own: dict[str, Any] = {"seed": self.config.seed, "diverged": diverged, "finished": finished}
+        own["planned"] = self.config.rounds
+        if not self.config.task:
+            held_out = len(self.dataset().test_labels)
+            own["examples"] = min(self.config.test_examples or held_out, held_out)
+        return rows.assign(**self.labels, **own)
+
+    def among(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """See ``Recordable``: those with its labels, seed and rounds ``planned``."""
+        return alike(rows, {**self.labels, "seed": self.config.seed, "planned": self.config.rounds})
+
+    def name(self) -> str:
+        """A name to keep its records under: its title, and a digest of settings, seed and data."""
+        identity = _identity(self.config.to_dict(), self.dataset().digest).encode()
+        title = re.sub("[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        return f"{title}-{hashlib.blake2b(identity, digest_size=4).hexdigest()}"
+
+    def begun(self, root: Path) -> Path | None:
+        """See ``Resumable``: by settings, seed and data."""
+        wanted = _identity(self.config.to_dict(), self.dataset().digest)
+        found = [folder for folder, identity in _identities(root).items() if identity == wanted]
+        return max(found, key=lambda folder: ((folder / DONE_FILE).exists(), _rounds_in(folder)), default=None)
+
+
+def alike(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows that have these values, of which a missing one equals a missing one; none where a column is missing."""
+    if not set(values) <= set(rows.columns):
+        return rows.iloc[:0]
+    same = [rows[name].isna() if pd.isna(value) else rows[name] == value for name, value in values.items()]
+    return rows[np.logical_and.reduce(same)]
+
+
+def is_whole(rows: pd.DataFrame) -> bool:
+    """Whether the rows of a run are those of a finished one; only runs that can be shown earlier say that they are."""
+    return "finished" not in rows or bool(rows["finished"].all())
+
+
+def so_far_words(rows: pd.DataFrame, planned: int) -> str:
+    """How many of its ``planned`` rounds the evaluations of a run have, as ``SO_FAR`` says it."""
+    return f"{rows['round'].max():,.0f} of {planned:,} rounds"
+
+
+def _identity(config: Mapping[str, Any], data: str) -> str:
+    return json.dumps([config, data], sort_keys=True)
+
+
+@lru_cache(maxsize=2)
+def _identities(root: Path) -> dict[Path, str]:
+    """The settings, seed and data of each run in the sub-folders of ``root``, where they can be read."""
+    found = {}
+    for path in root.glob(f"*/{CONFIG_FILE}"):
+        with contextlib.suppress(InputError, OSError, ValueError, KeyError):
+            config = config_from_mapping(read_config(path), str(path)).to_dict()
+            found[path.parent] = _identity(config, read_provenance(path.parent)["data_digest"])
+    return found
+
+
+def _rounds_in(folder: Path) -> int:
+    """Evaluated so far."""
+    return int(max((row["round"] for row in read_rows(folder / METRICS_FILE)), default=0))
+
+
+_COSTS = {"cnn-fashion": 6.0}
+"""What a forward pass takes, in passes of the MNIST CNN."""
+
+
+def _sealed(ended: str, folder: Path) -> str:
+    """What ``DONE_FILE`` says: how the work ended, and the SHA-256 of that and of every file that it left."""
+    left = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    sums = {path.relative_to(folder).as_posix(): path for path in left if path.name not in (DONE_FILE, PROGRESS_FILE)}
+    lines = [ended, f"{hashlib.sha256(ended.encode()).hexdigest()}  {DONE_FILE}"]
+    for name, path in sorted(sums.items()):
+        with path.open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}")
+    return "\n".join(lines) + "\n"
+
+
+def _ended(folder: Path) -> str:
+    """How the work in ``folder`` ended; InputError if a file there is not as it was left."""
+    content = (folder / DONE_FILE).read_bytes().decode(errors="replace")
+    ended = content.partition("\n")[0]
+    changed = set(content.splitlines()) ^ set(_sealed(ended, folder).splitlines())
+    if changed:
+        names = ", ".join(sorted({line.partition("  ")[2] or DONE_FILE for line in changed}))
+        raise InputError(f"runs must be as they were left, got {folder} with another {names}: remove it to run it anew")
+    return ended
+
+
+class _Turn:
+    """The file that lets the processes of one ``run_all`` work: when it is gone they save and stop, wherever they run.
+
+    Who begins removes the files of those that were killed, and so stops what they have left behind.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / f"{TURN_FILE}-{secrets.token_hex(8)}"
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        for path in self._path.parent.glob(f"{TURN_FILE}-*"):
+            with contextlib.suppress(HeldError), held_checkpoint(path):  # of those who live it is held
+                path.unlink(missing_ok=True)
+        with held_checkpoint(self._path):
+            write_atomically(self._path, "")
+            try:
+                yield
+            finally:
+                self.end()
+
+    def lasts(self) -> bool:
+        return self._path.exists()
+
+    def end(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def _execute(work: Work, folder: Path, turn: _Turn, threads: int) -> bool:
+    """Do one piece of work in this process; its folder ends with ``DONE_FILE``, written last.
+
+    Returns:
+        Whether it has to be asked for again, as another process is at it.
+    """
+    if not turn.lasts():
+        return False
+    torch.set_num_threads(threads)
+    shown = 0.0
+
+    def report(at: Progress) -> None:
+        nonlocal shown
+        if time.monotonic() - shown > POLL_SECONDS or at.round == at.rounds:
+            shown = time.monotonic()
+            if not turn.lasts():
+                raise Interrupted
+            write_atomically(folder / PROGRESS_FILE, json.dumps(vars(at)))
+
+    try:
+        with held(folder, wait=POLL_SECONDS):
+            if not (folder / DONE_FILE).exists():
+                write_atomically(folder / DONE_FILE, _sealed(work.run(folder, report), folder))
+    except HeldError:
+        return True
+    except KeyboardInterrupt:
+        turn.end()  # for all
+    return False
+
+
+def _execute_all(pool: joblib.Parallel, works: Sequence[tuple[Path, Work]], turn: _Turn, processes: int) -> None:
+    """Do the works, or see that others do them: what they have begun comes last, and waits for them.
+
+    Training runs that are fewer than the processes share these, a thread each: no record depends on it.
+    """
+    while works and turn.lasts():
+        threads = max(1, processes // len(works)) if all(isinstance(work, Job) for _, work in works) else 1
+        again = pool(joblib.delayed(_execute)(work, folder, turn, threads) for folder, work in works)
+        works = list(itertools.compress(works, again))
+
+
+class _Tally:
+    """How many works are done, and how long the rest takes at the pace so far, by their costs.
+
+    Attributes:
+        before: The number of works that were done at the start.
+    """
+
+    def __init__(self, works: Mapping[Path, Work], before: int) -> None:
+        self.before = before
+        self._costs = {folder: max(1.0, work.cost()) for folder, work in works.items()}
+        self._shares = dict.fromkeys(works, 0.0)
+        self._first: tuple[float, float] | None = None
+
+    def reached(self, folder: Path, share: float) -> None:
+        """Take down how much of a work is done; all of it once its folder says so."""
+        self._shares[folder] = share
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many works are done, and how many there are."""
+        return self.before + sum(share == 1 for share in self._shares.values()), self.before + len(self._shares)
+
+    def left(self, now: float) -> float:
+        """The seconds that the rest takes; infinite where nothing was done since this was first asked."""
+        done = sum(self._costs[folder] * share for folder, share in self._shares.items())
+        there, since = self._first = self._first or (done, now)
+        rest = sum(self._costs.values()) - done
+        return (now - since) * rest / (done - there) if done > there else math.inf
+
+
+class _Watcher(threading.Thread):
+    """Shows how far the works are, all and each, and ends their turn when a signal has come.
+
+    They then have ``PATIENCE_SECONDS`` to save what they have. It also ends when the ``seconds`` are over; then they
+    have the time that the round takes.
+
+    Attributes:
+        late: Whether the time was over.
+    """
+
+    def __init__(
+        self, works: Mapping[Path, Work], before: int, turn: _Turn, came: Sequence[int], seconds: float
+    ) -> None:
+        super().__init__(daemon=True)
+        self.late = False
+        self._until = time.monotonic() + seconds
+        self._titles = {folder: work.title for folder, work in works.items()}
+        self._tally = _Tally(works, before)
+        self._turn = turn
+        self._came = came
+        self._over = threading.Event()
+        self._seen: dict[Path, int] = {}
+
+    def run(self) -> None:
+        with RunBars() as bars:
+            patience = PATIENCE_SECONDS
+            done, total = self._tally.counts
+            bars.show(ALL, done, total, "", "")
+            while not self._over.wait(POLL_SECONDS):
+                if not self.late and time.monotonic() > self._until:
+                    self.late = True
+                    self._turn.end()
+                if self._came:
+                    self._turn.end()
+                    patience -= POLL_SECONDS
+                    if patience < 0:
+                        _thread.interrupt_main()  # a second signal, which is not held back
+                        return
+                self._show_each(bars)
+                if self._tally.counts[0] < total:
+                    bars.show(ALL, self._tally.counts[0], total, "", left_words(self._tally.left(time.monotonic())))
+            self._show_each(bars)
+            bars.show(ALL, *self._tally.counts, "", "")
+
+    def _show_each(self, bars: RunBars) -> None:
+        for folder, title in self._titles.items():
+            self._show(bars, title, folder)
+            if (folder / DONE_FILE).exists():
+                self._tally.reached(folder, 1.0)
+
+    def _show(self, bars: RunBars, title: str, folder: Path) -> None:
+        try:
+            at = Progress(**json.loads((folder / PROGRESS_FILE).read_text()))
+        except (OSError, ValueError):
+            return  # not begun yet
+        if at.round != self._seen.get(folder):
+            self._seen[folder] = at.round
+            self._tally.reached(folder, min(at.round / max(1, at.rounds), UNSEALED))
+            bars.update(title, at)
+            if at.round == at.rounds:
+                bars.remove(title)
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self.join()
+
+
+def finished(result: Result | None) -> bool:
+    """Whether a result of ``run_all`` is that of finished work."""
+    return result is not None and SO_FAR not in result[1]
+
+
+def run_all(
+    works: Sequence[Work],
+    root: Path,
+    *,
+    n_jobs: int,
+    backend: str = "loky",
+    hours: float | None = None,
+    resume: bool = False,
+) -> list[Result | None]:
+    """Do all work that has no result yet, ``n_jobs`` at a time, and gather the results.
+
+    Others may do so in the same folder at the same time, on any machine that shares it and its locks: each key is done
+    once, and who comes to work that another has begun does all else before waiting for it.
+
+    Args:
+        works: The work; what has the same key is done once.
+        root: The folder of results, one sub-folder a key.
+        n_jobs: The number of processes; -1 for one a CPU.
+        backend: Who runs them, one of ``BACKENDS``.
+        hours: The hours after which no work is begun, and what is under way is saved; the most urgent work goes first,
+            the cheapest of it before the others. Without a limit the dearest does, so that the processes end together.
+        resume: Whether to take up ``Resumable`` work that another version of the code has begun or done, or that is
+            ``KEPT`` with the code where nobody has begun it in ``root``.
+
+    Returns:
+        Rows and provenance of each; where the hours did not suffice rows so far, or None.
+
+    Raises:
+        InputError: If the folder cannot be written, or a run failed.
+        Interrupted: After a signal, once the runs under way are saved.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"out must be a folder that can be written, got {root} ({error.strerror})") from None
+    _identities.cache_clear()
+    folders = [_folder(work, root, resume=resume) for work in works]
+    by_urgency = sorted(zip(folders, works, strict=True), key=lambda item: -_urgency(item[1]))  # the most urgent stays
+    todo = {folder: work for folder, work in by_urgency if not (folder / DONE_FILE).exists()}
+    dependent = {folder: work for folder, work in todo.items() if isinstance(work, Dependent)}
+    first = {root / need.key(): need for work in dependent.values() for need in work.needs}
+    first = {folder: need for folder, need in first.items() if not (folder / DONE_FILE).exists()}
+    free = {folder: work for folder, work in todo.items() if folder not in dependent and folder not in first}
+    limited = hours is not None
+    if todo:
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # joblib renews large ones
+        with telling(lambda: _kept(folders, root)), postponed() as came:
+            turn = _Turn(root)
+            every = first | todo
+            before = len(set(folders) - set(every))
+            watcher = _Watcher(every, before, turn, came, 3600 * hours if hours is not None else math.inf)
+            with turn.taken(), watcher:
+                with pool_of(backend, n_jobs) as pool:
+                    # What others wait for comes before all else.
+                    ordered = [*_in_order(first, limited=limited), *_in_order(free, limited=limited)]
+                    processes = joblib.effective_n_jobs(n_jobs) if backend == "loky" else 1
+                    _execute_all(pool, ordered, turn, processes)
+                    _execute_all(pool, _in_order(dependent, limited=limited), turn, processes)
+                if not turn.lasts() and not (watcher.late and not came):
+                    raise Interrupted(number=came[0] if came else signal.SIGINT)
+    return [_result(work, folder) for work, folder in zip(works, folders, strict=True)]
+
+
+def _folder(work: Work, root: Path, *, resume: bool) -> Path:
+    own = root / work.key()
+    if not (resume and isinstance(work, Resumable)):
+        return own
+    if (begun := work.begun(root)) is None and (kept := work.begun(KEPT)) is not None:
+        shutil.copytree(kept, own, dirs_exist_ok=True)
+    return begun or own
+
+
+def keep(works: Sequence[Work], root: Path, into: Path, *, resume: bool) -> None:
+    """Keep, in a sub-folder of ``into`` each, what training runs under way in ``root`` can go on from elsewhere.
+
+    That is all of their folders but the checkpoint, where clients send scalars: a few bytes a scalar. What is there of
+    a run that is finished is removed, and of no run with other settings; what came further stays. Runs on a task name
+    their machine's files, and are left out.
+    """
+    for work in works:
+        if not isinstance(work, Job) or work.config.task:
+            continue
+        folder = _folder(work, root, resume=resume)
+        _identities.cache_clear()
+        kept = work.begun(into) or into / work.name()
+        if (folder / DONE_FILE).exists():
+            shutil.rmtree(kept, ignore_errors=True)
+        elif (folder / LOG_FILE).exists() and _rounds_in(folder) > (_rounds_in(kept) if kept.exists() else 0):
+            keep_folder(folder, kept)
+
+
+def keep_folder(folder: Path, kept: Path) -> None:
+    """Copy all of a run's folder but the checkpoint: enough to go on from, where clients send scalars."""
+    kept.mkdir(parents=True, exist_ok=True)
+    for name in (LOG_FILE, METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE):
+        write_atomically(kept / name, (folder / name).read_bytes())
+
+
+def _result(work: Work, folder: Path) -> Result | None:
+    if (folder / DONE_FILE).exists():
+        return work.result(folder, _ended(folder))
+    return work.so_far(folder) if isinstance(work, Resumable) else None
+
+
+def _in_order(todo: Mapping[Path, Work], *, limited: bool) -> list[tuple[Path, Work]]:
+    if limited:
+        return sorted(todo.items(), key=lambda item: (_urgency(item[1]), item[1].cost()))
+    return sorted(todo.items(), key=lambda item: -item[1].cost())
+
+
+def _urgency(work: Work) -> int:
+    return int(getattr(work, "urgency", 0))
+
+
+def _kept(folders: Sequence[Path], root: Path) -> str:
+    """What an interrupted ``run_all`` says."""
+    done = len({folder for folder in folders if (folder / DONE_FILE).exists()})
+    kept = f"{done} of {len(set(folders))} runs are finished, and kept with those under way in {root}"
+    return f"interrupted; {kept}; the same command goes on"

@@ -1,0 +1,639 @@
+"""How large a reproduction is, read from ``scales.toml``. Only ``full`` has the paper's own numbers."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+from decomfl_lab.errors import require, require_choice
+from decomfl_lab.runs.config import TrainConfig
+from paper_repro.pretraining.family import PretrainConfig
+from paper_repro.workflow.claims import PARTS, SCALES
+from theory.notation.printed import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
+
+__all__ = [
+    "BOARD_COMMON",
+    "BOARD_PROBLEMS",
+    "BOARD_SCALES",
+    "BOARD_VARIANTS",
+    "EDGE_SCALES",
+    "FIG2_SCALES",
+    "FIG3_SCALES",
+    "HESSIAN_SCALES",
+    "LANGUAGE_SCALES",
+    "MEMORY_SCALES",
+    "PRETRAINED",
+    "PROJECTION_SCALES",
+    "READINGS",
+    "SIZES_SCALES",
+    "TASK_ROWS",
+    "THEORY_SCALES",
+    "BoardScale",
+    "EdgeScale",
+    "Fig2Scale",
+    "Fig3Scale",
+    "HessianScale",
+    "ImageScale",
+    "LanguageScale",
+    "MemoryScale",
+    "ProjectionScale",
+    "Race",
+    "Reading",
+    "SizesScale",
+    "TheoryScale",
+    "Tuning",
+    "changed",
+    "kind",
+]
+
+
+_DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "scales.toml").read_text(encoding="utf-8"))
+_SIZES: Final[dict[str, tuple[dict[str, Any], type[Any]]]] = {}
+"""{part: its sizes by scale, and their class}."""
+_USERS: Final[Mapping[str, tuple[str, ...]]] = {"fig2": ("fig2", "table1"), "fig3": ("fig3", "topk")}
+"""The parts that are made at the sizes of one, where they are several."""
+Size = TypeVar("Size")
+
+
+def _scales(part: str, size: type[Size]) -> dict[str, Size]:
+    """The sizes of a part by scale, with the seeds of the registry where its sizes have some."""
+    found = {scale: _typed(_raw(part, scale, size), size, part) for scale in SCALES}
+    _SIZES[part] = (found, size)
+    return found
+
+
+def _raw(part: str, scale: str, size: type[Any]) -> dict[str, Any]:
+    seeds = {"seeds": PARTS[part].seeds[scale]} if "seeds" in _settings(size) else {}
+    return {**_DATA[part][scale], **seeds}
+
+
+def _settings(size: type[Any]) -> list[str]:
+    return [each.name for each in fields(size)]
+
+
+def _typed(value: Any, hint: Any, name: str) -> Any:
+    """A value of TOML as what a field of this type holds: tuples for lists, dataclasses for tables or lists.
+
+    Raises:
+        InputError: If it is something else.
+    """
+    of, args = get_origin(hint), get_args(hint)
+    if of is UnionType:  # of None and something, which is what a table has
+        hint = args[0]
+    if is_dataclass(hint) and isinstance(hint, type):
+        hints, known = get_type_hints(hint), _settings(hint)
+        given = dict(zip(known, value, strict=False)) if isinstance(value, list) and len(value) == len(known) else value
+        require(isinstance(given, dict) and set(given) <= set(known), name, f"have {', '.join(known)}", value)
+        return hint(**{key: _typed(each, hints[key], f"{name}.{key}") for key, each in given.items()})
+    if of is Mapping:
+        require(isinstance(value, dict), name, "be a table, as {10 = 20}", value)
+        whole = all(str(key).isdigit() for key in value) or args[0] is not int
+        require(whole, name, "have whole numbers for names", value)
+        return {int(key) if str(key).isdigit() else key: _typed(value[key], args[1], f"{name}.{key}") for key in value}
+    if of is tuple:
+        require(isinstance(value, list | tuple), name, "be a list, as [1, 2]", value)
+        return tuple(_typed(each, args[0], name) for each in value)
+    if hint is float:
+        require(type(value) in (int, float) and math.isfinite(value), name, "be a finite number", value)
+    elif hint is not Any:
+        require(type(value) is hint, name, {int: "be a whole number", str: "be text"}[hint], value)
+    return value
+
+
+@contextmanager
+def changed(scale: str, assignments: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The sizes of a scale with other values, as long as the context lasts.
+
+    Args:
+        scale: The scale.
+        assignments: PART.SETTING=VALUE each, VALUE written as in ``scales.toml`` (text also without quotes); where
+            SETTING is a table, PART.SETTING.NAME=VALUE is one line of it.
+
+    Yields:
+        {part: what was changed} of all parts that are made at changed sizes.
+
+    Raises:
+        InputError: If there is no such setting, which then lists those that there are, or no such value.
+    """
+    require_choice("scale", scale, SCALES)
+    given: dict[str, dict[str, Any]] = {}
+    for text in assignments:
+        (part, setting, *inside), value = _assignment(text)
+        require_choice("--set part", part, _SIZES)
+        raw = given.setdefault(part, dict(_raw(part, scale, _SIZES[part][1])))
+        require_choice(f"--set {part} setting", setting, _settings(_SIZES[part][1]))
+        if inside:
+            raw[setting] = _with(raw.get(setting), inside, value, f"--set {part}.{setting}")
+        else:
+            raw[setting] = value
+    new = {part: _typed(raw, _SIZES[part][1], f"--set {part}") for part, raw in given.items()}
+    before = {part: _SIZES[part][0][scale] for part in new}
+    told = {part: _differences(part, before[part], size) for part, size in new.items()}
+    try:
+        for part, size in new.items():
+            _SIZES[part][0][scale] = size
+        yield {user: words for part, words in told.items() if words for user in _USERS.get(part, (part,))}
+    finally:
+        for part, size in before.items():
+            _SIZES[part][0][scale] = size
+
+
+def _assignment(text: str) -> tuple[list[str], Any]:
+    """The path and the value of PART.SETTING=VALUE."""
+    name, _, value = text.partition("=")
+    path: list[str] = []
+    try:
+        place: Any = tomllib.loads(f"{name} = 0")
+        while isinstance(place, dict):
+            ((key, place),) = place.items()
+            path.append(key)
+    except ValueError:
+        path = []
+    require(len(path) > 1 and bool(value.strip()), "--set", "be PART.SETTING=VALUE, as fig2.M=50", text)
+    try:
+        found = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return path, value.strip()
+    require(set(found) == {"value"}, "--set", "be one line", text)
+    return path, found["value"]
+
+
+def _with(table: Any, path: Sequence[str], value: Any, name: str) -> dict[str, Any]:
+    """The table with another value at a path; InputError where there is no table."""
+    require(isinstance(table, dict), name, "be set whole", table)
+    first, *others = path
+    return {**table, first: _with(table.get(first), others, value, f"{name}.{first}") if others else value}
+
+
+def _differences(part: str, old: Any, new: Any) -> str:
+    """Which settings differ, and how; InputError for a 0, a negative number or nothing where no scale has one."""
+    said = []
+    for name in _settings(type(new)):
+        was, now = getattr(old, name), getattr(new, name)
+        if was != now:
+            known = [leaf for size in _SIZES[part][0].values() for leaf in _leaves(getattr(size, name))]
+            poor = [leaf for leaf in _leaves(now) if leaf not in known and (leaf == () or leaf == "" or _low(leaf))]
+            require(not poor, f"--set {part}.{name}", "have numbers above 0, and something in it", now)
+            said.append(f"{part}.{name} = {_shown(now)} in place of {_shown(was)}")
+    return ", ".join(said)
+
+
+def _low(leaf: Any) -> bool:
+    return isinstance(leaf, int | float) and leaf <= 0
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The numbers and texts in a value, () for what is empty."""
+    inner = vars(value) if is_dataclass(value) else value
+    parts = list(inner.values()) if isinstance(inner, Mapping) else inner
+    if not isinstance(parts, list | tuple):
+        yield parts
+    elif not parts:
+        yield ()
+    else:
+        for each in parts:
+            yield from _leaves(each)
+
+
+def _shown(value: Any) -> str:
+    """A value as it is written."""
+    if is_dataclass(value):
+        return _shown({name: each for name, each in vars(value).items() if each is not None})
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {_shown(each)}" for name, each in value.items()) + "}"
+    return f"[{', '.join(map(_shown, value))}]" if isinstance(value, tuple) else str(value)
+
+
+def kind(scale: str, *, named: bool = True) -> str:
+    """What a scale is, beside the paper, which has sizes for the part or names none."""
+    own = "the paper's own sizes" if named else "the paper names no sizes"
+    return own if scale == "full" else "reduced, not the paper's"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A reading of the paper's image settings: configurations of DeComFL and FedAvg, η and K."""
+
+    split: str
+    decomfl: Mapping[str, Any]
+    fedavg: Mapping[str, Any]
+    lr_left: float
+    lr_right: float
+    fedavg_steps: tuple[int, ...]
+
+
+READINGS: dict[str, Reading] = {name: _typed(own, Reading, name) for name, own in _DATA["readings"].items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageScale:
+    """Sizes of runs on images.
+
+    Attributes:
+        M: The number of clients.
+        m: The number of clients sampled a round (a tenth of M, as in the paper).
+        batch_size: The batch size B, where no other is named.
+        seeds: The seeds of the runs, where no fewer are named.
+        test_examples: Held-out images of an evaluation; 0 for all.
+    """
+
+    M: int
+    m: int
+    batch_size: int
+    seeds: tuple[int, ...] = (0,)
+    test_examples: int = 0
+
+    def config(self, **given: Any) -> TrainConfig:
+        """A run of these sizes on MNIST with the small CNN, unless it is said otherwise."""
+        sizes = {"clients": self.M, "sampled": self.m, "batch_size": self.batch_size}
+        common = {"data": "mnist", "model": "cnn-mnist", "test_examples": self.test_examples}
+        return TrainConfig(**{**sizes, **common, **given})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fig2Scale(ImageScale):
+    """Sizes of the runs behind Figure 2 and Table 1.
+
+    Attributes:
+        local_rounds: Left panel: rounds for each K, by projection.
+        perturbation_rounds: Right panel: rounds for every P, by projection.
+        local_differences: Left panel: rounds by finite differences for each K, drawn over the others (first seed).
+        perturbation_differences: Right panel: the same for each P.
+        written_rounds: The "as-written" reading: rounds for each K, with the first seed.
+        written_perturbation_rounds: The same for every P.
+        written_method: The method of that reading: decomfl (finite differences) or decomfl-projection.
+        fedavg_rounds: Rounds of the baseline.
+        fedzo_rounds: The rounds of Table 1's FedZO.
+        eta_factor: Factor on the learning rate of DeComFL in the "as-plotted" reading, whose η/(1 - β) = 0.01 is at the
+            edge of stability: smaller batches than the authors' may need a smaller one.
+        eval_every: Rounds of DeComFL between two evaluations, for each K.
+        written_every: The same in the "as-written" reading, for all.
+        fedavg_every: The same of the baseline.
+    """
+
+    local_rounds: Mapping[int, int]
+    perturbation_rounds: int
+    local_differences: Mapping[int, int]
+    perturbation_differences: Mapping[int, int]
+    written_rounds: Mapping[int, int]
+    written_perturbation_rounds: int
+    written_method: str = "decomfl"
+    fedavg_rounds: int
+    fedzo_rounds: int
+    eta_factor: float = 1.0
+    eval_every: Mapping[int, int]
+    written_every: int = 1
+    fedavg_every: int = 1
+
+    def __post_init__(self) -> None:
+        require_choice("written_method", self.written_method, ("decomfl", "decomfl-projection"))
+
+
+FIG2_SCALES = _scales("fig2", Fig2Scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fig3Scale(ImageScale):
+    """Sizes of the runs behind Figure 3 and the top-k figure. All have the authors' schedules, as far as they get.
+
+    Attributes:
+        rounds: The rounds of DeComFL by projection.
+        differences: The rounds of DeComFL by finite differences, drawn over it.
+        baseline_batch: B of the first-order methods.
+        baseline_rounds: The rounds of the first-order methods.
+        eval_every: Rounds of DeComFL between two evaluations.
+        fedavg_every: The same of FedAvg.
+        compressed_every: The same of FedCom and FedAvg + Top-k.
+    """
+
+    rounds: int
+    differences: int
+    baseline_batch: int
+    baseline_rounds: int
+    eval_every: int = 1
+    fedavg_every: int = 1
+    compressed_every: int = 1
+
+
+FIG3_SCALES = _scales("fig3", Fig3Scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectionScale(ImageScale):
+    """Sizes of the runs behind the projection figure.
+
+    Attributes:
+        K: Local steps.
+        P: Directions a step.
+        eta: The learning rate η that ``factors`` multiply.
+        rounds: The rounds of every run by projection.
+        differences: The rounds of every run by finite differences, with the first seed.
+        factors: Learning rates, in multiples of ``eta``.
+        eval_every: Rounds between two evaluations.
+    """
+
+    K: int
+    P: int
+    eta: float
+    rounds: int
+    differences: int
+    factors: tuple[float, ...]
+    eval_every: int = 2
+
+
+PROJECTION_SCALES = _scales("projection", ProjectionScale)
+
+
+@dataclass(frozen=True)
+class MemoryScale:
+    """Sizes of the models whose memory is measured.
+
+    Attributes:
+        d: Their numbers of parameters, in eight layers.
+    """
+
+    d: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require(min(self.d, default=0) >= 1000, "d", "be 1000 at least", self.d)
+
+
+MEMORY_SCALES = _scales("memory", MemoryScale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeScale(ImageScale):
+    """Sizes of the runs at the edge of stability. A line of values is run with everything else as in Figure 2.
+
+    Attributes:
+        steps: Local steps of a run; K of them are a round.
+        factors: η/(1 − β) in multiples of Figure 2's 0.01.
+        small_batch: A smaller B, for the two lines below.
+        small_factors: Factors that are also run with it.
+        differences: Factors that are also run with it by finite differences.
+        Bs: Batch sizes.
+        Ps: Directions a step.
+        Ks: Local steps a round.
+        betas: Momentum β, at Figure 2's η/(1 − β).
+        measurements: Evaluations of a run, each with the trace of the curvature and its top.
+        examples: The number of training images whose mean loss has the curvature.
+        products: The number of products with the curvature a measurement.
+    """
+
+    steps: int
+    factors: tuple[float, ...]
+    small_batch: int
+    small_factors: tuple[float, ...]
+    differences: tuple[float, ...]
+    Bs: tuple[int, ...] = ()
+    Ps: tuple[int, ...] = ()
+    Ks: tuple[int, ...] = ()
+    betas: tuple[float, ...] = ()
+    measurements: int = 20
+    examples: int = 200
+    products: int = 8
+
+
+EDGE_SCALES = _scales("edge", EdgeScale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HessianScale:
+    """Sizes behind the figure of Hessian eigenvalues. The paper names none of them.
+
+    Attributes:
+        model: The small ResNet.
+        steps: First-order steps after which the spectrum is taken, ascending.
+        batch_size: Examples of a step.
+        lr: The learning rate of Adam.
+        examples: Training images whose mean loss has the Hessian.
+        products: Products of the spectral density.
+        probes: Its random probes.
+        gauss_newton: Products for κ of the Gauss-Newton matrix.
+    """
+
+    model: str
+    steps: tuple[int, ...]
+    batch_size: int
+    lr: float
+    examples: int
+    products: int
+    probes: int
+    gauss_newton: int
+
+    def __post_init__(self) -> None:
+        ascending = list(self.steps) == sorted(set(self.steps)) and self.steps[-1:] > (0,)
+        require(ascending, "steps", "ascend to a number above 0", self.steps)
+
+
+HESSIAN_SCALES = _scales("hessian", HessianScale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TheoryScale:
+    """Sizes behind the figures of bounds beside truths.
+
+    Attributes:
+        per_decade: Values of d and κ a decade.
+        runs: Simulated runs a point.
+        factor: The factor between two values of m, P or K.
+        cells: The number of cells of a step-size map along each axis.
+        models: The models that are trained on scikit-learn's digits.
+        rounds: The rounds of their training.
+        seeds: The seeds of their training.
+    """
+
+    per_decade: int
+    runs: int
+    factor: int
+    cells: int
+    models: tuple[str, ...]
+    rounds: int
+    seeds: tuple[int, ...]
+
+
+THEORY_SCALES = _scales("theory", TheoryScale)
+
+
+PRETRAINED: dict[str, dict[str, PretrainConfig]] = {
+    scale: {size: PretrainConfig(size=size, **own) for size, own in _DATA["pretrained"].get(scale, {}).items()}
+    for scale in SCALES
+}
+"""The small OPT models that fine-tuning begins with, by scale and size; other models are the hub's."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Rounds R, learning rate η and batch size B of fine-tuning a model to a task."""
+
+    rounds: int
+    lr: float
+    batch_size: int
+
+
+TASK_ROWS: dict[str, str] = dict(zip(("sst2", "cb", "wsc", "wic", "rte", "boolq"), EXAMPLES, strict=True))
+TASK_ROWS["cb-two-way"] = "CB"
+"""The row of each task in the paper's tables."""
+
+
+def _papers_settings(row: str) -> dict[str, Tuning]:
+    """A row of the paper's table of settings, B = 32."""
+    tasks = [task for task in TASK_ROWS if task != "cb-two-way" or "LoRA" not in row]
+    return {task: Tuning(ROUNDS[row][TASK_ROWS[task]], RATES[row][TASK_ROWS[task]], 32) for task in tasks}
+
+
+def _first_order_settings(model: str) -> dict[str, Tuning]:
+    """The authors' script, η = 0.001; rounds as the costs imply them: 500, 1000 or 2000, one rounds to the next 500."""
+    costs = {task: RESULTS[model][row][0].cost or 0.0 for task, row in TASK_ROWS.items()}
+    rounds = {task: 500 * round(cost / model_terabytes(500, PARAMETERS[model])) for task, cost in costs.items()}
+    return {task: Tuning(R, 1e-3, 16 if task == "boolq" else 32) for task, R in rounds.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageScale:
+    """Sizes of the runs behind the tables of fine-tuning. What a mapping of tasks does not have is not run.
+
+    Attributes:
+        models: The stand-in for each of the paper's models: a size of ``PRETRAINED``, or a name of the hub.
+        settings: The settings of zeroth-order methods, by default the paper's: {model, or model+LoRA: {task:
+            tuning}}; "cb-two-way" is CB in the authors' reading.
+        first_order: The settings of FedAvg, by default the authors' script's; the paper has it for all parameters only.
+        split: How the training examples go to the clients; the authors have dirichlet-total with α = 1.
+        mezo_batch: The batch size B of MeZO's one agent.
+        five: The tasks for which DeComFL also runs with P = 5 where all parameters are trained (the paper: none).
+        max_length: The most tokens of a prompt, except for SST-2 (31 at most); 0 for the authors' 2047.
+        test_examples: The number of test examples of an evaluation; 0 for all.
+        eval_every: The number of rounds between two evaluations.
+    """
+
+    models: Mapping[str, str]
+    settings: Mapping[str, Mapping[str, Tuning]] = field(
+        default_factory=lambda: {row: _papers_settings(row) for row in ROUNDS}
+    )
+    first_order: Mapping[str, Mapping[str, Tuning]] = field(
+        default_factory=lambda: {model: _first_order_settings(model) for model in RESULTS}
+    )
+    split: str
+    mezo_batch: int
+    five: tuple[str, ...]
+    max_length: int
+    test_examples: int
+    eval_every: int
+
+    def __post_init__(self) -> None:
+        for row, tasks in self.settings.items():
+            require_choice("model of settings", row.removesuffix("+LoRA"), self.models)
+            for task in tasks:
+                require_choice("task of settings", task, TASK_ROWS)
+
+
+LANGUAGE_SCALES = _scales("llm", LanguageScale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizesScale:
+    """Sizes of the runs behind the scale figure.
+
+    Attributes:
+        models: The models from small to large: sizes of ``PRETRAINED``, or names of the hub.
+        rounds: The rounds of every run.
+        batch_size: The batch size B.
+        split: How the training examples go to the clients; the authors have dirichlet-total with α = 1.
+        seeds: The seeds of every model.
+        eval_every: The number of rounds between two evaluations.
+        test_examples: The number of test examples of an evaluation; 0 for all.
+        examples: The number of training prompts whose mean loss has the Gauss-Newton matrix.
+        products: The number of products with it, for κ at one x.
+        etas: The learning rate η of each model, where it is given.
+        share: Where ``etas`` has none, η is this share of the largest that Theorem 2 admits by the model's curvature.
+    """
+
+    models: tuple[str, ...]
+    rounds: int
+    batch_size: int
+    split: str
+    seeds: tuple[int, ...]
+    eval_every: int
+    test_examples: int
+    examples: int
+    products: int
+    etas: Mapping[str, float] = field(default_factory=dict)
+    share: float = 1.0
+
+
+SIZES_SCALES = _scales("sizes", SizesScale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race:
+    """What every method has to reach on a problem.
+
+    Attributes:
+        rounds: The rounds that it has for it.
+        accuracy: The test accuracy that ends the race; None where the loss does.
+        loss: The test loss that ends it; None where the accuracy does.
+        every: The number of rounds between two evaluations.
+    """
+
+    rounds: int
+    accuracy: float | None = None
+    loss: float | None = None
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        one = (self.accuracy is None) != (self.loss is None)
+        require(one, "race", "be to an accuracy or to a loss", (self.accuracy, self.loss))
+
+    def reached(self, accuracy: float, loss: float) -> bool:
+        """Whether a model of this test accuracy and loss is there; none is where they are not numbers."""
+        return loss <= self.loss if self.loss is not None else accuracy >= (self.accuracy or 0.0)
+
+    def __str__(self) -> str:
+        to = f"accuracy {self.accuracy:g}" if self.loss is None else f"loss {self.loss:g}"
+        return f"to {to} within {self.rounds:,} rounds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardScale:
+    """Sizes of the board.
+
+    Attributes:
+        races: The race on each of its problems.
+        tuning_seeds: The seeds of the runs that choose η; the table has none of them.
+        seeds: The seeds of the table.
+        missed: The rounds that a client misses before its rebuild is measured.
+    """
+
+    races: Mapping[str, Race]
+    tuning_seeds: tuple[int, ...]
+    seeds: tuple[int, ...]
+    missed: int
+
+    def __post_init__(self) -> None:
+        for problem in self.races:
+            require_choice("problem", problem, BOARD_PROBLEMS)
+        held_out = not set(self.tuning_seeds) & set(self.seeds)
+        require(held_out, "tuning_seeds", "be none of the table's seeds", self.tuning_seeds)
+
+
+def _problem(name: str) -> dict[str, Any]:
+    own = dict(_DATA["board"]["problems"][name])
+    return (_problem(own.pop("like")) if "like" in own else {}) | own
+
+
+BOARD_PROBLEMS: dict[str, dict[str, Any]] = {name: _problem(name) for name in _DATA["board"]["problems"]}
+"""The options of a run on each problem of the board."""
+BOARD_SCALES = _scales("board", BoardScale)
+BOARD_COMMON: dict[str, Any] = _DATA["board"]["common"]
+"""Options that every method of the board has, as far as it knows them."""
+BOARD_VARIANTS: dict[str, dict[str, Any]] = _DATA["board"]["variants"]
+"""Lines of the board beside the methods of the registry.
+
+They have ``method``, other options than ``BOARD_COMMON``, and ``alone`` where one client has all data.
+"""

@@ -1,0 +1,172 @@
+"""The measuring commands: shapes of rows, sanity of limits, moments on 10⁸ draws, bits for other languages."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import moments as statistics
+from benchmarks import rebuild as bench
+from benchmarks.moments import stream_statistics
+from benchmarks.rebuild import Setting
+from decomfl_lab import noise
+from decomfl_lab.cli.main import main
+from decomfl_lab.noise import Distribution, vectors
+from tests.thorough import sampled
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.thorough
+def test_rows_have_the_promised_fields(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture, table = tmp_path / "speed.png", tmp_path / "rows.csv"
+    arguments = ["--d", "5000", "--pairs", "1,40", "--workers", "1,2", "--distribution", "gaussian,rademacher"]
+    assert main(["bench", "rebuild", *arguments, "--json", "--plot", str(picture), "--csv", str(table)]) == 0
+    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
+    assert len(rows) == 8
+    wanted = {"distribution", "backend", "d", "pairs", "workers", "ns_per_element_pair", "ratio", "peak_models"}
+    for row in rows:
+        assert wanted <= set(row)
+        assert row["backend"] == noise.cpu_backend()
+        assert row["ns_per_element_pair"] > 0
+        assert row["ratio"] == pytest.approx(row["plain_ns"] / row["ns_per_element_pair"])
+        assert row["plain_ns"] <= row["plain_default_ns"]
+        assert row["peak_models"] is None  # too small a model to tell
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert len(pd.read_csv(table)) == 8
+
+
+@pytest.mark.thorough
+def test_peak_memory_of_a_large_model_is_the_model_and_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 MB, 40 missed directions: at most 5 % beside the model; the plain way needs two more models."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the plain way is timed once for all numbers of threads
+    (rows,) = bench.rebuild_rows([Setting(Distribution.RADEMACHER, 10_000_000, 40, 2)])
+    if rows[0].peak_models is None:
+        pytest.skip("this system does not tell a process its peak memory")
+    assert 0.95 < rows[0].peak_models < 1.05
+    assert rows[0].plain_peak_models is not None
+    assert rows[0].plain_peak_models > 1.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--d", "x"], "d must be integers separated by commas, got 'x'"),
+        (["--d", "1.5e0"], "d must be integers separated by commas, got '1.5e0'"),
+        (["--d", "1e999"], "d must be integers separated by commas, got '1e999'"),
+        (["--d", "0"], "d must be an integer of at least 1, got 0"),
+        (["--pairs", "0"], "pairs must be an integer of at least 1, got 0"),
+        (
+            ["--distribution", "cauchy"],
+            "distribution must be one of gaussian, sphere, rademacher, low-rank, got 'cauchy'",
+        ),
+        (["--dtype", "int8"], "dtype must be one of float32, float64, bfloat16, float16, got 'int8'"),
+        (["--backend", "fortran"], "backend must be one of numpy, numba, triton, got 'fortran'"),
+        (["--device", "tpu"], "device must be one of cpu, cuda, auto, got 'tpu'"),
+    ],
+)
+def test_bad_options_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "rebuild", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+# Moments -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("law", [law for law in Distribution if law is not Distribution.LOW_RANK])
+def test_averages_over_a_hundred_million_draws_lie_within_five_standard_errors(law: Distribution) -> None:
+    rows = stream_statistics(law, 100_000_000, seed=1)
+    assert len(rows) == (18 if law is not Distribution.RADEMACHER else 12)
+    assert max(row.draws for row in rows) >= 100_000_000
+    for row in rows:
+        assert abs(row.deviation) < 5, row
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("E z^2", lambda z: z * np.float32(1.003)),
+        ("E z^1", lambda z: z + np.float32(0.004)),
+        ("P(|z| > 4)", lambda z: np.clip(z, -3.9, 3.9)),
+        ("E z_j z_j+32 (next word)", lambda z: np.where(np.arange(z.size) % 64 < 32, z, np.roll(z, 32))),
+        ("E z_j z_j+1 (next lane)", lambda z: z + np.float32(0.01) * np.roll(z, 1)),
+        ("(E zzᵀ − I)² / s.e.²", lambda z: z + np.float32(0.01) * np.roll(z, 5)),
+    ],
+)
+def test_spoilt_directions_are_noticed(name: str, spoil, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    right = noise.direction
+    monkeypatch.setattr(statistics.noise, "direction", lambda *a, **k: spoil(right(*a, **k)))
+    row = next(row for row in stream_statistics(Distribution.GAUSSIAN, 4_000_000) if row.name == name)
+    assert abs(row.deviation) > 5, row
+
+
+def test_moments_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "moments", "--draws", "1e6", "--distribution", "rademacher", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
+    assert {row["name"] for row in rows} >= {"E z^1", "E z(s)_j z(s+1)_j"}
+    assert main(["bench", "moments", "--draws", "10"]) == 2
+    assert "draws must be a finite number of at least 1e6, got 10.0" in capsys.readouterr().err
+
+
+# decomfl noise -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", sampled(vectors.KNOWN_ANSWERS, 3))
+def test_the_command_prints_the_known_answers(answer: vectors.KnownAnswer, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["noise", "--key", f"{answer.key:x}", "--direction", str(answer.p), "--d", str(answer.d)]
+    if answer.distribution is Distribution.LOW_RANK:
+        base += ["--shapes", "2,9x10,36,8x9", "--rank", "2"]
+    for j, word in zip(vectors.POSITIONS, answer.bits, strict=True):
+        for backend in ([], ["--backend", "numpy"]):
+            place = ["--first", str(j), "--count", "1", "--distribution", answer.distribution.value]
+            assert main([*base, *place, *backend]) == 0
+            assert capsys.readouterr().out == f"{word}\n"
+
+
+def test_the_command_in_other_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["noise", "--key", "0xDEADBEEF12345678", "--direction", "3", "--first", "96", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["bits"][0] == "3ef2ee42"
+    assert answer["key"] == "deadbeef12345678"
+    assert main(["noise", "--first", "96", "--count", "2", "--values"]) == 0
+    assert re.fullmatch(r"96 bf3da834 -0\.74\d+\n97 [0-9a-f]{8} \S+\n", capsys.readouterr().out)
+    many = 70_000
+    assert main(["noise", "--count", str(many)]) == 0
+    lines = capsys.readouterr().out.split()
+    assert lines == [f"{word:08x}" for word in noise.direction(0, 0, many).view(np.uint32)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--key", "xyz"], "key must be a hexadecimal number of at most 16 digits, got 'xyz'"),
+        (["--key", "1" + 16 * "0"], "key must be a hexadecimal number of at most 16 digits, got '10000000000000000'"),
+        (["--first", "-1"], "first must be an integer of at least 0, got -1"),
+        (["--count", "0"], "count must be an integer of at least 1, got 0"),
+        (["--first", "5", "--d", "6"], r"first + count must be at most d=6, got 13"),
+        (["--direction", "-1"], "direction must be an integer in 0..4294967295, got -1"),
+        (["--distribution", "low-rank"], "shapes must be given for low-rank directions, and for no others, got None"),
+        (["--shapes", "3"], "shapes must be given for low-rank directions, and for no others, got '3'"),
+        (
+            ["--distribution", "low-rank", "--shapes", "3x,2"],
+            "shapes must be numbers joined by x, shapes joined by commas, got '3x'",
+        ),
+        (["--distribution", "low-rank", "--shapes", "9", "--d", "8"], "of the shapes of a LowRank must be d=8, got 9"),
+    ],
+)
+def test_bad_counters_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["noise", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_printed_specification_has_the_known_answers() -> None:
+    text = (ROOT / "docs" / "noise-stream.md").read_text()
+    for answer in vectors.KNOWN_ANSWERS:
+        row = f"| {answer.distribution} | `{answer.key:016x}` | {answer.p} | `{' '.join(answer.bits)}` |"
+        assert row in text

@@ -1,0 +1,238 @@
+"""``decomfl serve`` and ``decomfl join``, on loopback, with a model of 650 parameters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("grpc", reason="the extra stream is not installed")
+
+from decomfl_lab.carriers.commands.join import _agreed
+from decomfl_lab.carriers.stream import client as client_module
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
+from decomfl_lab.federations.remote import RemoteFederation
+from decomfl_lab.interrupts import interrupt
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.run import Run
+
+FLAGS = "--data digits --model logistic --clients 2 --sampled 2 --perturbations 3 --batch-size 8 --eval-every 100"
+
+
+@pytest.fixture
+def address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def _soon_again(monkeypatch):
+    monkeypatch.setattr(client_module, "LONGEST_WAIT", 0.3)
+
+
+def serve(out, address, rounds, more=""):
+    return main(f"serve {FLAGS} --rounds {rounds} --out {out} --bind {address} --json {more}".split())
+
+
+def joining(out, address, codes, i, certificates=None, more=""):
+    """A thread that is client i, once there is a key for it."""
+    key = (certificates or out / "keys") / f"client-{i}.key"
+    proof = (f"--key {key}" if certificates is None else f"--certificates {certificates}") + more
+
+    def join():
+        while not key.exists():
+            time.sleep(0.05)
+        codes.append(main(f"join {address} --client {i} {proof} --json".split()))
+
+    thread = threading.Thread(target=join, daemon=True)
+    thread.start()
+    return thread
+
+
+def simulated(rounds, **more):
+    config = TrainConfig(
+        data="digits", model="logistic", clients=2, sampled=2, perturbations=3, batch_size=8, rounds=rounds, **more
+    )
+    run = Run(config)
+    run.train()
+    return run.federation.observer.digest()
+
+
+def said(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_server_and_clients_print_the_digest_of_the_simulated_run(secured, tmp_path, address, capsys):
+    certificates = tmp_path / "certificates" if secured else None
+    assert not secured or main(f"certificates {certificates} --clients 2".split()) == 0
+    codes: list[int] = []
+    threads = [joining(tmp_path / "fl", address, codes, i, certificates) for i in range(2)]
+    assert serve(tmp_path / "fl", address, 3, f"--certificates {certificates}" if secured else "") == 0
+    for thread in threads:
+        thread.join(30)
+    assert codes == [0, 0]
+    found = said(capsys)
+    assert {each["digest"] for each in found} == {simulated(3)}
+    assert {each["round"] for each in found if "client" in each} == {3}
+
+
+def test_clients_on_a_network_say_how_many_examples_they_have_again_to_a_server_that_begins_again(
+    tmp_path, address, capsys
+):
+    out, codes = tmp_path / "fl", []
+    for rounds in (2, 4):
+        threads = [joining(out, address, codes, i) for i in range(2)]
+        assert serve(out, address, rounds, "--weighting examples") == 0
+        for thread in threads:
+            thread.join(30)
+    assert codes == [0] * 4
+    digests = [each["digest"] for each in said(capsys)]
+    assert set(digests[3:]) == {simulated(4, weighting="examples")}
+    with RunLog.open(out / "run.dcl", write=False) as log:
+        assert {entry.examples for entry in log.entries()} == {(698, 698)}
+
+
+def test_a_server_that_is_stopped_saves_the_round_and_the_same_command_goes_on_with_the_same_clients(
+    tmp_path, address, capsys
+):
+    codes, log = [], tmp_path / "fl" / "run.dcl"
+    threads = [joining(tmp_path / "fl", address, codes, i) for i in range(2)]
+    before = signal.signal(signal.SIGTERM, interrupt)
+
+    def stop():
+        while not log.exists() or log.stat().st_size < 3000:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        assert serve(tmp_path / "fl", address, 100_000) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    told = capsys.readouterr().err
+    reached = int(told.split("interrupted after round ")[1].split(";")[0])
+    assert f"saved in {tmp_path / 'fl'}" in told
+    assert serve(tmp_path / "fl", address, reached + 2) == 0
+    for thread in threads:
+        thread.join(30)
+    assert {each["digest"] for each in said(capsys)} == {simulated(reached + 2)}
+
+
+OWN = """import os
+import torch
+
+def clients():
+    x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
+    pairs = list(zip(x.split(20), (x[:, 0] > 0).long().split(20)))
+    return pairs[: int(os.environ["CLIENTS"])], pairs[0]
+"""
+
+
+def test_a_client_joins_a_run_that_is_served_while_the_others_stay(tmp_path, address, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hospitals.py").write_text(OWN)
+    run = "data = 'hospitals:clients'\nmodel = 'logistic'\nsampled = 2\nperturbations = 3\nbatch_size = 8\n"
+    for M in (2, 3):
+        (tmp_path / f"{M}.toml").write_text(f"clients = {M}\n{run}")
+    codes, fl, log = [], tmp_path / "fl", tmp_path / "fl" / "run.dcl"
+    monkeypatch.setenv("CLIENTS", "2")
+    threads = [joining(fl, address, codes, i, more=" --config 2.toml") for i in range(2)]
+    before = signal.signal(signal.SIGTERM, interrupt)
+
+    def stop():
+        while not log.exists() or log.stat().st_size < 3000:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        assert main(f"serve --config 2.toml --rounds 100000 --out {fl} --bind {address}".split()) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    reached = int(capsys.readouterr().err.split("interrupted after round ")[1].split(";")[0])
+    monkeypatch.setenv("CLIENTS", "3")
+    threads.append(joining(fl, address, codes, 2, more=" --config 3.toml"))
+    again = f"serve --config 3.toml --rounds {reached + 6} --out {fl} --bind {address} --json"
+    assert main(again.split()) == 0
+    for thread in threads:
+        thread.join(30)
+    found = said(capsys)
+    assert codes == [0, 0, 0]
+    fresh = Run(config_from_mapping({**read_config(tmp_path / "3.toml"), "joined": {reached: 1}}, "here"))
+    fresh.config = fresh.config.but(rounds=reached + 6)
+    fresh.train()
+    assert {each["digest"] for each in found} == {fresh.federation.observer.digest()}
+    assert RunLog.open(log).header["config"]["joined"] == {str(reached): 1}
+
+
+def test_a_server_that_waits_for_a_client_that_is_away_stops_at_the_first_signal(tmp_path, address):
+    before = signal.signal(signal.SIGTERM, interrupt)
+
+    def stop():
+        while not (tmp_path / "fl" / "run.dcl").exists():
+            time.sleep(0.02)
+        time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        assert serve(tmp_path / "fl", address, 5, "--patience 10") == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("name", ["method", "model", "data", "loss"])
+def test_a_configuration_from_the_wire_names_no_code(name):
+    values = TrainConfig().to_dict()
+    assert _agreed({"config": values}).model == "cnn-mnist"
+    with pytest.raises(InputError, match=f"{name} of the server must name no code"):
+        _agreed({"config": values | {name: "os:system"}})
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (f"serve {FLAGS}", "out must be a folder, where the run is kept"),
+        (f"serve {FLAGS} --out OUT --bind 0.0.0.0:8470", "bind must be of loopback"),
+        (f"serve {FLAGS} --out OUT --bind nowhere", "bind must be HOST:PORT, as 127.0.0.1:8470, got 'nowhere'"),
+        (f"serve {FLAGS} --out OUT --certificates OUT/none", "certificates must have a readable ca.crt"),
+        (f"serve fedavg {FLAGS} --out OUT", "perturbations must be left out for fedavg"),
+        (
+            "serve fedavg --data digits --model logistic --out OUT",
+            "method must be one of decomfl, decomfl-projection, hiso, fzoo, feedsign, fedkseed where",
+        ),
+        ("join 127.0.0.1:1 --client 0", "--key or --certificates must be given, one of the two, got 'neither'"),
+        ("join 127.0.0.1:1 --client 0 --key OUT/none", "key must be a readable file"),
+        ("join 127.0.0.1:1 --client -1 --key OUT/none", "client must be an integer of at least 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(command, told, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(command.replace("OUT", str(out)).split()) == 2
+    assert told in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ("--quorum 2 --deadline 1.5 --patience 7", {"quorum": 2, "deadline": 1.5, "patience": 7.0}),
+        ("", {"quorum": None, "deadline": None, "patience": 300.0}),
+    ],
+)
+def test_how_long_a_round_waits_is_what_the_flags_say(flags, options, tmp_path, address, capsys, monkeypatch):
+    def told(here, server, identity, **found):
+        raise InputError(f"options are {found}")
+
+    monkeypatch.setattr(RemoteFederation, "of", told)
+    assert serve(tmp_path / "fl", address, 1, flags) == 2
+    assert f"options are {options}" in capsys.readouterr().err

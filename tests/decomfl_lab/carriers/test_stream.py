@@ -1,0 +1,296 @@
+"""The lab's own stream, on loopback: the simulator's bits, and who does not belong harms nobody."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import zlib
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("grpc", reason="the extra stream is not installed")
+
+import grpc
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decomfl_lab.carriers.stream import client as client_module
+from decomfl_lab.carriers.stream import server as server_module
+from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
+from decomfl_lab.carriers.stream.client import StreamClient
+from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFLATED, Link
+from decomfl_lab.carriers.stream.server import MOST_UNANSWERED, MOST_UNHEARD, StreamServer
+from decomfl_lab.errors import InputError
+from decomfl_lab.federations.remote import RemoteFederation
+from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, host, simulated
+
+pytestmark = pytest.mark.engine
+OFFER = {"run": RUN.hex()}
+
+
+def key(i):
+    return bytes([i]) * 32
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("certificates")
+    make_certificates(made, 4)
+    return made
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+def listening(stack):
+    """A function that starts a server, which ends with the test."""
+
+    def listen(bind="127.0.0.1:0", offer=OFFER, **proof):
+        server = StreamServer(bind, offer, 4, largest=2000, **(proof or {"keys": key}))
+        stack.callback(server.close)
+        return server
+
+    return listen
+
+
+def federation_of(server, m=4, **options):
+    delivery = LAB.delivery(CASE)
+    delivery.server.m = m
+    return RemoteFederation(delivery, LAB.replica(CASE), server, RUN, **options)
+
+
+class KilledError(Exception):
+    """What a killed process cannot say."""
+
+
+class Joined(threading.Thread):
+    """A client in a thread; ``told`` is the error that it ended with, or None."""
+
+    def __init__(self, address, i, own=None, answer=None, run=OFFER["run"], patience=5, **proof):
+        super().__init__(daemon=True)
+        self.own, self.told = own or host(CASE, i), None
+        self.stream = StreamClient(address, i, patience=patience, **(proof or {"key": key(i)}))
+        self.i, self.answer, self.run_name = i, answer or (lambda frame: self.own.handle({i: frame})[i]), run
+        self.start()
+
+    def run(self):
+        try:
+            self.stream.serve(self.run_name, lambda: self.own.hello(self.i), self.answer)
+        except (InputError, KilledError) as error:
+            self.told = str(error)
+
+    def ended(self):
+        self.join(20)
+        assert not self.is_alive()
+        return self.told
+
+
+def joined(server, *ids, **more):
+    return [Joined(server.address, i, **more) for i in ids]
+
+
+def finish(server, federation, clients, rounds=8):
+    """Train to the end; the digests of all models."""
+    while federation.round < rounds:
+        federation.advance()
+    digests = {federation.observer.digest(), *federation.rebuilt().values()}
+    server.close(over=True)
+    assert [client.ended() for client in clients] == [None] * len(clients)
+    return digests | {client.own.replica.digest() for client in clients}
+
+
+def whisper(server, i, words, hello=b"hello", **proof):
+    """Connect as client i, say hello and these bytes as they are, and return what the server has against it."""
+    stream = StreamClient(server.address, i, **(proof or {"key": key(i)}))
+    with stream._connected(1 << 21) as (_, connection):
+        connection.send(hello)
+        frames = iter(connection)
+        for word in words(connection.link, frames):
+            connection._outbox.put(word)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(frames)
+    return f"{caught.value.code().name}: {caught.value.details()}"
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_four_clients_end_with_the_simulators_model_to_the_bit(listening, folder, secured):
+    server = listening(**({"identity": read_identity(folder, "server")} if secured else {}))
+    proof = {i: {"identity": read_identity(folder, client_name(i))} if secured else {} for i in range(4)}
+    clients = [Joined(server.address, i, **proof[i]) for i in range(4)]
+    assert finish(server, federation_of(server), clients) == {simulated(m=4, rounds=8).observer.digest()}
+
+
+def test_a_client_killed_in_a_round_leaves_the_quorum_of_three_and_comes_back(listening):
+    server = listening()
+    federation = federation_of(server, quorum=3, deadline=0.5)
+    clients = joined(server, 0, 1, 2)
+
+    def die(frame):
+        raise KilledError("dead")
+
+    killed = Joined(server.address, 3, answer=die)
+    federation.advance()
+    assert killed.ended() == "dead"
+    assert sorted(federation.coordinator.replies) == [0, 1, 2]
+    again = Joined(server.address, 3)
+    federation.deadline = None
+    federation.advance()
+    assert sorted(federation.coordinator.replies) == [0, 1, 2, 3]
+    assert len(finish(server, federation, [*clients, again])) == 1
+
+
+def test_clients_come_back_to_a_server_that_was_restarted(listening, monkeypatch):
+    monkeypatch.setattr(client_module, "FIRST_WAIT", 0.05)
+    first = listening()
+    clients, federation = joined(first, 0, 1, 2, 3), federation_of(first)
+    for _ in range(3):
+        federation.advance()
+    first.close()
+    federation.carrier = second = listening(first.address)
+    assert finish(second, federation, clients) == {simulated(m=4, rounds=8).observer.digest()}
+
+
+def test_a_client_cannot_take_anothers_name_by_certificate_or_by_key(listening, folder):
+    secured, keyed = listening(identity=read_identity(folder, "server")), listening()
+    forger = Joined(secured.address, 2, identity=read_identity(folder, client_name(1)))
+    assert "client must be the one that its certificate names, got 'client-2'" in forger.ended()
+    assert "key must be the one that the server at" in Joined(keyed.address, 2, key=key(1)).ended()
+    assert "client must be client-0..client-3, got 'client-7'" in Joined(keyed.address, 7).ended()
+
+
+def test_who_has_no_certificate_of_the_federation_is_not_let_in(listening, folder, tmp_path):
+    make_certificates(tmp_path, 4)
+    server = listening(identity=read_identity(folder, "server"))
+    foreign = Joined(server.address, 0, identity=read_identity(tmp_path, "client-0"), patience=0.3)
+    assert "must be the server of these certificates" in foreign.ended()
+    borrowed = replace(read_identity(tmp_path, "client-0"), authority=read_identity(folder, "server").authority)
+    assert "UNAVAILABLE" in Joined(server.address, 0, identity=borrowed, patience=0.3).ended()
+    impostor = listening(identity=read_identity(folder, "client-1"))  # a client that plays the server
+    honest = Joined(impostor.address, 0, identity=read_identity(folder, "client-0"), patience=0.3)
+    assert "must be the server of these certificates" in honest.ended()
+
+
+def test_a_client_of_another_run_says_so_and_a_hello_of_another_run_is_refused_by_name(listening):
+    server = listening()
+    assert "must be 2020, got '000102" in Joined(server.address, 0, run="2020").ended()
+    federation = federation_of(server, m=4, quorum=3, deadline=20)
+    clients = [*joined(server, 0, 1, 2), Joined(server.address, 3, own=host(CASE, 3, run=bytes(16)))]
+    federation.advance()
+    assert "run of client 3 must be 000102" in federation.coordinator.refused[3]
+    federation.deadline = 0.2
+    finish(server, federation, clients[:3], rounds=1)
+
+
+def test_a_frame_that_comes_twice_or_from_another_connection_cuts_its_connection_alone(listening):
+    server, own, kept = listening(), host(CASE, 3), []
+    clients, federation = joined(server, 0, 1, 2), federation_of(server, quorum=3, deadline=0.5)
+    training = threading.Thread(target=lambda: [federation.advance() for _ in range(6)])
+    training.start()
+
+    def twice(link, frames):
+        kept.append(link.close(own.handle({3: next(frames)})[3]))
+        yield kept[0]
+        next(frames)
+        yield kept[0]
+
+    assert "PERMISSION_DENIED: tag of the frame" in whisper(server, 3, twice, own.hello(3))
+    assert "PERMISSION_DENIED: tag of the frame" in whisper(server, 3, lambda *_: kept, own.hello(3))
+    training.join()
+    assert len(finish(server, federation, clients)) == 1
+
+
+def test_an_oversized_frame_is_refused_by_name_and_harms_nobody(listening):
+    server = listening()
+    clients, federation = joined(server, 0, 1, 2), federation_of(server, quorum=3, deadline=0.2)
+    federation.advance()
+    assert "frame must have at most 2000 bytes" in whisper(server, 3, lambda link, _: [link.close(b"x" * 2500)])
+    assert "RESOURCE_EXHAUSTED" in whisper(server, 3, lambda *_: [bytes(100_000)])
+    assert len(finish(server, federation, clients)) == 1
+
+
+def test_who_answers_nothing_is_cut_and_the_others_go_on(listening):
+    server = listening()
+    federation = federation_of(server, quorum=3, deadline=0.1)
+    clients, slow = joined(server, 0, 1, 2), threading.Event()
+    Joined(server.address, 3, answer=lambda frame: slow.wait(20) and b"", patience=0.1)
+    while 3 not in server.connected:
+        federation.advance()
+    for _ in range(MOST_UNANSWERED + 1):
+        federation.advance()
+    assert server.cut == 1
+    slow.set()
+    assert len(finish(server, federation, clients, rounds=federation.round + 1)) == 1
+
+
+def test_who_connects_a_hundred_times_without_a_hello_keeps_nobody_out(listening):
+    server, silent = listening(), queue.SimpleQueue()
+    metadata = (("client", client_name(3)), ("nonce-bin", bytes(HALF_NONCE)))
+    with grpc.insecure_channel(server.address) as channel:
+        calls = [channel.stream_stream(METHOD)(iter(silent.get, None), metadata=metadata) for _ in range(100)]
+        newest = next(calls[-1])
+        clients, federation = joined(server, 0, 1, 2, 3, patience=1), federation_of(server)
+        assert finish(server, federation, clients) == {simulated(m=4, rounds=8).observer.digest()}
+        assert server.cut >= 100 - MOST_UNHEARD
+        assert newest
+        [silent.put(None) for _ in calls]
+
+
+@pytest.mark.parametrize("offer", [b"[1]", b"{", b"", b"\xff", b"[" * 100_000])
+def test_an_offer_that_is_none_is_refused_in_one_line(offer, listening):
+    server = listening()
+    server._offer = offer
+    told = Joined(server.address, 0).ended()
+    assert told.startswith("offer of the server must be a JSON object, got b'")
+    assert len(told) < 300
+
+
+def test_who_does_not_read_is_cut_and_the_others_are_served(listening, monkeypatch):
+    monkeypatch.setattr(server_module, "WRITE_SECONDS", 0.2)
+    monkeypatch.setattr(server_module, "WRITE_BYTES", 1e9)
+    server, large, got = listening(), random.Random(0).randbytes(1 << 20), []
+    Joined(server.address, 0, answer=lambda frame: b"answer")
+
+    def take(i, frame, _):
+        got.append((i, frame))
+        return large if i == 3 else None if frame == b"answer" else b"plan"
+
+    def deaf(*_):
+        server.exchange({0: b"", 3: b""}, take, 2)
+        return []
+
+    assert whisper(server, 3, deaf) == "RESOURCE_EXHAUSTED: client 3 must read what it is sent"
+    assert (0, b"answer") in got
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:1", "example.org:1"])
+def test_without_certificates_only_loopback_is_allowed(address):
+    with pytest.raises(InputError, match=r"bind must be of loopback \(127.0.0.1\) without certificates"):
+        StreamServer(address, OFFER, 4, largest=2000, keys=key)
+    with pytest.raises(InputError, match=r"address must be of loopback \(127.0.0.1\) without certificates"):
+        StreamClient(address, 0, key=key(0))
+
+
+@given(st.lists(st.binary(max_size=200) | st.integers(0, 3 * MOST_DEFLATED), max_size=6))
+def test_frames_of_any_size_arrive_as_they_were_sent(frames):
+    here, there = Link(None, 1 << 20), Link(None, 1 << 20)
+    for frame in map(bytes, frames):
+        assert there.open(here.close(frame)) == frame
+
+
+def test_a_small_message_that_would_unpack_to_a_large_one_is_refused():
+    bomb = Link(None, 1).close(bytes(MOST_DEFLATED))
+    assert len(bomb) < 1000
+    with pytest.raises(InputError, match="frame must have at most 2000 bytes, got 'more'"):
+        Link(None, 2000).open(bomb)
+    ended, receiver = zlib.compressobj(1, zlib.DEFLATED, -9), Link(None, 2000)
+    with pytest.raises(InputError, match="frame must be deflated without an end"):
+        receiver.open(ended.compress(b"frame") + ended.flush())
+    with pytest.raises(InputError, match="frame must be deflated as the other end does it"):
+        Link(None, 2000).open(b"\xff" * 20)

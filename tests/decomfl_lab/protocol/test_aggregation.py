@@ -1,0 +1,286 @@
+"""Rules of aggregation: their definitions in exact arithmetic, what they bear, what they refuse."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.protocol.aggregation import (
+    Aggregation,
+    ClippedMean,
+    Krum,
+    Majority,
+    Mean,
+    Median,
+    TrimmedMean,
+    omega,
+    weighed_mean,
+)
+from decomfl_lab.protocol.messages import Reply
+from decomfl_lab.protocol.server import Server
+from decomfl_lab.protocol.weights import MOST_EXAMPLES
+from decomfl_lab.records.schedules import Schedule
+
+FAR = 1e30
+
+
+def _replies(*scalars: float) -> list[np.ndarray[Any, Any]]:
+    """Replies of a scalar each."""
+    return [np.array([[scalar]], dtype=np.float32) for scalar in scalars]
+
+
+def _of(rule: Aggregation, *scalars: float) -> float:
+    return float(rule(_replies(*scalars))[0, 0])
+
+
+rows = st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4), min_size=1, max_size=9)
+
+
+@given(rows)
+def test_mean_trimmed_mean_and_median_are_those_of_exact_arithmetic(drawn: list[list[float]]) -> None:
+    replies = [np.array(row, dtype=np.float32).reshape(2, 2) for row in drawn]
+    t = (len(replies) - 1) // 3
+    for n in range(4):
+        column = sorted(Fraction(float(reply.flat[n])) for reply in replies)
+        left = column[t : len(column) - t]
+        wanted = {Mean(): statistics.mean(column), TrimmedMean(t): statistics.mean(left)}
+        for rule, exact in (wanted | {Median(): statistics.median(column)}).items():
+            found = Fraction(float(rule(replies).flat[n]))
+            assert abs(found - exact) <= abs(exact) * Fraction(1, 2**23) + Fraction(1, 2**148)
+
+
+finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(st.tuples(finite, st.integers(1, MOST_EXAMPLES)), min_size=1, max_size=9))
+def test_a_weighed_mean_is_that_of_exact_arithmetic_rounded_where_it_says(drawn: list[tuple[float, int]]) -> None:
+    scalars, weights = zip(*drawn, strict=True)
+    exact = sum(n * Fraction(g) for g, n in drawn)
+    wanted = np.float32(float(exact) / sum(weights))
+    assert weighed_mean(_replies(*scalars), weights).tobytes() == wanted.tobytes() or exact == 0
+
+
+@given(st.lists(st.tuples(finite, st.integers(1, 5)), min_size=1, max_size=9))
+def test_a_reply_of_weight_n_counts_as_n_replies_of_its_scalars(drawn: list[tuple[float, int]]) -> None:
+    scalars, weights = zip(*drawn, strict=True)
+    each = [g for g, n in drawn for _ in range(n)]
+    assert weighed_mean(_replies(*scalars), weights).tobytes() == Mean()(_replies(*each)).tobytes()
+
+
+def test_they_are_those_of_numpy_and_scipy() -> None:
+    values = np.random.default_rng(0).standard_normal((10, 3, 4)).astype(np.float32)
+    np.testing.assert_allclose(Median()(list(values)), np.median(values, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(TrimmedMean(2)(list(values)), stats.trim_mean(values, 0.2), rtol=1e-5)
+
+
+def test_a_clipped_mean_shortens_what_is_longer_than_c() -> None:
+    long, short = (np.array([row], np.float32) for row in ([3.0, 4.0], [0.0, 0.5]))  # of norms 5 and 0.5
+    assert ClippedMean(1.25)([long, short]).tolist() == [[0.375, 0.75]]
+    assert ClippedMean(9.0)([long, short]).tobytes() == Mean()([long, short]).tobytes()
+    assert ClippedMean()([short, -short, long]) == pytest.approx(np.array([[0.1, 0.4 / 3]]))  # to the median, 0.5
+
+
+@pytest.mark.parametrize(
+    ("scalars", "wanted"),
+    [
+        ((2.0,), 2.0),
+        ((1.0, 3.0), (1 + 2) / 2),  # c = 2, between them
+        ((-4.0, 2.0), (-3 + 2) / 2),  # c = 3: norms have no sign
+        ((1.0, 2.0, 6.0), (1 + 2 + 2) / 3),
+        ((1.0, 2.0, 4.0, 100.0), (1 + 2 + 3 + 3) / 4),
+        ((0.0, 0.0, 5.0, 7.0), (2.5 + 2.5) / 4),
+        ((0.0, 0.0, 0.0, 7.0), 0.0),
+        ((1.0, 2.0, 3.0, 8.0, 9.0), (1 + 2 + 3 + 3 + 3) / 5),
+        ((1.0, 2.0, 3.0, 8.0, 9.0, 9.0), (1 + 2 + 3 + 3 * 5.5) / 6),
+    ],
+)
+def test_a_clip_of_0_is_the_median_norm_of_an_even_number_that_between_the_two_in_the_middle(
+    scalars: tuple[float, ...], wanted: float
+) -> None:
+    for order in (scalars, scalars[::-1]):
+        assert _of(ClippedMean(), *order) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1)])
+def test_the_median_norm_is_that_over_all_steps_and_directions(shape: tuple[int, int]) -> None:
+    replies = [np.array(row, np.float32).reshape(shape) for row in ([3.0, 4.0], [0.0, 1.0])]  # of norms 5 and 1: c = 3
+    assert ClippedMean()(replies) == pytest.approx(np.array([0.9, 1.7]).reshape(shape))
+
+
+def test_krum_takes_the_reply_with_the_nearest_neighbours() -> None:
+    # n − f − 2 = 2 neighbours: 1.0 has squared distances 0.04 and 0.09, 1.2 has 0.01 and 0.04, 1.3 has 0.01 and 0.09.
+    assert _of(Krum(1), 1.0, 1.2, 1.3, 7.0, FAR) == np.float32(1.2)
+    assert _of(Krum(1), FAR, 1.3, 7.0, 1.2, 1.0) == np.float32(1.2)
+
+
+def _votes(*signs: int) -> list[np.ndarray[Any, Any]]:
+    return [np.array([[sign]], dtype=np.int8) for sign in signs]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 300])
+def test_a_majority_needs_more_than_half_and_a_tie_is_1(n: int) -> None:
+    for against in (0, (n - 1) // 2, n // 2, n // 2 + 1, n):
+        found = Majority()(_votes(*[-1] * against, *[1] * (n - against)))
+        assert (found.dtype, found.item()) == (np.int8, -1 if against > n / 2 else 1)
+
+
+@pytest.mark.parametrize("n", [3, 4, 7])
+def test_liars_turn_a_unanimous_vote_where_they_are_as_many_as_the_others(n: int) -> None:
+    for honest, f in itertools.product((-1, 1), range(n + 1)):
+        turned = Majority()(_votes(*[honest] * (n - f), *[-honest] * f)).item() != honest
+        assert turned == (f > n / 2 or (f == n / 2 and honest == -1))
+        assert omega(Majority(), n, f) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("rule", "n", "borne"), [(Mean(), 9, 0), (ClippedMean(), 9, 4), (Median(), 9, 4), (Median(), 8, 3)]
+)
+def test_the_breakdown_point_is_where_one_more_liar_moves_it_anywhere(rule: Aggregation, n: int, borne: int) -> None:
+    honest = [0.5, 1.0, 1.5] * 3
+    assert abs(_of(rule, *honest[: n - borne], *[FAR] * borne)) <= 1.5
+    assert _of(rule, *honest[: n - borne - 1], *[FAR] * (borne + 1)) > 1e28
+
+
+@pytest.mark.parametrize("t", [1, 2])
+def test_a_trimmed_mean_bears_as_many_as_it_drops_and_krum_one_more(t: int) -> None:
+    honest = [0.5, 1.0, 1.5, 1.0, 0.5, 1.0, 1.5, 1.0]
+    n = 2 * t + 3
+    assert 0.5 <= _of(TrimmedMean(t), *honest[: n - t], *[FAR] * t) <= 1.5
+    assert _of(TrimmedMean(t), *honest[: n - t - 1], *[FAR] * (t + 1)) > 1e28
+    assert 0.5 <= _of(Krum(t), *honest[: n - t - 1], *[FAR] * (t + 1)) <= 1.5
+    assert _of(Krum(t), *honest[: n - t - 2], *[FAR] * (t + 2)) == np.float32(FAR)
+
+
+def _share(rule: Aggregation, honest: list[float], liars: list[float]) -> float:
+    """(A − ḡ)²/(ω s²)."""
+    away = _of(rule, *honest, *liars) - np.mean(honest)
+    return float(away**2 / (omega(rule, len(honest) + len(liars), len(liars)) * np.var(honest)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "n", "f", "t"),
+    [
+        (TrimmedMean(2), 9, 2, 2),
+        (TrimmedMean(3), 9, 1, 3),
+        (TrimmedMean(1), 10, 0, 1),
+        (Median(), 9, 3, 4),
+        (Median(), 10, 1, 4),
+    ],
+)
+def test_omega_cannot_be_smaller(rule: Aggregation, n: int, f: int, t: int) -> None:
+    # The t smallest of the honest are at -1, the others at 0, and all liars above: then A = 0.
+    assert _share(rule, [-1.0] * t + [0.0] * (n - f - t), [FAR] * f) == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("rule", [TrimmedMean(1), Median(), Krum(1)])
+def test_omega_holds_for_every_reply_of_a_few_values(rule: Aggregation) -> None:
+    shares = [
+        _share(rule, list(honest), [lie])
+        for honest in itertools.combinations_with_replacement((-2.0, -1.0, 0.0, 1.0, 5.0), 5)
+        if len(set(honest)) > 1
+        for lie in (-FAR, -2.0, -0.5, 1.0, FAR)
+    ]
+    assert max(shares) <= 1 + 1e-6
+    assert isinstance(rule, Krum) or max(shares) > 0.99, "a wrong constant would be seen"
+
+
+def test_omega_is_the_formula_of_the_document_and_infinite_where_there_is_no_proof() -> None:
+    assert (omega(Mean(), 5, 0), omega(Median(), 10, 1), omega(TrimmedMean(2), 9, 1)) == (0.0, 4 / 5, 2 / 6)
+    assert omega(Krum(1), 5, 1) == pytest.approx((math.sqrt(2 * 4 * 2 / (3 * 2)) + math.sqrt(2 / 2)) ** 2)
+    assert omega(Krum(2), 9, 1) == pytest.approx((math.sqrt(2 * 8 * 5 / (7 * 5)) + math.sqrt(3 / 5)) ** 2)
+    for rule, n, f in (
+        (Mean(), 5, 1),
+        (Median(), 8, 4),
+        (TrimmedMean(1), 9, 2),
+        (TrimmedMean(2), 4, 1),
+        (Krum(1), 9, 2),
+    ):
+        assert omega(rule, n, f) == math.inf
+    assert omega(ClippedMean(), 5, 0) == math.inf
+
+
+def test_clipping_changes_a_mean_by_a_quarter_of_the_variance_over_what_c_leaves() -> None:
+    # docs/robust.md: |E clip(v) − a| ≤ s²/(4(c − |a|)). v is a + 2c' with a chance of p, c' = c − a: nearly the worst.
+    c, a = 3.0, 1.0
+    ratios = []
+    for p in (0.5, 0.1, 1e-2, 1e-4):
+        values, chances = np.array([a + 2 * (c - a), a - 2 * (c - a) * p / (1 - p)]), np.array([p, 1 - p])
+        assert chances @ values == pytest.approx(a)
+        bias = abs(chances @ np.clip(values, -c, c) - a)
+        ratios.append(bias / (chances @ (values - a) ** 2 / (4 * (c - a))))
+    assert max(ratios) <= 1
+    assert max(ratios) > 0.999, "a constant below 1/4 would be seen"
+
+
+@given(st.lists(st.floats(-4, 4), min_size=2, max_size=8), st.floats(0.1, 4))
+def test_clipping_never_adds_variance(values: list[float], c: float) -> None:
+    assert np.var(np.clip(values, -c, c)) <= np.var(values) * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("f", [0, 1, 4])
+def test_liars_move_a_clipped_mean_by_two_fths_of_c(f: int) -> None:
+    honest = [-7.0] * (10 - f)  # -3 when they are clipped
+    assert _of(ClippedMean(3.0), *honest, *[FAR] * f) == pytest.approx(-3.0 + 2 * 3.0 * f / 10)
+
+
+@pytest.mark.parametrize(
+    ("rule", "count", "message"),
+    [
+        (TrimmedMean(2), 4, r"replies for TrimmedMean\(tolerated=2\) must number at least 5, got 4"),
+        (Krum(1), 4, r"replies for Krum\(tolerated=1\) must number at least 5, got 4"),
+        (Mean(), 0, r"replies for Mean\(\) must number at least 1, got 0"),
+    ],
+)
+def test_too_few_replies_are_refused(rule: Aggregation, count: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        rule(_replies(*range(count)))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TrimmedMean(-1), "tolerated must be an integer of at least 0, got -1"),
+        (lambda: Krum(0.5), "tolerated must be an integer of at least 0, got 0.5"),  # type: ignore[arg-type]
+        (lambda: ClippedMean(float("nan")), "clip c must be a finite number of at least 0, got nan"),
+        (lambda: ClippedMean(True), "clip c must be a finite number of at least 0, got True"),
+        (lambda: ClippedMean("1"), "clip c must be a finite number of at least 0, got '1'"),  # type: ignore[arg-type]
+        (lambda: Median()([*_replies(1.0), np.zeros((2, 1), np.float32)]), "replies must be float32 arrays of one"),
+        (lambda: Majority()(_replies(1.0, -1.0)), "replies must be int8 arrays of one shape"),
+        (lambda: Median()(_votes(1, -1)), "replies must be float32 arrays of one shape"),
+        (lambda: Majority()(_votes(1, 100)), "replies must be -1 or 1, got 100"),
+        (lambda: Majority()(_votes(1, 0)), "replies must be -1 or 1, got 0"),
+        (lambda: Mean()(_replies(1.0, np.inf)), "replies must be finite, got .*inf"),
+    ],
+)
+def test_what_is_no_rule_or_no_reply_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def _server(rule: Aggregation, m: int = 5) -> Server:
+    return Server(M=5, m=m, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0, aggregation=rule)
+
+
+def test_a_server_aggregates_by_its_rule_and_stores_nothing_where_too_few_answer() -> None:
+    server = _server(TrimmedMean(2))
+    server.plan_round()
+    replies = [Reply(i, 0, scalars) for i, scalars in enumerate(_replies(FAR, 1.0, 2.0, 4.0, -FAR))]
+    with pytest.raises(InputError, match=r"replies for TrimmedMean\(tolerated=2\) must number at least 5, got 4"):
+        server.aggregate(replies[:4])
+    assert (server.round, server.held) == (0, [0] * 5)
+    assert server.aggregate(replies).scalars.tolist() == [[2.0]]
+
+
+def test_a_server_that_samples_fewer_than_its_rule_needs_is_refused() -> None:
+    with pytest.raises(InputError, match=r"sampled clients m must be at least 5 for Krum\(tolerated=1\), got 4"):
+        _server(Krum(1), m=4)

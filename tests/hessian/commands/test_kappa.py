@@ -1,0 +1,457 @@
+"""``decomfl kappa``: numbers that agree with the dense Hessian, help that teaches, errors of one line."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import cross_entropy, mse_loss
+
+import decomfl_lab as lab
+import hessian
+from decomfl_lab.cli import main as cli
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.models.registry import build_model
+from decomfl_lab.runs.descent import Descent
+from decomfl_lab.runs.evaluation import fixed_choice
+from decomfl_lab.runs.run import load_run
+from hessian.named import from_run, trained_here
+from hessian.operators.curvature import HessianOperator
+from tests.decomfl_lab.language.tiny import save_opt
+from tests.decomfl_lab.language.toy import write_sst2
+
+SMALL = ["--data", "digits", "--model", "logistic", "--examples", "300", "--train-steps", "60"]
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Any:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert cli.main(["kappa", *argv, "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of an error, after lines of progress."""
+    captured = capsys.readouterr()
+    *progress, error = captured.err.splitlines()
+    assert captured.out == ""
+    assert all(line.startswith("training: 60/60") for line in progress)
+    assert error.startswith("decomfl: error: ")
+    return error
+
+
+def dense_spectrum(module: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Eigenvalues of the Hessian of the mean loss, by forward-over-reverse in float64, ascending."""
+    module = module.double()
+    names = [name for name, _ in module.named_parameters()]
+    shapes = [p.shape for p in module.parameters()]
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        parts = x.split([shape.numel() for shape in shapes])
+        tensors = {name: part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+        return cross_entropy(torch.func.functional_call(module, tensors, (images.double(),)), labels)
+
+    x = torch.cat([p.detach().flatten() for p in module.parameters()])
+    return torch.linalg.eigvalsh(torch.func.hessian(loss)(x)).numpy()
+
+
+@pytest.fixture(scope="module")
+def truth() -> np.ndarray[Any, Any]:
+    trained = trained_here("logistic", "digits", steps=60, descent=Descent())
+    chosen = fixed_choice(len(trained.dataset.train_labels), 300, 8)
+    return dense_spectrum(trained.module, trained.dataset.train_images[chosen], trained.dataset.train_labels[chosen])
+
+
+def test_kappa_of_a_model_trained_here_is_the_dense_hessians(
+    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(
+        capsys, *SMALL, "--dtype", "float64", "--density-products", "60", "--split-sample", "--confidence", "0.999"
+    )
+    estimate = found["estimate"]
+    low, high = estimate["interval"]
+    assert low <= truth.sum() / truth[-1] <= high
+    assert estimate["reached"]
+    assert estimate["lambda_max"] == pytest.approx(truth[-1], rel=1e-3)
+    assert (found["d"], found["examples"], found["dtype"]) == (650, 300, "float64")
+    assert "8×8 digits" in found["data"]
+    assert found["history"] == "60 steps of adam, lr 0.001, batch 64, seed 0"
+    assert sum(found["density"]["weights"]) == pytest.approx(1.0)
+    for value, below, above in found["density"]["kappas"].values():  # one value: the Hessian of a convex loss
+        assert below <= truth.sum() / truth[-1] <= above
+        assert value == pytest.approx(truth.sum() / truth[-1], rel=0.2)
+    split = found["split_sample"]
+    assert split["below"] < split["above"]
+    assert all(0.5 * truth[-1] < value < 2 * truth[-1] for value in split["own"])
+
+
+@pytest.mark.parametrize(
+    ("device", "words"), [("nonsense", "be one of cpu, cuda, auto"), ("cuda", "be cpu or auto here (torch ")]
+)
+def test_a_device_that_is_not_there_is_an_error_before_anything_is_done(
+    device: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    files = ["--checkpoint", str(tmp_path / "run"), "--plot", str(tmp_path / "kappa.png")]
+    assert cli.main(["kappa", *SMALL, "--device", device, *files]) == 2
+    assert f"device must {words}" in error_of(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_over_a_ball_the_kappa_for_theorem_2_is_at_least_that_of_its_centre(
+    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ball = ["--ball-points", "1", "--dtype", "float64"]
+    found = run(capsys, *SMALL, *ball, "--ball", "1e-6")["ball"]
+    assert found["radius"] == 1e-6
+    assert len(found["points"]) == 2
+    assert found["lambda_max"] == pytest.approx(truth[-1], rel=0.02)
+    assert found["kappa_necessary"] <= truth.sum() / truth[-1] * 1.01
+    assert found["recommended"] >= truth.sum() / truth[-1] * 0.9
+    own = run(capsys, *SMALL, *ball, "--ball-lr", "1e-6")["ball"]
+    assert own["radius"] > 0
+    assert cli.main(["kappa", *SMALL, *ball, "--ball", "1", "--ball-lr", "1"]) == 2
+    assert "ball and ball_lr must not both be given, got (1.0, 1.0)" in capsys.readouterr().err
+    assert cli.main(["kappa", *SMALL, *ball, "--ball", "-1"]) == 2
+    assert "ball must be a finite number above 0, got -1.0" in capsys.readouterr().err
+
+
+def test_the_exact_trace_is_that_of_the_dense_hessian(
+    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(capsys, *SMALL, "--dtype", "float64", "--trace", "exact", "--rtol", "1e-6")["estimate"]
+    assert found["trace"] == {"value": pytest.approx(truth.sum(), rel=1e-9), "stderr": 0.0, "samples": 0}
+    assert found["kappa"] == pytest.approx(truth.sum() / truth[-1], rel=1e-6)
+    assert found["probes"] == 0
+
+
+def test_values_of_the_loss_alone_see_the_trace_and_bracket_kappa(
+    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(capsys, *SMALL, "--dtype", "float64", "--forward-only", "150", "--confidence", "0.999")["forward_only"]
+    low, high = found["trace_interval"]
+    assert low <= truth.sum() <= high
+    bracket = found["brackets"]["psd-second"]
+    assert bracket["outer_low"] <= truth.sum() / truth[-1] <= bracket["outer_high"]
+
+
+def test_a_run_of_train_is_measured_at_the_x_that_it_ended_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    argv = "--data digits --model logistic --method fedavg --clients 4 --sampled 2 --rounds 5 --lr 0.05 --momentum 0"
+    assert cli.main(["train", *argv.split(), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    loaded = load_run(out)
+    config, dataset, module = loaded.config, loaded.dataset, loaded.model
+    with torch.inference_mode():
+        loss = float(cross_entropy(module(dataset.test_images), dataset.test_labels))
+    assert f"{loss:.4g}" in printed  # the evaluation of the last round
+    found = run(capsys, str(out), "--examples", "200")
+    assert (found["model"], found["d"]) == ("logistic", 650)
+    assert found["history"] == "fedavg, 5 rounds, seed 0 (run run)"
+    again = run(capsys, str(out / "checkpoint.safetensors"), "--examples", "200")
+    assert again["estimate"]["kappa"] == found["estimate"]["kappa"]
+    (objective,) = from_run(out).mean_loss(examples=200)
+    assert found["loss"] == pytest.approx(objective.value, rel=1e-6)
+    assert config.rounds == 5
+
+
+@pytest.mark.parametrize("model", ["logistic", "resnet8-half-bn"])
+def test_weights_of_a_file_are_used(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With and without BatchNorm: whose statistics are the file's where it has them."""
+    module = build_model(model, seed=5, in_shape=(1, 8, 8), classes=10)
+    for name, buffer in module.named_buffers():
+        if name.endswith("running_var"):
+            buffer.fill_(4.0)
+    path = tmp_path / "weights.safetensors"
+    save_file(module.state_dict(), path)
+    found = run(capsys, str(path), "--data", "digits", "--model", model, "--examples", "50", "--products", "8")
+    dataset = load_dataset("digits")
+    chosen = fixed_choice(len(dataset.train_labels), 50, 8)
+    with torch.inference_mode():
+        expected = cross_entropy(module.eval()(dataset.train_images[chosen]), dataset.train_labels[chosen])
+    assert found["loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert found["history"] == "weights of weights.safetensors"
+
+
+def test_an_interrupted_estimate_resumes_to_the_same_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(capsys, *SMALL)["estimate"]
+    calls = 0
+    plain = HessianOperator.matvec
+
+    def breaks(self: HessianOperator, v: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 7:
+            raise KeyboardInterrupt
+        return plain(self, v)
+
+    file = str(tmp_path / "kappa.safetensors")
+    with monkeypatch.context() as patch:
+        patch.setattr(HessianOperator, "matvec", breaks)
+        assert cli.main(["kappa", *SMALL, "--checkpoint", file]) == 130
+    capsys.readouterr()
+    resumed = run(capsys, *SMALL, "--checkpoint", file)["estimate"]
+    assert {**resumed, "seconds": 0} == {**whole, "seconds": 0}
+    assert cli.main(["kappa", *SMALL, "--batch-size", "32", "--checkpoint", file]) == 2
+    assert "checkpoint must be of this run (operator differ)" in error_of(capsys)
+
+
+def test_a_checkpoint_of_other_settings_or_damaged_is_refused_before_any_data_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kappa.safetensors"
+    run(capsys, *SMALL, "--checkpoint", str(file))
+    monkeypatch.setattr("hessian.named.load_dataset", None)
+    assert cli.main(["kappa", *SMALL, "--seed", "1", "--checkpoint", str(file)]) == 2
+    assert "checkpoint must be of this run (seed differ)" in error_of(capsys)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 128  # the sign of a number
+    file.write_bytes(content)
+    assert cli.main(["kappa", *SMALL, "--checkpoint", str(file)]) == 2
+    assert "damaged (its checksum differs)" in error_of(capsys)
+
+
+def test_the_table_names_every_reading_of_kappa_and_the_picture_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pictures" / "k.png"
+    assert cli.main(["kappa", *SMALL, "--split-sample", "--plot", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert f"written to {path}\n" in err
+    for word in ("κ signed", "κ positive", "κ absolute", "trace", "λ_max", "λ_min", "κ of all data", "95% interval"):
+        assert word in out
+    assert "by a spectral density" not in out
+    assert "not measured" not in out  # with a picture there is a density, and it measures them
+    assert "logistic, 60 steps of adam, lr 0.001, batch 64, seed 0; cross-entropy 1." in out
+    assert "Data: scikit-learn's 8×8 digits" in out
+    assert path.stat().st_size > 10_000
+
+
+def test_what_cannot_be_drawn_is_refused_before_anything_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hessian.named.load_dataset", None)
+    (tmp_path / "file").write_text("")
+    for name, rule in (("k.doc", "end in one of "), ("file/k.png", "be a file that can be written, got ")):
+        assert cli.main(["kappa", *SMALL, "--plot", str(tmp_path / name)]) == 2
+        assert f"plot must {rule}" in error_of(capsys)
+
+
+def test_too_few_products_are_told_early_with_the_number_that_would_do(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    found = run(capsys, *SMALL, "--rtol", "0.002", "--max-products", "14")["estimate"]
+    (told,) = [
+        record.getMessage() for record in caplog.records if "--max-products 14 is not enough" in record.getMessage()
+    ]
+    assert int(told.split("about ")[1].split()[0]) > 14
+    assert found["needed"] > 14
+    caplog.clear()
+    run(capsys, *SMALL, "--rtol", "0.2")
+    assert not caplog.records
+
+
+OWN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(90, 5, generator=torch.Generator().manual_seed(0))
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Dropout(), nn.Linear(4, 2))
+
+def loader():
+    return DataLoader(TensorDataset(x, x[:, :2]), batch_size=40)
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside = net()
+
+    def forward(self, features, scale):
+        return self.inside(features * scale)
+
+batches = [({"features": part, "scale": part[:, :1]}, part[:, :2]) for part in (x[:50], x[50:])]
+
+def three_classes():
+    return x, (3 * x[:, 0].sigmoid()).long()
+
+def doubled(outputs, targets):
+    return 2 * nn.functional.cross_entropy(outputs, targets)
+
+def clients():
+    return [(x[:40], x[:40, :2]), TensorDataset(x[40:], x[40:, :2])]
+
+def ragged():
+    return [(x, x[:, :2]), (x[:, :3], x[:, :2])]
+"""
+MINE = ["--model", "mine:net", "--data", "mine:loader", "--loss", "torch.nn.functional:mse_loss"]
+
+
+@pytest.fixture
+def _mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+
+@pytest.mark.usefixtures("_mine")
+def test_a_users_own_model_data_and_loss_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, *MINE, "--examples", "0")
+    mine = importlib.import_module("mine")
+    kappa = hessian.effective_rank(mine.net().eval(), mse_loss, (mine.x, mine.x[:, :2]), seed=0)
+    assert found["estimate"]["kappa"] == pytest.approx(kappa.kappa, rel=1e-5)  # the rows are in another order
+    assert (found["model"], found["history"], found["examples"]) == ("mine:net", "as mine:net makes it", 90)
+    assert (found["data"], found["loss_function"]) == ("90 examples of mine:loader", "mse-loss")
+    few = run(capsys, *MINE, "--examples", "30", "--split-sample", "--loss", "torch.nn:HuberLoss")
+    assert (few["examples"], few["loss_function"]) == (30, "HuberLoss")
+    assert few["data_digest"] == found["data_digest"]
+
+
+@pytest.mark.usefixtures("_mine")
+def test_a_run_is_measured_by_its_own_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = "train --data digits --model logistic --method fedavg --clients 4 --sampled 2 --rounds 2 --lr 0.05"
+    assert cli.main([*argv.split(), "--loss", "mine:doubled", "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    found = run(capsys, str(tmp_path / "run"), "--examples", "100", "--products", "8")
+    trained = from_run(tmp_path / "run")
+    (plain,) = replace(trained, loss=cross_entropy).mean_loss(examples=100)
+    assert found["loss_function"] == "doubled"
+    assert found["loss"] == pytest.approx(2 * plain.value, rel=1e-6)
+
+
+@pytest.mark.usefixtures("_mine")
+def test_a_run_that_was_trained_in_python_on_its_users_own_gets_them_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = importlib.import_module("mine")
+    with monkeypatch.context() as patch:
+        patch.setattr(mine.doubled, "__module__", "__main__")  # as in a script
+        lab.train(mine.net().eval(), mine.doubled, mine.clients(), rounds=2, out=tmp_path / "run")
+    again = ["run", "--model", "mine:net", "--data", "mine:clients"]
+    assert run(capsys, *again, "--loss", "mine:doubled", "--products", "6")["loss_function"] == "doubled"
+    assert cli.main(["kappa", *again[:3]]) == 2
+    assert "--data module:function and --loss module:function must be given for run, which was" in error_of(capsys)
+    assert cli.main(["kappa", *again, "--loss", "torch.nn:MSELoss"]) == 2
+    assert "loss must be that of run run, which is own doubled, got 'own MSELoss()'" in error_of(capsys)
+
+
+def test_a_model_that_diverged_or_has_no_curvature_has_no_kappa(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["kappa", *SMALL, "--lr", "1e30", "--products", "6"]
+    assert cli.main(argv) == 2
+    assert "loss after training must be at most 10 times the 2.3" in error_of(capsys)
+    monkeypatch.setattr("hessian.named.RISEN", float("inf"))
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert "H = 0 along every direction tried, so κ is undefined, at a loss of" in captured.err
+    assert captured.out == ""
+
+
+def test_a_language_model_of_a_folder_is_measured_on_the_prompts_of_a_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, files = save_opt(tmp_path / "opt"), write_sst2(tmp_path / "sst2")
+    argv = ["--task", "sst2", "--model", str(folder), "--task-data", str(files)]
+    found = run(capsys, *argv, "--examples", "4", "--products", "8")
+    assert (found["model"], found["history"]) == (str(folder), "as it is, on prompts of sst2")
+    assert (found["examples"], found["loss_function"]) == (4, "cross-entropy")
+    assert cli.main(["kappa", "--task", "sst2"]) == 2
+    assert "model must be given with a task" in error_of(capsys)
+    assert cli.main(["kappa", *argv, "--data", "digits"]) == 2
+    assert "data and loss must stay unset for a task, which has its own, got ['--data']" in error_of(capsys)
+
+
+@pytest.mark.usefixtures("_mine")
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([*MINE, "--model", "mine:nothing"], "model must be module:function that can be imported, got 'mine:nothing'"),
+        ([*MINE, "--model", "mine:x"], "model 'mine:x' must make a torch.nn.modules.module.Module, got Tensor"),
+        ([*MINE, "--data", "mine:x"], "client 0 must be (inputs, targets), mappings"),
+        ([*MINE, "--data", "mine:ragged"], "must have inputs and targets of the same shapes"),
+        ([*MINE, "--loss", "mine:x"], "loss 'mine:x' must be a function of (outputs, targets), or of"),
+        ([*MINE, "--task-data", "here"], "task_data must stay unset for data that are no task's, got ['--task-data']"),
+    ],
+)
+def test_own_things_that_do_not_fit_are_one_line(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["kappa", *argv]) == 2
+    assert message in error_of(capsys)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "model and data, or model and task, must be given unless source is a run of decomfl train"),
+        (["--model", "logistic"], "model and data, or model and task, must be given"),
+        (["nowhere"], "(with config.json) or a file of weights, got nowhere"),
+        (["."], "source must be a folder of decomfl train, a folder of transformers (with config.json) or a file of w"),
+        ([*SMALL, "--operator", "jacobian"], "operator must be one of hessian, gauss-newton, fisher, smoothed, got"),
+        ([*SMALL, "--dtype", "float16"], "dtype must be one of float32, float64, got 'float16'"),
+        ([*SMALL, "--data", "imagenet"], "data must be one of mnist, "),
+        ([*SMALL, "--model", "vgg"], "gpt-10m, module:function, got 'vgg'"),
+        ([*SMALL, "--model", "cnn-mnist"], "images for model cnn-mnist must have shape (1, 28, 28)"),
+        ([*SMALL, "--examples", "-1"], "examples must be an integer of at least 0, got -1"),
+        ([*SMALL, "--rtol", "0"], "rtol must be a finite number above 0, got 0"),
+        ([*SMALL, "--confidence", "1"], "confidence must be between 0 and 1"),
+        ([*SMALL, "--max-products", "3"], "max_products must be an integer of at least"),
+        ([*SMALL, "--seed", "-1"], "seed must be an integer in 0.."),
+        ([*SMALL, "--optimizer", "lion"], "optimizer must be one of sgd, adam, got 'lion'"),
+        ([*SMALL, "--model", "mlp", "--lr", "1e30", "--optimizer", "sgd"], "training diverged"),
+        ([*SMALL, "--parameters", "layer9"], "layer9"),
+        ([*SMALL, "--parameters", ","], "parameters must be names joined by commas, got ','"),
+        ([*SMALL, "--threads", "0"], "threads must be an integer in 1..1024, got 0"),
+        ([*SMALL, "--forward-only", "3"], "forward_only must be 0 or at least 8 directions, got 3"),
+        ([*SMALL, "--forward-only", "1000000000000"], "forward_only must be an integer in 0..1000000, got 10000000"),
+        ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
+        ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),
+        ([*SMALL, "--density-products", "2"], "density_products must be 0 or at least 3, got 2"),
+        ([*SMALL, "--products", "-1"], "products must be an integer of at least 0, got -1"),
+        ([*SMALL, "--train-steps", "-1"], "train_steps must be an integer in 0..100000000, got -1"),
+        ([*SMALL, "--batch-size", "0"], "batch_size B must be an integer of at least 1, got 0"),
+        ([*SMALL, "--ball", "1", "--ball-points", "0"], "ball_points must be an integer in 1..10000, got 0"),
+        ([*SMALL, "--ball-lr", "0"], "ball_lr must be a finite number above 0, got 0.0"),
+        ([*SMALL, "--ball", "1", "--plot", "k.png"], "plot must stay unset with ball, which has none"),
+        ([*SMALL, "--forward-only", "9", "--split-sample"], "split_sample must stay unset with forward_only"),
+        ([*SMALL, "--chunk", "-1"], "chunk must be an integer of at least 0, got -1"),
+        ([*SMALL, "--loss", "mine"], "loss must be module:function, got 'mine'"),
+        ([*SMALL, "--normalisation", "layer"], "normalisation must be one of eval, batch, got 'layer'"),
+        ([*SMALL, "--checkpoint", f"{__file__}/k"], "checkpoint must be a file that can be written"),
+        ([*SMALL, "--rtol", "1e-320"], "rtol must be at least 1e-12, got 1e-320"),
+        ([*SMALL, "--ball", "1", "--ball-points", "1000000000000"], "ball_points must be an integer in 1..10000, got"),
+        ([__file__], f"model and data must be given with a file of weights, got source {__file__}"),
+        (["--task", "squad", "--model", "m"], "task must be one of sst2, "),
+    ],
+)
+def test_bad_input_is_one_line_before_any_data_are_read(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not any(part in message for part in ("images for", "diverged", "layer9")):  # what only the data tell
+        monkeypatch.setattr("hessian.named.load_dataset", None)
+    assert cli.main(["kappa", *argv]) == 2
+    assert message in error_of(capsys)

@@ -1,0 +1,366 @@
+"""κ and its interval: coverage, decisions, resumption, degenerate matrices."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks.coverage import SPECTRA
+from decomfl_lab.errors import InputError
+from hessian.kappa import estimation as module
+from hessian.kappa.effective_rank import effective_rank
+from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
+from hessian.operators.operator import DenseOperator
+from hessian.spectrum.forms import PRODUCTS
+from tests.hessian.problems import data, mlp
+from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
+
+TAIL = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 195)]).double()
+KAPPA = float(TAIL.sum() / TAIL.abs().max())
+
+
+def same(a: EffectiveRank, b: EffectiveRank) -> bool:
+    return {**a.to_json(), "seconds": 0.0} == {**b.to_json(), "seconds": 0.0}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("settings", [{"products": 20}, {"rtol": 0.05}], ids=str)
+def test_kappa_is_within_5_percent_and_lambda_max_within_its_residual(settings: dict[str, Any]) -> None:
+    operator, true = mlp_hessian(10), eigenvalues(10)
+    kappa = float(true.sum() / true.abs().max())
+    found = [effective_rank(operator, seed=seed, **settings) for seed in range(40)]
+    off = np.array([abs(each.kappa / kappa - 1) for each in found])
+    assert np.median(off) <= 0.05
+    assert np.median([each.products for each in found]) <= (20 if "products" in settings else 30)
+    assert all(each.lambda_max <= float(true[-1]) * (1 + 1e-12) for each in found)
+    assert all(float(true[-1]) <= each.lambda_max + each.lambda_max_residual + 1e-12 for each in found)
+    if "rtol" in settings:
+        assert all(each.reached for each in found)
+        assert all(
+            max(each.interval[1] - each.kappa, each.kappa - each.interval[0]) <= settings["rtol"] * each.kappa * 1.0001
+            for each in found
+        )
+
+
+def test_a_fixed_budget_is_spent_and_an_asked_error_is_reached_or_refused() -> None:
+    operator = rotated(TAIL)
+    for products in (8, 15, 20, 33):
+        found = effective_rank(operator, seed=0, products=products)
+        assert found.products == found.steps + found.probes == products
+        assert found.quadratic_forms == max(found.probes - PRODUCTS, 0)
+        assert found.probes >= 3
+    loose, tight = (effective_rank(operator, seed=0, rtol=rtol, max_products=400) for rtol in (0.1, 0.01))
+    assert loose.reached
+    assert tight.reached
+    assert loose.products < tight.products < 400
+    assert f"within 1 % of κ after {tight.products} products" in tight.reason
+    cut = effective_rank(operator, seed=0, rtol=0.001, max_products=30)
+    assert not cut.reached
+    assert cut.products == 30
+    assert cut.interval[0] < cut.kappa < cut.interval[1]
+    assert "not within 0.1 % of κ after 30 products: about" in cut.reason
+    needed = int(cut.reason.split("about ")[1].split()[0])
+    assert needed > 400
+
+
+def test_an_uncertified_norm_widens_the_interval_to_one_side() -> None:
+    """With two steps θ is far below ‖H‖₂; [θ, θ + residual] holds it, and so does the interval hold κ."""
+    for seed in range(20):
+        found = effective_rank(rotated([*[1.0] * 30, *np.linspace(0.0, 0.999, 70)]), seed=seed, products=6)
+        assert found.steps < 4
+        assert found.kappa - found.interval[0] > found.interval[1] - found.kappa
+        assert found.norm <= 1.0 + 1e-12
+        assert found.interval[0] <= (30 + 35) <= found.interval[1] * 1.2
+
+
+def foretold(*spectra: str) -> float:
+    """The share of runs, five for each spectrum, that take half to twice the products foretold after ten of them."""
+    ratios = []
+    for operator in (SPECTRA[name]() for name in spectra):
+        for seed in range(5):
+            seen: list[EffectiveRankProgress] = []
+            found = effective_rank(operator, seed=seed, on_progress=seen.append)
+            if found.products > 10 and (needed := seen[9].needed):
+                ratios.append(found.products / needed)
+    return float(np.mean([0.5 <= ratio <= 2 for ratio in ratios]))
+
+
+@pytest.mark.thorough
+def test_the_products_that_a_half_width_takes_are_foretold_within_a_factor_of_2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert foretold(*SPECTRA) >= 0.9
+    monkeypatch.setattr(module, "_FALL", (6.0, 8.0))  # the fault: the variance is thought to fall fast
+    assert foretold("indefinite", "untrained GELU net") < 0.5
+
+
+def test_a_result_short_of_its_half_width_tells_it_and_what_it_takes() -> None:
+    operator = SPECTRA["indefinite"]()
+    short, whole = effective_rank(operator, products=12), effective_rank(operator, rtol=0.05)
+    assert (short.reached, whole.reached) == (False, True)
+    assert whole.needed == whole.products
+    assert short.needed is not None
+    assert whole.products / 2 <= short.needed <= 2 * whole.products
+    half = (short.interval[1] - short.interval[0]) / 2 / short.kappa
+    assert f"(12 products: ± {half:.2g}, where ± 0.05 takes about {short.needed})" in str(short)
+    assert str(whole).endswith(f"({whole.products} products)")
+
+
+class Watched(DenseOperator):
+    """Remembers every product and every quadratic form."""
+
+    def __init__(self, right: DenseOperator) -> None:
+        super().__init__(right.matrix)
+        self.asked: list[tuple[str, Tensor]] = []
+
+    def matvec(self, v: Tensor) -> Tensor:
+        self.asked.append(("product", v.clone()))
+        return super().matvec(v)
+
+    def quad(self, v: Tensor) -> float:
+        self.asked.append(("form", v.clone()))
+        return float(v @ (self.matrix @ v))
+
+
+def test_products_are_those_that_are_said_and_probes_lie_in_the_complement() -> None:
+    operator = Watched(rotated(TAIL))
+    found = effective_rank(operator, seed=4, rtol=0.01)
+    kinds = [kind for kind, _ in operator.asked]
+    assert found.products == len(kinds)
+    assert found.quadratic_forms == kinds.count("form") == found.probes - PRODUCTS > 0
+    vectors = torch.stack([v for _, v in operator.asked][module.SCOUTS :])
+    Q, U = vectors[: found.steps], vectors[found.steps :]
+    assert float((Q @ U.T).abs().max()) < 1e-12
+    torch.testing.assert_close((U**2).sum(1), torch.full((found.probes,), 200.0 - found.steps).double())
+    inside = float((Q @ operator.matrix @ Q.T).trace())
+    forms = ((U @ operator.matrix) * U).sum(dim=1)
+    assert found.trace.value == pytest.approx(inside + float(forms.mean()), rel=1e-12)
+    assert found.trace.stderr == pytest.approx(float(forms.std() / len(forms) ** 0.5), rel=0.3)
+
+
+def test_scouts_see_the_variance_and_the_trace_that_the_complement_has() -> None:
+    """With every unit vector as a scout their means are the exact ones, after every step."""
+    operator = rotated(TAIL[::10])
+    run = module._Run(operator, module.Settings(0.05, 0.95, 200, None, 0, None), None)
+    eye = torch.eye(20, dtype=torch.float64)
+    run.scouts = [(z.clone(), operator.matvec(z)) for z in eye]
+    for _ in range(9):
+        run.krylov.step()
+        run._predict()
+        Q = torch.stack(run.krylov.vectors)
+        P = eye - Q.T @ Q
+        B = P @ operator.matrix @ P
+        inside = float((Q @ operator.matrix @ Q.T).trace())
+        trace = (run.predicted[-1][1] - inside) * module.SCOUTS + inside
+        assert trace == pytest.approx(float(operator.matrix.trace()), rel=1e-12)
+        along = [float(z @ B @ z) ** 2 / float(z @ P @ z) for z in eye]
+        variance = 2 * (float((B**2).sum()) - sum(along)) / module.SCOUTS
+        assert run.predicted[-1][0] == pytest.approx(variance, rel=1e-9)
+
+
+def test_history_and_progress_follow_the_run() -> None:
+    seen: list[EffectiveRankProgress] = []
+    found = effective_rank(rotated(TAIL), seed=1, on_progress=seen.append)
+    assert [each.products for each in seen] == list(range(1, found.products + 1)) == [h[0] for h in found.history]
+    assert [each.stage for each in seen].index("probes") == found.steps + module.SCOUTS - 1
+    assert found.history[-1][1:] == (found.lambda_max, found.kappa, *found.interval)
+    assert (seen[-1].kappa, seen[-1].low, seen[-1].high) == (found.kappa, *found.interval)
+
+
+@pytest.mark.parametrize("settings", [{}, {"products": 17}], ids=str)
+@pytest.mark.parametrize("killed_at", [2, 9, 14])
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path, settings: dict[str, Any], killed_at: int) -> None:
+    path, operator = tmp_path / "kappa.safetensors", rotated(TAIL, dtype=torch.float32)
+    whole = effective_rank(operator, seed=6, **settings)
+
+    def stop(progress: EffectiveRankProgress) -> None:
+        if progress.products >= killed_at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        effective_rank(operator, seed=6, checkpoint=path, on_progress=stop, **settings)
+    spared = Broken(operator, whole.products)  # NaN if it began anew
+    assert same(effective_rank(spared, seed=6, checkpoint=path, **settings), whole)
+    assert same(effective_rank(Broken(operator, 1), seed=6, checkpoint=path, **settings), whole)  # nothing left to do
+
+
+def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kappa.safetensors"
+    effective_rank(rotated(TAIL), seed=6, checkpoint=path)
+    for operator, settings, what in (
+        (rotated(TAIL, seed=1), {}, "operator"),
+        (rotated(TAIL), {"seed": 7}, "seed"),
+        (rotated(TAIL), {"rtol": 0.1}, "rtol"),
+        (rotated(TAIL), {"confidence": 0.9}, "confidence"),
+    ):
+        with pytest.raises(InputError, match=rf"checkpoint must be of this run \({what} differ\)"):
+            effective_rank(operator, **{"seed": 6, "checkpoint": path, **settings})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "kappa"),
+    [([-3.0], -1.0), ([4.0, -5.0, 2.0], 0.2), ([-1.0, -2.0, -3.0, -4.0], -2.5)],
+    ids=["d = 1", "indefinite", "negative"],
+)
+def test_small_matrices_are_exact(values: list[float], kappa: float) -> None:
+    found = effective_rank(rotated(values), seed=0)
+    assert found.kappa == pytest.approx(kappa, rel=1e-12)
+    assert found.interval[0] <= kappa <= found.interval[1]
+    assert found.interval[1] - found.interval[0] < 1e-12 * abs(kappa) * len(values)
+    assert found.reached
+    assert found.trace.samples == 0
+    assert "κ is exact" in found.reason
+    assert found.kappa_absolute is not None
+    assert found.kappa_absolute.value == pytest.approx(sum(map(abs, values)) / max(map(abs, values)), rel=1e-12)
+
+
+def test_degenerate_matrices() -> None:
+    zero = effective_rank(DenseOperator(torch.zeros(50, 50)), seed=0)
+    assert math.isnan(zero.kappa)
+    assert not zero.reached
+    assert "κ is undefined" in zero.reason
+    assert zero.kappa_positive is None
+    one = effective_rank(rotated([7.0, *[0.0] * 49]), seed=0)
+    assert one.kappa == pytest.approx(1.0)
+    assert one.interval[0] <= 1.0 <= one.interval[1]
+    multiple = effective_rank(rotated([2.0] * 50), seed=0)  # probes of a fixed length see it exactly
+    assert multiple.kappa == pytest.approx(50.0, rel=1e-12)
+    assert multiple.interval[0] <= 50.0 <= multiple.interval[1] < 50.0001
+    assert (multiple.steps, multiple.probes) == (1, module.LEAST_PROBES)
+    negative = effective_rank(rotated(-TAIL), seed=0)
+    assert negative.norm == pytest.approx(40.0, rel=1e-3) == -negative.lambda_min
+    assert negative.interval[0] <= -KAPPA <= negative.interval[1] < 0
+
+
+def test_signs_are_told_apart() -> None:
+    indefinite = torch.cat([torch.tensor([30.0, 20.0, -12.0]), torch.linspace(-1.0, 1.0, 197)]).double()
+    plain = effective_rank(rotated(indefinite), seed=0, products=40)
+    assert plain.kappa_positive is None
+    assert plain.kappa_absolute is None
+    assert "H is indefinite (λ_min/λ_max = -0.4)" in plain.reason
+    assert "not measured" in plain.summary()
+    definite = effective_rank(DenseOperator(rotated(TAIL.abs()).matrix, "gauss-newton"), seed=0)
+    assert definite.kappa_positive == definite.kappa_absolute
+    assert definite.kappa_positive is not None
+    assert definite.kappa_positive.value == pytest.approx(definite.kappa, rel=1e-12)  # sums in another order
+    assert "no negative eigenvalue among the Ritz values" in definite.reason
+    assert effective_rank(rotated(TAIL.abs()), seed=0).kappa_positive is None  # nobody has shown it
+    assert "no positive eigenvalue" in effective_rank(rotated(-TAIL.abs()), seed=0).reason
+    singular = torch.cat([torch.linspace(1.0, 2.0, 40), torch.full((1,), -1e-9)])  # a zero as float32 finds it
+    assert "no negative eigenvalue" in effective_rank(DenseOperator(torch.diag(singular)), seed=0, products=41).reason
+
+
+def test_a_cheaper_operator_of_the_same_trace_makes_the_forms() -> None:
+    """G has the diagonal of H and another spectrum: κ stays that of H."""
+    H = rotated(TAIL)
+    noise = rotated(torch.linspace(-0.5, 0.5, 200), seed=9)
+    G = Watched(DenseOperator(H.matrix + noise.matrix - noise.matrix.diagonal().diag()))
+    other = Watched(H)
+    found = [effective_rank(other, seed=seed, products=40, trace_operator=G) for seed in range(60)]
+    assert {kind for kind, _ in other.asked} == {"product"}
+    assert [kind for kind, _ in G.asked].count("product") == PRODUCTS * len(found)
+    assert all(each.quadratic_forms == each.steps + each.probes - PRODUCTS for each in found)
+    assert all(each.products <= 40 for each in found)
+    covered = np.mean([each.interval[0] <= KAPPA <= each.interval[1] for each in found])
+    assert covered >= 0.87
+    wrong = DenseOperator(H.matrix * 1.2)
+    off = [effective_rank(H, seed=seed, products=40, trace_operator=wrong) for seed in range(20)]
+    assert np.mean([each.interval[0] <= KAPPA <= each.interval[1] for each in off]) < 0.5
+    with pytest.raises(InputError, match="trace_operator must have dimension 200, got 2"):
+        effective_rank(H, seed=0, trace_operator=rotated([1.0, 2.0]))
+
+
+def test_float32_agrees_with_float64() -> None:
+    wide, single = (effective_rank(rotated(TAIL, dtype=dtype), seed=2) for dtype in (torch.float64, torch.float32))
+    assert (single.dtype, wide.dtype) == ("float32", "float64")
+    assert single.kappa == pytest.approx(wide.kappa, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rtol": 0.0}, "rtol must be a finite number above 0"),
+        ({"confidence": 1.0}, "confidence must be between 0 and 1"),
+        ({"max_products": 5}, "max_products must be an integer of at least 6, got 5"),
+        ({"products": 5}, "products must be an integer of at least 6, got 5"),
+        ({"seed": -1}, "seed must be an integer in 0"),
+    ],
+)
+def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        effective_rank(rotated([1.0, 2.0]), **{"seed": 0, **settings})
+
+
+def test_products_that_are_not_finite_are_named() -> None:
+    with pytest.raises(InputError, match="product 7 of dense must be finite, got 'NaN or infinity in 200 of 200"):
+        effective_rank(Broken(rotated(TAIL), 7), seed=0)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_known_traces_interval_is_all_its_quotients_by_norms_up_to_the_residual(sign: float) -> None:
+    values = sign * np.concatenate([np.linspace(0.0, 1.0, 60), [3.0, 2.9]])
+    known = float(values.sum())
+    found = effective_rank(rotated(list(values)), trace=known, products=7, seed=0)
+    norm, residual = found.norm, found.lambda_max_residual if sign > 0 else found.lambda_min_residual
+    small, large = sorted(map(abs, found.interval))
+    assert large == pytest.approx(abs(known) / norm, rel=1e-9)
+    assert abs(known) / (norm + residual) <= small < 0.999 * abs(known) / norm
+    assert sign * found.interval[0] > 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"rtol": 0.02}, {"products": 12}, {"rtol": 0.001, "max_products": 14}, {"rtol": 1e-4, "max_products": 8}],
+    ids=str,
+)
+def test_the_unit_of_the_loss_changes_nothing_but_the_unit(settings: dict[str, Any]) -> None:
+    values = np.concatenate([np.linspace(0.0, 1.0, 60), [3.0, 2.0, -1.0]])
+    plain, small = (effective_rank(rotated(list(values * unit)), seed=0, **settings) for unit in (1.0, 2.0**-20))
+    assert (small.kappa, small.interval, small.products) == (plain.kappa, plain.interval, plain.products)
+    assert (small.reached, small.needed, small.reason) == (plain.reached, plain.needed, plain.reason)
+    assert small.norm == plain.norm * 2.0**-20
+    assert ("‖H‖₂ may be" in plain.reason) is (settings.get("max_products") == 8)
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("most", [33, 60])
+def test_no_more_products_than_are_allowed_are_spent_where_they_do_not_do(most: int, both: bool) -> None:
+    values = np.concatenate([np.linspace(0, 1, 160), [3, 2.9, -2.0]])
+    G = rotated(list(values + 0.1 * np.sin(np.arange(len(values))))) if both else None
+    found = effective_rank(rotated(list(values)), seed=0, trace_operator=G, rtol=0.001, max_products=most)
+    assert (found.products, found.reached) == (most, False)
+    assert found.needed is not None
+    assert found.needed > most
+
+
+# --- the arguments of a module ----------------------------------------------------------------------------------------
+
+SAMPLE = data()
+CLASS_WEIGHTS = torch.tensor([1.0, 5.0, 0.2], dtype=torch.float64)
+
+
+def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets, CLASS_WEIGHTS)
+
+
+def exact(matrix: Tensor) -> float:
+    return float(matrix.trace() / torch.linalg.eigvalsh(matrix).abs().max())
+
+
+def test_what_was_taken_on_trust_or_is_no_mean_is_said_in_the_reason() -> None:
+    net = mlp(nn.GELU)
+    said = {
+        "trust": effective_rank(net, cross_entropy, SAMPLE, products=8, trust=True).reason,
+        "tried": effective_rank(net, cross_entropy, SAMPLE, products=8).reason,
+        "no mean": effective_rank(net, weighted, data(n=300), products=8).reason,
+    }
+    assert said["trust"].endswith("; module, loss and data were taken on trust")
+    assert said["tried"] == said["trust"].removesuffix("; module, loss and data were taken on trust")
+    assert "the loss is no mean over examples, so no batch is cut" in said["no mean"]

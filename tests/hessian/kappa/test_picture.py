@@ -1,0 +1,107 @@
+"""The picture of a κ: what stands on the axes is what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from decomfl_lab.errors import InputError
+from hessian.kappa.effective_rank import effective_rank
+from hessian.kappa.picture import picture
+from hessian.operators.operator import DenseOperator
+from hessian.spectrum.density import spectral_density
+from hessian.spectrum.lanczos import lanczos
+from tests.hessian.spectra import rotated
+
+VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, -4.0]), torch.linspace(0.4, 1.0, 196)]).double()
+
+
+def lines(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
+    return {
+        str(line.get_label()): (list(np.asarray(line.get_xdata())), list(np.asarray(line.get_ydata())))
+        for line in ax.get_lines()
+    }
+
+
+def words(figure: Figure) -> str:
+    texts = [text.get_text() for ax in figure.axes for text in ax.texts] + [text.get_text() for text in figure.texts]
+    return " ".join([*texts, figure.get_suptitle()])
+
+
+def mass(ax: Axes) -> float:
+    """The number of eigenvalues under the curve: a single one is a Gaussian of height 1, a window wide."""
+    x, y = lines(ax)["eigenvalues nearby (quadrature)"]
+    u = ax.xaxis.get_transform().transform(np.array(x))
+    return float(np.trapezoid(y, u)) / ((u[-1] - u[0]) / 90 * np.sqrt(2 * np.pi))
+
+
+def test_the_eigenvalues_stand_where_they_are_and_the_curve_counts_all_of_them() -> None:
+    result = effective_rank(rotated(VALUES), seed=0, rtol=0.02)
+    figure = picture(result, caption="Model: made up.")
+    ax = figure.axes[0]
+    heads, heights = lines(ax)["single eigenvalues"]
+    assert np.array(heads)[[0, -3, -2, -1]] == pytest.approx([-4.0, 11.0, 25.0, 40.0], rel=1e-3)
+    assert set(heights) == {1.0}
+    assert mass(ax) == pytest.approx(200, rel=0.02)
+    assert lines(ax)["_norm"][0] == [result.norm] * 2
+    for part in (str(result), f"‖H‖₂ = {result.norm:.4g}", "dense, d = 200", "Model: made up."):
+        assert part in words(figure)
+
+
+def test_the_curve_of_a_density_is_the_mean_of_its_probes_with_their_range() -> None:
+    operator = rotated(VALUES)
+    result = effective_rank(operator, seed=0)
+    density = spectral_density(operator)
+    ax = picture(result, density).axes[0]
+    assert mass(ax) == pytest.approx(200, rel=0.02)
+    assert "range of the probes" in ax.get_legend_handles_labels()[1]
+    with pytest.raises(InputError, match="density must be of d = 3 eigenvalues, got 200"):
+        picture(effective_rank(rotated([1.0, 2.0, 4.0]), seed=0), density)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_kappa_after_every_product_runs_into_its_interval(sign: float) -> None:
+    result = effective_rank(rotated(sign * VALUES), seed=1)
+    ax = picture(result).axes[1]
+    products, kappas = lines(ax)["κ so far"]
+    assert list(zip(products, kappas, strict=True))[-1] == (result.products, result.kappa)
+    assert len(products) == len(result.history)
+    dotted = [line.get_ydata()[0] for line in ax.get_lines() if line.get_linestyle() == ":"]  # type: ignore[index]
+    assert dotted == list(result.interval)
+    low, high = ax.get_ylim()
+    assert low <= min(result.interval) <= max(result.interval) <= high
+    assert low * high == 0  # from κ = 0 on
+
+
+def test_lanczos_weights_are_gausss_rule_of_the_start_vector_until_it_is_restarted() -> None:
+    found = lanczos(rotated(VALUES), steps=12, seed=0)
+    weights = found.weights
+    assert weights is not None
+    assert float(weights.sum()) == pytest.approx(1.0)
+    assert float(weights @ found.ritz_values) == pytest.approx(float(found.projected[0, 0]))
+    second = float(found.projected[0, 0] ** 2 + found.projected[0, 1] ** 2)  # ‖Hv‖²
+    assert float(weights @ found.ritz_values**2) == pytest.approx(second)
+    assert lanczos(rotated(VALUES), steps=12, seed=0, max_basis=6).weights is None
+
+
+def test_a_result_draws_itself_to_a_file_in_a_new_folder(tmp_path: Path) -> None:
+    for values in ([1.0], [3.0, -2.0], [2.0] * 50, VALUES.tolist()):
+        path = tmp_path / "new" / f"{len(values)}.png"
+        effective_rank(rotated(values), seed=0).plot(str(path))
+        assert path.stat().st_size > 10_000
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
+    result = effective_rank(rotated([1.0, 2.0]), seed=0)
+    with pytest.raises(InputError, match=r"plot must end in one of \..*, got '.*k\.doc'"):
+        result.plot(tmp_path / "k.doc")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="plot must be a file that can be written, got .*k.png"):
+        result.plot(tmp_path / "file" / "k.png")
+    with pytest.raises(InputError, match="result must have a κ, for a picture, got nan"):
+        effective_rank(DenseOperator(torch.zeros(30, 30)), seed=0).plot(tmp_path / "k.png")

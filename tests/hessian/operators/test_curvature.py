@@ -1,0 +1,370 @@
+"""The operators against dense matrices made another way, against other libraries, and on what is not differentiable."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import grad, jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+from decomfl_lab.errors import InputError
+from hessian.kappa.effective_rank import effective_rank
+from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
+from hessian.operators.mean_loss import MeanLoss
+from tests.hessian import problems
+
+CASES = {
+    "mlp-relu": (problems.mlp(nn.ReLU), problems.data()),
+    "mlp-gelu": (problems.mlp(nn.GELU), problems.data()),
+    "cnn-relu": (problems.cnn(nn.ReLU), problems.data(shape=(1, 6, 6))),
+    "cnn-gelu": (problems.cnn(nn.GELU), problems.data(shape=(1, 6, 6))),
+}
+DENSE = {
+    HessianOperator: problems.dense_hessian,
+    GaussNewtonOperator: problems.dense_gauss_newton,
+    FisherOperator: problems.dense_fisher,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", DENSE)
+def test_products_and_quadratic_forms_are_those_of_the_dense_matrix(case, kind):
+    module, (inputs, targets) = CASES[case]
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5)
+    operator = kind(f)
+    dense = DENSE[kind](f, module, inputs, targets)
+    scale = float(dense.abs().max())
+    assert (problems.columns(operator, f.d) - dense).abs().max() < 1e-13 * max(scale, 1)
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    assert operator.quad(v) == pytest.approx(float(v @ dense @ v), rel=1e-12)
+    assert torch.equal(operator.matvec(v), operator.matvec(v))
+
+
+def test_the_matrices_are_not_each_other_nor_those_of_another_point():
+    """The comparison above can fail: each dense matrix differs from the others by far more than its tolerance."""
+    module, (inputs, targets) = CASES["mlp-gelu"]
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)])
+    dense = [make(f, module, inputs, targets) for make in DENSE.values()]
+    gaps = [float((a - b).abs().max()) for i, a in enumerate(dense) for b in dense[:i]]
+    assert min(gaps) > 1e-3
+    moved = HessianOperator(f, f.x + 0.1)
+    assert (problems.columns(moved, f.d) - dense[0]).abs().max() > 1e-3
+    assert torch.equal(problems.columns(HessianOperator(f, f.x), f.d), problems.columns(HessianOperator(f), f.d))
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_kept_graphs_give_the_same_bits_and_as_many_are_kept_as_fit():
+    module, batch = CASES["cnn-gelu"]
+    f = MeanLoss(module, cross_entropy, [batch], chunk=3)
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    size = HessianOperator(f).graph_bytes
+    for cache, kept in ((None, 4), (math.inf, 4), (size, 4), (0.8 * size, 3), (size / 4, 1), (size / 5, 0), (0, 0)):
+        operator = HessianOperator(f, cache=cache)
+        first = operator.matvec(v)
+        assert operator.cached == kept
+        assert torch.equal(first, operator.matvec(v))
+        assert torch.equal(first, HessianOperator(f, cache=0).matvec(v))
+    with pytest.raises(InputError, match="cache must be a number of bytes, at least 0, got -1"):
+        HessianOperator(f, cache=-1)
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    """Queries, keys and values through the fused kernel, which has no second derivative."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.out = nn.Linear(4, 12), nn.Linear(4, 3)
+
+    def forward(self, h):
+        q, k, v = (part.unsqueeze(1) for part in self.project(h).chunk(3, -1))
+        return self.out(scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1).mean(1))
+
+
+class ByHand(Attention):
+    """The same, written out."""
+
+    def forward(self, h):
+        q, k, v = self.project(h).chunk(3, -1)
+        scores = (q @ k.transpose(1, 2) / 2).masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf)
+        return self.out((scores.softmax(-1) @ v).mean(1))
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, h):
+        return self.out(self.layer(h).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.out = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, h):
+        return self.out(self.cell(h)[0].mean(1))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("build", [Attention, Encoder, Recurrent])
+def test_fused_kernels_stand_aside(build, training):
+    """Against central differences of the gradient and of the outputs, which need first derivatives only."""
+    module = problems.seeded(build).train(training)
+    inputs, targets = problems.data(shape=(5, 4))
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=8)
+    HessianOperator(MeanLoss(module, cross_entropy, [(inputs, targets)], dtype=torch.float32))  # other kernels
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    h = 1e-5
+    difference = (f.gradient(f.x + h * v) - f.gradient(f.x - h * v)) / (2 * h)
+    torch.testing.assert_close(HessianOperator(f).matvec(v), difference, rtol=1e-6, atol=1e-8)
+
+    outputs = problems.flat_outputs(module, f.names, inputs)
+    with torch.no_grad():
+        p, Jv = outputs(f.x).softmax(1), (outputs(f.x + h * v) - outputs(f.x - h * v)) / (2 * h)
+    form = float(((p * Jv**2).sum(1) - (p * Jv).sum(1) ** 2).mean())
+    assert GaussNewtonOperator(f).quad(v) == pytest.approx(form, rel=1e-6)
+    assert float(v @ GaussNewtonOperator(f).matvec(v)) == pytest.approx(form, rel=1e-6)
+
+
+def test_fused_attention_has_the_curvature_of_attention_written_out():
+    batch = problems.data(shape=(5, 4))
+    fused, written = (MeanLoss(problems.seeded(kind), cross_entropy, [batch]) for kind in (Attention, ByHand))
+    v = torch.linspace(-1, 1, fused.d, dtype=torch.float64)
+    for kind in (HessianOperator, GaussNewtonOperator):
+        torch.testing.assert_close(kind(fused).matvec(v), kind(written).matvec(v), rtol=1e-10, atol=1e-13)
+
+
+def test_global_switches_are_put_back():
+    before = (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled)
+    f = MeanLoss(problems.seeded(Recurrent), cross_entropy, [problems.data(shape=(5, 4))])
+    HessianOperator(f).matvec(f.x)
+    assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled) == before
+    z = torch.zeros(1, 1, 2, 4, requires_grad=True)
+    with pytest.raises(RuntimeError, match="derivative for"):  # fused attention is used again
+        torch.autograd.grad(torch.autograd.grad(flash(z).sum(), z, create_graph=True)[0].sum(), z)
+
+
+def flash(z):
+    return scaled_dot_product_attention(z, z, z)
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h):
+        return h.exp()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, slope):
+        return slope
+
+
+class OnceOnly(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = problems.mlp()
+
+    def forward(self, h):
+        return Once.apply(self.inner(h))
+
+
+def test_what_has_no_second_derivative_is_refused_in_one_line():
+    f = MeanLoss(OnceOnly(), cross_entropy, [problems.data()])
+    with pytest.raises(InputError, match=r"the Hessian needs derivatives of every .*once_differentiable.*; use") as e:
+        HessianOperator(f)
+    assert "\n" not in str(e.value)
+    with pytest.raises(InputError, match=r"product with the gauss-newton needs derivatives .*custom"):
+        GaussNewtonOperator(f).matvec(f.x)
+    in_loss = MeanLoss(problems.mlp(), lambda z, t: cross_entropy(Once.apply(z), t), [problems.data()])
+    with pytest.raises(InputError, match=r"the Hessian needs derivatives of every .*once_differentiable"):
+        HessianOperator(in_loss)
+    with pytest.raises(InputError, match=r"form of the gauss-newton needs derivatives of every .*once_differentiable"):
+        GaussNewtonOperator(in_loss).quad(in_loss.x)
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (
+            lambda h: h.exp().mul_(2),
+            r"inplace operation.*; use .* \(y = 2 \* y in the place of y \*= 2\), or forward_only$",
+        ),
+        (lambda h: torch.from_numpy(np.exp(h.numpy())), r"numpy\(\) on Tensor that .*; use torch's operations in the"),
+        (lambda h: h.detach(), r"loss must depend on the parameters by operations of torch \(is there detach, no_grad"),
+    ],
+)
+def test_what_would_be_differentiated_wrongly_is_refused_with_what_to_do(last, message):
+    f = MeanLoss(problems.mlp(), lambda z, t: cross_entropy(last(z), t), [problems.data()])
+    for use in (HessianOperator, lambda f: f.gradient(f.x)):
+        with pytest.raises(InputError, match=message) as caught:
+            use(f)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_the_users_own_is_told_in_a_line():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.calls = problems.mlp(), 0
+
+        def forward(self, h):
+            if torch.is_grad_enabled():
+                raise RuntimeError("out of cheese")
+            return self.inner(h)
+
+    f = MeanLoss(Broken(), cross_entropy, [problems.data()], trust=True)
+    with pytest.raises(InputError, match=r"got 'out of cheese' \(RuntimeError\)$"):
+        HessianOperator(f)
+
+
+def test_a_product_that_is_not_finite_is_refused():
+    """|x|^(3/2) has a second derivative that is infinite at 0."""
+    module = problems.seeded(lambda: nn.Linear(4, 3))
+    with torch.no_grad():
+        module.weight.zero_()
+        module.bias.zero_()
+    f = MeanLoss(module, lambda z, t: (z.abs() ** 1.5).mean(), [problems.data()])
+    with pytest.raises(InputError, match="product of the hessian with v must be finite"):
+        HessianOperator(f).matvec(torch.ones(f.d, dtype=torch.float64))
+
+
+# --- reproducibility --------------------------------------------------------------------------------------------------
+
+
+# --- Fisher -----------------------------------------------------------------------------------------------------------
+
+
+def test_fisher_weighs_examples_as_the_mean_does():
+    """F = Σ ω_i g_i g_iᵀ with ω of ragged, weighted batches: each example's own gradient, one at a time."""
+    inputs, targets = problems.data()
+    module = problems.mlp(nn.GELU)
+    batches, weights = [(inputs[:3], targets[:3]), (inputs[3:], targets[3:])], [1.0, 2.0]
+    f = MeanLoss(module, cross_entropy, batches, weights=weights, chunk=2)
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    expected = torch.zeros_like(v)
+    for i in range(12):
+        one = MeanLoss(module, cross_entropy, [(inputs[i : i + 1], targets[i : i + 1])])
+        g = one.gradient(one.x)
+        expected += (1 / 9 if i < 3 else 2 / 27) * g * (g @ v)
+    torch.testing.assert_close(FisherOperator(f).matvec(v), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_fisher_refuses_losses_that_couple_examples():
+    module = problems.seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    batch = problems.data()
+    coupled = [
+        MeanLoss(module, cross_entropy, [batch], normalisation="batch"),
+        MeanLoss(problems.mlp(), lambda z, t: cross_entropy(z, t, reduction="sum"), [batch]),
+    ]
+    for f in coupled:
+        with pytest.raises(InputError, match="be the mean of losses of single examples for the Fisher"):
+            FisherOperator(f)
+    assert GaussNewtonOperator(coupled[0]).quad(coupled[0].x) > 0
+
+
+# --- other libraries --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_curvlinops_agrees(case):
+    library = pytest.importorskip("curvlinops")
+    module, (inputs, targets) = CASES[case]
+    batches = [(inputs[:5], targets[:5]), (inputs[5:], targets[5:])]
+    f = MeanLoss(module, cross_entropy, batches)
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    theirs = {"HessianLinearOperator": HessianOperator, "GGNLinearOperator": GaussNewtonOperator}
+    for name, kind in theirs.items():
+        operator = getattr(library, name)(
+            module, nn.CrossEntropyLoss(), list(module.parameters()), batches, check_deterministic=False
+        )
+        torch.testing.assert_close(kind(f).matvec(v), operator @ v, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
+@pytest.mark.parametrize("case", CASES)
+def test_pyhessian_agrees_on_the_largest_eigenvalue_and_roughly_on_the_trace(case):
+    """Its ``density`` needs torch.eig, which torch no longer has; the other two work."""
+    library = pytest.importorskip("pyhessian")
+    module, (inputs, targets) = CASES[case]
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)])
+    largest = effective_rank(HessianOperator(f), trace=0.0, rtol=1e-6).norm
+    dense = problems.dense_hessian(f, module, inputs, targets)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        theirs = library.hessian(copy.deepcopy(module), nn.CrossEntropyLoss(), data=(inputs, targets), cuda=False)
+        values, _ = theirs.eigenvalues(maxIter=1000, tol=1e-9)
+        samples = theirs.trace(maxIter=200, tol=0)
+    assert largest == pytest.approx(values[0], rel=1e-5)
+    error = float(np.std(samples)) / math.sqrt(len(samples))
+    assert abs(float(np.mean(samples)) - float(dense.trace())) < 4 * error
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_language_model_of_transformers(tied):
+    """Named inputs, logits among the outputs, fused attention, tied embeddings."""
+    transformers = pytest.importorskip("transformers")
+    settings = transformers.LlamaConfig(
+        vocab_size=11, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=16, tie_word_embeddings=tied, use_cache=False,
+    )  # fmt: skip
+    module = problems.seeded(lambda: transformers.LlamaForCausalLM(settings)).eval()
+    tokens = torch.randint(11, (6, 7), generator=torch.Generator().manual_seed(0))
+    named = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+
+    def next_token(logits, targets):
+        return cross_entropy(logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten())
+
+    f = MeanLoss(module, next_token, [(named, tokens)], chunk=4)
+    assert f.value == pytest.approx(module(**named, labels=tokens).loss.item(), rel=1e-6)  # theirs is float32
+    assert ("lm_head.weight" in f.names) is not tied
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    whole = MeanLoss(module, next_token, [(named, tokens)])
+    with sdpa_kernel(SDPBackend.MATH):
+        gradient = grad(lambda x: whole.loss_of(whole.outputs(x, whole.pieces[0]), whole.pieces[0]))
+        product = jvp(gradient, (f.x,), (v,))[1]
+    torch.testing.assert_close(HessianOperator(f).matvec(v), product, rtol=1e-4, atol=1e-5)  # norms are float32
+    form = GaussNewtonOperator(f).quad(v)
+    assert form == pytest.approx(float(v @ GaussNewtonOperator(f).matvec(v)), rel=1e-5)
+    assert FisherOperator(f).quad(v) > 0
+    layer = MeanLoss(module, next_token, [(named, tokens)], parameters=["model.layers.1.self_attn"])
+    assert 0 < layer.d < f.d
+    assert all(name.startswith("model.layers.1.self_attn.") for name in layer.names)
+
+
+# --- a penalty, and weights by a function -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", DENSE)
+def test_a_penalty_adds_its_multiple_of_the_identity_but_not_to_the_fisher_matrix(case, kind):
+    module, (inputs, targets) = CASES[case]
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, weight_decay=0.3)
+    own = 0.0 if kind is FisherOperator else 0.3
+    dense = DENSE[kind](f, module, inputs, targets) + own * torch.eye(f.d, dtype=torch.float64)
+    operator = kind(f)
+    assert (problems.columns(operator, f.d) - dense).abs().max() < 1e-13 * max(1.0, float(dense.abs().max()))
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    assert operator.quad(v) == pytest.approx(float(v @ dense @ v), rel=1e-12)
+
+
+def test_the_fisher_matrix_is_refused_where_examples_have_weights_of_their_own():
+    module, batch = CASES["mlp-gelu"]
+    f = MeanLoss(module, cross_entropy, [batch], weights=lambda y: torch.ones_like(y))
+    with pytest.raises(InputError, match="mean of losses of single examples for the Fisher matrix"):
+        FisherOperator(f)

@@ -1,0 +1,199 @@
+"""Products, probes and Lanczos vectors on a device: nothing of size d elsewhere, few host reads, a bounded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab import noise
+from decomfl_lab.errors import InputError
+from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.runs.descent import Descent
+from hessian.kappa.effective_rank import effective_rank
+from hessian.kappa.estimation import BESIDE
+from hessian.kappa.forward import forward_only
+from hessian.named import trained_here
+from hessian.operators import mean_loss
+from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
+from hessian.operators.exact import gauss_newton_trace
+from hessian.operators.mean_loss import MeanLoss
+from hessian.operators.operator import Operator
+from hessian.operators.probes import probe_at
+from hessian.operators.smoothed import SmoothedOperator
+from hessian.spectrum import lanczos as krylov_module
+from hessian.spectrum.density import spectral_density
+from hessian.spectrum.lanczos import dot, lanczos
+from tests.hessian.spectra import rotated
+from tests.hessian.watches import META, Live, another_device
+from tests.thorough import sampled
+
+OPERATORS: dict[str, Callable[[MeanLoss], Operator]] = {
+    "hessian": HessianOperator,
+    "gauss-newton": GaussNewtonOperator,
+    "fisher": FisherOperator,
+    "smoothed": lambda f: SmoothedOperator(f, f.x, 1e-3, samples=2),
+}
+D = 30 * 40 + 40 + 40 * 3 + 3
+
+
+def objective(device: torch.device | str, pieces: int = 2, hidden: int = 40) -> MeanLoss:
+    """D parameters with 40 hidden units; the data stay on the CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Linear(30, hidden, device=device), nn.ReLU(), nn.Linear(hidden, 3, device=device)
+        data = torch.randn(4 * pieces, 30), torch.randint(3, (4 * pieces,))
+    return MeanLoss(nn.Sequential(*layers), cross_entropy, [data], chunk=4, trust=True)
+
+
+@pytest.mark.parametrize("name", sampled(OPERATORS, 1))
+def test_an_estimate_has_nothing_of_the_models_size_but_on_its_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with another_device(monkeypatch, D):
+        operator = OPERATORS[name](objective(META))
+        found = effective_rank(operator, products=16, seed=0)
+        effective_rank(operator, max_products=12, seed=0, max_basis=5)
+        assert lanczos(operator, steps=9, seed=0, max_basis=4).vectors[0].device == META
+    assert (found.products, found.d) == (16, D)
+
+
+def test_the_other_estimates_stay_on_the_device_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with another_device(monkeypatch, D):
+        f = objective(META)
+        forward_only(f, f.x, seed=0, probes=8)
+        assert spectral_density(HessianOperator(f), products=6).products == 6
+        assert math.isfinite(gauss_newton_trace(GaussNewtonOperator(f)))
+        assert torch.get_default_device() == torch.device("cpu")
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_probe_made_on_the_cpu_is_noticed(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(d: int, dtype: torch.dtype, device: torch.device, *at: Any) -> Tensor:
+        z = torch.from_numpy(noise.direction(0, 0, d))
+        return z.to(device, dtype) if copied else z
+
+    with another_device(monkeypatch, D, made):
+        operator = HessianOperator(objective(META))
+        with pytest.raises(AssertionError, match="on cpu"):
+            lanczos(operator, steps=3, seed=0)
+
+
+def reads(monkeypatch: pytest.MonkeyPatch, name: str, pieces: int = 2, hidden: int = 40) -> list[int]:
+    """Host reads of a loss, a product, a quadratic form, and the products of an estimate."""
+    found = []
+    with another_device(monkeypatch, D) as read:
+        f = objective(META, pieces, hidden)
+        operator = OPERATORS[name](f)
+        v = torch.ones(f.d, device=META)
+        acts: list[Callable[[], Any]] = [lambda: f(f.x), lambda: operator.matvec(v), lambda: operator.quad(v)]
+        for act in [*acts, lambda: effective_rank(operator, products=12, seed=0)]:
+            before = read.count
+            act()
+            found.append(read.count - before)
+    return found
+
+
+@pytest.mark.parametrize("name", sampled(["hessian", "gauss-newton", "fisher"], 1))
+def test_the_host_waits_as_often_whatever_the_data_and_d_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = reads(monkeypatch, name)
+    assert few[:3] == [1, 1, 2 if name == "hessian" else 1]
+    assert few[3] < 12 * 10
+    assert reads(monkeypatch, name, pieces=5) == few
+    monkeypatch.setattr(krylov_module, "_TILE", 100)
+    monkeypatch.setattr(krylov_module, "_DEVICE_TILES", 100)
+    assert reads(monkeypatch, name, hidden=60) == few
+
+
+def test_a_host_read_in_every_piece_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradient = MeanLoss.piece_gradient
+
+    def slow(self: MeanLoss, *args: Any, **more: Any) -> Tensor:
+        found = gradient(self, *args, **more)
+        float(found.sum())
+        return found
+
+    monkeypatch.setattr(mean_loss.MeanLoss, "piece_gradient", slow)
+    monkeypatch.setattr(HessianOperator, "_keep", lambda *at: None)
+    assert reads(monkeypatch, "hessian", pieces=5)[1] == reads(monkeypatch, "hessian")[1] + 3
+
+
+@pytest.mark.parametrize("distribution", Distribution)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_probe_made_in_its_place_has_the_bits_of_the_stream(distribution: Distribution, dtype: torch.dtype) -> None:
+    for d in (1, 300, 70_001):
+        of = noise.in_dimension(distribution, d)
+        stream = torch.from_numpy(noise.direction(derive_seed(7, 2), 5, d, distribution=of)).to(dtype)
+        made = probe_at(torch.empty(d, dtype=dtype), 7, 2, 5, of)
+        assert torch.equal(made.view(torch.uint8), stream.view(torch.uint8))
+
+
+def test_tiles_of_any_size_give_the_same_dot_and_basis_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = rotated(np.linspace(1, 3, 40).tolist())
+    whole = lanczos(operator, steps=20, seed=0, max_basis=8)
+    monkeypatch.setattr(krylov_module, "_TILE", 7)
+    cut = lanczos(operator, steps=20, seed=0, max_basis=8)
+    assert torch.allclose(cut.ritz_values, whole.ritz_values, rtol=1e-6)
+    assert dot(whole.vectors[0], whole.vectors[0]) == pytest.approx(1.0, abs=1e-6)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", sampled([{"products": 20}, {"max_products": 20, "max_basis": 6}], 1))
+def test_an_estimate_holds_no_more_vectors_than_it_says(asked: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is alive, for d = 340,003, beside the module, x, the point and tiles, in vectors."""
+    monkeypatch.setattr(krylov_module, "_TILE", 1 << 13)
+    f = objective("cpu", hidden=10_000)
+    operator = HessianOperator(f, cache=0)
+    with Live(least=f.d // 4) as live:
+        found = effective_rank(operator, **asked)
+    seen = live.most / (4 * f.d) - 2  # the module's own and x, which views of them show
+    assert found.steps + 5 < seen <= found.steps + BESIDE + 0.5
+
+
+def test_a_vector_too_many_would_be_seen() -> None:
+    with Live(least=1000) as live:
+        kept = [torch.zeros(1000) for _ in range(3)]
+        torch.zeros(1000)
+        assert live.now() == 3 * 4000
+    assert (live.most, len(kept)) == (4 * 4000, 3)
+
+
+def test_a_basis_that_does_not_fit_is_refused_with_the_number_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = rotated(np.linspace(1, 3, 400).tolist())
+    size = operator.d * operator.dtype.itemsize
+    monkeypatch.setattr(krylov_module, "free_memory", lambda device: size * (BESIDE + 10))
+    with pytest.raises(InputError, match=r"max_basis must be at most 10 .*GiB free on cpu\), got 134$"):
+        effective_rank(operator, seed=0)
+    assert effective_rank(operator, seed=0, max_basis=10, products=40).steps == 10
+    with pytest.raises(InputError, match="at most 10 "):
+        lanczos(operator, steps=100, seed=0, max_basis=11)
+    assert lanczos(operator, steps=100, seed=0, max_basis=10).products == 100
+
+
+def test_a_bounded_basis_still_gives_an_interval_that_holds() -> None:
+    values = np.concatenate([[50.0, 30.0, 20.0], np.linspace(0, 1, 300)])
+    operator = rotated(values.tolist(), dtype=torch.float64)
+    bounded = effective_rank(operator, seed=0, max_basis=4, max_products=60)
+    known = effective_rank(operator, seed=0, max_basis=4, trace=float(values.sum()), rtol=1e-4)
+    assert bounded.steps == 4
+    assert bounded.interval[0] <= values.sum() / 50 <= bounded.interval[1]
+    assert known.kappa == pytest.approx(values.sum() / 50, rel=1e-4)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_trained_and_measured_where_it_is_told_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with another_device(monkeypatch, 10**9):
+        trained = trained_here("resnet20", "digits", steps=2, descent=Descent(), device=META)
+        (f,) = trained.mean_loss(examples=8, chunk=4)
+    assert f.device == META
+    assert all(piece.inputs.device == piece.targets.device == META for piece in f.pieces)  # sent once, not a product

@@ -1,0 +1,141 @@
+"""The numbers of products and values that results tell are those that were asked for, counted where they are made."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hessian.kappa.effective_rank import effective_rank
+from hessian.kappa.forward import forward_only, mu_ladder
+from hessian.kappa.result import EffectiveRankProgress
+from hessian.operators.operator import DenseOperator
+from hessian.spectrum.lanczos import lanczos
+from tests.hessian.spectra import rotated
+
+VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 55)]).double()
+
+
+class Counting(DenseOperator):
+    """Counts products and forms, and stops in the place of product number ``killed_at``, as a killed process does."""
+
+    def __init__(self, right: DenseOperator, killed_at: int = 0) -> None:
+        super().__init__(right.matrix, right.name)
+        self.products, self.forms, self.killed_at = 0, 0, killed_at
+
+    @property
+    def calls(self) -> int:
+        return self.products + self.forms
+
+    def matvec(self, v: Tensor) -> Tensor:
+        if self.calls + 1 == self.killed_at:
+            raise KeyboardInterrupt
+        self.products += 1
+        return self.matrix @ v
+
+    def quad(self, v: Tensor) -> float:
+        self.forms += 1
+        return float(v @ (self.matrix @ v))
+
+
+@pytest.fixture
+def always_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every product is in the checkpoint, however long writing takes."""
+    monkeypatch.setattr("hessian.resume._SHARE", math.inf)
+
+
+def asked(settings: dict[str, Any]) -> tuple[list[Counting], dict[str, Any]]:
+    """The operators that are counted, and the arguments of ``effective_rank`` with them."""
+    operator, twin = Counting(rotated(VALUES)), Counting(rotated(VALUES, seed=1))
+    both = settings.get("trace_operator")
+    return [operator, twin], {"model": operator, **settings, **({"trace_operator": twin} if both else {})}
+
+
+WAYS = [
+    pytest.param({"rtol": 0.05}, id="steps and products of probes"),
+    pytest.param({"rtol": 0.02}, id="forms of probes, too"),
+    pytest.param({"products": 17}, id="a budget"),
+    pytest.param({"products": 80}, id="the whole space"),
+    pytest.param({"max_products": 30, "max_basis": 6}, id="a small basis"),
+    pytest.param({"trace": float(VALUES.sum()), "rtol": 1e-12}, id="a known trace"),
+    pytest.param({"trace": float(VALUES.sum()), "products": 20, "max_basis": 4}, id="restarts"),
+    pytest.param({"whiten": torch.linspace(0.5, 2, 60)}, id="whitened"),
+    pytest.param({"trace_operator": True, "rtol": 0.3}, id="forms of another operator"),
+    pytest.param({"trace_operator": True, "rtol": 0.3, "whiten": torch.linspace(0.5, 2, 60)}, id="both whitened"),
+]
+
+
+@pytest.mark.parametrize("settings", WAYS)
+def test_an_effective_rank_tells_its_products(settings: dict[str, Any]) -> None:
+    operators, arguments = asked(settings)
+    seen: list[EffectiveRankProgress] = []
+    found = effective_rank(**arguments, seed=3, on_progress=seen.append)
+    assert found.products == sum(each.calls for each in operators)
+    assert found.quadratic_forms == sum(each.forms for each in operators)
+    assert (seen[-1].products, found.history[-1][0]) == (found.products, found.products)
+
+
+@pytest.mark.usefixtures("always_saved")
+@pytest.mark.parametrize("killed_at", [2, 8, 11])
+@pytest.mark.parametrize("settings", WAYS)
+def test_a_run_that_goes_on_tells_the_products_of_all_its_parts(
+    settings: dict[str, Any], killed_at: int, tmp_path: Path
+) -> None:
+    operators, arguments = asked({**settings, "checkpoint": tmp_path / "kappa.safetensors"})
+
+    def stop(progress: EffectiveRankProgress) -> None:
+        if progress.products >= killed_at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        effective_rank(**arguments, seed=3, on_progress=stop)
+    before = sum(each.calls for each in operators)
+    found = effective_rank(**arguments, seed=3)
+    assert found.products == sum(each.calls for each in operators) >= before >= killed_at
+    assert found.quadratic_forms == sum(each.forms for each in operators)
+    assert effective_rank(**arguments, seed=3).products == found.products == sum(each.calls for each in operators)
+
+
+@pytest.mark.parametrize(("another", "products"), [(False, 2 + 1 + 3), (True, 2 + 1 + 1 + 3)])
+def test_of_a_multiple_of_the_identity_the_products_are_foretold_to_the_last(another: bool, products: int) -> None:
+    """Two scouts, a step (and the form of its vector by another operator), and three probes without any variance."""
+    operator, twin = Counting(rotated([2.0] * 50)), Counting(rotated([2.0] * 50))
+    seen: list[EffectiveRankProgress] = []
+    effective_rank(operator, trace_operator=twin if another else None, on_progress=seen.append)
+    assert operator.calls + twin.calls == products
+    assert {each.needed for each in seen[2:]} == {products}
+
+
+@pytest.mark.usefixtures("always_saved")
+@pytest.mark.parametrize(
+    ("settings", "killed_at"),
+    [({"steps": 17}, 9), ({"steps": 17, "max_basis": 5}, 9), ({"steps": 90}, 30), ({"steps": 50, "tol": 1e-6}, 4)],
+    ids=str,
+)
+def test_lanczos_tells_the_products_of_all_its_parts(settings: dict[str, Any], killed_at: int, tmp_path: Path) -> None:
+    path, operator = tmp_path / "lanczos.safetensors", Counting(rotated(VALUES), killed_at)
+    with pytest.raises(KeyboardInterrupt):
+        lanczos(operator, seed=0, checkpoint=path, **settings)
+    operator.killed_at = 0
+    assert lanczos(operator, seed=0, checkpoint=path, **settings).products == operator.calls > killed_at
+    whole = Counting(rotated(VALUES))
+    assert lanczos(whole, seed=0, **settings).products == whole.calls == operator.calls
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_values_of_the_loss_are_those_that_are_told(count: int) -> None:
+    values = 0
+
+    def f(x: Tensor) -> float:
+        nonlocal values
+        values += 1
+        return float((x**4).sum())
+
+    x = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    assert mu_ladder(f, x, seed=0, probes=count).evaluations == values
+    values = 0
+    assert forward_only(f, x, seed=0, probes=10 * count).evaluations == values

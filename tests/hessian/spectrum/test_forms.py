@@ -1,0 +1,103 @@
+"""Quadratic forms on a sphere: their moments, and the interval for the trace."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hessian.spectrum.forms import PRODUCTS, SphereForms
+
+SPECTRA = {
+    "one": [3.0, *[0.0] * 39],
+    "few": [5.0, 3.0, 2.0, 1.0, *[0.1] * 36],
+    "many": torch.linspace(-0.5, 1.0, 40).tolist(),
+    "flat": torch.linspace(0.9, 1.1, 40).tolist(),
+}
+
+
+def sphere(values: Tensor, count: int, generator: torch.Generator) -> SphereForms:
+    forms = SphereForms(len(values))
+    for _ in range(count):
+        u = torch.randn(len(values), generator=generator, dtype=torch.float64)
+        u *= math.sqrt(len(values)) / float(u.norm())
+        product = values * u if forms.wants_products else None
+        forms.add(float(u @ (values * u)), u, product)
+    return forms
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_forms_squares_and_pairs_have_the_stated_expectations(name: str) -> None:
+    values, generator = torch.tensor(SPECTRA[name]).double(), torch.Generator().manual_seed(0)
+    centred, n = values - values.mean(), len(values)
+    found = [sphere(values, PRODUCTS, generator) for _ in range(800)]
+    variance = 2 * n / (n + 2) * float((centred**2).sum())
+    forms = np.array([each.values for each in found])
+    assert forms.mean() == pytest.approx(float(values.sum()), abs=4 * math.sqrt(variance / forms.size))
+    assert forms.var() == pytest.approx(variance, rel=0.15)
+    # C is B less the first form's share: its own mean is no longer 0, by a variance of Var/n², which moments know
+    stated = np.mean([each.moments()[0] for each in found])
+    assert stated == pytest.approx(variance, rel=0.05)
+    pairs = np.array([each.pairs for each in found]).reshape(-1, 2)
+    for sample, power in ((pairs.prod(1), 3), (pairs[:, 1] ** 2, 4)):
+        truth, own = float((centred**power).sum()), float((centred.abs() ** power).sum())
+        assert sample.mean() == pytest.approx(truth, abs=5 * sample.std() / math.sqrt(len(found)) + 0.1 * own)
+
+
+@pytest.mark.parametrize("count", [3, 6, 16])
+def test_the_interval_holds_where_many_directions_share_the_trace(count: int) -> None:
+    generator, values = torch.Generator().manual_seed(1), torch.linspace(0.0, 2.0, 12).double().repeat(6)
+    ends = np.array([sphere(values, count, generator).interval(0.95) for _ in range(800)])
+    low, high = (ends[:, 1] < float(values.sum())).mean(), (ends[:, 0] > float(values.sum())).mean()
+    assert 0.935 <= 1 - low - high <= 0.965
+    assert abs(low - high) < 0.03
+
+
+def test_a_wrong_variance_or_a_wrong_sign_of_the_skewness_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of the interval, checked: half the variance loses coverage, the sign sends the misses to one side."""
+    right = SphereForms.moments
+    values = torch.tensor([1.0] * 8 + [0.0] * 72).double()
+
+    def misses() -> tuple[float, float]:
+        generator = torch.Generator().manual_seed(2)
+        ends = np.array([sphere(values, 6, generator).interval(0.95) for _ in range(800)])
+        return (ends[:, 1] < 8).mean(), (ends[:, 0] > 8).mean()
+
+    low, high = misses()
+    assert low + high < 0.065
+    assert abs(low - high) < 0.03
+    monkeypatch.setattr(SphereForms, "moments", lambda self: (right(self)[0] / 2, *right(self)[1:]))
+    assert sum(misses()) > 0.1
+    monkeypatch.setattr(SphereForms, "moments", lambda self: (right(self)[0], -right(self)[1], right(self)[2]))
+    low, high = misses()
+    assert low - high > 0.03
+
+
+def test_the_state_brings_everything_back() -> None:
+    generator, values = torch.Generator().manual_seed(3), torch.tensor(SPECTRA["few"]).double()
+    one = sphere(values, 4, generator)
+    other = SphereForms()
+    other.restore(*one.state(), torch.device("cpu"))
+    for forms in (one, other):
+        generator.manual_seed(4)
+        for _ in range(4):
+            u = torch.randn(40, generator=generator, dtype=torch.float64)
+            forms.add(float(u @ (values * u)), u, values * u if forms.wants_products else None)
+    assert one.interval(0.9) == other.interval(0.9)
+    assert len(one.pairs) == PRODUCTS * (PRODUCTS - 1) / 2
+    assert not one.state()[0]
+
+
+def test_play_needs_less_than_two_sided_quantiles_and_the_widened_interval_holds_at_both_ends() -> None:
+    generator, values = torch.Generator().manual_seed(5), torch.linspace(0.0, 2.0, 12).double().repeat(6)
+    found = [sphere(values, 6, generator) for _ in range(800)]
+    scale, trace = found[0].stderr, float(values.sum())
+    for play in (0.3 * scale, scale, 5 * scale):
+        ends = np.array([each.interval(0.95, play) for each in found])
+        for value in (trace, trace - play):
+            assert 0.93 <= ((ends[:, 0] - play <= value) & (value <= ends[:, 1])).mean() <= 0.97
+        assert (ends[:, 1] - ends[:, 0]).mean() < np.mean([np.diff(each.interval(0.95)) for each in found])
+    assert found[0].interval(0.95, 1e-300) == found[0].interval(0.95)

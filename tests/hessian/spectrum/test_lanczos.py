@@ -1,0 +1,225 @@
+"""Lanczos against dense spectra, closed forms, scipy, and a Lanczos without reorthogonalisation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse.linalg import eigsh
+from torch import Tensor
+
+from decomfl_lab.errors import InputError
+from hessian.operators.counted import Counted
+from hessian.operators.operator import DenseOperator
+from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos, missed_above
+from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
+
+OUTLIERS = [10.0, 7.0, -6.0, 4.0, *np.linspace(-1, 1, 60)]
+
+
+def same(a: Lanczos, b: Lanczos) -> bool:
+    return (
+        torch.equal(a.projected, b.projected)
+        and torch.equal(a.coupling, b.coupling)
+        and torch.equal(torch.stack(a.vectors), torch.stack(b.vectors))
+        and a.products == b.products
+    )
+
+
+def recurrence_error(operator: DenseOperator, found: Lanczos) -> float:
+    """How far H Qᵀ = Qᵀ T + q cᵀ and (Q, q) orthonormal are from true."""
+    Q, H = torch.stack(found.vectors).double(), operator.matrix.double()
+    rest = H @ Q.T - Q.T @ found.projected
+    vectors = Q
+    if found.following is not None:
+        rest -= torch.outer(found.following.double(), found.coupling)
+        vectors = torch.cat([Q, found.following.double()[None]])
+    gram = vectors @ vectors.T - torch.eye(len(vectors), dtype=torch.float64)
+    return float(max(rest.abs().max() / (H.abs().max() + 1e-300), gram.abs().max()))
+
+
+@given(
+    st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=12),
+    st.integers(1, 14),
+    st.integers(0, 2**64 - 1),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_recurrence_orthogonality_and_residuals_hold_for_every_spectrum(
+    values: list[float], steps: int, seed: int, dtype: torch.dtype
+) -> None:
+    operator = rotated(values, dtype=dtype)
+    found = lanczos(operator, steps=steps, seed=seed)
+    eps = torch.finfo(dtype).eps
+    true = torch.linalg.eigvalsh(operator.matrix.double())
+    scale = float(true.abs().max())
+    assert found.products == len(found.vectors) == min(steps, len(values))
+    assert recurrence_error(operator, found) < 200 * eps
+    distances = (found.ritz_values[:, None] - true[None, :]).abs().min(dim=1).values
+    assert bool((distances <= found.ritz_residuals + 100 * eps * scale).all())
+    assert float(found.ritz_values[-1]) <= float(true[-1]) + 100 * eps * scale
+    assert float(found.ritz_values[0]) >= float(true[0]) - 100 * eps * scale
+
+
+def test_a_damaged_basis_is_seen_by_the_checks() -> None:
+    operator = rotated(OUTLIERS)
+    krylov = Krylov(Counted(operator), 0)
+    for _ in range(10):
+        krylov.step()
+    krylov.vectors[3] = krylov.vectors[3] + 1e-6 * krylov.vectors[5]
+    assert recurrence_error(operator, krylov.result()) > 1e-7
+
+
+def test_outer_eigenvalues_converge_and_are_certified() -> None:
+    operator = rotated(OUTLIERS)
+    found = lanczos(operator, steps=40, seed=1, tol=1e-6)
+    assert found.converged
+    assert found.products < 40
+    assert float(found.ritz_values[found.top]) == pytest.approx(10.0, rel=1e-10)  # quadratic in the residual
+    assert not lanczos(operator, steps=2, seed=1, tol=1e-6).converged
+    u = found.ritz_vectors([found.top])[0]
+    residual = float((operator.matvec(u) - 10.0 * u).norm())
+    assert residual == pytest.approx(float(found.ritz_residuals[found.top]), rel=1e-3)
+
+
+def test_agrees_with_scipy() -> None:
+    operator = rotated(OUTLIERS)
+    found = lanczos(operator, steps=50, seed=0)
+    expected = np.sort(eigsh(operator.matrix.numpy(), k=4, which="LM", return_eigenvectors=False))
+    ours = found.ritz_values[found.ritz_values.abs() > 3.9].numpy()
+    np.testing.assert_allclose(ours, expected, rtol=1e-9)
+
+
+def without_reorthogonalisation(H: Tensor, steps: int) -> Tensor:
+    """The textbook's three-term recurrence: Ritz values."""
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(len(H), generator=generator, dtype=H.dtype)
+    q, before, beta, alphas, betas = q / q.norm(), torch.zeros_like(q), 0.0, [], []
+    for _ in range(steps):
+        w = H @ q - beta * before
+        alphas.append(float(q @ w))
+        w -= alphas[-1] * q
+        beta = float(w.norm())
+        betas.append(beta)
+        q, before = w / beta, q
+    T = np.diag(alphas) + np.diag(betas[:-1], 1) + np.diag(betas[:-1], -1)
+    return torch.from_numpy(np.linalg.eigvalsh(T))
+
+
+@pytest.mark.thorough
+def test_no_ghost_eigenvalues_in_float32_after_200_steps() -> None:
+    operator = DenseOperator(mlp_hessian().matrix.float())
+    true = eigenvalues()
+    level = 0.02 * float(true[-1])
+    exact = int((true > level).sum())
+    count = int((lanczos(operator, steps=200, seed=0).ritz_values > level).sum())
+    ghosts = int((without_reorthogonalisation(operator.matrix, 200) > level).sum())
+    assert exact > 10
+    assert count == exact
+    assert ghosts > 2 * exact
+
+
+@pytest.mark.parametrize(
+    ("values", "steps", "ritz"),
+    [
+        ([0.0] * 5, 5, [0.0] * 5),
+        ([0.0] * 5, 2, [0.0] * 2),
+        ([3.0] * 4, 9, [3.0] * 4),
+        ([0.0] * 19 + [2.0], 4, [0.0] * 3 + [2.0]),
+        ([-1.0, -2.0, -3.0], 3, [-3.0, -2.0, -1.0]),
+        ([-7.0], 1, [-7.0]),
+    ],
+    ids=["zero", "zero in part", "identity", "rank one", "negative", "d = 1"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_spaces_that_end(values: list[float], steps: int, ritz: list[float], dtype: torch.dtype) -> None:
+    found = lanczos(rotated(values, dtype=dtype), steps=steps, seed=0)
+    np.testing.assert_allclose(found.ritz_values, ritz, atol=1e-5)
+    assert (found.following is None) == (steps >= len(values))
+    assert not found.ritz_residuals.any()
+
+
+@pytest.mark.parametrize("max_basis", [None, 6])
+def test_a_killed_run_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path: Path, max_basis: int | None) -> None:
+    operator, path = rotated(OUTLIERS, dtype=torch.float32), tmp_path / "lanczos.safetensors"
+    whole = lanczos(operator, steps=17, seed=5, max_basis=max_basis)
+    with pytest.raises(KeyboardInterrupt):
+        lanczos(Broken(operator, 9, killed=True), steps=17, seed=5, max_basis=max_basis, checkpoint=path)
+    spared = Broken(operator, 17, killed=True)  # one product fewer than from the start, at least
+    assert same(lanczos(spared, steps=17, seed=5, max_basis=max_basis, checkpoint=path), whole)
+    assert same(lanczos(Broken(operator, 1), steps=17, seed=5, max_basis=max_basis, checkpoint=path), whole)
+
+
+def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lanczos.safetensors"
+    lanczos(rotated(OUTLIERS), steps=3, seed=5, checkpoint=path)
+    with pytest.raises(InputError, match=r"of this run \(seed differ\)"):
+        lanczos(rotated(OUTLIERS), steps=3, seed=6, checkpoint=path)
+    with pytest.raises(InputError, match=r"of this run \(operator differ\)"):
+        lanczos(rotated(OUTLIERS, seed=1), steps=3, seed=5, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match="whole file"):
+        lanczos(rotated(OUTLIERS), steps=3, seed=5, checkpoint=path)
+
+
+def test_restarts_keep_the_basis_small_and_still_converge() -> None:
+    operator = rotated(OUTLIERS)
+    for steps in (8, 9, 13, 60):
+        found = lanczos(operator, steps=steps, seed=2, max_basis=8)
+        assert len(found.vectors) <= 8
+        assert found.products == steps
+        assert recurrence_error(operator, found) < 1e-12
+    np.testing.assert_allclose(found.ritz_values[found.ritz_values.abs() > 5], [-6, 7, 10], rtol=1e-8)
+
+
+def test_lambda_max_is_within_the_top_error_once_it_is_apart() -> None:
+    """Kato's bound is far below the residual, holds, and gives way to the residual where eigenvalues crowd."""
+    operator, smaller = rotated(OUTLIERS), 0
+    top = float(torch.linalg.eigvalsh(operator.matrix).abs().max())
+    for seed in range(20):
+        for steps in range(4, 14):
+            found = lanczos(operator, steps=steps, seed=seed)
+            theta, residual = float(found.ritz_values[found.top].abs()), float(found.ritz_residuals[found.top])
+            assert found.top_error <= residual
+            if residual < 0.1:
+                assert theta <= top * (1 + 1e-12)
+                assert top <= theta + found.top_error + 1e-12
+                smaller += found.top_error < residual / 5
+    assert smaller > 20
+    crowded = lanczos(rotated(torch.linspace(0, 1, 100)), steps=3, seed=0)
+    assert crowded.top_error == float(crowded.ritz_residuals[crowded.top])
+
+
+def test_eigenvalues_are_missed_no_more_often_than_the_bound_says() -> None:
+    values = torch.cat([torch.linspace(0, 0.9, 99), torch.tensor([1.0])])
+    operator = rotated(values)
+    bound = missed_above(100, 12, probability=0.05)
+    assert 0 < bound < 1
+    seeds = 200
+    missed = sum(1.0 - float(lanczos(operator, steps=12, seed=s).ritz_values[-1]) > bound for s in range(seeds))
+    assert missed <= 0.05 * seeds
+    assert missed_above(100, 100) == 0.0
+    assert missed_above(10**9, 2) == 1.0
+    assert missed_above(100, 30) < missed_above(100, 20)
+
+
+def test_products_that_are_not_finite_are_named() -> None:
+    with pytest.raises(InputError, match=r"product 4 of dense must be finite, got 'NaN or infinity in 64 of 64"):
+        lanczos(Broken(rotated(OUTLIERS), 4), steps=9, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "steps must be an integer of at least 1"),
+        ({"seed": -1}, "seed must be an integer in 0"),
+        ({"tol": 0.0}, "tol must be a finite number above 0"),
+        ({"max_basis": 3}, "max_basis must be an integer of at least 4"),
+    ],
+)
+def test_bad_arguments(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        lanczos(rotated([1.0, 2.0]), **{"steps": 2, "seed": 0, **settings})  # type: ignore[arg-type]

@@ -1,0 +1,535 @@
+"""Part llm: the paper's settings to the letter, cells from rows, and every verdict made to come out every way."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.language import tasks
+from decomfl_lab.language.tasks import TASKS, TaskData
+from decomfl_lab.runs import finetuning
+from decomfl_lab.runs.config import TrainConfig
+from paper_repro.language_models import language, llm
+from paper_repro.language_models.language import TaskFacts
+from paper_repro.language_models.llm_cells import FEDZO, P5, P10, Result, methods, printed, printed_costs, results
+from paper_repro.language_models.llm_claims import claims
+from paper_repro.pretraining import family
+from paper_repro.pretraining.corpus import Corpus
+from paper_repro.pretraining.family import PretrainConfig
+from paper_repro.workflow import measures, recorded
+from paper_repro.workflow.claims import decided, limits
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.scales import LANGUAGE_SCALES, PRETRAINED, Tuning
+from tests.decomfl_lab.language.tiny import transformers
+from theory.communication import expected_traffic
+from theory.notation.printed import EXAMPLES, RESULTS, Cell
+
+
+def options(scale: str = "full", **changes: Any) -> Options:
+    values: dict[str, Any] = {"scale": scale, "readings": ("as-plotted",), "count": "wire", "cache": Path("unused")}
+    return Options(**(values | changes))
+
+
+@pytest.fixture
+def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs can be listed where no data are."""
+    monkeypatch.setattr(llm, "missing", lambda names, models, pretrained: "")
+    monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
+
+
+def configurations(scale: str = "full") -> dict[tuple[str, str, str], TrainConfig]:
+    return {
+        (str(job.labels["row"]), str(job.labels["task"]), str(job.labels["series"])): job.config
+        for job in llm.jobs(options(scale))
+    }
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_full_scale_has_the_papers_rounds_and_rates_to_the_letter() -> None:
+    found = configurations()
+    expected = {
+        "OPT-125M": "sst2 5e-6 3000, cb 2e-6 1000, wsc 5e-6 3000, wic 2e-7 3000, rte 2e-6 2000, boolq 2e-6 2000",
+        "OPT-1.3B": "sst2 2e-6 2000, cb 5e-6 3000, wsc 5e-6 3000, wic 2e-7 2000, rte 2e-6 1500, boolq 2e-6 1500",
+        "OPT-125M+LoRA": "sst2 1e-4 3000, cb 1e-4 1000, wsc 1e-4 1000, wic 1e-4 2000, rte 5e-5 500, boolq 1e-4 500",
+    }
+    for row, line in expected.items():
+        for cell in line.split(", "):
+            task, rate, rounds = cell.split()
+            for series in ("MeZO", FEDZO, P5, P10):
+                config = found[row, task, series]
+                assert (config.lr, config.rounds) == (float(rate), int(rounds)), (row, task, series)
+                assert config.model == ("facebook/opt-1.3b" if "1.3B" in row else "facebook/opt-125m")
+    assert found["OPT-125M", "cb-two-way", P10].rounds == 1000
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_full_scale_has_the_settings_that_all_runs_share() -> None:
+    for (row, task, series), config in configurations().items():
+        assert (config.local_steps, config.momentum, config.weight_decay) == (1, 0.0, 0.0)
+        assert (config.split, config.alpha, config.max_length, config.test_examples) == ("dirichlet-total", 1.0, 0, 0)
+        own, alone = config.method.plain(), series == "MeZO"
+        assert own.get("precision", "float32") == "float32"
+        assert (config.clients, config.sampled) == ((1, 1) if alone else (8, 2))
+        assert own.get("mu", 1e-3) == 1e-3
+        assert own.get("estimator") == (None if series == "FedAvg" else "central" if alone else "forward")
+        small = series == "FedAvg" and task == "boolq"
+        assert config.batch_size == (64 if alone else 16 if small else 32), (row, task, series)
+        assert config.cb_two_way == (task == "cb-two-way")
+        if row.endswith("LoRA"):
+            assert (config.tune, config.lora_rank, config.lora_alpha) == ("lora", 8, 8.0)
+        else:
+            assert config.tune == "full"
+        P = {"MeZO": 1, FEDZO: 5 if row.endswith("LoRA") else 10, P5: 5, P10: 10}.get(series)
+        assert P is None or config.perturbations == P
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_fedavg_has_the_script_s_rate_and_the_rounds_that_its_costs_imply() -> None:
+    found = {key: config for key, config in configurations().items() if key[2] == "FedAvg"}
+    assert {config.lr for config in found.values()} == {1e-3}
+    assert {config.optimizer for config in found.values()} == {"sgd"}
+    rounds = {(row, task): config.rounds for (row, task, _), config in found.items() if task in TASKS}
+    implied = dict.fromkeys(rounds, 500) | {("OPT-125M", "sst2"): 1000, ("OPT-125M", "boolq"): 1000}
+    implied |= {("OPT-125M", "rte"): 2000, ("OPT-1.3B", "rte"): 1000, ("OPT-1.3B", "boolq"): 2000}
+    assert rounds == implied
+    assert all(config.tune == "full" for config in found.values())
+
+
+@pytest.mark.usefixtures("at_hand")
+@pytest.mark.parametrize("scale", LANGUAGE_SCALES)
+def test_every_scale_says_what_it_is(scale: str) -> None:
+    assert ("not the paper's" in llm.scale_words(scale)) == (scale != "full")
+    table = llm.settings_table(scale).set_index("setting")["run here"]
+    assert table["models"] == ", ".join(LANGUAGE_SCALES[scale].models.values())
+    found = configurations(scale)
+    assert table["MeZO"].endswith(f"B = {LANGUAGE_SCALES[scale].mezo_batch}")
+    assert {config.batch_size for (_, _, series), config in found.items() if series == "MeZO"} == {
+        LANGUAGE_SCALES[scale].mezo_batch
+    }
+    for job in llm.jobs(options(scale)):
+        own = PRETRAINED[scale].get(job.config.model)
+        assert [need.config for need in job.needs] == ([] if own is None else [own])
+        assert (own is None) == (scale == "full")
+
+
+@pytest.mark.usefixtures("at_hand")
+@pytest.mark.parametrize(
+    ("scale", "pair"),
+    [
+        ("smoke", ("OPT-125M", "OPT-125M+LoRA")),
+        ("default", ("OPT-125M", "OPT-125M+LoRA")),
+        ("default", ("OPT-125M", "OPT-1.3B")),
+        ("full", ("OPT-125M", "OPT-1.3B")),
+    ],
+)
+def test_costs_can_be_compared_at_equal_rounds(scale: str, pair: tuple[str, str]) -> None:
+    evaluated = {
+        key: {*range(config.eval_every, config.rounds + 1, config.eval_every), config.rounds}
+        for key, config in configurations(scale).items()
+    }
+    tasks = {task for row, task, _ in evaluated if row == pair[1]}
+    assert any(evaluated[pair[0], task, P10] & evaluated[pair[1], task, P10] for task in tasks)
+
+
+def test_runs_of_a_model_and_process_encode_a_task_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    encoded = []
+    trained = []
+
+    def task_dataset(config: TrainConfig) -> str:
+        encoded.append((config.model, config.task, config.max_length, config.cb_two_way))
+        return f"data {len(encoded)}"
+
+    def train(config: TrainConfig, *, dataset: Dataset, **_: Any) -> None:
+        trained.append((config.model, config.seed, dataset))
+
+    monkeypatch.setattr(language, "task_dataset", task_dataset)
+    monkeypatch.setattr("paper_repro.workflow.runs.train", train)
+    config = TrainConfig(task="cb", model="owner/once", max_length=7)
+    for seed, two_way in ((0, False), (1, False), (2, True)):
+        own = TrainConfig(**(vars(config) | {"seed": seed, "cb_two_way": two_way}))
+        language.TaskJob(own, {}, "run", None).run(tmp_path / "run", lambda _: None)
+    assert encoded == [("owner/once", "cb", 7, False), ("owner/once", "cb", 7, True)]
+    assert trained == [("owner/once", 0, "data 1"), ("owner/once", 1, "data 1"), ("owner/once", 2, "data 2")]
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+
+def test_cells_in_print_are_found() -> None:
+    assert printed("OPT-125M", "sst2", P10) == Cell(85.08, 0.36)
+    assert printed("OPT-1.3B", "boolq", "FedAvg") == Cell(63.83, 5.08)
+    assert printed("OPT-125M+LoRA", "wic", P5) == Cell(53.08, 0.12)
+    assert printed("OPT-125M+LoRA", "wic", "MeZO") == Cell(53.49)
+    assert printed("OPT-125M", "cb-two-way", P10) == printed("OPT-125M", "cb", P10)
+    assert printed("OPT-125M", "sst2", P5) is None
+    costs = {(row, task, series): (R, cost) for row, task, series, R, cost in printed_costs()}
+    assert len(costs) == 2 * 12 + 3 * 6
+    assert costs["OPT-1.3B", "rte", P10] == (1500, 1.8e6)
+    assert costs["OPT-125M+LoRA", "sst2", FEDZO] == (3000, 0.66e12)
+
+
+def run(
+    row: str,
+    task: str,
+    series: str,
+    accuracy: float,
+    *,
+    rounds: int = 100,
+    d: int = 1000,
+    examples: int = 2000,
+    zero_shot: float = 0.55,
+    calibrated: float = 0.5,
+    cost: float | None = None,
+    diverged: bool = False,
+) -> pd.DataFrame:
+    """Evaluations of a run in rounds 0, 50 and the last, with the labels of its job."""
+    P = methods(row)[series].P
+    a_round = cost if cost is not None else {"MeZO": 0.0, FEDZO: 2.0 * d, "FedAvg": 2.0 * d}.get(series, 12.0 * P)
+    at = np.array(sorted({0, 50, rounds}))
+    frame = pd.DataFrame({"round": at, "test_accuracy": np.where(at == rounds, accuracy, zero_shot)})
+    frame["calibrated_accuracy"] = np.where(at == rounds, accuracy, calibrated)
+    frame["wire_scalars"] = at * a_round / 4
+    frame["wire_bytes"] = at * a_round * 8
+    frame["gradient_scalars"] = at * (4.0 * d if series in (FEDZO, "FedAvg") else 2.0 * P)
+    model = "small" if row == "OPT-1.3B" else "tiny"
+    labels = {"row": row, "task": task, "series": series, "model": model, "examples": examples, "majority": 0.51}
+    return frame.assign(**labels, seconds=1.0, seed=0, diverged=diverged)
+
+
+GOOD: Mapping[str, float] = {"FedAvg": 0.9, "MeZO": 0.75, FEDZO: 0.76, P5: 0.75, P10: 0.76}
+"""As the paper has them."""
+
+
+def table(
+    changes: Mapping[tuple[str, str, str], Mapping[str, Any]] | None = None,
+    *,
+    tasks: tuple[str, ...] = ("sst2", "rte"),
+    **common: Any,
+) -> pd.DataFrame:
+    """Rows of two models and LoRA as they would have to be; changes of single runs spoil them."""
+    changes = changes or {}
+    d = {"OPT-125M": 1000, "OPT-1.3B": 10_000, "OPT-125M+LoRA": 100}
+    runs = []
+    for row in d:
+        for task in tasks:
+            for series in methods(row):
+                values: dict[str, Any] = {"accuracy": GOOD[series], "d": d[row]}
+                if series in (FEDZO, "FedAvg"):
+                    values["cost"] = 2000.0 * d[row]
+                runs.append(run(row, task, series, **(values | common | dict(changes.get((row, task, series), {})))))
+    return pd.concat(runs, ignore_index=True)
+
+
+def cell(rows: pd.DataFrame, row: str, task: str, series: str) -> Result:
+    (found,) = [each for each in results(rows) if (each.row, each.task, each.series) == (row, task, series)]
+    return found
+
+
+def test_a_cell_says_what_its_run_measured() -> None:
+    rows = table({("OPT-125M", "sst2", P10): {"accuracy": 0.8, "cost": 70.0}})
+    ours = cell(rows, "OPT-125M", "sst2", P10)
+    assert (ours.rounds, ours.d, ours.bytes, ours.formula) == (100, 1000.0, 7000.0, 12_000.0)
+    assert (ours.zero_shot, ours.calibrated_zero_shot, ours.start) == (0.55, 0.5, 0.55)
+    assert ours.error == pytest.approx(math.sqrt(0.8 * 0.2 / 2000), rel=1e-3)
+    assert ours.gain[0] == pytest.approx(0.25)
+    assert ours.gain[1] == pytest.approx(math.sqrt((0.8 * 0.2 + 0.55 * 0.45) / 2000), rel=1e-3)
+    assert ours.printed == (0.8508, 0.36e6)
+    fedzo = cell(rows, "OPT-125M+LoRA", "sst2", FEDZO)
+    assert (fedzo.d, fedzo.formula, fedzo.printed) == (100.0, 100 * 0.25 * 8 * 100, (0.8534, 0.66e12))
+    mezo = cell(rows, "OPT-125M", "rte", "MeZO")
+    assert mezo.bytes == 0
+    assert math.isnan(mezo.formula)
+    assert mezo.printed[0] == 0.5291
+
+
+def test_a_run_that_diverged_has_no_accuracy_and_is_not_compared() -> None:
+    lost = {("OPT-125M", "sst2", P10): {"diverged": True}}
+    rows = table(lost)
+    assert cell(rows, "OPT-125M", "sst2", P10).diverged
+    assert "diverged" in llm.wide_table(results(rows)).loc[0, P10]
+    found = {claim.id: claim for claim in claims(rows, "made up")}
+    assert found["llm.five-points"].verdict == "not tested at this scale"
+    assert "gain, SST-2, tiny" not in found["llm.gain"].measured
+    assert "gain, RTE, tiny" in found["llm.gain"].measured
+
+
+def test_the_table_has_two_lines_a_task_ours_and_the_papers() -> None:
+    shown = llm.wide_table(results(table())).replace("\u00a0", " ", regex=True)
+    assert len(shown) == 2 * 6
+    ours, paper = shown.iloc[0], shown.iloc[1]
+    assert (ours["task"], ours["model, rounds"]) == ("SST-2", "tiny, 100")
+    assert (ours["zero-shot"], ours["calibrated"], ours["most frequent"]) == ("55.0", "50.0", "51.0")
+    assert (ours[P10], ours["MeZO"]) == ("76.0 ± 1.0 (12 kB)", "75.0 ± 1.0")
+    assert (paper["task"], paper["model, rounds"]) == ("the paper", "OPT-125M")
+    assert (paper["FedAvg"], paper["MeZO"], paper[P10]) == ("87.32 (0.24 TB)", "83.99", "85.08 (0.36 MB)")
+    assert shown.iloc[-2]["task"] == "RTE, LoRA"
+    assert shown.iloc[-1][FEDZO] == "50.92 (0.11 TB)"
+    assert pd.isna(paper[P5])
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def verdicts(rows: pd.DataFrame) -> dict[str, str]:
+    return {claim.id.partition(".")[2]: claim.verdict for claim in claims(rows, "made up")}
+
+
+def every(series: str, *, rows: tuple[str, ...] = ("OPT-125M", "OPT-1.3B"), **values: Any) -> dict[Any, Any]:
+    return {(row, task, series): values for row in rows for task in ("sst2", "rte")}
+
+
+ALWAYS = dict.fromkeys(("printed-accuracies", "printed-costs", "lora-costs", "rounds"), "does not hold")
+ALWAYS["ten-gigabytes"] = "holds"
+
+
+def test_verdicts_on_results_like_the_papers() -> None:
+    found = verdicts(table())
+    assert {name: verdict for name, verdict in found.items() if name not in ALWAYS} == dict.fromkeys(
+        set(found) - set(ALWAYS), "holds"
+    )
+    assert {name: found[name] for name in ALWAYS} == ALWAYS
+
+
+@pytest.mark.parametrize(
+    ("claim", "changes"),
+    [
+        ("gain", {("OPT-125M", "rte", P10): {"accuracy": 0.45}}),
+        ("five-points", {("OPT-125M", "sst2", P10): {"accuracy": 0.56}}),
+        ("mezo", {("OPT-1.3B", "rte", "MeZO"): {"accuracy": 0.85}}),
+        ("fedzo", {("OPT-125M", "sst2", FEDZO): {"accuracy": 0.70}}),
+        ("fedzo", {("OPT-125M+LoRA", "sst2", FEDZO): {"accuracy": 0.82}}),
+        ("directions", {("OPT-125M+LoRA", "rte", P5): {"accuracy": 0.82}}),
+        ("lora", {("OPT-125M+LoRA", "rte", P10): {"accuracy": 0.68}}),
+        ("first-order", {("OPT-125M", "rte", "FedAvg"): {"accuracy": 0.70}}),
+        ("saving", {("OPT-125M", "rte", FEDZO): {"cost": 2000.0}}),
+        ("dimension-free", {("OPT-1.3B", "rte", P10): {"cost": 120.1}}),
+        ("peft", {("OPT-125M+LoRA", "rte", P10): {"cost": 119.9}}),
+    ],
+)
+def test_each_verdict_can_be_against_the_paper(claim: str, changes: dict[Any, Any]) -> None:
+    found = verdicts(table(changes))
+    assert found[claim] == "does not hold"
+    assert sum(verdict == "holds" for verdict in found.values()) >= 5, found
+
+
+def test_without_runs_only_the_papers_arithmetic_is_judged() -> None:
+    found = verdicts(pd.DataFrame())
+    assert {name: verdict for name, verdict in found.items() if verdict != "not tested at this scale"} == ALWAYS
+
+
+def test_the_two_cells_that_do_not_follow_the_formula_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    (claim,) = [each for each in claims(table(), "made up") if each.id == "llm.printed-costs"]
+    assert claim.measured["cells"] == 24
+    assert claim.measured["cells that are off"] == 2
+    assert claim.measured["RTE, OPT-1.3B, MB: printed"] == pytest.approx(1.8)
+    assert claim.measured["BoolQ, OPT-1.3B, MB: by the formula"] == pytest.approx(0.18)
+    assert claim.measured["bytes sent here / by the formula, 100 rounds"] == 1.0
+    mended = [(*cost[:4], 0.18e6 if cost[4] == 1.8e6 else cost[4]) for cost in printed_costs()]
+    monkeypatch.setattr("paper_repro.language_models.llm_claims.printed_costs", lambda: mended)
+    assert verdicts(table())["printed-costs"] == "holds"
+
+
+def test_printed_accuracies_below_the_most_frequent_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    (claim,) = [each for each in claims(pd.DataFrame(), "made up") if each.id == "llm.printed-accuracies"]
+    assert (claim.measured["cells"], claim.measured["cells below"]) == (24, 8)
+    assert claim.measured["WSC, OPT-125M, DeComFL P=10: below by"] == pytest.approx(100 * 66 / 104 - 59.59)
+    monkeypatch.setattr("paper_repro.language_models.llm_claims.MOST_FREQUENT", dict.fromkeys(EXAMPLES, 1))
+    assert verdicts(pd.DataFrame())["printed-accuracies"] == "holds"
+
+
+def test_savings_and_equal_costs_are_measured_at_equal_rounds() -> None:
+    spoilt = {("OPT-125M", "rte", FEDZO): {"rounds": 60}, ("OPT-125M+LoRA", "sst2", P10): {"rounds": 50}}
+    found = {claim.id: claim for claim in claims(table(spoilt), "made up")}
+    assert found["llm.saving"].measured["FedZO / DeComFL, tiny, least of its tasks"] == pytest.approx(2e6 / 120)
+    assert found["llm.saving"].measured["FedZO / DeComFL, tiny+LoRA, least of its tasks"] == pytest.approx(2e5 / 60)
+    assert found["llm.peft"].verdict == "holds"
+    assert found["llm.peft"].measured["tasks compared"] == 2
+    assert found["llm.peft"].measured["bytes a client in 100 rounds of RTE, tiny+LoRA"] == pytest.approx(12_000)
+
+
+def test_bytes_of_a_round_times_the_papers_rounds_are_below_a_megabyte_or_not() -> None:
+    (claim,) = [each for each in claims(table(), "made up") if each.id == "llm.one-megabyte"]
+    assert (claim.verdict, claim.measured["megabytes"]) == ("holds", pytest.approx(3000 * 120 / 1e6))
+    assert verdicts(table(every(P10, accuracy=0.8, cost=400.0)))["one-megabyte"] == "does not hold"
+
+
+def test_the_papers_own_numbers_decide_gigabytes_and_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {claim.id: claim for claim in claims(pd.DataFrame(), "made up")}
+    assert found["llm.ten-gigabytes"].measured["gigabytes a round, both ways"] == pytest.approx(10.5, abs=0.1)
+    assert found["llm.rounds"].measured["rounds of DeComFL / FedAvg, SST-2, OPT-125M"] == 3.0
+    monkeypatch.setattr(
+        "paper_repro.language_models.llm_claims.LIMITS", SimpleNamespace(**vars(limits("llm")) | {"slightly": 6.0})
+    )
+    monkeypatch.setattr("paper_repro.language_models.llm_claims.PARAMETERS", {"OPT-1.3B": 2.7e9})
+    assert (verdicts(table())["rounds"], verdicts(table())["ten-gigabytes"]) == ("holds", "does not hold")
+
+
+def test_lora_costs_are_those_of_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    (claim,) = [each for each in claims(table(), "made up") if each.id == "llm.lora-costs"]
+    assert claim.measured["printed / for LoRA's numbers, least"] == pytest.approx(0.66e12 / (3000 * 2 * 294_912))
+    assert claim.measured["FedZO's bytes a round here, LoRA / all parameters"] == pytest.approx(0.1)
+    true = [(row, task, series, R, R * 2.0 * 294_912) for row, task, series, R, _ in printed_costs()]
+    monkeypatch.setattr("paper_repro.language_models.llm_claims.printed_costs", lambda: true)
+    assert verdicts(table())["lora-costs"] == "holds"
+
+
+def test_of_many_differences_one_has_to_stand_out_more() -> None:
+    assert measures.verdict_of_gains([(0.2, 0.1)]) == "holds"  # 2 > 1.96
+    assert measures.verdict_of_gains([(0.2, 0.1)] * 6) == "not tested at this scale"  # 2 < 2.64
+    assert measures.verdict_of_gains([(0.3, 0.1)] * 6) == "holds"
+    assert measures.verdict_of_gains([(0.3, 0.1)] * 5 + [(-0.3, 0.1)]) == "does not hold"
+    assert measures.verdict_of_likeness([(0.2, 0.1)] * 6, or_better=False) == "holds"
+    assert measures.verdict_of_likeness([(0.3, 0.1)] * 6, or_better=False) == "does not hold"
+    assert measures.verdict_of_likeness([(0.3, 0.1)] * 6, or_better=True) == "holds"
+    assert measures.verdict_of_likeness([(-0.3, 0.1)] * 6, or_better=True) == "does not hold"
+    assert measures.verdict_of_gains([]) == measures.verdict_of_likeness([], or_better=True)
+    assert measures.binomial_error(1.0, 98) == pytest.approx(math.sqrt(0.99 * 0.01 / 98))
+    assert measures.binomial_error(0.5, 100) == pytest.approx(0.05)
+
+
+# --- the part ---------------------------------------------------------------------------------------------------------
+
+PROVENANCE = [
+    {"data": "SST-2: 9 train / 2 test examples, here; tiny: opt, digest 1", "code": "c"},
+    {"data": "WSC: 404 train / 104 test examples, here; training examples are 404 of the 554; tiny: opt, digest 1"},
+]
+
+
+def made(rows: pd.DataFrame) -> Made:
+    return llm.make(rows, PROVENANCE, options("default"))
+
+
+def test_points_are_where_the_numbers_are() -> None:
+    part = made(table({("OPT-125M", "sst2", P10): {"accuracy": 0.81}}))
+    axes = part.figures["llm"].axes
+    assert [ax.get_title("left") for ax in axes[:4]] == ["SST-2", "RTE", "SST-2 (small)", "RTE (small)"]
+    spots = {(float(line.get_xdata()[0]), line.get_marker()) for line in axes[0].lines if line.get_marker() != "None"}  # type: ignore[index]
+    assert (0.81, "o") in spots
+    assert (RESULTS["OPT-125M"]["SST-2"][3].accuracy / 100, "D") in spots
+    assert (0.76, "s") in spots
+    (costs,) = part.figures["llm-costs"].axes
+    filled = {
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0]))  # type: ignore[index]
+        for line in costs.lines
+        if line.get_marker() == "o"
+    }
+    assert {(1000.0, 120.0), (10_000.0, 120.0), (100.0, 60.0), (100.0, 2e5)} <= filled
+
+
+def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    assert llm.jobs(options("default")) == []
+    part = llm.make(pd.DataFrame(), [], options("default"))
+    folders = "sst2, cb, wsc, wic, rte, boolq, corpus"
+    missing, engines = part.section.notes
+    assert missing == f"Not computed: set DECOMFL_DATA to a folder that has {folders}."
+    assert "P = 10, by which 80 bytes fewer travel, for the paper's 3,000 rounds of OPT-1.3B" in engines
+    assert "the messages of the protocol alone 238 bytes (0.47 MB)" in engines  # 3,000 · (238 − 80)
+    assert {claim.id for claim in part.claims if claim.verdict == "holds"} == {"llm.ten-gigabytes"}
+    assert part.figures == {}
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    for name in (*TASKS, "corpus"):
+        assert name in language.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"})
+        (tmp_path / name).mkdir()
+    assert language.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"}) == ""
+
+
+MACHINE = {"python": "3", "torch": "2", "numpy": "2", "device": "cpu", "stream_version": 1, "noise_backend": "numba"}
+
+
+def test_without_data_recorded_rows_are_drawn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    kept = tmp_path / "results"
+    recorded.save("llm", "default", table(), [{**each, **MACHINE, "code": "of then"} for each in PROVENANCE], kept)
+    load = recorded.load
+    monkeypatch.setattr(recorded, "load", lambda part, scale: load(part, scale, kept))
+    out = tmp_path / "out"
+    assert main(["paper", "--only", "llm", "--out", str(out), "--json"]) == 0
+    found = {claim["id"]: claim for claim in json.loads(capsys.readouterr().out)}
+    assert found["llm.dimension-free"]["verdict"] == "holds"
+    assert found["llm.five-points"]["verdict"] == "not tested at this scale"  # which takes the paper's models
+    assert found["llm.five-points"]["measured"]["gain"] > 0.2
+    assert found["llm.five-points"]["scale"].startswith("recorded on ")
+    page = (out / "report.html").read_text()
+    assert "Not computed here: rows recorded on" in page
+    assert "run by of then" in page
+
+
+def _examples(task: str, folder: str | Path | None = None) -> TaskData:
+    classes = len(TASKS[task].classes)
+    some = [(f"words of class {n % classes} number {n}? Yes or No?\n", n % classes) for n in range(40)]
+    return TaskData(some, some[:12], f"{TASKS[task].title}: 40 train / 12 test examples; half of it is missing", "d")
+
+
+@pytest.mark.thorough
+def test_the_command_pretrains_a_model_and_makes_the_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tokenizers")
+    transformers()
+    for name in ("corpus", "cb", "wsc"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path / "data"))
+    text = "".join(f"line {n}: it was a good film, and {n * n} people liked it .\n" for n in range(400))
+    for module in (family, language):
+        monkeypatch.setattr(
+            module, "load_corpus", lambda: Corpus((text,), (text[:1500],), "four hundred lines", "0123")
+        )
+    for module in (tasks, finetuning):
+        monkeypatch.setattr(module, "load_task", _examples)
+    monkeypatch.setitem(family.SIZES, "tiny", family.Size(16, 1, 2, 16))
+    own = PretrainConfig(size="tiny", vocabulary=300, steps=4, batch=2)
+    monkeypatch.setitem(PRETRAINED, "smoke", {"tiny": own})
+    rounds = Tuning(4, 1e-3, 4)
+    size = replace(
+        LANGUAGE_SCALES["smoke"],
+        models={"OPT-125M": "tiny"},
+        settings={
+            "OPT-125M": dict.fromkeys(("cb", "wsc", "cb-two-way"), rounds),
+            "OPT-125M+LoRA": {"wsc": replace(rounds, lr=1e30)},
+        },
+        first_order={"OPT-125M": {"wsc": rounds}},
+        max_length=12,
+        test_examples=0,
+    )
+    monkeypatch.setitem(LANGUAGE_SCALES, "smoke", size)
+    out, kept = tmp_path / "out", tmp_path / "kept"
+    argv = ["paper", "--scale", "smoke", "--only", "llm", "--jobs", "1", "--out", str(out), "--record", str(kept)]
+    assert main([*argv, "--json"]) == 0
+    found = {claim["id"]: claim for claim in json.loads(capsys.readouterr().out)}
+    made = pd.read_csv(out / "tables" / "llm.csv").set_index(["row", "task", "series"])
+    assert len(made) == 3 + 5 + 3 + 4
+    assert (made.examples == 12).all()
+    full, lora = made.loc[("OPT-125M", "wsc", FEDZO)], made.loc[("OPT-125M+LoRA", "wsc", P10)]
+    assert full.d == family.SIZES["tiny"].parameters(300)
+    assert full.bytes == expected_traffic(configurations("smoke")["OPT-125M", "wsc", FEDZO], int(full.d)).bytes
+    assert math.isnan(lora.accuracy)  # η was absurd
+    assert made.loc[("OPT-125M", "cb", P10), "majority"] == pytest.approx(1 / 3)
+    assert found["llm.saving"]["measured"]["FedZO / DeComFL, tiny, least of its tasks"] > 100
+    page = (out / "report.html").read_text()
+    assert "half of it is missing" in page
+    assert "diverged" in page
+    again = recorded.load("llm", "smoke", kept)
+    assert again is not None
+    cached = llm.make(again.rows, again.provenance, options("smoke"))
+    assert [claim.verdict for claim in decided(cached.claims, "smoke")] == [
+        claim["verdict"] for claim in found.values()
+    ]

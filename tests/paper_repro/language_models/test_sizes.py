@@ -1,0 +1,293 @@
+"""The scale figure: settings to the letter, verdicts that come out every way, κ and η checked against closed forms."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from decomfl_lab.language import tasks
+from decomfl_lab.runs import finetuning
+from decomfl_lab.runs.config import read_config
+from decomfl_lab.runs.evaluation import fixed_choice
+from figures.sizes import READINGS
+from paper_repro.language_models import sizes
+from paper_repro.language_models.sizes import SizeWork, Slope, claims, run_table
+from paper_repro.workflow import recorded, scales
+from paper_repro.workflow.part import Options
+from paper_repro.workflow.runs import run_all
+from paper_repro.workflow.scales import SIZES_SCALES, SizesScale
+from tests.decomfl_lab.language.toy import toy_causal, write_sst2
+
+SIZE = SizesScale(
+    models=("a", "b", "c"),
+    rounds=100,
+    batch_size=4,
+    split="dirichlet-total",
+    seeds=(0, 1),
+    eval_every=5,
+    test_examples=100,
+    examples=16,
+    products=6,
+)
+PROVENANCE = [{"data": "SST-2: made up; a: opt", "code": "none"}] * 3
+
+
+def options(scale: str = "full") -> Options:
+    return Options(scale=scale, readings=(), count="wire")
+
+
+def run(model: str, d: int, seed: int, time: float, *, fall: float = 0.2, **changes: Any) -> pd.DataFrame:
+    """A loss that falls as exp(−round/time)."""
+    rounds = np.arange(0, SIZE.rounds + 1, SIZE.eval_every)
+    done = 1 - np.exp(-rounds / time)
+    frame = pd.DataFrame({"round": rounds, "test_loss": 0.7 - fall * done, "test_accuracy": 0.5 + 0.2 * done})
+    frame = frame.assign(what="evaluation", model=model, d=d, eta=0.1, seed=seed, wire_scalars=10.0 * rounds)
+    return frame.assign(calibrated_accuracy=0.5, train_loss=0.7, diverged=0, **changes)
+
+
+def kappa(model: str, d: int, value: float, at: str, *, width: float = 0.05) -> pd.DataFrame:
+    ends = {"low": value * (1 - width), "high": value * (1 + width)}
+    row = {"what": "kappa", "model": model, "d": d, "eta": 0.1, "at": at, "kappa": value, "lambda_max": 2.0, **ends}
+    return pd.DataFrame([{**row, "seed": math.nan if at == "start" else 0}])
+
+
+def family(times: Mapping[int, Sequence[float]], kappas: Mapping[str, Sequence[float]] | None = None) -> pd.DataFrame:
+    """Three models, two seeds each: {d: time of each seed}, and κ of the models at the start and at the end."""
+    kappas = {"start": (2, 2, 2), "end": (2, 2, 2)} if kappas is None else kappas
+    frames = []
+    for n, (d, own) in enumerate(times.items()):
+        model = "abc"[n]
+        frames += [run(model, d, seed, time) for seed, time in enumerate(own)]
+        frames += [kappa(model, d, values[n], at) for at, values in kappas.items()]
+    return pd.concat(frames, ignore_index=True)
+
+
+D = (10**5, 10**6, 10**7)
+FLAT = dict(zip(D, [(12.0, 12.2), (12.1, 12.0), (12.2, 12.1)], strict=True))
+
+
+def verdicts(rows: pd.DataFrame) -> dict[str, str]:
+    return {claim.id.removeprefix("sizes."): claim.verdict for claim in claims(rows, SIZE, "made up")}
+
+
+def test_full_scale_is_the_authors_script_to_the_letter() -> None:
+    size = SIZES_SCALES["full"]
+    works = [SizeWork(size, model, None) for model in size.models]
+    assert [work.model for work in works] == [f"facebook/opt-{d}" for d in ("125m", "350m", "1.3b", "2.7b")]
+    assert [work.eta({}) for work in works] == [5e-6, 3e-6, 2e-6, 2e-6]
+    assert size.seeds == (99,)
+    for work in works:
+        config = work.config(work.model, work.eta({}), 99)
+        assert (config.task, config.clients, config.sampled, config.local_steps, config.perturbations) == (
+            "sst2", 8, 2, 1, 5
+        )  # fmt: skip
+        assert (config.rounds, config.batch_size, config.eval_every, config.test_examples) == (2000, 16, 25, 0)
+        assert (config.estimator, config.mu, config.momentum, config.weight_decay) == ("forward", 1e-3, 0.0, 0.0)
+        assert (config.split, config.alpha, config.distribution) == ("dirichlet-total", 1.0, "gaussian")
+        assert (config.precision, config.tune, config.method.name) == ("float32", "full", "decomfl")
+
+
+@pytest.mark.parametrize("scale", SIZES_SCALES)
+def test_every_model_is_pretrained_here_or_of_the_hub(scale: str) -> None:
+    size = SIZES_SCALES[scale]
+    here = scales.PRETRAINED[scale]
+    assert all((model in here) != model.startswith("facebook/opt-") for model in size.models)
+    assert all((model in size.etas) != (model in here) for model in size.models)
+    assert all(here[model].size == model for model in size.models if model in here)
+
+
+def test_rounds_are_those_of_the_exponential_fall() -> None:
+    table = run_table(family(FLAT), SIZE)
+    assert list(table.model) == ["a", "a", "b", "b", "c", "c"]
+    assert table.settled.all()
+    times = np.array(list(FLAT.values())).ravel()
+    assert table.rounds.to_numpy() == pytest.approx(times * math.log(10), rel=0.05)
+    assert table.accuracy_end.to_numpy() == pytest.approx(np.full(6, 0.7), abs=0.001)
+    error = math.sqrt(0.7 * 0.3 / 100)  # within one of the end: 0.5 + 0.2 (1 − e^(−r/12)) ≥ 0.7 − error
+    assert table.accuracy_rounds[0] == 5 * math.ceil(12 * math.log(0.2 / error) / 5)
+    assert table.wire_bytes.iloc[0] == 4 * 10 * 100
+
+
+def test_each_verdict_can_come_out_every_way() -> None:
+    assert verdicts(family(FLAT)) == {
+        "same-round": "holds",
+        "larger-later": "not tested at this scale",
+        "not-by-d": "holds",
+        "larger-better": "not tested at this scale",  # all end at 0.7
+        "low-rank": "holds",
+    }
+    later = verdicts(family(dict(zip(D, [(10, 10.1), (13, 13.1), (17, 17.1)], strict=True))))
+    assert (later["same-round"], later["larger-later"], later["not-by-d"]) == ("holds",) * 3
+    earlier = verdicts(family(dict(zip(D, [(17, 17.1), (13, 13.1), (10, 10.1)], strict=True))))
+    assert (earlier["same-round"], earlier["larger-later"]) == ("holds", "does not hold")
+    root = verdicts(family(dict(zip(D, [(2, 2.1), (6.4, 6.5), (20, 20.3)], strict=True))))
+    assert (root["same-round"], root["larger-later"], root["not-by-d"]) == ("does not hold", "holds", "holds")
+    by_d = verdicts(family({10**5: (1.6, 1.5), 3 * 10**5: (6, 6.1), 10**6: (22, 22.3)}))
+    assert (by_d["same-round"], by_d["not-by-d"]) == ("does not hold", "does not hold")
+    scattered = verdicts(family(dict(zip(D, [(4, 20), (20, 5), (10, 22)], strict=True))))
+    assert scattered["same-round"] == "not tested at this scale"
+
+
+@pytest.mark.parametrize(("gains", "verdict"), [((0.0, 0.2, 0.4), "holds"), ((0.0, 0.2, 0.0), "does not hold")])
+def test_larger_models_are_more_accurate_or_not(gains: Sequence[float], verdict: str) -> None:
+    rows = family(FLAT)
+    rows["test_accuracy"] += rows.model.map(dict(zip("abc", gains, strict=True))) - 0.2
+    assert verdicts(rows)["larger-better"] == verdict
+
+
+@pytest.mark.parametrize("spoil", ["still falling", "rises", "diverged", "noise", "learnt nothing", "collapsed"])
+def test_runs_that_did_not_converge_decide_nothing(spoil: str) -> None:
+    rows = family(FLAT)
+    one = (rows.model == "c") & (rows.seed == 1) & (rows.what == "evaluation")
+    if spoil == "still falling":
+        rows.loc[one, "test_loss"] = 0.7 - 0.002 * rows.loc[one, "round"]  # would be there at 0.85 of its rounds
+    elif spoil == "rises":
+        rows.loc[one, "test_loss"] = 0.7 + 0.002 * rows.loc[one, "round"]
+    elif spoil == "diverged":
+        rows = rows[~(one & (rows["round"] > 60))]
+        rows.loc[one, "diverged"] = 1
+    elif spoil == "collapsed":
+        rows.loc[one, "test_accuracy"] = 0.52  # the loss falls, and the answers are of one class
+    elif spoil == "learnt nothing":
+        rows.loc[one, "test_loss"] = 0.7 - (0.7 - rows.loc[one, "test_loss"]) / 20  # a smooth fall of 0.01
+    else:
+        rows.loc[one, "test_loss"] = 0.7 + 0.05 * np.cos(np.arange(one.sum()) * 2.0)
+    assert list(run_table(rows, SIZE).settled) == [True] * 5 + [False]
+    found = verdicts(rows)
+    assert {found[name] for name in ("same-round", "larger-later", "not-by-d")} == {"not tested at this scale"}
+    (claim,) = [each for each in claims(rows, SIZE, "made up") if each.id == "sizes.same-round"]
+    assert (claim.measured["runs that settled"], claim.measured["runs"]) == (5, 6)
+    assert claim.measured["rounds, c"] is None or spoil == "still falling"
+    assert claim.measured["rounds, a"] == 28  # 12 log(10), and no digits behind
+
+
+def test_kappa_is_judged_by_its_intervals() -> None:
+    def low_rank(**kappas: Sequence[float]) -> str:
+        return verdicts(family(FLAT, kappas))["low-rank"]
+
+    assert low_rank(start=(2, 9, 3), end=(4, 4, 1)) == "holds"
+    assert low_rank(start=(2, 3, 9), end=(2, 3, 9)) == "does not hold"
+    assert low_rank(start=(2, 3, 9), end=(2, 2, 2)) == "depends on how it is counted"
+    assert low_rank(start=(2, 3, 4), end=(2, 2, 2)) == "not tested at this scale"  # 3.8/2.1 to 4.2/1.9
+    near = family(dict(zip((10**6, 11 * 10**5, 12 * 10**5), FLAT.values(), strict=True)))
+    assert verdicts(near)["low-rank"] == "not tested at this scale"  # d hardly grows
+
+
+def test_the_slope_is_the_exponent_with_students_interval() -> None:
+    d = np.array([10.0, 10.0, 1e3, 1e3])
+    exact = Slope.of(pd.DataFrame({"d": d, "rounds": 3 * d**0.5}))
+    assert (exact.value, exact.low, exact.high) == pytest.approx((0.5, 0.5, 0.5))
+    noisy = Slope.of(pd.DataFrame({"d": d, "rounds": np.exp([-0.1, 0.1, -0.1, 0.1])}))
+    # residuals ±0.1, s² = 0.04/2, Σ(log d − mean)² = log(10)²·4: stderr = √(0.02)/(2 log 10); t(2 dof) = 4.303
+    assert noisy.high == pytest.approx(4.3027 * math.sqrt(0.02) / (2 * math.log(10)), rel=1e-4)
+    assert math.isnan(Slope.of(pd.DataFrame({"d": d[:2], "rounds": d[:2]})).value)
+
+
+@pytest.fixture
+def toy_sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny SST-2 under DECOMFL_DATA, and a model of a few hundred parameters whatever its name."""
+    folder = write_sst2(tmp_path / "data" / "sst2")
+    (folder / "validation.tsv").rename(folder / "dev.tsv")
+    sums = [{file: hashlib.sha256((folder / file).read_bytes()).hexdigest()} for file in ("train.tsv", "dev.tsv")]
+    monkeypatch.setitem(tasks.SOURCES, "sst2", tasks.Source(*sums))
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+    monkeypatch.setattr(sizes, "missing", lambda names, models, pretrained: "")
+
+
+@pytest.mark.usefixtures("toy_sst2")
+def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) -> None:
+    size = replace(SIZE, models=("toy",), rounds=4, eval_every=2, test_examples=12, share=0.5, products=20)
+    work = SizeWork(size, "toy", None)
+    seen: list[tuple[int, int]] = []
+    rows, facts = work.result(tmp_path, work.run(tmp_path, lambda at: seen.append((at.round, at.rounds))))
+    assert seen == [(r, 8) for r in range(1, 9)]
+    assert facts["data"].startswith("SST-2: 80 train / 20 test")
+    evaluations, kappas = rows[rows.what == "evaluation"], rows[rows.what == "kappa"]
+    assert evaluations.groupby("seed")["round"].agg(list).to_dict() == {0: [0, 2, 4], 1: [0, 2, 4]}
+    assert list(kappas["at"]) == ["start", "end", "end"]
+    start = kappas.iloc[0]
+    assert rows.eta.unique() == pytest.approx([0.5 / (4 * start.lambda_max * (1 + (start.kappa + 1) / 5))])
+    assert read_config(tmp_path / "1" / "config.toml")["lr"] == rows.eta[0]
+
+    config = work.config("toy", 1.0, 0)  # κ by all eigenvalues of G = JᵀMJ / n, M of softmax cross-entropy
+    data, module = finetuning.task_dataset(config), finetuning.task_module(config)
+    chosen = fixed_choice(80, 16, 8)
+    jacobian = []
+    for ids in data.train_images[chosen]:
+        margin = module(ids[None])[0].diff()
+        parts = torch.autograd.grad(margin, list(module.parameters()), allow_unused=True, materialize_grads=True)
+        p = torch.sigmoid(margin.detach())
+        jacobian.append((p * (1 - p)).sqrt() * torch.cat([part.flatten() for part in parts]))
+    eigenvalues = torch.linalg.svdvals(torch.stack(jacobian).double()) ** 2 / 16
+    assert start.lambda_max == pytest.approx(float(eigenvalues[0]), rel=1e-4)
+    assert start.low <= float(eigenvalues.sum() / eigenvalues[0]) <= start.high
+
+
+@pytest.mark.usefixtures("toy_sst2")
+def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = replace(SIZE, models=("a", "b"), rounds=4, eval_every=2, test_examples=12)
+    monkeypatch.setitem(scales.SIZES_SCALES, "smoke", size)
+    works = sizes.jobs(options("smoke"))
+    assert len({work.key() for work in works}) == 2
+    results = run_all(works, tmp_path / "runs", n_jobs=1)
+    rows = pd.concat([frame for frame, _ in results], ignore_index=True)
+    made = sizes.make(rows, [facts for _, facts in results], options("smoke"))
+    assert len(made.claims) == 5
+    assert list(made.tables["sizes"].model) == ["a", "a", "b", "b"]
+
+
+@pytest.mark.usefixtures("toy_sst2")
+def test_a_run_that_diverges_ends_its_rows(tmp_path: Path) -> None:
+    size = replace(SIZE, models=("toy",), rounds=30, seeds=(0,), test_examples=12, etas={"toy": 1e30})
+    work = SizeWork(size, "toy", None)
+    rows, _ = work.result(tmp_path, work.run(tmp_path, lambda _: None))
+    assert list(rows[rows.what == "kappa"]["at"]) == ["start"]
+    assert not run_table(rows, size).settled.any()
+
+
+def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set() -> None:
+    assert sizes.jobs(options("default")) == []
+    made = sizes.make(pd.DataFrame(), [], options("default"))
+    assert "DECOMFL_DATA" in made.section.notes[0]
+    assert made.section.figure is None
+    assert {claim.verdict for claim in made.claims} == {"not tested at this scale"}
+    assert [claim.id for claim in made.claims] == [claim.id for claim in claims(family(FLAT), SIZE, "made up")]
+
+
+def test_recorded_rows_give_the_same_part(tmp_path: Path) -> None:
+    rows = family(FLAT)
+    recorded.save("sizes", "default", rows, PROVENANCE, tmp_path)
+    again = recorded.load("sizes", "default", tmp_path)
+    assert again is not None
+    made, told = (sizes.make(each, PROVENANCE, options("default")) for each in (rows, again.rows))
+    assert [claim.verdict for claim in made.claims] == [claim.verdict for claim in told.claims]
+    for stem, table in made.tables.items():
+        read = [pd.read_csv(io.StringIO(each.to_csv(index=False))) for each in (table, told.tables[stem])]
+        pd.testing.assert_frame_equal(read[0], read[1])
+    assert "Data" not in told.section.title
+
+
+def test_the_figure_shows_the_numbers() -> None:
+    rows = family(FLAT)
+    made = sizes.make(rows, PROVENANCE, options("default"))
+    accuracy, loss, needed = made.figures["sizes"].axes
+    assert [line.get_label() for line in accuracy.get_lines()] == ["a", "b", "c"]
+    assert loss.get_lines()[0].get_ydata()[0] == 1.0
+    table = run_table(rows, SIZE)
+    of_a = table[table.model == "a"].rounds.mean()
+    ends = [line.get_xydata()[0] for line in needed.get_lines() if line.get_marker() in READINGS.values()]
+    assert np.allclose(sorted(x for x, _ in ends), [2, 2, 2, *D])
+    assert np.allclose([y for x, y in ends if x == 10**5], of_a)
+    (by_d,) = [line for line in needed.get_lines() if line.get_linestyle() == "--"]
+    assert np.allclose(by_d.get_xydata(), [[10**5, of_a], [10**7, 100 * of_a]])

@@ -1,0 +1,217 @@
+"""Figure 2: its runs, its countings, its verdicts (each can come out either way), and the whole command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from decomfl_lab.cli.main import main
+from paper_repro.parts import fig2
+from paper_repro.workflow import scales
+from paper_repro.workflow.measures import ordered
+from paper_repro.workflow.part import Options
+from paper_repro.workflow.reference import fig2_reference
+from paper_repro.workflow.scales import Fig2Scale
+
+TINY = Fig2Scale(
+    M=4,
+    m=2,
+    batch_size=2,
+    local_rounds={1: 3, 4: 2, 10: 1},
+    perturbation_rounds=2,
+    local_differences={1: 2},
+    perturbation_differences={10: 1, 20: 0, 40: 0},
+    written_rounds={1: 1, 4: 1, 10: 1},
+    written_perturbation_rounds=1,
+    fedavg_rounds=2,
+    fedzo_rounds=1,
+    seeds=(0, 1),
+    eval_every={1: 1, 4: 1, 10: 1},
+)
+
+
+def options(scale: str, readings: tuple[str, ...] = tuple(scales.READINGS)) -> Options:
+    return Options(scale=scale, readings=readings, count="wire", cache=Path("unused"))
+
+
+def test_readings_differ_where_text_and_logs_differ() -> None:
+    jobs = {reading: fig2.jobs(options("full", (reading,))) for reading in tuple(scales.READINGS)}
+    plotted, written = (
+        next(j.config for j in jobs[r] if j.labels["series"] == "DeComFL K=4 P=20" and j.labels["panel"][0] == "l")
+        for r in tuple(scales.READINGS)
+    )
+    assert plotted.method.name == written.method.name == "decomfl-projection"
+    assert (plotted.split, written.split) == ("iid", "dirichlet")
+    assert (plotted.momentum, plotted.momentum_form) == (0.9, "torch")
+    assert (written.momentum, written.momentum_form) == (0.5, "paper")
+    assert (plotted.lr, plotted.weight_decay, plotted.batch_size) == (0.001, 1e-5, 256)
+    assert (plotted.clients, plotted.sampled, plotted.rounds) == (100, 10, 2000)
+    assert {j.config.local_steps for j in jobs["as-plotted"] if j.labels["panel"] == "local-updates"} >= {1, 4, 10}
+    right = [j.config for j in jobs["as-plotted"] if j.labels["panel"] == "perturbations" and not j.labels["check"]]
+    assert [c.perturbations for c in right] == [10, 20, 40]
+    assert {c.lr for c in right} == {0.0005}
+
+
+def test_finite_differences_check_every_curve_with_its_first_seed_and_come_last() -> None:
+    jobs = fig2.jobs(options("full", ("as-plotted",)))
+    checks = {(j.labels["panel"], j.labels["series"]): j for j in jobs if j.labels["check"]}
+    lines = {
+        (j.labels["panel"], j.labels["series"]): j for j in reversed(jobs) if j.labels["estimator"] == "projection"
+    }
+    assert set(checks) == set(lines)
+    for curve, check in checks.items():
+        assert check.config == lines[curve].config.but("decomfl", rounds=check.config.rounds)
+        assert check.urgency > max(job.urgency for job in lines.values())
+    assert {job.config.rounds for job in checks.values()} == {2000, 300}
+    assert {job.config.eval_every for job in (*checks.values(), *lines.values())} == {20}
+    assert [j.config.seed for j in jobs if j.urgency == 0] == [0] * 8
+
+
+@pytest.mark.parametrize("scale", scales.FIG2_SCALES)
+def test_a_tenth_of_the_clients_is_sampled_at_every_scale(scale: str) -> None:
+    size = scales.FIG2_SCALES[scale]
+    assert size.m * 10 == size.M
+    assert ("not the paper's" in fig2.scale_words(scale)) == (scale != "full")
+
+
+def _run(
+    panel: str, method: str, K: int, P: int, accuracies: list[float], seed: int = 0, cost: float = 1.0
+) -> pd.DataFrame:
+    label = f"{method} K={K} P={P}" if method == "DeComFL" else f"{method} K={K}"
+    rounds = range(1, len(accuracies) + 1)
+    frame = pd.DataFrame({"round": rounds, "test_accuracy": accuracies})
+    frame = frame.assign(
+        reading="as-plotted",
+        panel=panel,
+        method=method,
+        series=label,
+        K=K,
+        P=P,
+        seed=seed,
+        wire_scalars=frame["round"] * cost,
+        check=False,
+        estimator="projection",
+        examples=10_000,
+        seconds=frame["round"] * 1.0,
+    )
+    return fig2.add_countings(frame, "full")
+
+
+def _frame(*, k_helps: bool, p_helps: bool, saves: bool) -> pd.DataFrame:
+    parts = []
+    for seed in (0, 1):
+        wobble = 0.001 * seed
+        for K, top in zip((1, 4, 10), (0.9, 0.91, 0.92) if k_helps else (0.9, 0.7, 0.5), strict=True):
+            parts.append(_run("local-updates", "DeComFL", K, 20, [0.1, top + wobble, top + wobble], seed))
+        for K in (5, 10):
+            ours = [0.1 + 0.02 * n + wobble for n in range(40)]
+            parts.append(_run("local-updates", "FedAvg", K, 0, ours, seed, cost=100.0 if saves else 1e-6))
+    for P, top in zip((10, 20, 40), (0.9, 0.93, 0.96) if p_helps else (0.9, 0.7, 0.5), strict=True):
+        parts.append(_run("perturbations", "DeComFL", 4, P, [0.1, top, top]))
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_each_verdict_can_come_out_either_way() -> None:
+    good = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=True), "full")}
+    assert good["fig2.local-updates"] == "holds"
+    assert good["fig2.perturbations"] == "holds"
+    assert good["fig2.p-over-k"] == "holds"
+    assert good["fig2.saving"] == "holds"
+    assert good["fig2.fedavg-not-converged"] == "holds"
+    bad = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=False, p_helps=False, saves=False), "full")}
+    assert bad["fig2.local-updates"] == "does not hold"
+    assert bad["fig2.perturbations"] == "does not hold"
+    assert bad["fig2.p-over-k"] == "not tested at this scale"  # 0.5 is not trained
+    assert bad["fig2.saving"] == "not tested at this scale"  # 0.5 is all that K = 10 reaches there
+    mixed = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=False), "full")}
+    assert mixed["fig2.saving"] == "depends on how it is counted"
+
+
+def test_each_reading_has_its_row_and_fedavg_stands_in_both_panels() -> None:
+    rows = _frame(k_helps=True, p_helps=True, saves=True)
+    rows = pd.concat([rows, rows[rows.panel == "local-updates"].assign(reading="as-written")])
+    axes = fig2.make(rows, [{"data": "made up"}], options("smoke")).figures["fig2"].axes
+    assert [ax.get_title(loc="left").split(" ")[0] for ax in axes] == ["as-plotted"] * 2 + ["as-written"] * 2
+    fedavg, by_p = ["FedAvg K=5", "FedAvg K=10"], [f"DeComFL K=4 P={P}" for P in (10, 20, 40)]
+    by_k = [f"DeComFL K={K} P=20" for K in (1, 4, 10)]
+    drawn = [sorted(str(line.get_label()) for line in ax.get_lines()) for ax in axes]
+    assert drawn == [sorted(own + fedavg) for own in (by_k, by_p, by_k, [])]
+    shared = [line for ax in axes[:2] for line in ax.get_lines() if line.get_label() == "DeComFL K=4 P=20"]
+    assert len({line.get_color() for line in shared}) == 1
+
+
+def test_what_happens_eventually_is_judged_only_when_the_curves_are_flat() -> None:
+    rows = _frame(k_helps=True, p_helps=True, saves=True)
+    rising = rows["panel"].eq("perturbations") & rows["round"].eq(2)
+    rows.loc[rising, "test_accuracy"] -= 0.3
+    verdicts = {c.id: c.verdict for c in fig2.claims(rows, "full")}
+    assert verdicts["fig2.perturbations"] == "not tested at this scale"
+    assert verdicts["fig2.local-updates"] == "holds"
+
+
+def test_differences_within_the_noise_decide_nothing() -> None:
+    assert ordered([(0.50, 0.02), (0.52, 0.02)]) == "not tested at this scale"
+    assert ordered([(0.50, 0.001), (0.52, 0.001)]) == "holds"
+    assert ordered([(0.52, 0.001), (0.50, 0.001)]) == "does not hold"
+    assert ordered([(0.50, float("nan")), (0.52, float("nan"))]) == "not tested at this scale"
+
+
+REFERENCE = """figure,series,seed,step,metric,value
+fig2_left,DeComFL K=1 P=20 lr=0.001,233,19,test_accuracy,0.3
+fig2_left,DeComFL K=1 P=20 lr=0.001,233,2019,test_accuracy,0.9
+fig2_left,FedAvg K=4 (file was named K=5 until 1dda74d) lr=0.1,99,0,test_accuracy,0.2
+fig2_left,FedAvg K=4 (file was named K=5 until 1dda74d) lr=0.1,99,0,test_accuracy,0.2
+fig2_right,DeComFL K=4 P=10 lr=0.0005,99,19,test_accuracy,0.4
+fig2_right,DeComFL K=4 P=10 lr=0.0005,99,19,train_loss,2.4
+fig3_left,DeComFL K=5 P=25..200 lr=0.0005,4242,3,train_loss,2.0
+"""
+
+
+def test_the_authors_curves_are_read_with_their_own_counting(tmp_path: Path) -> None:
+    (tmp_path / "authors_curves.csv").write_text(REFERENCE)
+    rows = fig2_reference(tmp_path)
+    assert len(rows) == 3  # beyond the plotted rounds, doubled, other metrics and figures are left out
+    one = rows[rows.series == "DeComFL K=1 P=20"].iloc[0]
+    assert (one["round"], one.plotted_scalars, one.table1_scalars) == (20, 380.0, pytest.approx(840.0))
+    assert rows[rows.method == "FedAvg"].series.tolist() == ["FedAvg K=5"]
+
+
+@pytest.mark.thorough
+def test_the_command_makes_everything_and_reuses_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(scales.FIG2_SCALES, "smoke", TINY)
+    (tmp_path / "authors_curves.csv").write_text(REFERENCE)
+    out = tmp_path / "out"
+    argv = ["paper", "--scale", "smoke", "--only", "fig2", "--out", str(out), "--jobs", "1", "--json"]
+    assert main([*argv, "--reading", "as-plotted"]) == 0
+    claims = json.loads(capsys.readouterr().out)
+    assert claims == json.loads((out / "claims.json").read_text())
+    assert {"id", "claim", "source", "measures", "rule", "verdict", "measured", "scale"} == set(claims[0])
+    for name in ("report.html", "figures/fig2.png", "figures/fig2.pdf", "figures/fig2-table1.png", "tables/fig2.csv"):
+        assert (out / name).stat().st_size > 500, name
+    page = (out / "report.html").read_text()
+    assert "embedded: 5,000 MNIST training digits" in page
+    assert 'src="http' not in page
+    runs = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")}
+    assert len(runs) == 3 * 2 + 3 + 2 * 2 + 2
+    assert main([*argv, "--reading", "as-plotted", "--count", "table1", "--reference", str(tmp_path)]) == 0
+    assert runs == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")}
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_equal_gains_refute_that_one_is_larger_and_unclear_ones_do_not() -> None:
+    def verdict(p: tuple[float, ...], k: tuple[float, ...] = (0.92, 0.93, 0.9532), images: int = 10_000) -> str:
+        by_k = dict(zip((1, 4, 10), k, strict=True))
+        left = [_run("local-updates", "DeComFL", K, 20, [0.1, a, a], s) for K, a in by_k.items() for s in (0, 1)]
+        right = [_run("perturbations", "DeComFL", 4, P, [0.1, a, a]) for P, a in zip((10, 20, 40), p, strict=True)]
+        claim = fig2._more_influential(*(pd.concat(each).assign(examples=images) for each in (left, right)))
+        return claim.verdict
+
+    assert verdict((0.93, 0.94, 0.95)) == "does not hold"  # 0.01 a doubling of either
+    assert verdict((0.93, 0.94, 0.98)) == "holds"
+    assert verdict((0.93, 0.93, 0.92)) == "does not hold"
+    assert verdict((0.93, 0.94, 0.95), images=100) == "not tested at this scale"

@@ -1,0 +1,197 @@
+"""The figure of Hessian eigenvalues: its work is cached and resumes, and every verdict can come out either way."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.runs.told import Progress
+from hessian.named import untrained
+from hessian.spectrum.density import SpectralDensity, spectral_density
+from paper_repro.parts import hessian
+from paper_repro.parts.hessian import DensityCheck, SpectrumWork, claims
+from paper_repro.workflow import recorded, scales
+from paper_repro.workflow.part import Options
+from paper_repro.workflow.scales import HESSIAN_SCALES, HessianScale
+
+TINY = HessianScale(
+    model="mlp",
+    steps=(0, 5, 10),
+    batch_size=16,
+    lr=0.01,
+    examples=60,
+    products=36,
+    probes=3,
+    gauss_newton=8,
+)
+SMALL_CHECK = partial(DensityCheck, model="logistic", steps=50, examples=100, products=20, probes=2)
+D = 10_000.0
+
+
+def numbers(values: Mapping[str, tuple[float, ...]], width: float = 0.1) -> pd.DataFrame:
+    """Rows of estimates at steps 0, 50 and 300, with intervals of ± width of the value."""
+    rows = [
+        {"step": step, "name": name, "value": v, "low": v - width * abs(v), "high": v + width * abs(v)}
+        for name, row in {**values, "d": (D, D, D)}.items()
+        for step, v in zip((0, 50, 300), row, strict=True)
+    ]
+    return pd.DataFrame(rows).assign(kind="estimate")
+
+
+def kappas(*row: float) -> dict[str, tuple[float, ...]]:
+    return dict.fromkeys(("signed", "positive", "absolute", "gauss-newton"), row)
+
+
+def verdicts(frame: pd.DataFrame) -> dict[str, str]:
+    return {claim.id.removeprefix("hessian."): claim.verdict for claim in claims(frame, "made up")}
+
+
+def test_every_verdict_can_come_out_either_way() -> None:
+    good = verdicts(numbers({"near zero": (0.2, 0.9, 0.99), **kappas(500, 20, 10)}))
+    assert good == {"majority-zero": "holds", "low-rank": "holds", "stays-low": "holds"}  # step 0 is not trained
+    bad = verdicts(numbers({"near zero": (0.9, 0.9, 0.3), **kappas(5, 20, 200)}))
+    assert bad == {"majority-zero": "does not hold", "low-rank": "does not hold", "stays-low": "does not hold"}
+    unsure = verdicts(numbers({"near zero": (0.9, 0.6, 0.55), **kappas(5, 80, 95)}, width=0.2))
+    assert unsure["majority-zero"] == unsure["low-rank"] == "not tested at this scale"
+    assert unsure["stays-low"] == "holds"  # 80 to 95
+
+
+@pytest.mark.parametrize("scale", HESSIAN_SCALES)
+def test_scales_begin_untrained_and_data_are_said(scale: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    size = HESSIAN_SCALES[scale]
+    assert size.steps[0] == 0
+    assert list(size.steps) == sorted(size.steps)
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    monkeypatch.delenv("DECOMFL_DOWNLOAD", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    job, _ = hessian.jobs(Options(scale=scale, readings=(), count="wire"))
+    assert isinstance(job, SpectrumWork)
+    assert job.data == "mnist"
+    assert "CIFAR-10 was not at hand" in hessian._shown("MNIST: 60,000 train / 10,000 test digits")
+    assert hessian._shown("CIFAR-10, a subset: 10,000 train / 1,000 test images") == "CIFAR-10"
+    (tmp_path / "cifar10").mkdir()
+    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    assert hessian.data_set() == "cifar10"
+
+
+def work() -> SpectrumWork:
+    return SpectrumWork(TINY, "digits", "tiny")
+
+
+def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Progress] = []
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's default
+    rows, facts = work().result(tmp_path / "a", work().run(tmp_path / "a", seen.append))
+    assert not torch.backends.cudnn.allow_tf32
+    assert facts["data"].startswith("scikit-learn's 8×8 digits")
+    assert [at.round for at in seen] == list(range(1, 14))
+    assert {at.rounds for at in seen} == {13}
+    assert sorted(rows.step.unique()) == [0, 5, 10]
+    start = untrained("mlp", "digits", seed=0)
+    (objective,) = start.mean_loss(examples=60)
+    module = start.module
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        (piece,) = objective.pieces
+        names, shapes = objective.names, objective.layout.shapes
+        parts = {n: p.view(s) for n, p, s in zip(names, x.split(objective.layout.sizes), shapes, strict=True)}
+        return cross_entropy(torch.func.functional_call(module, parts, (piece.inputs,)), piece.targets)
+
+    eigenvalues = torch.linalg.eigvalsh(torch.func.hessian(loss)(objective.x).double()).numpy()
+    at_start = rows[(rows.step == 0) & (rows.kind == "estimate")].set_index("name")
+    assert at_start.value["d"] == len(eigenvalues)
+    assert at_start.value["loss"] == pytest.approx(objective.value, rel=1e-6)
+    assert at_start.low["lambda_max"] <= eigenvalues[-1] <= at_start.high["lambda_max"]
+    assert at_start.value["lambda_max"] == pytest.approx(eigenvalues[-1], rel=0.02)
+    norm = np.abs(eigenvalues).max()
+    exact = {
+        "signed": eigenvalues.sum() / norm,
+        "absolute": np.abs(eigenvalues).sum() / norm,
+        "positive": eigenvalues.clip(0).sum() / eigenvalues[-1],
+        "near zero": (np.abs(eigenvalues) < 0.01 * norm).mean(),
+    }
+    for name, value in exact.items():
+        assert at_start.low[name] <= value <= at_start.high[name], name
+        assert at_start.value[name] == pytest.approx(value, rel=0.5), name
+    curve = rows[(rows.step == 10) & (rows.kind == "curve")]
+    assert np.trapezoid(curve.density, curve.value) == pytest.approx(1.0, abs=0.02)
+    losses = rows[rows.name == "loss"].set_index("step").value
+    assert losses[10] < losses[0]
+
+
+def test_interrupted_work_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = work().result(tmp_path / "a", work().run(tmp_path / "a", lambda _: None))
+
+    def stop(at: Progress) -> None:
+        if at.round == 11:  # after the first spectrum
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work().run(tmp_path / "b", stop)
+    done = (tmp_path / "b" / "step-0.csv").stat().st_mtime_ns
+    again, _ = work().result(tmp_path / "b", work().run(tmp_path / "b", lambda _: None))
+    pd.testing.assert_frame_equal(whole, again)
+    assert (tmp_path / "b" / "step-0.csv").stat().st_mtime_ns == done
+
+
+def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = SMALL_CHECK()
+
+    def distance(folder: Path) -> float:
+        rows, facts = small.result(folder, small.run(folder, lambda _: None))
+        assert facts["data"].startswith("scikit-learn's 8×8 digits")
+        found = rows.set_index("name")["value"]
+        assert (found["d"], found["products"]) == (650, 20)
+        assert found["kappa"] == pytest.approx(found["true kappa"], rel=0.3)
+        return float(found["distance"])
+
+    sound = distance(tmp_path / "sound")
+    assert 0.0 < sound < 0.5
+
+    def off(*args: Any, **settings: Any) -> SpectralDensity:
+        density = spectral_density(*args, **settings)
+        return dataclasses.replace(density, nodes=1.5 * density.nodes)
+
+    monkeypatch.setattr(hessian, "spectral_density", off)
+    rows, _ = small.result(tmp_path / "off", small.run(tmp_path / "off", lambda _: None))
+    assert rows.set_index("name")["value"]["distance"] > 2 * sound
+
+
+def test_the_command_makes_the_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    monkeypatch.setitem(scales.HESSIAN_SCALES, "smoke", TINY)
+    monkeypatch.setattr(hessian, "DensityCheck", SMALL_CHECK)
+    monkeypatch.setattr(recorded, "load", lambda *_: None)  # they decide what so short a run cannot
+    argv = ["paper", "--scale", "smoke", "--only", "hessian", "--out", str(tmp_path), "--jobs", "1", "--json"]
+    assert main(argv) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [claim["id"] for claim in found] == ["hessian.majority-zero", "hessian.low-rank", "hessian.stays-low"]
+    assert all("CIFAR-10 was not at hand" in claim["scale"] for claim in found)
+    assert (tmp_path / "figures" / "hessian.png").stat().st_size > 10_000
+    table = pd.read_csv(tmp_path / "tables" / "hessian.csv")
+    assert list(table.step) == [0, 5, 10]
+    report = (tmp_path / "report.html").read_text()
+    assert "Hessian eigenvalue distribution" in report
+    assert "reduced, not the paper" in report
+    assert "Wasserstein-1 distance of the density from the dense spectrum is 0." in report
+
+    def never(*_: Any) -> str:
+        raise AssertionError("what is there is not computed again")
+
+    monkeypatch.setattr(SpectrumWork, "run", never)
+    assert main(argv) == 0

@@ -1,0 +1,396 @@
+"""Figure 3, top-k, projection and Table 1: settings, countings, and verdicts that can come out either way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
+from paper_repro import making
+from paper_repro.parts import fig2, fig3, hessian, projection, table1, topk
+from paper_repro.workflow import scales
+from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.drawing import ingredients
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.reference import fig3_reference
+from paper_repro.workflow.report import Section
+from paper_repro.workflow.scales import Fig3Scale, ProjectionScale
+from tests.paper_repro.parts import test_hessian
+from tests.paper_repro.parts.test_fig2 import REFERENCE as FIG2_REFERENCE
+from tests.paper_repro.parts.test_fig2 import TINY
+
+
+def options(scale: str = "full", **changes: Any) -> Options:
+    values: dict[str, Any] = {"scale": scale, "readings": ("as-plotted",), "count": "wire", "cache": Path("unused")}
+    return Options(**(values | changes))
+
+
+def verdicts(claims: Sequence[Outcome]) -> dict[str, str]:
+    return {claim.id: claim.verdict for claim in claims}
+
+
+def test_full_scale_has_the_schedules_of_the_authors_logs() -> None:
+    ours, check = (job.config for job in fig3.jobs(options()) if job.labels["series"] == "DeComFL")
+    assert (ours.method.name, check) == ("decomfl-projection", ours.but("decomfl", rounds=300))
+    assert (ours.clients, ours.sampled, ours.rounds, ours.local_steps, ours.batch_size) == (100, 10, 3000, 5, 256)
+    assert (ours.perturbations, ours.perturbation_schedule) == (25, {500: 50, 1000: 100, 2000: 200})
+    assert (ours.lr, ours.lr_schedule) == (0.0005, {500: 0.0004, 1000: 0.00025, 2000: 0.00015})
+    assert (ours.momentum, check.mu, check.estimator, ours.model) == (0.8, 1e-4, "central", "cnn-fashion")
+    others = {job.labels["series"]: job.config for job in fig3.jobs(options())}
+    assert {others[name].optimizer for name in ("FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %")} == {"adam"}
+    assert (others["FedCom 8 bit"].quantize_bits, others["FedAvg+Top-k 10 %"].top_k) == (8, 0.1)
+
+
+@pytest.mark.parametrize("scale", scales.FIG3_SCALES)
+def test_a_tenth_is_sampled_and_shorter_runs_are_the_beginning_of_the_papers(scale: str) -> None:
+    size = scales.FIG3_SCALES[scale]
+    assert size.m * 10 == size.M
+    for job in fig3.decomfl(scale):
+        assert job.config.perturbation_schedule == {500: 50, 1000: 100, 2000: 200}
+    reached = fig3.settings_table(scale, "mnist").set_index("setting").loc["P", "here"]
+    assert ("200 from round 2000" in reached) == (size.rounds > 2000)
+    assert ("not the paper's" in fig3.scale_words(scale)) == (scale != "full")
+
+
+def test_figures_share_their_runs() -> None:
+    of_fig3 = {job.title: job.config for job in fig3.jobs(options())}
+    of_topk = {job.title: job.config for job in topk.jobs(options())}
+    seeds = [f"DeComFL, seed {seed}" for seed in scales.FIG3_SCALES["full"].seeds]
+    shared = [*seeds, "DeComFL, seed 0, finite differences", "FedAvg, seed 0", "FedAvg+Top-k 10 %, seed 0"]
+    assert set(of_fig3) & set(of_topk) == {f"{fig3.data_set()}: {title}" for title in shared}
+    assert all(of_topk[title] == config for title, config in of_fig3.items() if title in of_topk)
+    sparse = [job.config for job in topk.jobs(options()) if job.config.method.name == "fedavg-topk"]
+    assert [config.top_k for config in sparse] == [0.1, 0.05, 0.01]
+
+
+def curve(series: str, accuracy: Sequence[float], cost: float, *, up: float = 0.5, **labels: Any) -> pd.DataFrame:
+    """A run with an evaluation a round and a constant number of wire scalars a client and round."""
+    rounds = np.arange(1, len(accuracy) + 1)
+    frame = pd.DataFrame({"series": series, "seed": 0, "round": rounds, "test_accuracy": accuracy})
+    frame["train_loss"] = 2 - frame.test_accuracy
+    frame["test_loss"] = frame.train_loss
+    frame["wire_scalars"] = rounds * cost
+    frame["wire_bytes"] = rounds * cost * 4 * 100
+    more = {"seconds": 1.0, "diverged": False, "check": False, "examples": 10_000, "finished": True}
+    return frame.assign(up_bytes=up * frame.wire_bytes, planned=len(frame), **more, **labels)
+
+
+def fashion(*, ours: float, theirs: float, top_k: float, cost: float, rising: int = 40) -> pd.DataFrame:
+    def to(final: float, rounds: int) -> list[float]:
+        return [*np.linspace(0.1, final, rounds), *[final] * (42 - rounds)]
+
+    rows = [
+        curve("DeComFL", to(ours, rising), cost, method="decomfl", uplink=0.0, top_k=0.0),
+        curve("FedAvg", to(theirs, 4), 2.4e5, method="fedavg", uplink=1.0, top_k=0.0),
+        curve("FedCom 8 bit", to(theirs, 4), 1.5e5, method="fedcom", uplink=0.25, top_k=0.0),
+        curve("FedAvg+Top-k 10 %", to(top_k, 4), 1.4e5, method="fedavg-topk", uplink=0.2, top_k=0.1),
+    ]
+    return fig3.add_countings(pd.concat(rows, ignore_index=True), "full")
+
+
+def test_each_verdict_of_figure_3_can_come_out_either_way() -> None:
+    good = verdicts(fig3.claims(fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0), "made up"))
+    assert good.pop("fig3.estimators") == "not tested at this scale"  # there are no finite differences
+    assert good == dict.fromkeys(("fig3.twenty-times", "fig3.saving", "fig3.slower", "fig3.not-by-d"), "holds")
+    bad = verdicts(fig3.claims(fashion(ours=0.95, theirs=0.8, top_k=0.5, cost=1e6, rising=2), "made up"))
+    assert bad["fig3.slower"] == "does not hold"
+    dear = verdicts(fig3.claims(fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=1e6), "made up"))
+    assert dear["fig3.twenty-times"] == "does not hold"
+    assert dear["fig3.saving"] == "depends on how it is counted"
+    late = curve("DeComFL", np.linspace(0.1, 0.9, 400), 250.0, method="decomfl", uplink=0.0, top_k=0.0)
+    soon = curve("FedAvg", np.linspace(0.5, 0.9, 4), 2.4e5, method="fedavg", uplink=1.0, top_k=0.0)
+    assert fig3._not_by_d(pd.concat([late, soon], ignore_index=True)).verdict == "does not hold"
+    poor = verdicts(fig3.claims(fashion(ours=0.3, theirs=0.9, top_k=0.5, cost=250.0), "made up"))
+    assert set(poor.values()) == {"not tested at this scale"}
+
+
+def test_a_baseline_that_never_gets_there_counts_with_what_it_spent() -> None:
+    rows = fashion(ours=0.85, theirs=0.8, top_k=0.5, cost=250.0)
+    (claim,) = [each for each in fig3.claims(rows, "made up") if each.id == "fig3.twenty-times"]
+    assert claim.verdict == "holds"  # 42 rounds of FedAvg cost ten million scalars, ours about ten thousand
+    assert claim.measured["FedAvg, wire scalars a client to reach it"] is None
+    assert claim.measured["FedAvg / DeComFL, at least"] == pytest.approx(42 * 2.4e5 / (40 * 250))
+
+
+def test_countings_of_figure_3() -> None:
+    P = fig3.PERTURBATIONS
+    rows = pd.DataFrame(
+        {
+            "series": ["DeComFL", "FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"],
+            "method": ["decomfl", "fedavg", "fedcom", "fedavg-topk"],
+            "uplink": [0.0, 1.0, 0.25, 0.2],
+            "top_k": [0.0, 0.0, 0.0, 0.1],
+            "round": [502, 2, 3, 11],
+        }
+    )
+    counted = fig3.countings(rows, P, M=100, m=10)
+    pairs = 5 * (500 * 25 + 2 * 50)
+    assert counted["table1_scalars"] == pytest.approx(
+        [2.1 * pairs, 0.2 * 2 * fig3.D, 0.125 * 3 * fig3.D, 0.12 * 11 * fig3.D]
+    )
+    assert counted["plotted_scalars"] == pytest.approx(
+        [5 * (pairs - 5 * 50), 2 * fig3.D, 0.25 * 2 * fig3.D, 0.1 * 10 * fig3.D]
+    )
+
+
+def top_ks(finals: Sequence[float], costs: Sequence[float]) -> pd.DataFrame:
+    rows = [fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0)]
+    rows[0] = rows[0][rows[0].series.isin(["DeComFL", "FedAvg"])]
+    for fraction, final, cost in zip(topk.FRACTIONS, finals, costs, strict=True):
+        values = [*np.linspace(0.1, final, 5), final]
+        name = fig3.top_k_name(fraction)
+        rows.append(curve(name, values, cost, method="fedavg-topk", uplink=2 * fraction, top_k=fraction))
+    return fig3.add_countings(pd.concat(rows, ignore_index=True), "full")
+
+
+def test_each_verdict_of_the_top_k_figure_can_come_out_either_way() -> None:
+    good = verdicts(topk.claims(top_ks((0.8, 0.7, 0.55), (1.4e5, 1.3e5, 1.2e5)), "made up"))
+    assert good == dict.fromkeys(("topk.cheaper", "topk.still-higher", "topk.degrades"), "holds")
+    bad = verdicts(topk.claims(top_ks((0.89, 0.88, 0.90), (1.2e5, 1.3e5, 1.4e5)), "made up"))
+    assert bad["topk.cheaper"] == "does not hold"
+    assert bad["topk.degrades"] == "does not hold"
+    for slight, verdict in ((0.898, "does not hold"), (0.86, "not tested at this scale")):  # FedAvg ends at 0.9
+        told = verdicts(topk.claims(top_ks((0.9, 0.9, slight), (1.4e5, 1.3e5, 1.2e5)), "made up"))
+        assert told["topk.degrades"] == verdict
+    cheap = verdicts(topk.claims(top_ks((0.8, 0.7, 0.55), (3.0, 2.0, 1.0)), "made up"))
+    assert cheap["topk.still-higher"] == "depends on how it is counted"
+    rows = top_ks((0.8, 0.7, 0.55), (1.4e5, 1.3e5, 1.2e5))
+    for name in ("FedAvg", fig3.top_k_name(topk.FRACTIONS[-1])):
+        begun = verdicts(topk.claims(rows.assign(finished=rows.series != name), "made up"))
+        assert begun["topk.degrades"] == "not tested at this scale"
+
+
+def projections(ours: Sequence[float], theirs: Sequence[float], *, dearer: float = 0.0) -> pd.DataFrame:
+    rows = []
+    for name, finals in ((projection.ZO, ours), (projection.PROJECTION, theirs)):
+        for n, final in enumerate(finals):
+            cost = 100.0 + (dearer if name == projection.ZO else 0.0)
+            rows.append(curve(name, [0.1, final, final], cost, estimator=name, eta=0.001 * (n + 1)))
+    return pd.concat(rows, ignore_index=True)
+
+
+def test_each_verdict_of_the_projection_figure_can_come_out_either_way() -> None:
+    def judged(rows: pd.DataFrame) -> dict[str, str]:
+        return verdicts(projection.claims(rows, projection.final_by_rate(rows), "made up"))
+
+    good = judged(projections((0.8, 0.82, 0.81), (0.7, 0.6, 0.2)))
+    assert good == dict.fromkeys(("projection.better", "projection.insensitive", "projection.same-cost"), "holds")
+    bad = judged(projections((0.3, 0.82, 0.1), (0.3, 0.82, 0.1), dearer=1.0))
+    assert bad == dict.fromkeys(
+        ("projection.better", "projection.insensitive", "projection.same-cost"), "does not hold"
+    )
+    nothing = judged(projections((0.1, 0.1), (0.1, 0.1)))
+    assert nothing["projection.better"] == nothing["projection.insensitive"] == "not tested at this scale"
+
+
+def test_a_run_that_diverged_counts_as_chance() -> None:
+    rows = projections((0.8, 0.7), (0.8, 0.7))
+    rows.loc[rows.series.eq(projection.ZO) & rows.eta.eq(0.002), "diverged"] = True
+    final = projection.final_by_rate(rows)
+    assert final[final.diverged].test_accuracy.tolist() == [projection.CHANCE]
+
+
+def table1_rows(ratio: float = 1.0, ours: float = 1.0) -> pd.DataFrame:
+    M, m, d = 100, 10, table1.D
+    cost = {name: (1 + row.beta) * m * d / M for name, row in table1._ROWS.items() if row.beta is not None}
+    rows = []
+    for name, row in table1._ROWS.items():
+        if row.beta is None:
+            up, down = ours * m * 200, ours * 2 * M * 200
+        else:
+            up, down = ratio * row.beta * m * d, m * d
+        frame = curve(name, [0.1, 0.5, 0.9], (up + down) / M, up=up / (up + down))
+        assert row.beta is None or ratio != 1.0 or frame.wire_scalars.iloc[0] == pytest.approx(cost[name])
+        rows.append(frame)
+    whole = pd.concat(rows, ignore_index=True)
+    return whole.assign(table1_scalars=[table1._table1(row, M, m) for row in whole.itertuples()])
+
+
+def test_each_verdict_of_table_1_can_come_out_either_way() -> None:
+    def judged(rows: pd.DataFrame) -> dict[str, str]:
+        table = table1.comparison_table(rows, M=100, m=10, level=0.9)
+        return verdicts(table1.claims(table, rows, 0.9, "made up"))
+
+    assert judged(table1_rows()) == {"table1.per-round": "holds", "table1.least": "holds"}
+    assert judged(table1_rows(ours=0.6))["table1.per-round"] == "depends on how it is counted"
+    assert judged(table1_rows(ratio=1.2))["table1.per-round"] == "does not hold"
+    assert judged(table1_rows(ours=100.0))["table1.least"] == "depends on how it is counted"
+    short = table1_rows()
+    short.loc[short.series == table1.FEDZO, "test_accuracy"] *= 0.3  # the level is the others'
+    assert verdicts(table1.make(short, [{"data": "made up"}], options("full")).claims)["table1.least"] == "holds"
+    for absent, verdict in ((table1.FEDZO, "holds"), ("FedCom 8 bit K=10", "not tested at this scale")):
+        begun = table1.make(short[short.series != absent], [{"data": "made up"}], options("full")).claims
+        assert verdicts(begun) == {"table1.per-round": "not tested at this scale", "table1.least": verdict}
+    low = table1_rows()
+    assert verdicts(table1.claims(table1.comparison_table(low, M=100, m=10, level=0.5), low, 0.5, "made up"))[
+        "table1.least"
+    ] == ("not tested at this scale")
+
+
+REFERENCE = """figure,series,seed,step,metric,value
+fig3_left,DeComFL K=5 P=25..200 lr=0.0005,4242,3,train_loss,2.0
+fig3_right,DeComFL K=5 P=25..200 lr=0.0005,4242,19,test_accuracy,0.5
+fig3_right,FedAvg K=5 lr=0.001,42,0,test_accuracy,0.6
+fig3_left,FedAvg+TopK 10% K=5 lr=0.001,701,0,train_loss,3.2
+fig3_right,FedCom 8-bit K=5 lr=0.001,705,0,test_accuracy,0.3
+"""
+
+
+def test_the_authors_curves_of_figure_3_are_read(tmp_path: Path) -> None:
+    (tmp_path / "authors_curves.csv").write_text(REFERENCE)
+    rows = fig3_reference(tmp_path)
+    assert dict(zip(rows.series, rows["round"], strict=True)) == {
+        "DeComFL": 20,
+        "FedAvg": 1,
+        "FedAvg+Top-k 10 %": 1,
+        "FedCom 8 bit": 1,
+    }
+    assert rows.train_loss.count() == 2
+    assert rows.test_accuracy.count() == 3
+
+
+@pytest.mark.thorough
+def test_the_command_makes_every_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(scales.FIG2_SCALES, "smoke", TINY)
+    tiny = Fig3Scale(
+        M=2, m=1, batch_size=1, rounds=3, differences=1, baseline_batch=1, baseline_rounds=2, test_examples=10
+    )
+    monkeypatch.setitem(scales.FIG3_SCALES, "smoke", tiny)
+    size = ProjectionScale(
+        M=2,
+        m=1,
+        batch_size=1,
+        K=1,
+        P=1,
+        eta=0.001,
+        rounds=2,
+        differences=2,
+        factors=(1.0, 1e30),
+        seeds=(0,),
+        eval_every=1,
+        test_examples=10,
+    )
+    monkeypatch.setitem(scales.PROJECTION_SCALES, "smoke", size)
+    out = tmp_path / "out"
+    (tmp_path / "authors_curves.csv").write_text(FIG2_REFERENCE + REFERENCE.partition("\n")[2])
+    argv = ["paper", "--scale", "smoke", "--only", "topk,fig3,projection,table1", "--out", str(out), "--jobs", "1"]
+    argv += ["--reference", str(tmp_path)]
+    assert main([*argv, "--json"]) == 0
+    ids = [claim["id"] for claim in json.loads(capsys.readouterr().out)]
+    assert [each.split(".")[0] for each in ids] == sorted(
+        (each.split(".")[0] for each in ids), key=["fig3", "projection", "topk", "table1"].index
+    )
+    assert {"fig3.saving-in-the-logs", "fig3.twenty-times-in-the-logs"} < set(ids)
+    for name in ("fig3", "fig3-table1", "fig3-plotted", "projection", "topk"):
+        assert (out / "figures" / f"{name}.png").stat().st_size > 5000, name
+    for name in ("fig3", "projection", "topk", "table1"):
+        assert len(pd.read_csv(out / "tables" / f"{name}.csv")) >= 4, name
+    lost = pd.read_csv(out / "tables" / "projection.csv")
+    assert lost[lost.eta > 1].diverged.any()
+
+
+@pytest.mark.parametrize("left_out", ["DeComFL", "FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"])
+def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(left_out: str) -> None:
+    rows = fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0).assign(data="mnist", estimator="gradients")
+    rows = rows[rows.series != left_out].assign(planned=99)
+    rows["finished"] = rows.series != rows.series.iloc[0]
+    made = fig3.make(rows, [{"data": "made up"}], options("smoke"))
+    under_way = f"{rows.series.iloc[0]}, gradients, seed 0: 42 of 99 rounds"
+    assert any(under_way in note for note in made.section.notes)
+    assert any(f"Not begun: {left_out}, " in note or f"; {left_out}, " in note for note in made.section.notes)
+    assert all(under_way in claim.scale for claim in made.claims)
+    found = verdicts(made.claims)
+    if left_out in ("DeComFL", "FedAvg"):
+        assert found["fig3.twenty-times"] == found["fig3.not-by-d"] == "not tested at this scale"
+    assert found["fig3.saving"] == "not tested at this scale"
+    colours = {line.get_label(): line.get_color() for line in made.figures["fig3"].axes[0].get_lines()}
+    assert colours.get("DeComFL", "#0072B2") == "#0072B2"
+    assert left_out not in colours
+
+
+# --- settings that are changed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ("M=3", "--set must be PART.SETTING=VALUE, as fig2.M=50, got 'M=3'"),
+        ("fig9.M=3", "--set part must be one of fig2, fig3, "),
+        ("fig2.K=3", "--set fig2 setting must be one of M, m, batch_size, .*local_rounds, "),
+        ("fig2.M=2.5", "--set fig2.M must be a whole number, got 2.5"),
+        ("fig2.M=0", "--set fig2.M must have numbers above 0, and something in it, got 0"),
+        ("fig2.local_rounds={a=1}", "--set fig2.local_rounds must have whole numbers for names"),
+        ("hessian.steps=[20, 10]", "steps must ascend to a number above 0"),
+        ("llm.settings.OPT-125M.sst3=[1, 0.1, 2]", "task of settings must be one of sst2, "),
+        ("board.races.sphere={loss=0.1, rounds=3}", "problem must be one of quadratic"),
+        ("memory.d=[5]", "d must be 1000 at least"),
+    ],
+)
+def test_a_change_of_what_there_is_not_or_cannot_be_is_refused(assignment: str, says: str) -> None:
+    with pytest.raises(InputError, match=says), scales.changed("smoke", [assignment]):
+        pass
+
+
+def test_a_changed_setting_is_that_of_the_parts_that_use_it_until_the_end() -> None:
+    before = dict(scales.FIG2_SCALES)
+    with scales.changed("smoke", ["fig2.local_rounds.2=5", "fig2.seeds=[3, 4]", "hessian.model=mlp"]) as told:
+        size = scales.FIG2_SCALES["smoke"]
+        assert (size.local_rounds[2], size.seeds, scales.HESSIAN_SCALES["smoke"].model) == (5, (3, 4), "mlp")
+        assert set(told) == {"fig2", "table1", "hessian"}
+        assert told["hessian"] == "hessian.model = mlp in place of resnet8-half-bn"
+        assert {job.config.local_steps for job in fig2.jobs(options("smoke"))} == {1, 2, 4, 5, 10}
+    assert before == scales.FIG2_SCALES
+    with scales.changed("smoke", [f"fig2.M={before['smoke'].M}"]) as told:
+        assert told == {}
+
+
+def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
+    rows = test_hessian.numbers({"near zero": (0.2, 0.9, 0.99), **test_hessian.kappas(500, 20, 10)})
+    made = Made(section=Section(id="hessian"), claims=hessian.claims(rows, "tiny"))
+    assert {each.verdict for each in made.claims} & {"holds", "does not hold"}
+    changed = making._told_changed(made, "hessian.model = mlp in place of resnet20")
+    assert {each.verdict for each in changed.claims} == {"not tested at this scale"}
+    for old, new in zip(made.claims, changed.claims, strict=True):
+        words = f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp in place of resnet20); tiny"
+        assert (new.id, new.measured, new.scale) == (old.id, old.measured, words)
+    assert "no verdict on it counts" in changed.section.notes[0]
+
+
+def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:
+    changes = {"llm": "llm.test_examples = 9 in place of 0"}
+    assert making._record("llm", options("default")) is not None
+    assert making._record("llm", options("default", changes=changes)) is None
+    keys = {ingredients("llm", pd.DataFrame(), [], options(changes=own)) for own in ({}, changes)}
+    assert len(keys) == 2  # nor from what was drawn of others
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--set", "fig2.M=9", "--from-recorded"], "--set must be left out with --from-recorded"),
+        (["--set", "fig2.M=9", "--record", "kept"], "--set must be left out with --record"),
+        (["--set", "fig2.M=9", "--only", "fig3"], "--set must change a part that is made"),
+        (["--only", ","], "only must have names, joined by ',', got ','"),
+        (["--only", ""], "--only must not be empty, got ''"),
+        (["--only", "fig2", "--from-recorded"], "--only must name a part that is recorded at scale smoke, got 'fig2'"),
+        (["--record", "/proc/x"], "--record must be a file that can be written"),
+        (["--runs", "/proc/x"], "--runs must be a file that can be written"),
+        (["--jobs", "99999999999"], "jobs must be an integer in 0..4096"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_before_anything_is_left(
+    more: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", "--scale", "smoke", *more]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

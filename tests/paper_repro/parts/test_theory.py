@@ -1,0 +1,263 @@
+"""Parts theory and audit: work that is cached, and every verdict made to come out either way."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.runs.told import Progress
+from paper_repro.parts import audit, sweeps, theory, trained
+from paper_repro.parts.sweeps import KAPPA, SWEEPS
+from paper_repro.parts.trained import TrainingWork
+from paper_repro.workflow import scales
+from paper_repro.workflow.part import Options
+from paper_repro.workflow.scales import THEORY_SCALES, TheoryScale
+from theory.bounds import statement
+from theory.findings.finding import Cause, Check, Entry, Evidence, Kind, Result, Status, gather
+from theory.notation.setting import Setting
+
+TINY = TheoryScale(per_decade=1, runs=3, factor=256, cells=2, models=("logistic",), rounds=4, seeds=(0, 1))
+
+
+def verdicts(claims: list[Any]) -> dict[str, str]:
+    return {claim.id.partition(".")[2]: claim.verdict for claim in claims}
+
+
+def sweep(name: str) -> pd.DataFrame:
+    return pd.DataFrame(list(SWEEPS[name](TINY)))
+
+
+# --- sweeps -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_sweep_reaches_a_thousand_million_and_is_flat() -> None:
+    rows = sweep("by-d")
+    assert rows["d"].max() == 10**9
+    assert set(rows["kappa"]) == {KAPPA}
+    far = rows[(rows["d"] >= 1000) & rows["series"].str.startswith("measured")]
+    spread = far.groupby("series")["value"].agg(lambda values: values.max() / values.min() - 1)
+    assert set(spread.index) == {"measured, κ equal eigenvalues", "measured, one large eigenvalue"}
+    assert 0 < spread.max() < 0.05
+
+
+def test_simulated_runs_agree_with_the_exact_expectation() -> None:
+    exact = sweep("by-d").query("series == 'measured, κ equal eigenvalues'").set_index("d")["value"]
+    runs = pd.DataFrame(list(SWEEPS["simulated"](THEORY_SCALES["smoke"]))).set_index("d")
+    error = (runs["high"] - runs["low"]) / 2
+    assert ((runs["value"] - exact.reindex(runs.index)).abs() < 2 * error).all()
+
+
+def test_maps_cover_every_corner() -> None:
+    rows = sweep("step-sizes")
+    assert len(rows) == 3 * 2 * 2
+    row = rows[(rows["K"] == 4) & (rows["m"] == 1000) & (rows["P"] == 1)].iloc[0]
+    setting = Setting(d=10_000, L=1.0, K=4, m=1000, P=1)
+    assert row["stated"] == statement("theorem-1", "stated").step_sizes(setting).largest
+    assert row["binding"] == "drift"
+    assert row["limit"] == pytest.approx(2 / 10_002)
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def frames(
+    *, drift: float = 1.0, measured: float = 0.03, fall: float = 1.0, eta: float = 1.0, trained: float = 0.1
+) -> dict[str, pd.DataFrame]:
+    """Sweeps as they would have to be; the arguments spoil them."""
+    series = {
+        "measured, κ equal eigenvalues": measured,
+        "Theorem 2, stated": 0.1,
+        "Theorem 2, corrected": 0.05,
+        "Theorem 1, corrected": 5.0,
+    }
+    by = [
+        {
+            "series": name,
+            "d": d,
+            "kappa": 10,
+            "value": value * (drift if d == 10**9 and value == measured else 1.0),
+            "stated": 0.1,
+            "corrected": 0.05,
+        }
+        for name, value in series.items()
+        for d in (10, 1000, 10**9)
+    ]
+    rounds = [
+        {
+            "knob": knob,
+            "at": at,
+            "noise": noise,
+            "series": name,
+            "rounds": factor / at**power,
+            "eta": at**bend * eta ** (at > 1),
+        }
+        for knob, bend in (("m", 0.0), ("P", 1.0), ("K", -1.0))
+        for at in (1, 256)
+        for noise in ("σ", "σ_G")
+        for name, factor, power in (("measured", 1e6, fall), ("stated bound", 9e6, 1.0), ("corrected bound", 2e6, fall))
+    ]
+    own: list[dict[str, Any]] = []
+    for R in (1, 10):
+        own.append({"kind": "run", "series": "measured", "round": R, "value": trained, "seed": 0})
+        own += [
+            {"kind": "bound", "series": name, "round": R, "value": 1.0, "admitted": True}
+            for name in ("Theorem 2, stated", "Theorem 2, corrected")
+        ]
+    own += [{"kind": "constant", "series": name, "value": 1.0} for name in ("L", "kappa", "sigma", "sigma_G", "eta")]
+    return {
+        "by-d": pd.DataFrame(by),
+        "by-kappa": pd.DataFrame(by),
+        "rounds": pd.DataFrame(rounds),
+        "training": pd.DataFrame(own).assign(model="mlp"),
+    }
+
+
+def test_every_verdict_can_come_out_either_way() -> None:
+    good = verdicts(theory.claims(frames(), "made up"))
+    assert set(good.values()) == {"holds"}
+    assert len(good) == 8
+    bad = verdicts(theory.claims(frames(drift=1.06, measured=0.11, fall=0.5, eta=0.0039, trained=1.1), "made up"))
+    assert bad == {
+        **dict.fromkeys(good, "does not hold"),
+        "learning-rates": "depends on how it is counted",  # η falls with P and, as it should, with K
+    }
+    rates = frames()
+    rates["rounds"]["eta"] = 1.0
+    assert verdicts(theory.claims(rates, "made up"))["learning-rates"] == "does not hold"
+    one = frames()
+    one["rounds"].loc[one["rounds"]["noise"] == "σ_G", "rounds"] = 1e6
+    assert verdicts(theory.claims(one, "made up"))["speed-up-K"] == "depends on how it is counted"
+    unsure = frames(trained=0.5)
+    unsure["training"].loc[unsure["training"]["kind"] == "bound", "admitted"] = False
+    assert verdicts(theory.claims(unsure, "made up"))["trained-mlp"] == "not tested at this scale"
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_constants_of_a_trained_model_are_those_of_its_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one client, with one batch of all data, there is no noise and no dissimilarity; logistic H ⪰ 0 has a bound."""
+    config = trained._config("logistic", 4)
+    one = trained._Landscape(trained.replace(config, clients=1, sampled=1, batch_size=2000), load_dataset("digits"))
+    setting = one.constants([one.federation.x])
+    assert (setting.sigma, setting.sigma_G, setting.M) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6), 1)
+    largest = max(float(own.inputs.flatten(1).square().sum(1).max()) + 1 for own in one.objectives)
+    assert 0 < setting.L <= largest / 2  # ‖∇²‖ ≤ ‖(a, 1)‖²/2 for cross-entropy of a linear model
+    many = trained._Landscape(config, load_dataset("digits"))
+    several = many.constants([many.federation.x])
+    assert several.sigma > 0.1
+    assert several.sigma_G > 0.1
+    assert several.L >= setting.L * 0.99
+    assert 0.8 * math.log(10) < several.D < 1.2 * math.log(10)
+
+
+def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: Path) -> None:
+    work = TrainingWork(TINY, "logistic", "tiny")
+    seen: list[Progress] = []
+    rows, facts = work.result(tmp_path, work.run(tmp_path, seen.append))
+    assert facts["data"].startswith("scikit-learn's 8×8 digits")
+    assert [at.round for at in seen] == list(range(1, 13))  # a pilot run and two seeds
+    runs = rows[rows["kind"] == "run"].pivot(index="round", columns="seed", values="value")
+    assert runs.shape == (4, 2)
+    config = trained._config("logistic", 4)
+    start = trained._Landscape(trained.replace(config, seed=1), load_dataset("digits"))
+    assert runs.loc[1, 1] == pytest.approx(float((start.whole.gradient(start.federation.x) ** 2).sum()))
+    constants = rows[rows["kind"] == "constant"].set_index("series")["value"]
+    bounds = rows[rows["series"] == "Theorem 2, corrected"].set_index("round")
+    own = Setting(
+        **{name: float(constants[name]) for name in ("L", "kappa", "sigma", "sigma_G", "D", "eta", "mu")},
+        d=int(constants["d"]), m=5, M=10, P=20, R=4, distribution="sphere",
+    )  # fmt: skip
+    assert bounds["value"][4] == pytest.approx(sum(statement("theorem-2").bound(own)))
+    assert bounds["admitted"].all()
+    assert (runs.max(axis=1) < bounds["value"].reindex(runs.index)).all()
+
+
+# --- audit ------------------------------------------------------------------------------------------------------------
+
+
+def entry(status: Status, *, holds: bool = True, kind: Kind = "lemma", label: str = "a") -> Result:
+    """A result whose evidence refutes where the status is not *correct*, and holds or not."""
+    against = status != "correct"
+    check = Check(label, lambda: Evidence("units", holds, "F and X", {"ratio": 2.0, "worst": math.inf}, against))
+    nature: Any = {"misprint": "misprint", "imprecise": "imprecision"}.get(status, "error")
+    roles: Any = {
+        "correct": {"supports": (check,)},
+        "not checkable": {},
+        "proof gap": {"refutes": (check,), "supports": (check,)},
+    }.get(status, {"refutes": (check,)})
+    own = Entry(
+        label=label, line=7, place="Lemma 1", kind=kind, says="1 = 1", status=status, evidence=roles, why="so",
+        instead="2 = 2", carries="b" * (status == "carried over"),
+        causes=(Cause(name="c", title="", nature=nature, shown_by=(label,)),),
+    )  # fmt: skip
+    return gather([own])[0]
+
+
+def audited(*results: Result) -> pd.DataFrame:
+    return pd.DataFrame(json.loads(json.dumps([result.row() for result in results])))
+
+
+def test_each_finding_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
+    rows = audited(
+        *(entry(status, label=f"l{n}") for n, status in enumerate(get_args(Status)) if "gap" not in status),
+        entry("refuted", kind="table", label="t"),
+    )
+    found = verdicts(audit.claims(rows))
+    assert found == {
+        "all": "does not hold",
+        **dict.fromkeys(("l0", "l2", "l3", "l4"), "does not hold"),
+        "l5": "holds",
+        "l6": "not tested at this scale",
+    }
+    everything, first, *_ = audit.claims(rows)
+    assert everything.measured["refuted"] == 2
+    assert first.measured == {"ratio": 2.0}
+    assert verdicts(audit.claims(audited(entry("correct"))))["all"] == "holds"
+    assert verdicts(audit.claims(audited(entry("correct", holds=False))))["a"] == "not tested at this scale"
+
+
+def test_the_page_opens_to_the_evidence_and_says_what_was_not_borne_out() -> None:
+    options = Options(scale="smoke", readings=(), count="wire")
+    made = audit.make(audited(entry("refuted"), entry("misprint", holds=False, label="b")), [], options)
+    good, bad = made.section.folded
+    assert (good.verdict, good.tone) == ("refuted", "no")
+    where = "Lemma 1, lemma, line 7"
+    assert dict(good.body) == {"where": where, "why": "so", "refutes": "units: F and X", "instead": "2 = 2"}
+    assert (bad.verdict, bad.tone) == ("misprint: not borne out", "untested")
+    assert "refutes (fails)" in dict(bad.body)
+    assert made.section.facts["findings borne out"] == "1 of 2"
+
+
+@pytest.mark.thorough
+def test_the_command_makes_both_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = TheoryScale(per_decade=1, runs=2, factor=4, cells=2, models=("logistic",), rounds=2, seeds=(0,))
+    monkeypatch.setitem(scales.THEORY_SCALES, "smoke", tiny)
+    monkeypatch.setattr(sweeps, "LOUD", 1.0)
+    monkeypatch.setattr(sweeps, "REACH", dict.fromkeys("mPK", 4))
+    few = [entry("correct"), entry("misprint", label="b")]
+    monkeypatch.setattr(audit, "ENTRIES", tuple(result.entry for result in few))
+    argv = ["paper", "--scale", "smoke", "--only", "theory,audit", "--out", str(tmp_path), "--jobs", "1", "--json"]
+    assert main(argv) == 0
+    ids = [claim["id"] for claim in json.loads(capsys.readouterr().out)]
+    assert ids[0] == "theory.dimension-free"
+    assert {"theory.speed-up-P", "theory.trained-logistic", "audit.all", "audit.b"} <= set(ids)
+    for name in ("dimension", "rounds", "step-sizes", "training"):
+        assert (tmp_path / "figures" / f"theory-{name}.png").stat().st_size > 10_000
+    rounds = pd.read_csv(tmp_path / "tables" / "theory-rounds.csv")
+    assert set(rounds["series"]) == {"measured", "corrected bound", "stated bound"}
+    assert np.isfinite(rounds["rounds"]).all()
+    assert len(pd.read_csv(tmp_path / "tables" / "audit.csv")) == 2
+    report = (tmp_path / "report.html").read_text()
+    assert report.count("<code>b</code>") == 1  # what is correct is counted, not listed
+    assert "reduced, not the paper" in report

@@ -1,0 +1,333 @@
+"""The board: one rule for η, costs by the methods' own messages, tables, and verdicts that can come out either way."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.methods.traffic import Cohort
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.runs.told import Progress
+from paper_repro.commands.board import board as command
+from paper_repro.commands.board import page
+from paper_repro.studies import board
+from paper_repro.studies.board import ONE_CLIENT, Ratio
+from paper_repro.studies.board_runs import (
+    FLOOR,
+    FOLLOWS,
+    HIGHEST,
+    LINES,
+    TOP,
+    BoardWork,
+    Score,
+    _loss_at_start,
+    costs,
+    searched,
+)
+from paper_repro.workflow import recorded, scales
+from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.part import Options
+from paper_repro.workflow.scales import BOARD_SCALES, BoardScale, Race
+
+PROBLEM = "digits, logistic"
+TINY = BoardScale(races={PROBLEM: Race(rounds=30, accuracy=0.4)}, tuning_seeds=(7,), seeds=(0, 1), missed=5)
+
+
+# --- the rule for η ---------------------------------------------------------------------------------------------------
+
+
+def bowl(least: int) -> Callable[[int, float], Score]:
+    """Rounds that are fewest at ``least``; nothing is reached far above it, or far below."""
+
+    def score(n: int, limit: float) -> Score:
+        if n > least + 3:
+            return Score(math.inf, True, float(n))
+        rounds = 10.0 + abs(n - least)
+        return Score(rounds, False, 1.0) if rounds < limit else Score(math.inf, False, 1.0)
+
+    return score
+
+
+@pytest.mark.parametrize("least", range(FLOOR + 5, HIGHEST - 1))
+def test_the_search_ends_at_the_best_rate_wherever_it_is_and_never_at_an_edge_of_what_it_tried(least: int) -> None:
+    found = searched(bowl(least))
+    best = min(found, key=lambda n: found[n])
+    assert best == least
+    assert min(found) < best < max(found)
+
+
+def test_a_rate_gets_no_more_rounds_than_would_make_it_the_best() -> None:
+    limits = {}
+
+    def score(n: int, limit: float) -> Score:
+        limits[n] = limit
+        return Score(100.0 + n, False, 1.0)
+
+    searched(score)
+    assert limits[TOP] == math.inf
+    assert all(limits[n] <= 100.0 + TOP for n in limits if n != TOP)
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+def measured(line: str, missed: int = 5) -> dict[str, Any]:
+    work = BoardWork(TINY, PROBLEM, line)
+    return costs(*work._placed(Path("unused")), missed)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_round_costs_what_the_methods_closed_form_says_and_a_rebuild_is_exact(line: str) -> None:
+    found, method = measured(line), BoardWork(TINY, PROBLEM, line).config.method
+    assert found["round_up"] == method.traffic(Cohort(1, 1, 1), found["d"]).up_bytes
+    assert found["forward"] >= 1
+    assert found["backward"] == method.gradients
+    assert found["exact"]
+    assert math.isnan(found["pace"]) == (method.gradients or found["follows"] in ("vectors", "nobody"))
+    assert found["follows"] in FOLLOWS
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("DeComFL", {"forward": 20, "backward": 0, "kept_bytes": 4 * 650, "up_bits": 32.0, "follows": "records"}),
+        ("DeComFL, momentum 0.9", {"forward": 20, "kept_bytes": 8 * 650, "down_bits": 32.0}),
+        ("FZOO", {"forward": 11, "backward": 0, "follows": "records"}),
+        ("FeedSign", {"forward": 2, "kept_bytes": 4 * 650, "up_bits": 1.0, "down_bits": 1.0, "follows": "records"}),
+        ("FedKSeed", {"up_bits": 32.0, "follows": "records"}),
+        ("HiSo", {"kept_bytes": 8 * 650, "follows": "records"}),
+        ("FedAvg", {"forward": 1, "backward": 1, "kept_bytes": 0, "follows": "vectors"}),
+        ("Baffle", {"kept_bytes": 0, "up_bits": 32.0, "follows": "models"}),
+        ("MeZO", {"forward": 20, "round_up": 0, "kept_bytes": 4 * 650, "follows": "nobody"}),
+    ],
+)
+def test_costs_are_those_counted_by_hand(line: str, expected: dict[str, Any]) -> None:
+    found = measured(line)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_missed_rounds_cost_bytes_where_records_are_replayed_and_no_pool_is_shorter() -> None:
+    back = {line: [measured(line, n)["back_bytes"] for n in (60, 120)] for line in ("DeComFL", "FedAvg", "FedKSeed")}
+    ratio = {line: later / sooner for line, (sooner, later) in back.items()}
+    assert 1.8 < ratio["DeComFL"] < 2
+    assert ratio["FedAvg"] == ratio["FedKSeed"] == 1
+
+
+def test_a_rebuild_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Replica.catch_up
+
+    def lossy(self: Replica, records: Iterable[RoundRecord]) -> int:
+        known = list(records)
+        return whole(self, known[:-1] if len(known) > 1 else known)
+
+    monkeypatch.setattr(Replica, "catch_up", lossy)
+    assert not measured("DeComFL")["exact"]
+
+
+def test_only_tuning_gives_a_run_up_that_got_worse_by_more_than_noise(tmp_path: Path) -> None:
+    size = replace(TINY, races={PROBLEM: Race(rounds=20, accuracy=0.99)})
+    work = BoardWork(size, PROBLEM, "FedAvg")
+    config, dataset = work._placed(tmp_path)
+    hopeless = config.but(lr=1e-9, seed=0)
+    start = _loss_at_start(config, dataset)
+    ended = {}
+    for name, limit in (("tuning", start / 1.06), ("noise", start / 1.04), ("table", math.inf)):
+        rows = work._raced(hopeless, tmp_path / f"{name}.csv", dataset, limit, math.inf, lambda at: None)
+        ended[name] = rows["ended"].iloc[-1], int(rows["round"].iloc[-1])
+    assert ended == {"tuning": ("given up", 2), "noise": ("out of rounds", 20), "table": ("out of rounds", 20)}
+
+
+@pytest.mark.parametrize("name", ["DeComFL", "FedAvg", "FedKSeed", "MeZO"])
+def test_a_rate_that_is_far_too_large_has_diverged_and_stops_nothing(name: str, tmp_path: Path) -> None:
+    bowl = "quadratic κ = 4"
+    work = BoardWork(replace(TINY, races={bowl: Race(rounds=100, loss=0.1)}), bowl, name)
+    config, dataset = work._placed(tmp_path)
+    rows = work._raced(config.but(lr=1e30), tmp_path / "far.csv", dataset, 1.0, math.inf, lambda at: None)
+    assert rows["ended"].iloc[-1] == "diverged"
+    assert list(tmp_path.iterdir()) == [tmp_path / "far.csv"]
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def line(name: str, rounds: list[int | None], *, problem: str = "p", forward: int = 20, **more: Any) -> pd.DataFrame:
+    """Two evaluations a seed, of which the last reaches the target after so many rounds, or (None) does not."""
+    frames = []
+    for seed, last in enumerate(rounds):
+        at = np.array([1, last or 99])
+        own = {"wire_bytes": 300.0 * at, "up_bytes": 100.0 * at, "seconds": 0.5 * at, "test_accuracy": [0.1, 0.9]}
+        ended = "out of rounds" if last is None else "reached"
+        frames.append(pd.DataFrame({"round": at, "seed": seed, "ended": ended, "test_loss": 0.4, **own}))
+    given = {"what": "evaluation", "problem": problem, "line": name, "method": "decomfl", "eta": 0.1, "candidates": 7}
+    given |= {"M": 10, "m": 2, "forward": forward, "backward": 0, "kept_bytes": 400, "back_bytes": 5000}
+    given |= {"back_seconds": 0.001, "follows": "records", "exact": True, "up_bits": 32.0, "down_bits": 32.0}
+    given |= {"round_up": 64, "round_down": 110, "d": 650, "pace": 0.5}
+    return pd.concat(frames).assign(**given | more)
+
+
+def test_the_table_has_means_errors_and_nothing_of_a_race_that_a_seed_did_not_end() -> None:
+    table = board.summary(pd.concat([line("A", [10, 30]), line("B", [10, None])])).set_index("line")
+    assert list(table.loc["A", ["round", "round ±", "up", "down", "passes", "seconds"]]) == [20, 10, 200, 400, 800, 10]
+    assert (table.loc["B", "reached"], table.loc["B", "seeds"]) == (1, 2)
+    assert math.isnan(table.loc["B", "round"])
+    shown = board.shown(table.reset_index()).set_index("method")
+    assert shown.loc["A", "rounds"] == "20 ± 50 %"
+    assert shown.loc["B", "rounds"] == "–"
+    assert shown.loc["A", "back after missed rounds"] == "5 kB, 1 ms"
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def verdicts(*lines: pd.DataFrame) -> dict[str, Outcome]:
+    return {each.id.removeprefix("board."): each for each in board.claims(pd.concat(lines), "made up")}
+
+
+@pytest.mark.parametrize(
+    ("hiso", "expected"),
+    [
+        ([10, 11, 12], "holds"),
+        ([60, 66, 63], "does not hold"),
+        ([20, 60, 33], "not tested at this scale"),
+        ([10, 11, None], "not tested at this scale"),
+        ([10], "not tested at this scale"),
+    ],
+)
+def test_hiso_is_faster_slower_or_neither(hiso: list[int | None], expected: str) -> None:
+    assert verdicts(line("DeComFL", [30, 33, 36]), line("HiSo", hiso))["hiso"].verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("forward", "expected"), [(4, "holds"), (11, "does not hold"), (7, "not tested at this scale")]
+)
+def test_fzoo_takes_a_third_of_mezos_passes_or_more_or_nearly(forward: int, expected: str) -> None:
+    found = verdicts(line("MeZO", [30, 33, 36]), line(ONE_CLIENT, [30, 33, 36], forward=forward))["fzoo"]
+    assert found.verdict == expected
+    assert found.measured["forward passes, MeZO / FZOO, one client"] == pytest.approx(20 / forward)
+
+
+def test_a_ratio_is_the_geometric_mean_over_the_problems_that_both_finish() -> None:
+    rows = [line("A", [20, 20], problem=p) for p in ("p", "q", "r")]
+    rows += [line("B", [10, 10], problem="p"), line("B", [5, 5], problem="q"), line("B", [1, None], problem="r")]
+    ratio = Ratio.of(board.ends(pd.concat(rows)), "round", "A", "B")
+    assert ratio is not None
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((8**0.5, 8**0.5, 8**0.5))
+    assert ratio.by == pytest.approx({"p": 2.0, "q": 4.0})
+
+
+@pytest.mark.parametrize(("bits", "expected"), [(1.0, "holds"), (32.0, "does not hold")])
+def test_feedsign_sends_one_bit_or_not(bits: float, expected: str) -> None:
+    found = verdicts(line("FeedSign", [9, 9], up_bits=1.0, down_bits=bits))
+    assert found["feedsign"].verdict == expected
+    assert found["fedkseed"].verdict == "not tested at this scale"
+
+
+@pytest.mark.parametrize(("back", "expected"), [(16_500, "holds"), (18_000, "does not hold")])
+def test_fedkseed_stays_below_its_kilobytes_or_not(back: int, expected: str) -> None:
+    found = verdicts(line("FedKSeed", [9, 9], back_bytes=back), line("FedKSeed", [9, 9], problem="q"))
+    assert found["fedkseed"].verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("d", "pace", "expected"),
+    [(10**6, 0.92, "holds"), (10**6, 0.9, "does not hold"), (650, 0.92, "not tested at this scale")],
+)
+def test_rank_one_passes_are_nearly_as_fast_as_plain_ones_or_not(d: int, pace: float, expected: str) -> None:
+    small = line("DeComFL, rank-1 directions", [9, 9], problem="small", pace=0.99 if pace < 0.91 else 0.1)
+    found = verdicts(small, line("DeComFL, rank-1 directions", [9, 9], problem="large", d=d, pace=pace))
+    assert found["rank-one"].verdict == expected
+
+
+# --- the whole --------------------------------------------------------------------------------------------------------
+
+
+def run_board(out: Path, **given: Any) -> None:
+    command(**{"scale": "smoke", "out": out, "jobs": 1, "methods": "DeComFL;FedAvg", **given})
+
+
+def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(BOARD_SCALES, "smoke", TINY)
+    run_board(tmp_path, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert {row["line"]: row["reached"] for row in told["table"]} == {"DeComFL": 2, "FedAvg": 2}
+    assert len(told["claims"]) == 5
+    (ours,) = [row for row in told["table"] if row["line"] == "DeComFL"]
+    work = BoardWork(TINY, PROBLEM, "DeComFL")
+    assert ours["passes"] == ours["round"] * 4 * 20
+    assert ours["up"] == pytest.approx(ours["round"] * 4 / 20 * 64)
+    done = tmp_path / "runs" / work.key() / "done"
+    before = done.stat().st_mtime_ns
+    run_board(tmp_path)
+    assert done.stat().st_mtime_ns == before
+    assert "One rule chooses η" in capsys.readouterr().out
+
+
+def test_a_race_that_is_interrupted_goes_on(tmp_path: Path) -> None:
+    work, seen = BoardWork(TINY, PROBLEM, "MeZO"), []
+
+    def stop(at: Progress) -> None:
+        seen.append(at)
+        if len(seen) == 9:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work.run(tmp_path / "a", stop)
+    ended = {name: work.run(tmp_path / name, lambda at: None) for name in ("a", "b")}
+    rows = [work.result(tmp_path / name, ended[name])[0] for name in ("a", "b")]
+    timed = ["seconds", "back_seconds", "pace"]
+    pd.testing.assert_frame_equal(*(each.drop(columns=timed) for each in rows))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"methods": "Sgd"}, "methods must be one of DeComFL"),
+        ({"problem": "XOR"}, "problem must be one of digits, logistic"),
+        ({"write": Path("nowhere")}, "--write must be a folder that is there"),
+    ],
+)
+def test_what_the_board_does_not_know_is_refused(
+    given: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BOARD_SCALES, "smoke", TINY)
+    with pytest.raises(InputError, match=words):
+        run_board(tmp_path, **given)
+
+
+def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    with pytest.raises(InputError, match="board must be recorded"):
+        page()
+    rows = pd.concat([line(name, [9, 8, 9], problem=PROBLEM) for name in ("DeComFL", "HiSo")])
+    recorded.save("board", "default", rows, [{"data": "digits", "code": "1"}], tmp_path)
+    other = pd.concat([line("FZOO", [7, 7, 7], problem=named) for named in (PROBLEM, "MNIST, CNN")])
+    recorded.save("board", "full", other, [{"data": "digits", "code": "2"}], tmp_path, (2, 9))
+    command(write=tmp_path)
+    text = (tmp_path / "board.md").read_text(encoding="utf-8")
+    assert "| DeComFL | 0.1 | 7 | 3 of 3 | 8.67 ± 4 % |" in text
+    assert "Scale full: to accuracy 0.9 within 1,500 rounds; the lines that were raced, from rows recorded" in text
+    assert text.count("| FZOO | 0.1 | 7 | 3 of 3 | 7 ") == 1  # of the problem that the default lacks
+    assert (tmp_path / "board.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_every_scale_names_problems_that_there_are_and_seeds_of_the_registry() -> None:
+    for scale in scales.BOARD_SCALES.values():
+        assert set(scale.races) <= set(scales.BOARD_PROBLEMS)
+    works = board.jobs(Options(scale="default", readings=(), count="wire"))
+    assert len(works) == len(LINES) * len(BOARD_SCALES["default"].races)
+    plain = {work.line: work.config.method.plain() | {"rounds": work.config.rounds} for work in works}
+    directions = {name: own["perturbations"] * own["rounds"] for name, own in plain.items() if "perturbations" in own}
+    assert set(directions.values()) == {10 * BOARD_SCALES["default"].races[works[-1].problem].rounds}
+    assert plain["FeedSign"]["perturbations"] == 1

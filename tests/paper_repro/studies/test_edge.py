@@ -1,0 +1,237 @@
+"""The edge of stability: the rule with planted runs, every verdict made to come out either way, the part end to end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from paper_repro.studies import edge
+from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
+from paper_repro.workflow import scales
+from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.part import Options
+from paper_repro.workflow.recorded import Recorded
+from paper_repro.workflow.scales import EDGE_SCALES, EdgeScale
+
+TINY = EdgeScale(
+    M=4, m=2, batch_size=2, steps=4, seeds=(0,), factors=(1.0, 1e6), small_batch=2, small_factors=(), differences=(),
+    Ks=(2,), measurements=2, examples=8, products=6, test_examples=20,
+)  # fmt: skip
+OPTIONS = Options(scale="smoke", readings=("as-plotted",), count="wire", cache=Path("unused"))
+
+
+def run(losses: list[float], *, diverged: bool = False) -> pd.DataFrame:
+    return pd.DataFrame({"round": range(len(losses)), "test_loss": losses, "diverged": diverged})
+
+
+# --- the rule ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("losses", "diverged", "apart"),
+    [
+        ([2.3, 1.0, 0.5, 0.4], False, False),  # learns
+        ([2.3, 0.4, 1.5, 0.6], False, False),  # dips and recovers
+        ([2.3, 0.4, 0.6, 0.9], False, True),  # is twice above its best at the end
+        ([2.3, 0.4, 0.6, 0.79], False, False),  # is not
+        ([2.3, 2.3, 2.3, 2.3], False, False),  # never learns, and loses nothing
+        ([2.3, 0.4], True, True),  # its losses stopped being finite between two evaluations
+        ([2.3, 0.4, float("nan")], False, True),
+        ([2.3, 0.4, float("inf")], False, True),
+    ],
+)
+def test_the_rule_of_coming_apart(losses: list[float], diverged: bool, apart: bool) -> None:
+    frame = run(losses, diverged=diverged)
+    assert edge.comes_apart(frame) is apart
+    assert edge.comes_apart(frame.iloc[::-1]) is apart  # in whatever order rows come
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+def rows(*, apart: bool, seed: int, loud: float = 1.0, **point: Any) -> pd.DataFrame:
+    """A run that learns in three measurements and then loses it, or not; ``loud`` multiplies its curvature."""
+    own = Point(**{"estimator": PROJECTION, "batch": 256, **point})
+    trace = pd.Series([200.0, 2000.0, 3000.0, 40_000.0 if apart else 2500.0]) * loud
+    frame = pd.DataFrame(
+        {
+            "round": [0, 10, 20, 30],
+            "test_accuracy": [0.1, 0.8, 0.9, 0.1 if apart else 0.9],
+            "test_loss": [2.3, 0.6, 0.4, 9.0 if apart else 0.4],
+            "trace": trace,
+            "ritz": [f"{each / 100:g} {each / 200:g}" for each in trace],
+            "signal": 0.5,
+            "variance": 50.0,
+            "drawn": 100,
+        }
+    )
+    return frame.assign(**vars(own), seed=seed, diverged=False)
+
+
+def sweep(*, differences: int = 0, loud: float = 1.0, few: int = 8, pairs: int = 8) -> pd.DataFrame:
+    """Eight seeds a point; by projection all come apart at 0.02 and, of ``few`` seeds, at P = 5, none elsewhere.
+
+    ``differences`` is how many of ``pairs`` runs come apart by finite differences where all do by projection.
+    """
+    made = []
+    for seed in range(8):
+        made += [rows(apart=factor > 1.5, seed=seed, factor=factor, loud=loud) for factor in (0.5, 1.0, 2.0)]
+        made += [rows(apart=P == 5 and seed < few, seed=seed, P=P) for P in (5, 40)]
+        made += [rows(apart=False, seed=seed, **knob) for knob in ({"beta": 0.0}, {"K": 4})]
+        if seed < pairs:
+            made.append(rows(apart=True, seed=seed, factor=2.0, batch=32))
+            made.append(rows(apart=seed < differences, seed=seed, factor=2.0, batch=32, estimator=DIFFERENCES))
+    return pd.concat(made, ignore_index=True)
+
+
+def test_a_run_is_summed_up_at_its_turn() -> None:
+    (found,) = edge.outcomes(edge.with_limits(rows(apart=True, seed=3))).itertuples()
+    assert (found.apart, found.fallen, found.turn, found.seed, found.batch) == (True, True, 20, 3, 256)
+    assert found.at_turn == pytest.approx(PAPER_STEP * 3000 / 40, rel=0.05)  # S is about h tr(H)/2P
+    assert found.push_at_turn == pytest.approx(2 * PAPER_STEP * 3000 / 40)  # as much noise as gradient
+    assert found.limit == pytest.approx(40 / 3000, rel=0.05)
+    assert 4 * found.admitted < found.limit
+    assert found.crossed
+    assert not found.warned  # S is above 1 only when accuracy is gone
+    assert edge.outcomes(edge.with_limits(rows(apart=True, seed=3, loud=2.0))).warned.all()
+
+
+def test_shares_have_wilsons_intervals() -> None:
+    table = edge.shares(edge.outcomes(edge.with_limits(sweep(few=2))))
+    found = table[table["P"] == 5].iloc[0]
+    assert (found["runs"], found["apart"], found["share"]) == (8, 2, 0.25)
+    assert (found["low"], found["high"]) == pytest.approx((0.0715, 0.5907), abs=1e-4)
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def judged(frame: pd.DataFrame) -> dict[str, Outcome]:
+    found = edge.claims(edge.outcomes(edge.with_limits(frame)), "made up")
+    return {claim.id.partition(".")[2]: claim for claim in found}
+
+
+def test_each_verdict_can_come_out_either_way() -> None:
+    rescued = {name: claim.verdict for name, claim in judged(sweep(differences=0)).items()}
+    assert rescued == {
+        "more-stable": "holds",
+        "covered": "does not hold",
+        "directions": "holds",
+        "turn": "does not hold",  # T is 3 at the turns of those at 0.02
+        "limit": "does not hold",  # S is above 1 in the runs that differences rescued
+    }
+    lost = judged(sweep(differences=8))
+    assert lost["more-stable"].verdict == "does not hold"
+    assert lost["limit"].verdict == "holds"
+    assert judged(sweep(differences=4))["more-stable"].verdict == "not tested at this scale"  # p = 1/16
+    assert judged(sweep(pairs=0))["more-stable"].verdict == "not tested at this scale"
+    assert judged(sweep(few=2))["directions"].verdict == "not tested at this scale"
+    quiet = sweep(differences=8, few=0).assign(signal=math.inf)
+    assert judged(quiet)["turn"].verdict == "holds"  # without noise T is about S, 1.5
+    calm = sweep(loud=0.001)
+    assert judged(calm)["covered"].verdict == "holds"
+    assert judged(calm)["limit"].verdict == "does not hold"  # runs come apart with S far below 1
+    one = sweep()[lambda frame: frame["seed"] == 0]
+    assert {claim.verdict for claim in judged(one).values()} <= {"not tested at this scale", "does not hold"}
+
+
+@pytest.mark.parametrize(
+    ("rescued", "lost", "both", "verdict"),
+    [
+        (5, 0, 0, "holds"),  # p = 1/32
+        (4, 0, 0, "not tested at this scale"),  # p = 1/16
+        (9, 2, 9, "holds"),  # p = 0.033; though it rescues only half
+        (0, 0, 5, "does not hold"),
+        (0, 0, 4, "not tested at this scale"),
+        (1, 1, 9, "does not hold"),
+        (0, 0, 0, "not tested at this scale"),
+    ],
+)
+def test_pairs_are_judged_by_exact_tests(rescued: int, lost: int, both: int, verdict: str) -> None:
+    pairs = [(False, True)] * rescued + [(True, False)] * lost + [(True, True)] * both + [(False, False)] * 3
+    found, measured = edge.more_stable(pd.DataFrame(pairs, columns=["one", "other"]))
+    assert found == verdict
+    assert measured["only the second"] == rescued
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def test_full_scale_is_figure_2_and_lines_through_it() -> None:
+    size = EDGE_SCALES["full"]
+    found = points(size)
+    assert len(found) == len(set(found)) == 5 + 3 + 3 + 2 + 1 + 3 + 3
+    assert len(size.seeds) >= 8
+    config = EdgeWork(size, Point(PROJECTION, 256), 0).config
+    assert (config.clients, config.sampled, config.batch_size, config.rounds) == (100, 10, 256, 500)
+    assert (config.lr, config.momentum, config.momentum_form) == (pytest.approx(0.001), 0.9, "torch")
+    assert (config.perturbations, config.local_steps, config.weight_decay) == (20, 1, 1e-5)
+    assert config.method.name == "decomfl-projection"
+    by_differences = EdgeWork(size, Point(DIFFERENCES, 8), 0).config
+    assert (by_differences.method.name, by_differences.estimator, by_differences.mu) == ("decomfl", "central", 1e-4)
+    plain = EdgeWork(size, Point(PROJECTION, 256, beta=0.0), 0).config
+    assert (plain.lr, plain.momentum) == (pytest.approx(0.01), 0.0)
+    for K in size.Ks:
+        work = EdgeWork(size, Point(PROJECTION, 256, K=K), 0)
+        assert work.config.rounds * K == size.steps
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[dict[str, Any]], Path]:
+    """The runs of a tiny sweep."""
+    folder = tmp_path_factory.mktemp("edge")
+    frames, facts = [], []
+    for point in points(TINY):
+        work = EdgeWork(TINY, point, 0)
+        ended = work.run(folder / work.key(), lambda _: None)
+        assert ended.startswith("diverged") == (point.factor > 1)
+        frame, provenance = work.result(folder / work.key(), ended)
+        frames.append(frame)
+        facts.append(provenance)
+    return pd.concat(frames, ignore_index=True), facts, folder
+
+
+def test_the_part_is_made_of_runs(
+    made: tuple[pd.DataFrame, list[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame, facts, _ = made
+    monkeypatch.setitem(scales.EDGE_SCALES, "smoke", TINY)
+    stayed = frame[frame["factor"] == 1.0]
+    assert (stayed["trace"] > 0).all()
+    assert stayed[stayed["K"] == 1]["round"].tolist() == [0, 2, 4]
+    part = edge.make(frame, facts, OPTIONS)
+    assert {claim.verdict for claim in part.claims} <= {"not tested at this scale", "does not hold"}
+    assert part.tables["edge"]["share"].tolist() == [0.0, 1.0, 0.0]
+    assert part.section.figure is part.figures["edge"]
+
+
+def test_a_run_is_found_again_among_what_is_recorded(made: tuple[pd.DataFrame, list[dict[str, Any]], Path]) -> None:
+    frame, _, _ = made
+    for point in points(TINY):
+        own = EdgeWork(TINY, point, 0).among(frame)
+        assert set(own["factor"]) == {point.factor}
+        assert set(own["K"]) == {point.K}
+        assert not len(EdgeWork(TINY, point, 1).among(frame))
+    assert sum(len(EdgeWork(TINY, point, 0).among(frame)) for point in points(TINY)) == len(frame)
+
+
+def test_recorded_runs_come_first_and_are_told_apart(
+    made: tuple[pd.DataFrame, list[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame, facts, _ = made
+    monkeypatch.setitem(scales.EDGE_SCALES, "smoke", TINY)
+    kept = Recorded("full", sweep(), [{**facts[0], "data": "recorded data"}], "2026-01-01", "abc", (150, 160))
+    part = edge.make(frame, facts, replace(OPTIONS, longer=kept))
+    assert set(part.figures) == {"edge", "edge-full"}
+    assert "recorded on 2026-01-01" in part.section.notes[0]
+    assert "150 of 160 runs" in part.section.notes[0]
+    assert part.section.more_figures == {"Made here, scale smoke": part.figures["edge"]}
+    assert {claim.id for claim in part.claims} == {
+        claim.id for claim in edge.claims(part.tables["edge-runs-full"], "x")
+    }
+    assert all("recorded" not in claim.scale for claim in part.claims)

@@ -1,0 +1,48 @@
+"""The board's figure: what stands in the frame stands on its axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paper_repro.studies.figure_board import line_styles, races
+
+STYLES = line_styles({"A": False, "B": True, "silent": False})
+
+
+def run(line: str, seed: int, accuracy: list[float], cost: float, **more: Any) -> pd.DataFrame:
+    rounds = np.arange(1, len(accuracy) + 1)
+    frame = pd.DataFrame({"line": line, "seed": seed, "round": rounds, "accuracy": accuracy, "loss": np.nan})
+    given = {"problem": "digits", "target": 0.8, "by": "accuracy", "reached": accuracy[-1] >= 0.8}
+    return frame.assign(client_bytes=rounds * cost, passes=10.0 * rounds, **given | more)
+
+
+FRAME = pd.concat(
+    [
+        run("A", 0, [0.5, 0.4, 0.9], 10),
+        run("A", 1, [0.5, 0.8], 60),
+        run("B", 0, [0.1, 0.2], 7),
+        run("silent", 0, [0.9], 0),
+    ]
+)
+
+
+def test_curves_rise_and_the_ranking_has_the_geometric_mean_of_those_who_got_there() -> None:
+    above, _, below, _ = races(FRAME, STYLES).axes
+    curves = [line.get_ydata() for line in above.get_lines()[1:]]
+    assert [list(curve) for curve in curves] == [[0.5, 0.5, 0.9], [0.5, 0.8], [0.1, 0.2]]  # silent has no bytes
+    assert [text.get_text() for text in below.get_yticklabels()] == ["A", "B"]
+    assert (below.get_xscale(), below.get_xlim()) == ("log", above.get_xlim())
+    dots = [line for line in below.get_lines() if line.get_marker() == "o"]
+    assert [float(dot.get_xdata()[0]) for dot in dots] == pytest.approx([60.0, 14.0])  # √(30·120), and in vain
+
+
+def test_who_did_not_get_there_is_hollow_and_last() -> None:
+    *_, below = races(FRAME, STYLES).axes
+    dots = {line.get_ydata()[0]: line.get_markerfacecolor() for line in below.get_lines() if line.get_marker() == "o"}
+    names = [text.get_text() for text in below.get_yticklabels()]
+    assert names == ["silent", "A", "B"]
+    assert [dots[place] == "white" for place in range(3)] == [False, False, True]

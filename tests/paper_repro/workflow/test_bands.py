@@ -1,0 +1,61 @@
+"""Our curves against the authors': the rule, by hand, and verdicts that can come out either way."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from paper_repro.workflow.bands import bands_table, compared, outcome
+
+BY = ("panel", "series")
+
+
+def curve(accuracies: list[float], *, seed: int, series: str = "DeComFL K=1", every: int = 20) -> pd.DataFrame:
+    rounds = range(every, every * len(accuracies) + 1, every)
+    frame = pd.DataFrame({"round": rounds, "test_accuracy": accuracies})
+    return frame.assign(panel="left", series=series, seed=seed, examples=10_000)
+
+
+AUTHORS = pd.concat([curve([0.5, 0.80, 0.90], seed=233), curve([0.6, 0.84, 0.90], seed=42)])
+
+
+def test_the_band_is_the_authors_range_widened_by_test_error_and_seed_spread() -> None:
+    found = compared(curve([0.4, 0.87, 0.93], seed=0), AUTHORS, BY)
+    error = [(p * (1 - p) / 10_000) ** 0.5 for p in (0.55, 0.82, 0.9)]
+    spread = [0.1 / 2**0.5, 0.04 / 2**0.5, 0.0]
+    assert found.margin.tolist() == pytest.approx([2 * e + s for e, s in zip(error, spread, strict=True)])
+    assert found.inside.tolist() == [False, True, False]  # 0.1 > 0.081; 0.03 < 0.036; 0.03 > 0.006
+    assert found.narrowly.tolist() == [False, False, False]  # 0.03 > 0.008
+    row = bands_table(found, BY).iloc[0]
+    assert (row["share inside"], row["first round outside"], row["last round"]) == (pytest.approx(1 / 3), 20, 60)
+
+
+def test_only_rounds_that_both_have_are_compared_and_one_seed_borrows_the_spread_of_ours() -> None:
+    ours = pd.concat(
+        [
+            *(curve([0.7 + 0.1 * s, 0.8], seed=s, every=10) for s in (0, 1)),
+            curve([0.9], seed=0, series="DeComFL K=4"),
+        ]
+    )
+    authors = pd.concat([curve([0.5], seed=1), curve([0.8], seed=1, series="DeComFL K=4"), curve([0.5], seed=1)[:0]])
+    found = compared(ours, authors, BY).set_index("series")
+    assert found["round"].tolist() == [20, 20]
+    assert found.loc["DeComFL K=4", "margin"] == pytest.approx(2 * (0.8 * 0.2 / 10_000) ** 0.5)  # both ours agree there
+    early = compared(ours.assign(round=lambda f: 2 * f["round"]), authors, BY).set_index("series")
+    assert early.loc["DeComFL K=1", "margin"] == pytest.approx(2 * 0.5 / 100 + 0.1 / 2**0.5)
+
+
+def test_each_verdict_can_come_out_either_way() -> None:
+    def verdict(ours: list[float], *, testable: bool = True) -> str:
+        table = bands_table(compared(curve(ours, seed=0), AUTHORS, BY), BY)
+        return outcome("fig2.band", table, "made up", testable=testable).verdict
+
+    assert verdict([0.55, 0.82, 0.90]) == "holds"
+    assert verdict([0.55, 0.82, 0.80]) == "does not hold"
+    assert verdict([0.55, 0.82, 0.90], testable=False) == "not tested at this scale"
+    one = bands_table(compared(curve([0.55, 0.82, 0.90], seed=0), AUTHORS, BY), BY)
+    assert outcome("fig2.band", one, "made up", testable=True, wanted=2).verdict == "not tested at this scale"
+    begun = bands_table(compared(curve([0.55, 0.82, 0.80], seed=0).assign(finished=False), AUTHORS, BY), BY)
+    assert outcome("fig2.band", begun, "made up", testable=True).verdict == "not tested at this scale"
+    nothing = bands_table(compared(curve([0.5], seed=0, series="other"), AUTHORS, BY), BY)
+    assert outcome("fig2.band", nothing, "made up", testable=True).verdict == "not tested at this scale"

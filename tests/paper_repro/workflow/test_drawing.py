@@ -1,0 +1,103 @@
+"""Drawn parts: the same page without drawing again, and drawn again whenever anything differs or is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from paper_repro.workflow import drawing
+from paper_repro.workflow.drawing import drawn, ingredients
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.recorded import Recorded
+from paper_repro.workflow.report import render_report
+from tests.paper_repro.workflow.test_report import claim, section
+
+ROWS = pd.DataFrame({"round": [1, 2], "test_accuracy": [0.1, 0.2]})
+OPTIONS = Options(scale="smoke", readings=("as-plotted",), count="wire")
+
+
+@pytest.fixture(autouse=True)
+def _quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "rendered", lambda figure, kind: f"a picture of {id(figure)} as {kind}".encode())
+
+
+def maker(calls: list[int]) -> Callable[[], Made]:
+    def make() -> Made:
+        calls.append(1)
+        figure = Figure(figsize=(1, 1))
+        figure.subplots().plot([0, 1])
+        table = pd.DataFrame({"n": [1, 2], "accuracy": [0.5, float("nan")], "text": ["a", None]})
+        own = section(table=table, facts={"runs": "2"})
+        return Made(section=own, claims=[claim(measured={"x": None})], figures={"f": figure}, tables={"t": table})
+
+    return make
+
+
+def test_the_page_is_the_same_without_drawing_again(tmp_path: Path) -> None:
+    for folder in ("figures", "tables"):
+        (tmp_path / folder).mkdir()
+    calls: list[int] = []
+    first, again = (drawn(tmp_path, "part", "key", maker(calls)) for _ in range(2))
+    assert len(calls) == 1
+    pages = [
+        render_report([each.section], facts={"scale": "smoke"}, claims=list(each.claims)) for each in (first, again)
+    ]
+    assert pages[0] == pages[1]
+    assert pages[0] == render_report(
+        [maker([])().section], facts={"scale": "smoke"}, claims=[claim(measured={"x": None})]
+    )
+
+
+@pytest.mark.parametrize("name", ["figures/f.png", "figures/f.pdf", "tables/t.csv", "drawn/part.json"])
+@pytest.mark.parametrize("damage", ["changed", "deleted"])
+def test_what_is_damaged_or_deleted_is_drawn_again(name: str, damage: str, tmp_path: Path) -> None:
+    for folder in ("figures", "tables"):
+        (tmp_path / folder).mkdir()
+    calls: list[int] = []
+    drawn(tmp_path, "part", "key", maker(calls))
+    whole = (tmp_path / name).read_bytes()
+    if damage == "deleted":
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
+    drawn(tmp_path, "part", "key", maker(calls))
+    assert len(calls) == 2
+    assert (tmp_path / name).stat().st_size > 20
+    drawn(tmp_path, "part", "key", maker(calls))
+    assert len(calls) == 2
+    drawn(tmp_path, "part", "another key", maker(calls))
+    assert len(calls) == 3
+
+
+def test_the_fingerprint_sees_all_that_a_part_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "authors_curves.csv").write_text("a\n")
+    facts = [{"code": "1", "data": "digits"}]
+    kept = Recorded("full", ROWS, facts, "2026-01-01", "1", (1, 1))
+    found = [
+        ingredients("fig2", ROWS, facts, OPTIONS),
+        ingredients("fig3", ROWS, facts, OPTIONS),
+        ingredients("fig2", ROWS.assign(test_accuracy=[0.1, 0.2 + 1e-16 * 2]), facts, OPTIONS),
+        ingredients("fig2", ROWS, [{"code": "2", "data": "digits"}], OPTIONS),
+        ingredients("fig2", ROWS, facts, replace(OPTIONS, count="table1")),
+        ingredients("fig2", ROWS, facts, replace(OPTIONS, scale="default")),
+        ingredients("fig2", ROWS, facts, replace(OPTIONS, authors=tmp_path)),
+        ingredients("fig2", ROWS, facts, replace(OPTIONS, longer=kept)),
+        ingredients("fig2", ROWS, facts, replace(OPTIONS, longer=replace(kept, rows=ROWS[:1]))),
+        ingredients("fig2", ROWS, facts, OPTIONS, "recorded"),
+    ]
+    (tmp_path / "authors_curves.csv").write_text("b\n")
+    found.append(ingredients("fig2", ROWS, facts, replace(OPTIONS, authors=tmp_path)))
+    monkeypatch.setattr(drawing, "code_version", lambda _: "other")
+    found.append(ingredients("fig2", ROWS, facts, OPTIONS))
+    monkeypatch.undo()
+    (tmp_path / "claims.toml").write_text("times = 21")
+    monkeypatch.setattr(drawing, "TABLES", tmp_path)
+    found.append(ingredients("fig2", ROWS, facts, OPTIONS))
+    assert len(set(found)) == len(found)
+    monkeypatch.undo()
+    assert ingredients("fig2", ROWS.copy(), facts, replace(OPTIONS, cache=tmp_path)) == found[0]

@@ -1,0 +1,133 @@
+"""Runners at once: on this machine or on clusters, each key is computed once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
+from decomfl_lab.runs.told import Progress
+from paper_repro.workflow.runs import DONE_FILE, TURN_FILE, run_all
+
+RUNS = 4
+
+
+@dataclass
+class Told:
+    """Work that says in a file that it was done; it fails, or takes its time, where it is told to."""
+
+    name: str
+    seconds: float = 0.0
+    wrong: bool = False
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+    def key(self) -> str:
+        return self.name
+
+    def cost(self) -> float:
+        return float(not self.wrong)
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        if self.wrong:
+            until(lambda: len(told(folder.parent)) == RUNS)  # the others come first
+            raise InputError(f"{self.name} must be right, got wrong")
+        with (folder.parent / "told.txt").open("a") as file:
+            file.write(f"{self.name} {os.getpid()}\n")
+        end = time.monotonic() + self.seconds
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            report(Progress(1, 1, 0.0, 0.0, 0.0))
+        return "ended well"
+
+    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+        return pd.DataFrame({"name": [self.name]}), {"ended": ended}
+
+
+def works(seconds: float = 0.0) -> list[Told]:
+    return [Told(f"run-{n}", seconds) for n in range(RUNS)]
+
+
+def told(root: Path) -> list[tuple[str, str]]:
+    """The name of every work that was done, and the process that did it."""
+    path = root / "told.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sorted((name, process) for name, process in map(str.split, lines))
+
+
+def runner(root: Path, seconds: float) -> subprocess.Popen[str]:
+    """Another command that does the same works in the same folder, one at a time."""
+    program = "import sys, pathlib, runpy; at = runpy.run_path(sys.argv[1]); at['another'](*sys.argv[2:])"
+    return subprocess.Popen([sys.executable, "-c", program, __file__, str(root), str(seconds)], text=True)
+
+
+def another(root: str, seconds: str) -> None:
+    run_all(works(float(seconds)), Path(root), n_jobs=1)
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.thorough
+def test_two_runners_at_once_compute_each_key_once_and_share_them(tmp_path: Path) -> None:
+    with runner(tmp_path, 0.5) as other:
+        until(lambda: told(tmp_path))
+        results = run_all(works(0.5), tmp_path, n_jobs=1)
+    assert other.returncode == 0
+    assert [name for name, _ in told(tmp_path)] == [f"run-{n}" for n in range(RUNS)]
+    assert {process for _, process in told(tmp_path)} == {str(other.pid), str(os.getpid())}
+    assert [result and result[1] for result in results] == [{"ended": "ended well"}] * RUNS
+    assert not list(tmp_path.glob(f"*{TURN_FILE}-*"))
+
+
+@pytest.mark.thorough
+def test_what_a_killed_runner_had_begun_is_done_by_the_other_and_its_turn_ends(tmp_path: Path) -> None:
+    with runner(tmp_path, 60.0) as other:
+        until(lambda: told(tmp_path))
+        other.send_signal(signal.SIGKILL)
+    assert len(list(tmp_path.glob(f"{TURN_FILE}-*"))) == 1
+    run_all(works(), tmp_path, n_jobs=1)
+    assert sorted(path.parent.name for path in tmp_path.glob(f"*/{DONE_FILE}")) == [f"run-{n}" for n in range(RUNS)]
+    assert not list(tmp_path.glob(f"{TURN_FILE}-*"))
+
+
+@pytest.mark.engine
+@pytest.mark.thorough
+@pytest.mark.parametrize(("backend", "library"), [("loky", "joblib"), ("ray", "ray"), ("dask", "distributed")])
+def test_every_backend_computes_elsewhere_and_brings_errors_back(backend: str, library: str, tmp_path: Path) -> None:
+    pytest.importorskip(library, reason=f"{library} is not installed here: make engines tests it")
+    with pytest.raises(InputError, match="^bad must be right, got wrong$"):
+        run_all([*works(), Told("bad", wrong=True)], tmp_path, n_jobs=2, backend=backend)
+    names, processes = zip(*told(tmp_path), strict=True)
+    assert list(names) == [f"run-{n}" for n in range(RUNS)]
+    assert str(os.getpid()) not in processes
+    assert not list(tmp_path.glob(f"{TURN_FILE}-*"))
+
+
+def test_a_backend_that_is_unknown_or_not_installed_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = ["paper", "--out", str(tmp_path / "out"), "--backend"]
+    assert main([*command, "spark"]) == 2
+    assert "backend must be one of loky, ray, dask, got 'spark'" in capsys.readouterr().err
+    monkeypatch.setattr("paper_repro.workflow.pools.find_spec", lambda name: None)
+    assert main([*command, "dask"]) == 2
+    assert "backend must be loky without the extra dask (pip install 'decomfl-lab[dask]')" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,355 @@
+"""Recorded rows: the same bytes for the same rows, never more finished than the runs were, drawn without computing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.runs.provenance import provenance
+from paper_repro import making
+from paper_repro.parts import fig2, fig3, projection, table1, topk
+from paper_repro.workflow import claims, recorded
+from paper_repro.workflow.claims import RECORDED
+from paper_repro.workflow.drawing import Drawn
+from paper_repro.workflow.measures import settled, unfinished, unready
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.runs import SO_FAR, Job, Result
+from paper_repro.workflow.scales import READINGS
+from tests.paper_repro.parts.test_parts import table1_rows
+from tests.paper_repro.workflow.test_report import claim, section
+
+ROWS = pd.DataFrame({"series": ["a", "a"], "round": [20, 40], "test_accuracy": [0.1, 1 / 3], "notes": [{"x": 1}, [2]]})
+FACTS = [{"code": "2", "data": "digits"}, {"code": "2", "data": "digits"}, {"code": "1", "codes": ["0", "1"]}, {}]
+
+
+def test_rows_come_back_and_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        recorded.save("fig2", "full", ROWS, FACTS, tmp_path / folder, (3, 4))
+    one, two = ((tmp_path / folder / "fig2-full.csv.gz").read_bytes() for folder in ("one", "two"))
+    assert one == two
+    found = recorded.load("fig2", "full", tmp_path / "one")
+    assert found is not None
+    pd.testing.assert_frame_equal(found.rows, ROWS)
+    assert (len(found.provenance), found.code, found.complete) == (2, "0, 1, 2", False)
+    assert "at full scale by code 0, 1, 2, so far 3 of 4 runs finished" in found.words
+    assert recorded.load("fig2", "default", tmp_path / "one") is None
+
+
+@pytest.mark.parametrize("name", ["fig2-full.csv.gz", "fig2-full.json"])
+def test_damaged_rows_are_refused(name: str, tmp_path: Path) -> None:
+    recorded.save("fig2", "full", ROWS, FACTS, tmp_path)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"recorded rows must be whole files fig2-full\.csv\.gz and \.json"):
+        recorded.load("fig2", "full", tmp_path)
+
+
+def test_the_largest_scale_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    assert recorded.largest("fig2") is None
+    for scale in ("smoke", "full", "default"):
+        recorded.save("fig2", scale, ROWS, FACTS, tmp_path)
+    found = recorded.largest("fig2")
+    assert found is not None
+    assert found.scale == "full"
+
+
+def test_a_larger_scale_is_drawn_as_soon_as_every_curve_has_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    series = pd.DataFrame({"series": ["a", "b"], "round": 20, "finished": True, "check": False})
+
+    def found(finished: tuple[bool, ...], check: tuple[bool, ...]) -> str:
+        recorded.save("fig2", "default", series, FACTS, tmp_path, (2, 2))
+        larger = pd.concat([series, series])[: len(finished)].assign(finished=finished, check=check)
+        recorded.save("fig2", "full", larger, FACTS, tmp_path, (len(finished) - 1, len(finished)))
+        kept = recorded.largest("fig2")
+        assert kept is not None
+        return kept.scale
+
+    assert found((True, True, False), (False, False, False)) == "full"
+    assert found((True, False), (False, False)) == "default"  # b is under way
+    assert found((True, False, True, True), (False, False, True, True)) == "default"  # its check is no line
+    recorded.save("fig2", "default", series.drop(columns="series"), FACTS, tmp_path, (2, 2))
+    recorded.save("fig2", "full", series.drop(columns="series"), FACTS, tmp_path, (1, 2))
+    assert recorded.largest("fig2").scale == "default"  # type: ignore[union-attr]
+    rates = pd.DataFrame({"series": ["η = 1", "η = 2"], "eta": [1.0, 2.0], "estimator": "projection", "round": 20})
+    recorded.save("projection", "default", rates, FACTS, tmp_path, (2, 2))
+    others = rates.assign(series=["η = 3", "η = 4"], eta=[3.0, 4.0])
+    for rows, scale in ((others[:1], "default"), (others, "full")):
+        recorded.save("projection", "full", rows, FACTS, tmp_path, (len(rows), 3))
+        assert recorded.largest("projection").scale == scale  # type: ignore[union-attr]
+    points = pd.DataFrame(
+        {"estimator": ["projection", "finite differences"], "round": 20}
+    )  # only finished runs have rows
+    recorded.save("edge", "default", points, FACTS, tmp_path, (2, 2))
+    for rows, scale in ((points[:1], "default"), (points, "full")):
+        recorded.save("edge", "full", rows, FACTS, tmp_path, (len(rows), 3))
+        assert recorded.largest("edge").scale == scale  # type: ignore[union-attr]
+
+
+def test_what_is_kept_with_the_code_is_whole_and_says_what_it_is() -> None:
+    kept = {path.name.removesuffix(".csv.gz") for path in recorded.RESULTS.glob("*.csv.gz")}
+    assert {"llm-default", "sizes-default"} <= kept
+    for name in kept:
+        part, _, scale = name.rpartition("-")
+        found = recorded.load(part, scale)
+        assert found is not None
+        assert found.date
+        assert found.runs[1] > 0
+        if "finished" in found.rows and not found.complete:
+            assert unfinished(found.rows, ["series"]) or found.runs[0] < found.runs[1]
+
+
+def test_a_run_under_way_is_left_out_of_means_unless_there_is_no_other() -> None:
+    rows = pd.concat(
+        pd.DataFrame({"round": range(1, last + 1)}).assign(series=name, seed=seed, planned=9, finished=last == 9)
+        for name, seed, last in (("a", 0, 9), ("a", 1, 4), ("b", 0, 2), ("b", 1, 5))
+    )
+    kept = settled(rows, ["series"]).groupby("series")
+    assert {name: set(own.seed) for name, own in kept} == {"a": {0}, "b": {1}}
+    assert unfinished(rows, ["series"]) == [
+        "a, seed 1: 4 of 9 rounds",
+        "b, seed 0: 2 of 9 rounds",
+        "b, seed 1: 5 of 9 rounds",
+    ]
+    assert unfinished(rows.assign(finished=True), ["series"]) == []
+
+
+def test_a_run_that_came_apart_is_left_out_of_means_and_named_unless_all_of_its_series_did() -> None:
+    rows = pd.concat(
+        pd.DataFrame({"round": range(1, last + 1)}).assign(
+            series=name, seed=seed, planned=9, finished=True, diverged=last < 9
+        )
+        for name, seed, last in (("a", 0, 9), ("a", 1, 4), ("b", 0, 2), ("b", 1, 5))
+    )
+    kept = settled(rows, ["series"]).groupby("series")
+    assert {name: set(own.seed) for name, own in kept} == {"a": {0}, "b": {0, 1}}
+    assert unready(rows, ["series"]) == "Came apart, and not in the means: a, seed 1, after round 4."
+    assert unready(rows.assign(diverged=False), ["series"]) == ""
+    under_way = rows.assign(finished=(rows.series != "a") | (rows.seed != 0))
+    assert set(settled(under_way[under_way.series == "a"], ["series"]).seed) == {0}
+    assert unready(under_way, ["series"]) == (
+        "Not finished: a, seed 0: 9 of 9 rounds. Came apart, and not in the means: a, seed 1, after round 4."
+    )
+
+
+def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
+    monkeypatch.setattr(making, "run_all", lambda *_, **__: pytest.fail("computed"))
+    recorded.save("table1", "smoke", *_table1(), tmp_path / "kept", (5, 5))
+    recorded.save("audit", "full", ROWS, [], tmp_path / "kept", (0, 1))
+    out = tmp_path / "out"
+    assert main(["paper", "--from-recorded", "--only", "table1,memory,audit", "--out", str(out), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.strip().endswith("not recorded: memory, audit")
+    claims = json.loads(captured.out)
+    assert {claim["id"].split(".")[0] for claim in claims} == {"table1"}
+    assert all("at smoke scale by code 7" in claim["scale"] for claim in claims)
+    page = (out / "report.html").read_text()
+    assert '<span class="badge recorded">' in page
+    assert "memory: decomfl paper --only memory --record paper_repro/results records it." in page
+    assert "so far 0 of 1 runs finished" in page
+    assert not (out / "runs").exists()
+
+
+@pytest.mark.thorough
+def test_every_record_of_the_project_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    monkeypatch.setattr(making, "run_all", lambda *_, **__: pytest.fail("computed"))
+    assert main(["paper", "--from-recorded", "--out", str(tmp_path)]) == 0
+    found = {row["id"]: row for row in json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))}
+    listed = {row["id"]: row for row in json.loads(RECORDED.read_text(encoding="utf-8"))}
+    told = {name: row["verdict"] for name, row in listed.items() if not claims.claim(name).needs}
+    assert {name: row["verdict"] for name, row in found.items()} == told
+    page = (tmp_path / "report.html").read_text()
+    kept = {path.name.rsplit("-", 1)[0] for path in recorded.RESULTS.glob("*.csv.gz")}
+    assert len(kept) > 6
+    assert [part for part in kept if f"{part}: decomfl paper --only {part} --record" in page] == []
+
+
+def _table1() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    return table1_rows().drop(columns="table1_scalars"), [{**provenance(load_dataset("digits")), "code": "7"}]
+
+
+def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ("topk.cheaper", "topk.still-higher", "topk.degrades")
+    made: list[tuple[str, ...]] = []
+
+    class Part:
+        def jobs(self, options: Options) -> list[Any]:
+            return []
+
+        def make(self, rows: pd.DataFrame, provenance: Any, options: Options) -> Made:
+            claims = [claim(id=name, scale=options.scale, verdict=rows[name].iloc[0]) for name in ids]
+            beside = [each.scale for each in (options.longer, options.shorter) if each is not None]
+            made.append((options.scale, *beside))
+            return Made(section=section(), claims=claims)
+
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
+    monkeypatch.setitem(making.PARTS, "topk", Part())
+    untested = "not tested at this scale"
+    short = pd.DataFrame({"topk.cheaper": ["holds"], "topk.still-higher": [untested], "topk.degrades": [untested]})
+    long = pd.DataFrame(
+        {"topk.cheaper": ["does not hold"], "topk.still-higher": ["does not hold"], "topk.degrades": [untested]}
+    )
+    facts = [{**provenance(load_dataset("digits")), "code": "7"}]
+    recorded.save("topk", "full", long, facts, tmp_path / "kept", (1, 2))
+    options = making._beside("topk", Options(scale="default", readings=(), count="wire"))
+    a, b, c = making._part("topk", short, facts, options).claims
+    assert (a.verdict, a.scale) == ("holds", "default")
+    assert b.verdict == "does not hold"
+    assert b.scale.startswith("recorded on ")
+    assert "at full scale by code 7, so far 1 of 2 runs finished; full" in b.scale
+    assert (c.verdict, c.scale) == (untested, "default")
+    recorded.save("topk", "default", short.assign(**{"topk.degrades": "holds"}), facts, tmp_path / "kept")
+    options = making._beside("topk", Options(scale="full", readings=(), count="wire"))
+    a, b, c = making._part("topk", long.assign(**{"topk.cheaper": untested}), facts, options).claims
+    assert [each.verdict for each in (a, b)] == ["holds", "does not hold"]
+    assert a.scale.startswith("recorded on ")
+    assert "at default scale by code 7; default" in a.scale
+    assert (c.verdict, c.scale) == (untested, "full")  # which default scale is too small for
+    assert made == [("default", "full"), ("full",), ("full", "default"), ("default",)]
+
+
+@pytest.mark.parametrize("part", [fig2, fig3, table1])
+def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
+    name = part.__name__.rpartition(".")[2]
+    kept = recorded.load(name, "full")
+    assert kept is not None
+    jobs = part.jobs(Options(scale="full", readings=tuple(READINGS), count="measured"))
+    full = {"data": "fashion-mnist"}  # which the run of the tests need not have
+    jobs = [replace(job, labels={**job.labels, **(full if "data" in job.labels else {})}) for job in jobs]
+    of = [len(job.among(kept.rows)) for job in jobs]
+    assert sum(of) == len(kept.rows)
+    labels = [name for name in ("reading", "panel", "series") if name in kept.rows]
+    assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"], dropna=False).ngroups
+
+
+def told(*first: str, page: str = "paper-scales.md") -> list[str]:
+    """The rows of tables in a page of docs/ whose first cell begins with one of these words."""
+    text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line.startswith(tuple(f"| {words}" for words in first))]
+
+
+def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
+    kept = recorded.load("fig2", "full")
+    assert kept is not None
+    lines = kept.rows[~kept.rows.check & kept.rows.finished]
+    plotted, written = (lines[lines.reading == reading] for reading in ("as-plotted", "as-written"))
+    table = [row[2:-2].split(" | ") for row in told(*fig2.PANELS) if " points " not in row]
+    assert len(table) == plotted.groupby(["panel", "series"]).ngroups
+    for panel, series, seeds, at, ours, _, by_the_text in table:
+
+        def there(of: pd.DataFrame, panel: str = panel, series: str = series, at: str = at) -> pd.Series[float]:
+            own = of[(of.panel == panel) & (of.series == series)]
+            return own[own["round"] == int(at.replace(",", ""))].test_accuracy
+
+        assert (len(there(plotted)), f"{there(plotted).mean():.3f}") == (int(seeds), ours), (panel, series)
+        text = [f"{value:.3f}" for value in there(written)] or ["–"]
+        assert text == [by_the_text], (panel, series)
+
+
+def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = fig2.jobs(Options(scale="full", readings=("as-plotted",), count="measured"))[:4]
+    monkeypatch.setattr(Job, "key", lambda self: self.title)
+
+    def result(at: int, rounds: int, *, whole: bool, code: str) -> Result:
+        rows = pd.DataFrame({"round": range(20, rounds + 1, 20), "test_accuracy": 0.5})
+        facts: dict[str, Any] = {"code": code, "data": "digits"} | (
+            {} if whole else {SO_FAR: f"{rounds} of 2,000 rounds"}
+        )
+        return jobs[at]._labelled(rows, finished=whole, diverged=False), facts
+
+    def record(*results: Result | None) -> recorded.Recorded:
+        by_key = dict(zip((job.title for job in jobs), results, strict=True))
+        rows, facts, runs = making._with_earlier(jobs, by_key, recorded.load("fig2", "full", tmp_path))
+        recorded.save("fig2", "full", rows, facts, tmp_path, runs)
+        found = recorded.load("fig2", "full", tmp_path)
+        assert found is not None
+        return found
+
+    one = record(result(0, 2000, whole=True, code="a"), result(1, 600, whole=False, code="b"), None, None)
+    assert one.runs == (1, 4)
+    two = record(None, result(1, 80, whole=False, code="c"), result(2, 40, whole=False, code="d"), None)
+    assert two.runs == (1, 4)
+    assert [len(job.among(two.rows)) for job in jobs] == [100, 30, 2, 0]
+    assert two.code == "a, b, d"
+    three = record(None, result(1, 2000, whole=True, code="e"), None, None)
+    assert three.runs == (2, 4)
+    assert [len(job.among(three.rows)) for job in jobs] == [100, 100, 2, 0]
+    assert three.code == "a, d, e"
+
+
+def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By settings and data, for any part that has the run: Figure 3's FedAvg is one of the top-k figure's too."""
+    folder = tmp_path / "kept"
+    asked = Options(scale="full", readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path)
+    works = [*fig3.jobs(asked), *topk.jobs(asked)]
+    assert not any(making._whole(works, asked))
+    fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
+    rows = pd.DataFrame({"round": [1000], "test_accuracy": [0.5]})
+    facts = [{"code": code, "data": "digits", "data_digest": fedavg.dataset().digest} for code in "ab"]
+    both = pd.concat(
+        [fedavg._labelled(rows, finished=True, diverged=False), other._labelled(rows, finished=False, diverged=False)]
+    )
+    recorded.save("fig3", "full", both, facts, folder, (1, 5))
+    known = making._whole(works, asked)
+    there = [(work, whole) for work, whole in zip(works, known, strict=True) if whole is not None]
+    assert [work.key() for work, _ in there] == [fedavg.key()] * 2  # one of each part
+    assert all([each["code"] for each in facts] == ["a", "b"] for _, (_, facts) in there)
+    named_otherwise = replace(fedavg, labels={**fedavg.labels, "series": "another"})  # rows are those of its labels
+    assert (named_otherwise.key(), making._whole([named_otherwise], asked)) == (fedavg.key(), [None])
+    of_two = replace(fedavg, labels={"method": fedavg.labels["method"]})  # which the rows of two runs have
+    recorded.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
+    assert [whole is None for whole in making._whole([fedavg, of_two], asked)] == [False, True]
+    for change in ({"resume": False}, {"record": None}, {"scale": "default"}):
+        assert not any(making._whole(works, replace(asked, **change)))  # type: ignore[arg-type]
+    monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
+    begun: list[str] = []
+    monkeypatch.setattr(making, "run_all", lambda works, *_, **__: [begun.append(work.title) for work in works])
+    making._make(["fig3", "topk"], asked, tmp_path / "out", 1, "loky")
+    assert fedavg.title not in begun
+    assert other.title in begun
+    kept = recorded.load("topk", "full", folder)
+    assert kept is not None
+    assert len(fedavg.among(kept.rows)) == 1
+    assert {each["code"] for each in kept.provenance} == {"a", "b"}
+    recorded.save("fig3", "full", both, [{**each, "data_digest": "another"} for each in facts], folder, (1, 5))
+    (folder / "topk-full.csv.gz").unlink()
+    assert not any(making._whole(works, asked))
+
+
+def test_a_run_that_two_parts_share_has_the_labels_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of the projection figure's runs are Figure 2's, under other names."""
+    asked = Options(scale="full", readings=("as-plotted",), count="wire")
+    rows = pd.DataFrame({"round": [20], "test_accuracy": [0.5]})
+    seen: dict[str, pd.DataFrame] = {}
+    monkeypatch.setattr(
+        making,
+        "run_all",
+        lambda works, *_, **__: [(job._labelled(rows, finished=True, diverged=False), {"data": ""}) for job in works],
+    )
+    monkeypatch.setattr(making, "ingredients", lambda name, rows, *_: seen.update({name: rows}))
+    monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
+    parts = {"fig2": fig2.jobs(asked), "projection": projection.jobs(asked)}
+    keys = [{job.key() for job in jobs} for jobs in parts.values()]
+    assert keys[0] & keys[1]
+    making._make([*parts], asked, tmp_path, 1, "loky")
+    for name, jobs in parts.items():
+        assert all(len(job.among(seen[name])) == 1 for job in jobs)

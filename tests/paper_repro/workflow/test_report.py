@@ -1,0 +1,279 @@
+"""Laws of the report: it says each verdict once, needs no other file, and escapes what it is given."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from markupsafe import escape
+from matplotlib.figure import Figure
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.files import write_atomically
+from paper_repro.workflow.claims import CLAIMS, VERDICTS, Outcome, outcomes_json, rows
+from paper_repro.workflow.claims import claim as registered
+from paper_repro.workflow.report import _TEXTS, Folded, Section, finding, page_section, render_report
+
+
+def drawing() -> Figure:
+    figure = Figure(figsize=(2, 2), layout="constrained")
+    figure.subplots().plot([1, 2], [3, 4])
+    figure.suptitle("A line")
+    return figure
+
+
+def claim(**changes: Any) -> Outcome:
+    fields: dict[str, Any] = {
+        "id": "fig2.saving",
+        "verdict": "holds",
+        "measured": {"saving to 90 %": 2.125},
+        "scale": "smoke (reduced)",
+    }
+    return Outcome(**(fields | changes))
+
+
+def section(**changes: Any) -> Section:
+    fields: dict[str, Any] = {
+        "id": "fig2",
+        "title": "Figure 2: MNIST",
+        "figure": drawing(),
+        "settings": pd.DataFrame({"setting": ["momentum"], "here": ["0.9"], "paper": ["0.5"]}),
+        "notes": ["Counted by wire."],
+        "table": pd.DataFrame({"series": ["FedAvg"], "scalars": [115752.0], "never": [float("nan")]}),
+        "facts": {"runs": "36"},
+    }
+    return Section(**(fields | changes))
+
+
+def page(sections: Any = None, claims: Any = None, **facts: str) -> str:
+    return render_report(
+        [section()] if sections is None else sections,
+        facts={"scale": "smoke", "data": "digits"} | facts,
+        claims=[claim()] if claims is None else claims,
+    )
+
+
+class Tags(HTMLParser):
+    """Collects tags, addresses and tables as CSV, and checks that what is opened is closed."""
+
+    void = frozenset({"meta", "img", "link", "br"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[dict[str, str]] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes.append({name: str(value) for name, value in attrs})
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def all(self, name: str) -> list[str]:
+        return [given[name] for given in self.attributes if name in given]
+
+    @property
+    def tables(self) -> list[pd.DataFrame]:
+        found = [given["href"].partition("base64,")[2] for given in self.attributes if "download" in given]
+        return [pd.read_csv(io.BytesIO(base64.b64decode(each))) for each in found]
+
+
+def tags(html: str) -> Tags:
+    parser = Tags()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def parts_of(*ids: str, **changes: Any) -> list[Section]:
+    return [section(id=name, title=f"{name}: a part", **changes) for name in ids]
+
+
+def test_every_claim_is_once_in_the_section_of_its_part_with_its_verdict_and_numbers() -> None:
+    ids = ("fig2.local-updates", "fig2.saving", "fig3.slower", "llm.mezo")
+    claims = [claim(id=name, verdict=verdict) for name, verdict in zip(ids, VERDICTS, strict=True)]
+    html = page(parts_of("fig2", "fig3", "llm"), claims)
+    for each in claims:
+        home = html.index(f'id="section-{registered(each.id).part}"')
+        place = html.index(f'id="claim-{each.id}"')
+        assert home < place < html.index("</section>", home)
+        assert html.count(f'id="claim-{each.id}"') == 1
+        own = html[place : html.index("</details>", place)]
+        for told in (registered(each.id).says, registered(each.id).where, registered(each.id).rule, "2.125"):
+            assert re.sub("<[^>]+>", "", own).count(str(escape(told))) == 1
+        assert each.verdict in own
+    assert html.count("smoke (reduced)") == 3  # of each section, not of each claim
+
+
+def test_the_first_screen_has_counts_findings_and_the_hero_before_any_table_or_section() -> None:
+    told = [
+        claim(),
+        *(claim(id=f"fig2.{name}") for name in ("slow-start", "estimators", "band", "p-over-k", "perturbations")),
+    ]
+    html = page([*parts_of("fig2", hero=drawing()), *parts_of("llm", hero=drawing())], told)
+    first = html[html.index('<div id="top">') : html.index("<section")]
+    assert re.findall(r"<b>(\d)</b> ([^<]+)<", first) == [("6", VERDICTS[0]), *(("0", each) for each in VERDICTS[1:])]
+    assert re.findall(r'<a href="#section-(\w+)">more</a>', first) == ["fig2"] * 5
+    assert first.count("<svg") == html.count('id="hero"') == 1
+    assert "<table" not in first
+
+
+def test_findings_are_in_the_order_of_their_list_with_their_numbers() -> None:
+    measured = {"correct": 7, "refuted": 3}
+    html = page(parts_of("fig2", "audit"), [claim(), claim(id="audit.all", measured=measured)])
+    first = html[: html.index("<section")]
+    assert first.index(str(escape(registered("fig2.saving").says))) < first.index("7 are correct and 3 are")
+
+
+def test_every_finding_tells_the_numbers_that_the_recorded_runs_have() -> None:
+    names = [field for field in Outcome.__dataclass_fields__ if field not in ("scale", "subject")]
+    kept = {row["id"]: Outcome(**{name: row[name] for name in names}) for row in rows() if row["verdict"] in VERDICTS}
+    assert set(_TEXTS["findings"]) <= set(CLAIMS)
+    for name in set(_TEXTS["findings"]) & set(kept):
+        assert finding(kept[name]) != kept[name].row()["claim"]
+
+
+def test_formulas_are_mathml_also_in_a_section_that_was_kept_as_json() -> None:
+    formula = "<math><mi>x</mi></math>"
+    said = Folded(
+        label="a", verdict="false", tone="no", says="s", body=[("why", "x < y")], formulas={"as stated": formula}
+    )
+    kept = json.loads(json.dumps(page_section(section(formulas={"Theorem 1": formula}, folded=[said]))))
+    html = page([kept])
+    assert f"<dt>Theorem 1</dt><dd>{formula}</dd>" in html
+    assert f"<dt>why</dt><dd>x &lt; y</dd><dt>as stated</dt><dd>{formula}</dd>" in html.replace("\n", "")
+
+
+def test_every_table_comes_back_whole_from_its_csv() -> None:
+    table = pd.DataFrame({"series": ["a, b", 'c "d"'], "exact": [1 / 3, float("nan")], "count": [10**15, 2]})
+    found = tags(page([section(table=table)])).tables
+    pd.testing.assert_frame_equal(found[0], table, check_exact=True)
+    assert found[1].astype(str).to_dict() == section().settings.to_dict()
+    assert len(found) == page([section(table=table)]).count("<table>")
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is installed")
+def test_a_browser_sorts_by_a_column_and_has_no_message(tmp_path: Path) -> None:
+    table = pd.DataFrame({"name": ["b2", "b10", "a"], "n": [1500.0, float("nan"), 20.0]})
+    clicks = """<script>for (const [i, n] of [[0, 1], [1, 1], [1, 1]]) {
+        for (let k = 0; k < n; k++) document.querySelectorAll("th button")[i].click();
+        document.title += "|" + [...document.querySelectorAll("tbody tr")].map((r) => r.cells[0].textContent).join(); }
+        </script></body>"""
+    path = tmp_path / "page.html"
+    path.write_text(page([section(table=table, settings=pd.DataFrame())]).replace("</body>", clicks))
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'user'}"]
+    done = subprocess.run(
+        [*browser, "--enable-logging=stderr", "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=60
+    )
+    assert "|a,b2,b10|a,b2,b10|b2,a,b10</title>" in done.stdout  # 20, 1500, none; 1500, 20, none
+    assert "CONSOLE" not in done.stderr
+
+
+def test_the_report_needs_no_other_file() -> None:
+    html = page([section(hero=drawing(), more_figures={"Another": drawing()})])
+    parsed = tags(html)
+    assert not set(parsed.names) & {"link", "iframe", "object", "embed", "img"}
+    assert all(address.startswith(("#", "data:text/csv")) for address in (*parsed.all("href"), *parsed.all("src")))
+    assert not re.search(r"url\((?!#)|@import|https?:|//\w", html)
+
+
+def test_every_link_has_its_target_and_ids_are_distinct() -> None:
+    parsed = tags(page(parts_of("fig2", "table1", hero=drawing(), more_figures={"Another": drawing()})))
+    ids = parsed.all("id")
+    assert len(set(ids)) == len(ids)
+    clips = [found for value in parsed.all("clip-path") for found in re.findall(r"url\(#(.*)\)", value)]
+    assert {address[1:] for address in parsed.all("href") if address.startswith("#")} | set(clips) <= set(ids)
+    assert clips
+
+
+def test_what_the_report_is_given_is_escaped() -> None:
+    bad = "<script>alert('x')</script>\"&"
+    html = page(
+        [
+            section(
+                title=bad,
+                notes=[bad],
+                facts={bad: bad},
+                settings=pd.DataFrame({bad: [bad]}),
+                table=pd.DataFrame({bad: [bad]}),
+            )
+        ],
+        [claim(measured={bad: 1}, scale=bad)],
+        versions=bad,
+    )
+    assert html.count("<script") == 1
+    assert html.count("&lt;script&gt;") >= 11
+    tags(html)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "default"])
+def test_a_reduced_run_is_not_called_the_papers(scale: str) -> None:
+    html = page(scale=scale)
+    assert ("Nothing here is the paper's" if scale == "smoke" else "smaller than the paper's").replace(
+        "'", "&#39;"
+    ) in html
+
+
+def test_bad_reports_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"facts\['scale'\] must be one of smoke, default, full"):
+        page(scale="paper")
+    with pytest.raises(InputError, match="ids of sections must be distinct"):
+        page([section(), section()])
+    with pytest.raises(InputError, match="ids of claims must be distinct"):
+        page(claims=[claim(), claim()])
+    with pytest.raises(InputError, match=r"claims must be of parts that have a section, got \['llm.mezo'\]"):
+        page(claims=[claim(id="llm.mezo")])
+    with pytest.raises(InputError, match="section id"):
+        section(id="a b")
+    with pytest.raises(InputError, match="notes of section fig2"):
+        section(notes="one string")
+
+
+def test_outcomes_are_rows_with_the_words_place_and_rule_of_their_claims() -> None:
+    measured = {"a": np.float32(0.5), "b": np.int64(3), "c": None}
+    told = outcomes_json([claim(measured=measured), claim(id="fig3.slower", verdict="does not hold")])
+    first, second = json.loads(told)
+    assert list(first) == ["id", "claim", "source", "measures", "rule", "verdict", "measured", "scale"]
+    assert first["measured"] == {"a": 0.5, "b": 3, "c": None}
+    assert first["rule"] == registered("fig2.saving").rule
+    assert second["verdict"] == "does not hold"
+
+
+def test_an_atomic_write_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    write_atomically(path, "old\n")
+    write_atomically(path, b"new\r\n")
+    assert path.read_bytes() == b"new\r\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.txt"
+    write_atomically(path, "old")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("decomfl_lab.files.os.replace", full)
+    with pytest.raises(InputError, match=r"cannot write .*file\.txt: No space left"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]

@@ -1,0 +1,253 @@
+"""Bounds as programs: terms, conditions, which binds, the best step size, and refusals by name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decomfl_lab.errors import InputError
+from theory.bounds import STATEMENTS, names, statement
+from theory.notation.formula import unit_of, value_of
+from theory.notation.setting import (
+    DISTRIBUTIONS,
+    Setting,
+    bias_factor,
+    effective_factor,
+    second_moment_factor,
+    sixth_moment,
+)
+from theory.notation.units import require_one_unit
+
+BASE = Setting(
+    d=50, L=2.0, m=3, M=9, P=4, R=100, eta=1e-4, mu=1e-3, sigma=0.5, sigma_G=0.3, D=2.0, kappa=5.0, G=4.0,
+    H3=0.4, alpha=0.1, Q=3.0, central=True,
+)  # fmt: skip
+POINT = {"a": 0.7, "delta": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"L": 0.0}, "L"),
+        ({"L": -1.0}, "L"),
+        ({"L": math.nan}, "L"),
+        ({"kappa": 51.0}, "kappa"),
+        ({"kappa": 0.5}, "kappa"),
+        ({"m": 10}, "m"),
+        ({"m": 0}, "m"),
+        ({"d": 0}, "d"),
+        ({"P": 0}, "P"),
+        ({"K": 1.5}, "K"),
+        ({"R": -1}, "R"),
+        ({"eta": -1e-3}, "eta"),
+        ({"mu": -1e-3}, "mu"),
+        ({"sigma": math.inf}, "sigma"),
+        ({"sigma_G": -0.1}, "sigma_G"),
+        ({"D": -1.0}, "D"),
+        ({"distribution": "uniform"}, "distribution"),
+    ],
+)
+def test_bad_constants_are_refused_by_name(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=f"^{named} must"):
+        replace(BASE, **changes)
+
+
+@pytest.mark.parametrize(("M", "m", "phi"), [(9, 9, 0.0), (9, 1, 1.0), (9, 3, 0.75), (1, 1, 0.0)])
+def test_the_share_of_sampling_variance(M: int, m: int, phi: float) -> None:
+    """Against the variance of the mean of all subsets, for clients 0..M-1."""
+    assert replace(BASE, m=m, M=M).phi == phi
+    if M == 9 and m == 3:
+        from itertools import combinations
+
+        clients = np.arange(M) ** 2.0
+        means = [clients[list(c)].mean() for c in combinations(range(M), m)]
+        assert math.isclose(float(np.var(means)), phi / m * float(np.var(clients)), rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_moments_of_directions_by_simulation(distribution: str) -> None:
+    """ρ, ρ_κ (attained up to its inequality), s₆ and s₂ on 40,000 draws, d = 6, P = 3, seed 0."""
+    d, P, n = 6, 3, 40_000
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((n, P, d))
+    if distribution == "sphere":
+        z *= math.sqrt(d) / np.linalg.norm(z, axis=-1, keepdims=True)
+    if distribution == "rademacher":
+        z = np.sign(z)
+    v = np.array([1.0, -0.5, 0.3, 0.0, 0.2, -0.1])
+    moved = np.einsum("npi,npj,j->ni", z, z, v) / P
+    squares = (moved**2).sum(1) / (v @ v)
+    assert abs(squares.mean() - second_moment_factor(distribution, d=d, P=P)) < 5 * squares.std() / math.sqrt(n)
+    h = np.array([2.0, 1.0, 0.5, 0.5, 0.0, 0.0])
+    weighted = (moved**2 @ h) / (v @ v)
+    bound = 2.0 * effective_factor(distribution, d=d, P=P, kappa=float(h.sum() / h.max()))
+    assert weighted.mean() < bound
+    v1 = np.array([1.0, 0, 0, 0, 0, 0])
+    largest = ((np.einsum("npi,npj,j->ni", z, z, v1) / P) ** 2 @ h).mean()
+    assert largest > (0.95 if distribution != "rademacher" else 0.6) * bound
+    sixth = (z**2).sum(-1) ** 3
+    assert abs(sixth.mean() - sixth_moment(distribution, d=d)) < 5 * sixth.std() / math.sqrt(n * P) + 1e-9
+
+
+def test_the_bias_of_rademacher_directions_is_within_its_factor() -> None:
+    """f' = |x| in one dimension, L = 1: E g z − f'(0) = μ/2 for z = ±1, and μ√s₂ = 3μ/2."""
+    mu = 0.3
+
+    def f(x: float) -> float:
+        return 0.5 * x * abs(x)
+
+    bias = (f(mu) - f(-mu)) / (2 * mu)
+    assert bias == pytest.approx(mu / 2)
+    assert bias < mu * math.sqrt(bias_factor("rademacher", d=1)) == pytest.approx(1.5 * mu)
+
+
+@pytest.mark.parametrize("key", list(STATEMENTS), ids="/".join)
+def test_terms_are_a_named_tuple_that_sums_to_the_bound(key: tuple[str, Any]) -> None:
+    each = STATEMENTS[key]
+    setting = replace(BASE, distribution=each.distributions[0], K=1)
+    bound: Any = each.bound(setting, **POINT)
+    assert bound._fields == tuple(each.terms)
+    assert all(math.isfinite(term) and term >= 0 for term in bound)
+    values = {**setting.values, **POINT}
+    assert math.isclose(sum(bound), sum(value_of(formula, values) for formula in each.terms.values()))
+
+
+@pytest.mark.parametrize("name", names())
+def test_corrected_terms_have_one_unit(name: str) -> None:
+    each = statement(name)
+    require_one_unit({term: unit_of(formula) for term, formula in each.terms.items()})
+    for formula in each.eta.values():
+        assert str(unit_of(formula)) == "X^2/F"
+
+
+def test_step_sizes_of_theorem_1_to_the_letter() -> None:
+    """By hand, at the constants of the README's example."""
+    d, m, P, K, L = 28938, 10, 20, 4, 1.0
+    sizes = statement("theorem-1", "stated").step_sizes(Setting(d=d, m=m, P=P, K=K, L=L))
+    cube, sixth = (d + 3) ** 3, (d + 6) ** 3
+    expected = {
+        "variance": m * P / (24 * L * (d + 4)),
+        "drift": 2 * P / (m * K * L * (d + P + 4)),
+        "local_steps": 1 / (m * K**2 * L),
+        "smoothing": m * P * cube / (2 * L * (3 * m * P * K * cube + sixth)),
+    }
+    assert sizes.conditions == pytest.approx(expected, rel=1e-12)
+    assert sizes.binding == "drift"
+    assert sizes.largest == pytest.approx(expected["drift"])
+    corrected = statement("theorem-1").step_sizes(Setting(d=d, m=m, P=P, K=K, L=L))
+    assert corrected.largest == pytest.approx(1 / (9 * L * (K + 2 * (d + 1) / P)))
+
+
+@given(
+    d=st.integers(1, 10**9),
+    P=st.integers(1, 1000),
+    K=st.integers(1, 100),
+    m=st.integers(1, 100),
+    M=st.integers(100, 200),
+    share=st.floats(0, 1),
+    distribution=st.sampled_from(DISTRIBUTIONS),
+)
+def test_the_corrected_step_size_owes_nothing_to_m(
+    d: int, P: int, K: int, m: int, M: int, share: float, distribution: str
+) -> None:
+    each = statement("theorem-1")
+    if distribution not in each.distributions:
+        return
+    here = Setting(d=d, P=P, K=K, m=m, M=M, L=3.0, distribution=distribution, kappa=1 + share * (d - 1))
+    assert each.step_sizes(here).largest == each.step_sizes(replace(here, m=1)).largest
+
+
+@given(
+    d=st.integers(1, 10**6),
+    P=st.integers(1, 1000),
+    m=st.integers(1, 100),
+    share=st.floats(0, 1),
+    mu=st.floats(0, 10),
+    eta_share=st.floats(1e-6, 1),
+)
+def test_the_printed_theorem_2_is_larger_than_what_is_proved(
+    d: int, P: int, m: int, share: float, mu: float, eta_share: float
+) -> None:
+    """So it is true, under the corrected assumptions, for every admissible choice; without its term of wrong unit."""
+    here = Setting(
+        d=d,
+        P=P,
+        m=m,
+        M=100,
+        L=0.3,
+        distribution="sphere",
+        kappa=1 + share * (d - 1),
+        mu=mu,
+        sigma=1.0,
+        sigma_G=2.0,
+        D=1.0,
+    )
+    printed, proved = statement("theorem-2", "stated"), statement("theorem-2")
+    here = replace(here, eta=eta_share * printed.step_sizes(here).largest)
+    assert proved.admits(here)
+    terms: Any = printed.bound(here)
+    assert sum(proved.bound(here)) <= (sum(terms) - terms.remainder) * (1 + 1e-12)
+
+
+def test_the_best_step_size_has_the_smallest_bound() -> None:
+    each = statement("theorem-1-single")
+    here = replace(BASE, R=10**6, eta=None, mu=0.0)
+    best = each.best_eta(here)
+    smallest = sum(each.bound(replace(here, eta=best)))
+    noise = second_moment_factor("gaussian", d=50, P=4) * (0.5**2 + here.phi * 0.3**2) / 3
+    assert best == pytest.approx(math.sqrt(2.0 / (2.0 * noise * 10**6)), rel=1e-4)
+    for factor in (0.5, 0.9, 1.1, 2.0):
+        assert sum(each.bound(replace(here, eta=best * factor))) > smallest
+
+
+def test_the_best_mu_adds_its_share_and_no_more() -> None:
+    each = statement("theorem-1")
+    here = replace(BASE, K=3)
+    at = sum(each.bound(replace(here, mu=each.best_mu(here, share=0.2))))
+    assert at == pytest.approx(1.2 * sum(each.bound(replace(here, mu=0.0))))
+    with pytest.raises(InputError, match="^share must"):
+        each.best_mu(here, share=0.0)
+
+
+def test_corollary_1_is_theorem_1_at_its_step_size() -> None:
+    """Never below it, and within a factor 1.5 where its parts are not added twice."""
+    theorem, corollary = statement("theorem-1"), statement("corollary-1")
+    for K in (1, 5, 50):
+        for R in (10, 10**4, 10**7):
+            here = replace(BASE, K=K, R=R, eta=None)
+            eta = corollary.step_sizes(here).largest
+            assert theorem.admits(replace(here, eta=eta))
+            ratio = sum(corollary.bound(here)) / sum(theorem.bound(replace(here, eta=eta)))
+            assert 1.0 <= ratio < 1.5
+
+
+def test_distributions_and_local_steps_that_a_statement_is_not_for_are_refused() -> None:
+    with pytest.raises(InputError, match="^distribution must be one of sphere, rademacher, got 'gaussian'"):
+        statement("theorem-2").bound(BASE)
+    with pytest.raises(InputError, match="^K must be 1 in theorem-1-single, got 2"):
+        statement("theorem-1-single").bound(replace(BASE, K=2))
+    with pytest.raises(InputError, match="^kappa must be given"):
+        statement("theorem-2").bound(replace(BASE, kappa=None, distribution="sphere"))
+    with pytest.raises(InputError, match="^statement must be one of"):
+        statement("theorem-3")
+    with pytest.raises(InputError, match="^variant must be one of corrected for theorem-1-single"):
+        statement("theorem-1-single", "stated")
+    with pytest.raises(InputError, match="^eta must be given"):
+        statement("theorem-1").admits(replace(BASE, eta=None))
+    with pytest.raises(InputError, match="^eta must be bounded"):
+        statement("smoothed-value").best_eta(BASE)
+
+
+def test_a_planted_constant_is_seen() -> None:
+    """The comparison with the printed Theorem 2 fails for a corrected one that is looser than the print."""
+    here = replace(BASE, distribution="sphere", eta=1e-3, mu=0.0, M=None, m=3, replacement=True)
+    proved = statement("theorem-2")
+    planted = replace(proved, terms={**proved.terms, "noise": 3 * proved.terms["noise"]})
+    printed: Any = statement("theorem-2", "stated").bound(here)
+    assert planted.bound(here)[1] > printed.noise >= proved.bound(here)[1] * (1 - 1e-12)

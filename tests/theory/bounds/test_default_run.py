@@ -1,0 +1,254 @@
+"""Central differences and momentum: closed forms against runs, bounds against both, wrong constants caught."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decomfl_lab.errors import InputError
+from tests.theory.strategies import quadratics, runs, waves
+from tests.thorough import sampled
+from theory.bounds import statement
+from theory.checks.checking import check
+from theory.checks.simulate import run, simulate
+from theory.notation.setting import DISTRIBUTIONS, Setting
+from theory.problems.problem import Floats, Integers
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+from theory.problems.waves import Waves
+from theory.statements.statement import Statement
+
+MIXED = Quadratic.of(
+    Spectrum((2.0, 1.0, 0.3, 0.0), (1, 2, 1, 1)), D=1.0, sigma=1.0, sigma_G=0.8,
+    start=(1, 1, 1, 0), noise=(1, 1, 1, 1), dissimilarity=(1, 2, 0, 1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize(("beta", "central", "K"), [(0.0, True, 3), (0.6, False, 1), (0.9, True, 1), (0.9, False, 3)])
+def test_the_closed_form_is_the_mean_of_simulated_runs(distribution: str, beta: float, central: bool, K: int) -> None:
+    setting = MIXED.setting(
+        eta=0.1 * (1 - beta), m=2, M=5, P=3, K=K, R=5, mu=0.7, distribution=distribution, beta=beta, central=central
+    )
+    found = simulate(MIXED, setting, runs=6000, seed=1)
+    assert abs(found.value - expected(MIXED, setting).average) < 4 * found.stderr
+
+
+@pytest.mark.parametrize("change", [{"beta": 0.5}, {"central": False}, {"K": 2}])
+def test_the_closed_form_of_another_run_is_another(change: dict[str, Any]) -> None:
+    setting = MIXED.setting(eta=0.04, m=2, M=5, P=3, K=3, R=5, mu=0.7, beta=0.6, central=True)
+    found = simulate(MIXED, setting, runs=6000, seed=1)
+    assert abs(found.value - expected(MIXED, replace(setting, **change)).average) > 4 * found.stderr
+
+
+@pytest.mark.parametrize(("beta", "central"), sampled([(0.0, True), (0.9, False), (0.9, True)], 1))
+def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form(beta: float, central: bool) -> None:
+    setting = MIXED.setting(eta=0.1 * (1 - beta), m=2, M=3, P=3, K=2, R=5, mu=0.7, beta=beta, central=central)
+    found = run(MIXED, setting, runs=40, seed=3)
+    assert abs(found.value - expected(MIXED, setting).average) < 4 * found.stderr
+
+
+def test_central_differences_have_no_error_on_quadratics_and_forward_ones_have() -> None:
+    setting = MIXED.setting(eta=0.1, m=2, M=4, R=9, mu=3.0, beta=0.5)
+    exact = expected(MIXED, replace(setting, mu=0.0)).average
+    assert expected(MIXED, replace(setting, central=True)).average == exact
+    assert expected(MIXED, setting).average > 1.1 * exact
+
+
+@given(waves(), st.floats(-1.5, 1.0), st.integers(1, 100), st.sampled_from(DISTRIBUTIONS))
+@settings(max_examples=60)
+def test_lemmas_on_central_differences_hold_on_random_waves(w: Waves, log_mu: float, P: int, distribution: str) -> None:
+    setting = w.setting(mu=10.0**log_mu, P=P, distribution=distribution, central=True)
+    for name in ("central-bias", "central-second-moment", "smoothed-gradient", "local-second-moment"):
+        found = check(statement(name), w, setting)
+        assert found.holds, str(found)
+
+
+@given(waves(), st.floats(-1.0, 1.0), st.sampled_from(DISTRIBUTIONS))
+@settings(max_examples=100)
+def test_central_differences_have_at_most_the_second_moment_of_forward_ones(w: Waves, log_mu: float, z: str) -> None:
+    mu = 10.0**log_mu
+    forward, central = (w.second_moment(w.start, mu, z, central=each) for each in (False, True))
+    assert central <= forward * (1 + 1e-9) + 1e-13 * w.d * float(abs(w.a).sum() / mu) ** 2
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_second_moment_of_central_differences_is_that_of_samples(distribution: str) -> None:
+    problem = Waves.random(waves=3, n=2, seed=5)
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((400_000, 2))
+    if distribution == "sphere":
+        z *= np.sqrt(2) / np.linalg.norm(z, axis=1, keepdims=True)
+    if distribution == "rademacher":
+        z = np.sign(z)
+    g = (problem.value(problem.start + 0.8 * z) - problem.value(problem.start - 0.8 * z)) / 1.6
+    squares = g**2 * (z**2).sum(1)
+    wanted = problem.second_moment(problem.start, 0.8, distribution, central=True)
+    assert abs(squares.mean() - wanted) < 5 * squares.std() / np.sqrt(len(z)) + 1e-12
+
+
+def test_the_bias_of_central_differences_is_tight_and_a_smaller_one_is_caught() -> None:
+    # f = −sin x at 0 for Gaussian z: the bias is 1 − exp(−μ²/2), the bound μ²/2.
+    sine = Waves(
+        a=np.ones(1), b=np.zeros(1), s=np.zeros(1), w=np.ones((1, 1)), theta=np.array([np.pi / 2]), start=np.zeros(1),
+        d=1,
+    )  # fmt: skip
+    setting = sine.setting(mu=0.05, central=True)
+    right = statement("central-bias")
+    assert check(right, sine, setting).ratio == pytest.approx(1, abs=1e-3)
+    assert check(planted(right, "smoothing", 0.99), sine, setting).holds is False
+
+
+def planted(found: Statement, term: str, factor: float) -> Statement:
+    """The statement with a wrong constant."""
+    return replace(found, terms={**found.terms, term: factor * found.terms[term]})
+
+
+# Statement, term, wrong factor, and where it is seen: the one constant that is not 0, then d (flat), P, K, R, β, z.
+PLANTS: list[tuple[str, str, float, str, int, int, int, int, float, str]] = [
+    ("momentum", "start", 0.57, "D", 450, 6, 1, 10_000, 0.0, "sphere"),
+    ("momentum", "start", 0.58, "D", 10, 10_000, 1, 50_000, 0.99, "sphere"),
+    ("momentum", "dissimilarity", 0.28, "sigma_G", 3612, 4373, 1, 100_000, 0.0, "sphere"),
+    ("momentum", "noise", 0.28, "sigma", 11_000, 1600, 1, 100_000, 0.0, "sphere"),
+    ("momentum", "smoothing", 0.25, "mu", 12_000, 22_000, 1, 100_000, 0.0, "gaussian"),
+    ("default-run", "start", 0.57, "D", 450, 6, 1, 10_000, 0.0, "sphere"),
+    ("default-run", "dissimilarity", 0.28, "sigma_G", 3612, 4373, 1, 100_000, 0.0, "sphere"),
+    ("default-run", "noise", 0.28, "sigma", 11_000, 1600, 1, 100_000, 0.0, "sphere"),
+    ("momentum-dimension-free", "start", 0.57, "D", 1000, 1, 1, 100_000, 0.0, "gaussian"),
+    ("momentum-dimension-free", "noise", 0.28, "sigma", 250, 2800, 1, 100_000, 0.0, "gaussian"),
+    ("momentum-dimension-free", "smoothing", 0.03, "mu", 3000, 190, 1, 50_000, 0.0, "gaussian"),
+    ("momentum-local", "start", 0.27, "D", 1, 1000, 290, 100, 0.0, "sphere"),
+    ("momentum-local", "noise", 0.06, "sigma", 12, 2300, 1, 100_000, 0.0, "gaussian"),
+    ("momentum-local", "smoothing", 0.03, "mu", 5000, 140, 40, 50_000, 0.75, "sphere"),
+    ("default-run-local", "start", 0.27, "D", 1, 18, 296, 138, 0.0, "rademacher"),
+    ("default-run-local", "noise", 0.06, "sigma", 12, 2300, 1, 100_000, 0.0, "gaussian"),
+    ("theorem-2-local", "start", 0.27, "D", 1, 1000, 290, 100, 0.0, "sphere"),
+    ("theorem-2-local", "noise", 0.06, "sigma", 12, 2300, 1, 100_000, 0.0, "gaussian"),
+    ("theorem-2-local", "smoothing", 0.002, "mu", 680, 14, 1, 70_000, 0.97, "sphere"),
+    ("central-second-moment", "gradient", 0.16, "D", 5, 1, 1, 1, 0.0, "gaussian"),
+    ("central-second-moment", "noise", 0.49, "sigma", 5, 100, 1, 1, 0.0, "gaussian"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "term", "factor", "alone", "d", "P", "K", "R", "beta", "z"), PLANTS)
+def test_planted_wrong_constants_are_caught(
+    name: str, term: str, factor: float, alone: str, d: int, P: int, K: int, R: int, beta: float, z: str
+) -> None:
+    quadratic = Quadratic.of(Spectrum.flat(d), **{each: float(each == alone) for each in ("D", "sigma", "sigma_G")})
+    right = statement(name)
+    setting = quadratic.setting(
+        m=1, M=4, P=P, K=K, R=R, mu=float(alone == "mu"), distribution=z, beta=beta, central=right.central
+    )
+    setting = setting.at(right.step_sizes(setting).largest if right.eta else 1e-3)
+    assert check(right, quadratic, setting).holds
+    assert check(planted(right, term, factor), quadratic, setting).holds is False
+
+
+@dataclass(frozen=True)
+class Split:
+    """f_0 = ½x² and f_1 = −x for x in R: clients whose Hessians differ, so that local steps miss the minimum x* = 1."""
+
+    d: int = 1
+    M: int = 2
+
+    @property
+    def start(self) -> Floats:
+        """x*."""
+        return np.ones(1)
+
+    def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
+        """See ``Problem``."""
+        found: Floats = np.where(clients == 0, 0.5 * x[..., 0] ** 2, -x[..., 0]) + 0 * xi
+        return found
+
+    def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
+        """See ``Problem``."""
+        found: Floats = np.where((clients == 0)[..., None], x, -1.0) + 0 * xi[..., None]
+        return found
+
+    def gradient(self, x: Floats) -> Floats:
+        """See ``Problem``."""
+        return 0.5 * (x - 1.0)
+
+    def setting(self, **run: Any) -> Setting:
+        """See ``Problem``; σ_G of the points near x* through which a run goes."""
+        return Setting(**{"d": 1, "M": 2, "L": 1.0, "D": 0.0, "sigma_G": 1.1, "kappa": 1.0, "H3": 0.0, **run})
+
+
+@pytest.mark.parametrize("beta", sampled([0.0, 0.9], 1))
+@pytest.mark.parametrize("name", ["momentum-local", "default-run-local", "theorem-2-local"])
+def test_the_drift_of_clients_that_differ_is_within_its_term_which_cannot_be_left_out(name: str, beta: float) -> None:
+    right = statement(name)
+    setting = Split().setting(m=2, K=20, R=1000, beta=beta, distribution="sphere", central=True)
+    setting = setting.at(right.step_sizes(setting).largest)
+    assert check(right, Split(), setting, source="simulation", runs=2).holds
+    few = planted(right, "drift", 0.0002)
+    assert check(few, Split(), setting, source="simulation", runs=2).holds is False
+
+
+def test_without_momentum_the_bound_is_that_of_theorem_1_but_for_its_smoothing() -> None:
+    setting = Setting(d=50, L=2.0, m=3, M=9, P=4, R=100, eta=1e-3, sigma=0.5, sigma_G=0.3, D=2.0)
+    with_momentum, landed = statement("momentum"), statement("theorem-1-single")
+    assert with_momentum.bound(setting) == pytest.approx(landed.bound(setting))
+    assert with_momentum.step_sizes(setting).largest == pytest.approx(landed.step_sizes(setting).largest)
+
+
+def test_momentum_costs_nothing_where_directions_are_few() -> None:
+    def step(beta: float, P: int) -> float:
+        setting = Setting(d=30_000, L=1.0, P=P, beta=beta)
+        return statement("default-run").step_sizes(replace(setting, central=True)).largest / (1 - beta)
+
+    assert step(0.9, 20) == pytest.approx(step(0.0, 20), rel=0.01)
+    assert step(0.9, 10**7) < 0.1 * step(0.0, 10**7)
+
+
+@pytest.mark.parametrize("K", [1, 5])
+def test_with_low_rank_neither_truth_nor_bound_depends_on_d(K: int) -> None:
+    def both(d: int) -> tuple[float, float]:
+        quadratic = Quadratic.of(Spectrum.two_level(d, 10.0), sigma=1.0)
+        right = statement("theorem-2-local")
+        setting = quadratic.setting(m=1, M=4, P=5, K=K, R=500, beta=0.9)
+        found = check(right, quadratic, setting.at(right.step_sizes(setting).largest))
+        return found.measured, found.bound
+
+    assert both(10**9) == pytest.approx(both(10**4), rel=0.02)
+
+
+def test_what_a_statement_is_not_made_for_is_refused_by_name() -> None:
+    setting = MIXED.setting(eta=1e-4, m=2, M=4, R=3)
+    with pytest.raises(InputError, match=r"^beta must be 0 in theorem-1-single, got 0\.9"):
+        check(statement("theorem-1-single"), MIXED, replace(setting, beta=0.9))
+    with pytest.raises(InputError, match="^central must be true in default-run, got False"):
+        check(statement("default-run"), MIXED, setting)
+    with pytest.raises(InputError, match="^H3 must be given"):
+        check(statement("default-run"), MIXED, replace(setting, central=True, H3=None))
+    problem = Waves.random(waves=2, n=2, seed=0)
+    with pytest.raises(InputError, match="^H3 must be at least the problem's"):
+        check(statement("central-bias"), problem, problem.setting(mu=0.1, central=True, H3=1e-3))
+    with pytest.raises(InputError, match=r"^beta must be in \[0, 1\), got 1"):
+        replace(setting, beta=1.0)
+
+
+@pytest.mark.parametrize("name", ["default-run", "default-run-local"])
+def test_a_bound_of_the_default_run_at_a_too_large_step_is_refused(name: str) -> None:
+    @given(st.data(), quadratics())
+    @settings(max_examples=20)
+    def refused(data: st.DataObject, quadratic: Quadratic) -> None:
+        setting = data.draw(runs(statement(name), quadratic))
+        largest = statement(name).step_sizes(setting).largest
+        with pytest.raises(InputError, match=r"^eta must be at most .* \(descent\)"):
+            check(statement(name), quadratic, setting.at(1.01 * largest))
+
+    refused()
+
+
+def test_the_rate_optimal_mu_makes_a_tenth_of_the_bound_also_where_smoothing_is_of_fourth_order() -> None:
+    setting = Setting(d=100, L=1.0, H3=2.0, D=1.0, R=50, eta=1e-4, beta=0.9, central=True)
+    right = statement("default-run")
+    terms: Any = right.bound(replace(setting, mu=right.best_mu(setting)))
+    assert terms.smoothing == pytest.approx(0.1 * (sum(terms) - terms.smoothing))

@@ -1,0 +1,87 @@
+"""Stability in mean square: the formula against the whole map of second moments, both against runs, and wrong ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from decomfl_lab.errors import InputError
+from theory.checks.rounds import stability_limit
+from theory.checks.stability import growth, largest_step, load
+from theory.notation.setting import DISTRIBUTIONS, Setting
+from theory.problems.quadratic import Quadratic, expected
+from theory.problems.spectrum import Spectrum
+
+SPECTRA = (Spectrum.flat(12, 3.0), Spectrum((5.0, 1.0, 0.01, 0.0), (1, 3, 40, 7)), Spectrum((5.0,), (1,)))
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("P", [1, 2, 20, 1000])
+def test_second_moments_neither_grow_nor_fall_at_the_largest_step(distribution: str, beta: float, P: int) -> None:
+    for spectrum in SPECTRA:
+        h = largest_step(spectrum, P=P, beta=beta, distribution=distribution)
+        assert load(spectrum, h, P=P, beta=beta, distribution=distribution) == pytest.approx(1.0)
+        below, at, above = (
+            growth(spectrum, factor * h, P=P, beta=beta, distribution=distribution) for factor in (0.99, 1.0, 1.01)
+        )
+        assert at == pytest.approx(1.0, abs=1e-6)
+        assert below < 1 + 1e-12 < above
+
+
+def _shifted(own: float, momentum: float) -> Callable[[Spectrum, float, int, float], float]:
+    """S with two constants of its denominator to choose: right are 1 and 1."""
+
+    def of(spectrum: Spectrum, h: float, P: int, beta: float) -> float:
+        steps = h * spectrum.eigenvalues
+        left = 2 * P - steps * (own + P - momentum * 2 * P * beta / (1 + beta))
+        return float(spectrum.multiplicities @ (steps / left))
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("own", "momentum", "right"), [(1.0, 1.0, True), (2.0, 1.0, False), (1.0, 0.5, False), (1.0, 0.0, False)]
+)
+def test_a_wrong_constant_in_the_formula_is_caught(own: float, momentum: float, right: bool) -> None:
+    """The checker of the checker: with P + 2 for P + 1, or momentum half counted or not at all, S is not 1 there."""
+    spectrum, P, beta = SPECTRA[1], 4, 0.5
+    low, high = 0.0, 2 * largest_step(spectrum, P=P, beta=beta)
+    for _ in range(60):  # the edge by the map of moments alone
+        middle = (low + high) / 2
+        low, high = (middle, high) if growth(spectrum, middle, P=P, beta=beta) < 1 + 1e-12 else (low, middle)
+    assert (_shifted(own, momentum)(spectrum, low, P, beta) == pytest.approx(1.0, rel=1e-6)) == right
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_without_momentum_it_is_what_is_known_already(distribution: str) -> None:
+    flat = Spectrum.flat(12, 3.0)
+    assert largest_step(flat, P=7, distribution=distribution) == pytest.approx(
+        stability_limit(Setting(d=12, L=3.0, P=7, distribution=distribution))
+    )
+    spectrum, P = Spectrum((3.0, 1.0, 0.1), (1, 4, 30)), 5
+    h = 1.2 * largest_step(spectrum, P=P, distribution=distribution)
+    quadratic = Quadratic.of(spectrum, start=(1.0, 1.0, 1.0))
+    f = expected(quadratic, quadratic.setting(eta=h, P=P, R=400, distribution=distribution)).f
+    assert f[-1] / f[-2] == pytest.approx(growth(spectrum, h, P=P, distribution=distribution), rel=1e-6)
+
+
+def test_it_lies_between_what_trace_and_top_say_and_ends_at_the_heavy_balls_limit() -> None:
+    spectrum = Spectrum((3.0, 1.0, 0.1), (1, 4, 30))
+    for P in (1, 5, 50):
+        h = largest_step(spectrum, P=P)
+        assert 2 * P / ((spectrum.kappa + P + 1) * spectrum.L) < h < 2 * P / spectrum.trace
+    for beta in (0.0, 0.9):
+        limit = 2 * (1 + beta) / (1 - beta) / spectrum.L
+        assert largest_step(spectrum, P=10**7, beta=beta) == pytest.approx(limit, rel=1e-3)
+
+
+def test_a_step_that_one_eigenvalue_forbids_is_loaded_without_end() -> None:
+    assert math.isinf(load(SPECTRA[0], 1.0, P=4))
+    assert load(SPECTRA[0], 0.0, P=4) == 0.0
+    with pytest.raises(InputError, match="h must be a finite number of at least 0, got -1"):
+        load(SPECTRA[0], -1.0, P=4)
+    with pytest.raises(InputError, match=r"beta must be in \[0, 1\), got 1"):
+        largest_step(SPECTRA[0], P=4, beta=1.0)

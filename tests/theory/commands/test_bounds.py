@@ -1,0 +1,227 @@
+"""``decomfl bound`` and ``decomfl stepsize``: the numbers of the statements, what binds, what is violated."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from sympy import Min, Rational, evaluate, sqrt
+
+from decomfl_lab.cli import main as cli
+from theory.bounds import statement
+from theory.notation.formula import written
+from theory.notation.setting import Setting
+from theory.notation.symbols import K, L, P, R, d, eta, kappa, m, mu, phi, rho, rho_kappa, sigma, sigma_G, tail
+
+ISSUE = ["stepsize", "--theorem", "1", "--d", "28938", "--m", "10", "--P", "20", "--K", "4", "--L", "1"]
+THEOREM_2 = ["--theorem", "2", "--d", "1e9", "--kappa", "50", "--m", "10", "--P", "10", "--L", "2", "--eta", "0.01"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert cli.main([*argv, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert cli.main(list(argv)) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert cli.main(list(argv)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line.removeprefix("decomfl: error: ")
+
+
+def test_the_examples_of_the_help_texts_run(capsys: pytest.CaptureFixture[str]) -> None:
+    shown_there = [line for command in ("bound", "stepsize") for line in shown(capsys, command, "--help").splitlines()]
+    examples = [line.strip(" │").split() for line in shown_there if line.strip(" │").startswith("decomfl ")]
+    assert len(examples) == 7
+    for _, *argv in examples:
+        assert shown(capsys, *argv)
+
+
+def test_every_condition_is_there_and_the_smallest_binds(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, *ISSUE)
+    stated, corrected = found["variants"]["stated"], found["variants"]["corrected"]
+    assert {name: row["largest"] for name, row in stated["conditions"].items()} == pytest.approx(
+        {
+            "variance": 10 * 20 / (24 * 28942),
+            "drift": 2 * 20 / (10 * 4 * (28938 + 24)),
+            "local_steps": 1 / 160,
+            "smoothing": 200 * 28941**3 / (2 * (2400 * 28941**3 + 28944**3)),
+        }
+    )
+    assert [name for name, row in stated["conditions"].items() if row["binds"]] == ["drift"] == [stated["binding"]]
+    assert corrected["largest"] == pytest.approx(1 / (9 * (4 + 2 * 28939 / 20)))
+    assert stated["best_eta"] is None
+    assert set(found["variants"]) == {"stated", "corrected", "sharper", "wider"}
+    text = shown(capsys, *ISSUE)
+    assert "3.453e-05 ← binds" in text
+    assert "2P/(mKL(d + P + 4))" in text
+    assert text.count("← binds") == 4
+
+
+def test_for_one_local_step_the_sharper_form_stands_beside(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, "stepsize", "--theorem", "1", "--d", "100", "--L", "1")
+    assert list(found["variants"]) == ["stated", "corrected", "sharper", "wider", "corrected, K = 1"]
+    single = statement("theorem-1-single").step_sizes(Setting(d=100, L=1.0)).largest
+    assert found["variants"]["corrected, K = 1"]["largest"] == single
+
+
+def test_with_d_and_rounds_the_best_step_size_minimises_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    constants = ["--d", "1000", "--kappa", "20", "--m", "4", "--P", "5", "--L", "1", "--D", "2", "--sigma", "3"]
+    best = run(capsys, "stepsize", "--theorem", "2", *constants, "--R", "1e4")["variants"]["corrected"]
+    assert 0 < best["best_eta"] < best["largest"]
+
+    def at(eta: float) -> float:
+        found = run(capsys, "bound", "--theorem", "2", *constants, "--R", "10000", "--eta", repr(eta))
+        value: float = found["variants"]["corrected"]["bound"]
+        return value
+
+    assert at(best["best_eta"]) == pytest.approx(best["best_bound"], rel=1e-12)
+    assert min(at(0.9 * best["best_eta"]), at(1.1 * best["best_eta"])) > best["best_bound"]
+    smooth = statement("theorem-2").bound(
+        Setting(
+            d=1000,
+            kappa=20.0,
+            m=4,
+            P=5,
+            L=1.0,
+            D=2.0,
+            sigma=3.0,
+            R=10**4,
+            distribution="sphere",
+            eta=best["best_eta"],
+            mu=best["best_mu"],
+        )
+    )
+    assert smooth[-1] == pytest.approx(0.1 * sum(smooth[:-1]))
+    assert "rate-optimal η" in shown(capsys, "stepsize", "--theorem", "2", *constants, "--R", "1e4")
+
+
+def test_terms_are_those_of_the_statements_and_sum_to_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [
+        "bound",
+        *THEOREM_2,
+        "--R",
+        "1000",
+        "--D",
+        "3",
+        "--sigma",
+        "0.1",
+        "--sigma-G",
+        "0.2",
+        "--M",
+        "40",
+        "--mu",
+        "1e-9",
+    ]
+    found = run(capsys, *argv)
+    setting = Setting(
+        d=10**9,
+        L=2.0,
+        kappa=50.0,
+        m=10,
+        M=40,
+        P=10,
+        R=1000,
+        eta=0.01,
+        D=3.0,
+        sigma=0.1,
+        sigma_G=0.2,
+        mu=1e-9,
+        distribution="sphere",
+    )
+    for variant in ("stated", "corrected"):
+        own = found["variants"][variant]
+        of = statement("theorem-2", variant)  # type: ignore[arg-type]
+        assert [row["value"] for row in own["terms"].values()] == list(of.bound(setting))
+        assert own["bound"] == sum(row["value"] for row in own["terms"].values())
+        assert own["admissible"]
+    assert found["distribution"] == "sphere"
+    assert found["constants"]["D"] == 3.0
+    assert "remainder" in shown(capsys, *argv)
+
+
+def test_a_violated_condition_is_said_and_the_bound_still_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["bound", *THEOREM_2[:-1], "0.1"]
+    found = run(capsys, *argv)["variants"]
+    assert not any(each["admissible"] for each in found.values())
+    text = shown(capsys, *argv)
+    assert (
+        "sharper claims nothing here: η = 0.1 is above 0.02049 = 1/(4Lρ_κ), the largest that descent allows.\n" in text
+    )
+    assert "bound" in text
+    assert "claims nothing" not in shown(capsys, "bound", *THEOREM_2)
+    corollary = ["bound", "--statement", "corollary-1", "--d", "10", "--L", "1", "--eta", "1e-5", "--mu", "1"]
+    assert "μ = 1 is above 0.07692" in shown(capsys, *corollary)
+
+
+def test_directions_choose_the_version_and_labels_name_statements(capsys: pytest.CaptureFixture[str]) -> None:
+    gaussian = run(capsys, "bound", *THEOREM_2, "--distribution", "gaussian", "--G", "1")
+    assert gaussian["statement"] == "theorem-2-gaussian"
+    rademacher = run(capsys, "bound", *THEOREM_2, "--distribution", "rademacher")
+    assert list(rademacher["variants"]) == ["corrected", "sharper"]
+    assert "stated: for sphere directions and K = 1 only" in shown(
+        capsys, "bound", *THEOREM_2, "--distribution", "rademacher"
+    )
+    by_label = run(capsys, "bound", "--statement", "lemma.pp.v2", "--d", "9", "--L", "1", "--a", "0.5", "--delta", "0")
+    assert by_label["statement"] == "variance"
+    assert by_label["variants"]["stated"]["terms"]["gradient"]["value"] == 6 * 13 * 0.25
+
+
+def test_printed_landed_and_sharper_stand_side_by_side_with_the_bound_at_the_largest_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["bound", *ISSUE[1:], "--M", "40", "--eta", "1e-5", "--D", "2", "--R", "1000", "--sigma", "1"]
+    found = run(capsys, *argv)["variants"]
+    assert list(found) == ["stated", "corrected", "sharper", "wider"]
+    for variant, own in found.items():
+        of = statement("theorem-1", variant)  # type: ignore[arg-type]
+        here = Setting(d=28938, m=10, M=40, P=20, K=4, L=1.0, D=2.0, R=1000, sigma=1.0)
+        assert own["largest"] == of.step_sizes(here).largest
+        assert own["bound_there"] == pytest.approx(sum(of.bound(here.at(own["largest"]))))
+    assert found["wider"]["bound_there"] < found["sharper"]["bound_there"] < found["corrected"]["bound_there"]
+    assert "bound there" in shown(capsys, *argv)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["bound", "--d", "9", "--L", "1"], "theorem must be 1 or 2 unless statement is given, got None"),
+        (["bound", *THEOREM_2, "--statement", "theorem-1"], "theorem must stay unset where statement is given, got 2"),
+        (["bound", "--statement", "the.9", "--d", "9", "--L", "1"], "statement must be one of theorem-1,"),
+        (["stepsize", "--theorem", "2", "--d", "9", "--L", "1"], "kappa must be given"),
+        (["stepsize", "--theorem", "1", "--L", "1"], "d must be given, got None"),
+        (["bound", "--theorem", "2", "--P", "3"], "d, L, kappa must be given, got None"),
+        (["bound", "--theorem", "1", "--P", "3"], "d, L must be given, got None"),
+        (["stepsize", "--theorem", "1", "--d", "9", "--L", "0"], "L must be a finite number above 0, got 0.0"),
+        (["bound", *THEOREM_2, "--K", "2"], "K must be 1 in theorem-2, got 2"),
+        (["bound", *THEOREM_2, "--m", "10", "--M", "3"], "m must be an integer in 1..3, got 10"),
+        (["stepsize", "--theorem", "1", "--d", "9.5", "--L", "1"], "d must be a whole number, got '9.5'"),
+        (["stepsize", "--statement", "variance", "--d", "9", "--L", "1"], "statement must have a condition on η"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, *argv).startswith(message)
+
+
+def test_formulas_are_printed_so_that_they_can_be_read() -> None:
+    with evaluate(False):
+        printed = {
+            "(72KLη/m + 24(d + 4)Lη/(mP))σ_G²": (72 * K * L * eta / m + 24 * (d + 4) * L * eta / (m * P)) * sigma_G**2,
+            "2Lη/m·ρ_κ(φσ_G² + σ²)": 2 * L * eta / m * rho_kappa * (phi * sigma_G**2 + sigma**2),
+            "1/(9L(K + 2(ρ − 1)))": 1 / (9 * L * (K + 2 * (rho - 1))),
+            "1/2·μ²L²(d + 3)³": Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3,
+            "√(mP/(dRK))": sqrt(m * P / (d * R * K)),
+            "−K/2 + min(η, 1/L)": -K / 2 + Min(eta, 1 / L),
+            "ηL²d·tail": eta * L**2 * d * tail,
+            "L(1 + κ)/m": L * (1 + kappa) / m,
+            "−3·2K·1/2/P": -3 * (2 * K) * Rational(1, 2) / P,
+        }
+    assert [written(formula) for formula in printed.values()] == list(printed)

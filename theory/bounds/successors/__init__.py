@@ -1,0 +1,1 @@
+"""Bounds of the methods after the paper: HiSo, FeedSign, FedKSeed, low rank, FZOO, robust means."""

@@ -1,0 +1,1 @@
+"""Statements against problems whose truth is known: simulation, probing, the worst case."""

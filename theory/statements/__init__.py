@@ -1,0 +1,1 @@
+"""What a statement is, what it measures, and how it is written."""
