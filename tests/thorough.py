@@ -9,16 +9,14 @@ import pytest
 
 
 def sampled(cases: Iterable[Any], quick: int) -> list[Any]:
-    """The cases for ``parametrize``; all but ``quick`` of them, evenly spread, are marked. Several values: a tuple."""
+    """The cases for ``parametrize``: all but ``quick`` of them, evenly spread, are marked. A tuple is several values."""
     every = list(cases)
     kept = {n * len(every) // quick for n in range(quick)}
-    return [case if n in kept else _marked(case) for n, case in enumerate(every)]
+    marks = [() if n in kept else pytest.mark.thorough for n in range(len(every))]
+    values = [case if isinstance(case, tuple) else (case,) for case in every]
+    return [pytest.param(*each, marks=mark) for each, mark in zip(values, marks, strict=True)]
 
 
 def cases(quick: int, thorough: int) -> pytest.MarkDecorator:
     """The argument ``cases``: how many random cases are tried on an errand, and how many when there is time."""
     return pytest.mark.parametrize("cases", [quick, pytest.param(thorough, marks=pytest.mark.thorough)])
-
-
-def _marked(case: Any) -> Any:
-    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough)

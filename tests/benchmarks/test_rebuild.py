@@ -117,7 +117,7 @@ def test_moments_command(capsys: pytest.CaptureFixture[str]) -> None:
 # decomfl noise -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", sampled(vectors.KNOWN_ANSWERS, 3))
+@pytest.mark.parametrize("answer", sampled(((each,) for each in vectors.KNOWN_ANSWERS), 3))
 def test_the_command_prints_the_known_answers(answer: vectors.KnownAnswer, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["noise", "--key", f"{answer.key:x}", "--direction", str(answer.p), "--d", str(answer.d)]
     if answer.distribution is Distribution.LOW_RANK:
