@@ -9,7 +9,7 @@ import pytest
 
 
 def sampled(cases: Iterable[Any], quick: int) -> list[Any]:
-    """The cases for ``parametrize``: all but ``quick`` of them, evenly spread, are marked. A tuple is several values."""
+    """The cases for ``parametrize``: all but ``quick``, evenly spread, are marked. A tuple is several values."""
     every = list(cases)
     kept = {n * len(every) // quick for n in range(quick)}
     marks = [() if n in kept else pytest.mark.thorough for n in range(len(every))]

@@ -159,24 +159,6 @@ def test_a_module_that_cannot_be_copied_is_refused_where_something_has_to_be(mak
         prepared(Uncopied(make()), shared=True)
 
 
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (7, "model must be a torch.nn.Module, got 7"),
-        (nn.Sequential(nn.LazyLinear(2)), "parameter '0.weight' must have a shape: call the module once"),
-        (nn.Linear(2, 2, dtype=torch.complex64), "parameter 'weight' must be of real numbers, got torch.complex64"),
-        (nn.Sequential(nn.Embedding(3, 2, max_norm=1.0)), "max_norm of '0' must be None, .*got 1.0"),
-        (nn.EmbeddingBag(3, 2, max_norm=1.0), "max_norm of '' must be None"),
-        (Uncopied(nn.Linear(2, 2)), "model must be a module that copy.deepcopy can copy"),
-    ],
-    ids=["a number", "lazy", "complex", "clips", "a bag that clips", "a lock"],
-)
-def test_modules_that_cannot_be_computed_with_are_refused_by_name(module: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        prepared(module, shared=False)
-    assert "\n" not in str(caught.value)
-
-
 # --- what is not trained ---------------------------------------------------------------------------------------------
 
 

@@ -51,25 +51,6 @@ def test_float32_agrees_with_float64():
         assert (low - high).norm() < 1e-5 * high.norm()
 
 
-@pytest.mark.parametrize("pack", [lambda t: {"h": t, "scale": None}, lambda t: (t,), lambda t: [t]])
-def test_inputs_may_be_named_or_several_and_outputs_may_have_logits(pack):
-    class Output:
-        def __init__(self, logits):
-            self.logits = logits
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = problems.mlp()
-
-        def forward(self, h, scale=None):
-            return Output(self.inner(h))
-
-    f = loss_of(Model(), [(pack(INPUTS), TARGETS)], chunk=5)
-    assert f.value == pytest.approx(loss_of().value, rel=1e-14)
-    assert torch.equal(GaussNewtonOperator(f).matvec(f.x), GaussNewtonOperator(loss_of(chunk=5)).matvec(f.x))
-
-
 # --- what x is --------------------------------------------------------------------------------------------------------
 
 
@@ -181,96 +162,8 @@ def frozen() -> nn.Module:
     return problems.mlp().requires_grad_(False)
 
 
-def half() -> nn.Module:
-    module = problems.mlp()
-    module[0].float()
-    return module
-
-
-def with_dropout() -> nn.Module:
-    return nn.Sequential(nn.Dropout(0.5), problems.mlp())
-
-
-class Noisy(nn.Module):
-    """Dropout that no list of modules shows."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = problems.mlp()
-
-    def forward(self, h):
-        return self.inner(nn.functional.dropout(h, 0.5))
-
-
-def no_statistics() -> nn.Module:
-    return problems.seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)))
-
-
 def norm() -> nn.Module:
     return problems.seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
-
-
-BAD = {
-    "no parameters": ({"module": nn.ReLU()}, "module must have trainable parameters, got 'ReLU'"),
-    "all frozen": ({"module": frozen()}, "module must have trainable parameters"),
-    "no data": ({"batches": []}, "data must hold at least one batch"),
-    "empty batch": (
-        {"batches": [(INPUTS, TARGETS), (INPUTS[:0], TARGETS[:0])]},
-        r"batches\[1\] must hold at least one example, got 0",
-    ),
-    "no pair": ({"batches": [{"h": INPUTS}]}, r"keys of batch 0 of data must have labels, the targets, got \['h'\]"),
-    "no tensors": ({"batches": [("a", "b")]}, "inputs of batch 0 of data must be tensors or arrays, got 'str'"),
-    "lengths differ": (
-        {"batches": [(INPUTS, TARGETS[:5])]},
-        "data, whose tensors have not all the examples in their first dimension",
-    ),
-    "non-scalar loss": (
-        {"loss": lambda z, t: cross_entropy(z, t, reduction="none")},
-        r"loss must return a scalar .*lambda outputs, targets: loss.*mean.*got 'shape \(12,\)'",
-    ),
-    "loss that is a number": ({"loss": lambda z, t: 0.5}, "loss must return a scalar tensor, .*, got 'float'"),
-    "NaN": ({"loss": lambda z, t: z.sum() * float("nan")}, r"loss \(of piece 0 of the data\) must be finite, got nan"),
-    "infinite": (
-        {"batches": [(INPUTS, TARGETS), (INPUTS * float("inf"), TARGETS)]},
-        r"loss \(of piece 1 of the data\) must be finite",
-    ),
-    "sum": (
-        {"loss": lambda z, t: cross_entropy(z, t, reduction="sum"), "batches": RAGGED},
-        "loss must be the mean over the batch's examples",
-    ),
-    "sum in chunks": (
-        {"loss": lambda z, t: cross_entropy(z, t, reduction="sum"), "chunk": 5},
-        "loss must be the mean over the batch's examples",
-    ),
-    "dropout": ({"module": with_dropout()}, r"module '0' \(Dropout\) must be in eval mode or have p = 0"),
-    "noise": (
-        {"module": Noisy()},
-        r"loss must be a function of x and the data, .*give F.dropout training=self.training",
-    ),
-    "mixed dtypes": ({"module": half()}, "be float32 for all or float64 for all"),
-    "bfloat16": ({"module": problems.mlp().bfloat16()}, "be float32 for all or float64 for all"),
-    "dtype": ({"dtype": torch.bfloat16}, "dtype must be float32 or float64, got torch.bfloat16"),
-    "chunk": ({"chunk": 0}, "chunk must be an integer of at least 1, got 0"),
-    "weights": ({"weights": [1, 2]}, "weights must be one for each of the 1 batches, got 2"),
-    "weight 0": ({"weights": [0]}, "weights must be finite and above 0"),
-    "pattern": ({"parameters": ["0", "head"]}, "got 'head', which matches none"),
-    "frozen pattern": (
-        {"module": problems.seeded(Tied), "parameters": ["frozen"]},
-        "got 'frozen', which matches frozen ones only",
-    ),
-    "predicate": ({"parameters": lambda name: False}, "parameters must choose at least one"),
-    "normalisation": ({"normalisation": "train"}, "normalisation must be one of eval, batch, got 'train'"),
-    "no running statistics": ({"module": no_statistics()}, r"normalisation must be 'batch' where .*\('1'\)"),
-    "statistics of pieces": ({"module": norm(), "normalisation": "batch", "chunk": 5}, "batches must be one, uncut"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_named_in_one_line(case):
-    options, message = BAD[case]
-    with pytest.raises(InputError, match=message) as caught:
-        loss_of(**options)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("x", [torch.zeros(3, dtype=torch.float64), torch.zeros(83), torch.zeros(1, 83)])

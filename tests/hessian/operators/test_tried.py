@@ -212,19 +212,6 @@ def test_the_comparison_is_what_catches_them(kind: type[Operator], monkeypatch: 
 # --- what is right, and looks otherwise -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("make", [problems.mlp, lambda: problems.mlp(nn.GELU), lambda: problems.seeded(nets_of_all)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_right_nets_pass_in_both_precisions(
-    kind: type[Operator], make: Callable[[], nn.Module], dtype: torch.dtype
-) -> None:
-    assert product(make(), kind, dtype=dtype).remark == ""
-
-
-def nets_of_all() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.SiLU(), nn.Linear(8, 6), nn.Hardtanh(), nn.Linear(6, 3))
-
-
 @pytest.mark.parametrize(
     "loss",
     [
@@ -255,10 +242,6 @@ IMAGES = [
         tensor.float() if tensor.is_floating_point() else tensor for tensor in problems.data(n=100, shape=(1, 28, 28))
     )
 ]
-
-
-def test_kinks_of_a_large_net_in_float32_are_no_fault() -> None:
-    assert product(convolutions(), data=IMAGES, chunk=None).remark == ""
 
 
 def test_kinks_need_their_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,33 +284,11 @@ def test_kinks_in_float32_whatever_is_given_are_said_where_the_comparison_tells_
     assert said == tried.UNCLEAR.format("the module computes in float32 whatever it is given, and has kinks")
 
 
-class Later(nn.Module):
-    """It is noise from some pass on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.noisy = problems.mlp(nn.GELU), _Switch()
-
-    def forward(self, h: Tensor) -> Tensor:
-        outputs: Tensor = self.inner(h)
-        return outputs * (1 + 0.1 * torch.rand(())) if self.noisy else outputs
-
-
 class _Switch(list[int]):
     """A list that is not copied."""
 
     def __deepcopy__(self, memo: Any) -> _Switch:
         return self
-
-
-def test_noise_is_named_as_noise_and_not_as_a_wrong_derivative() -> None:
-    module = Later()
-    operator = HessianOperator(MeanLoss(module, cross_entropy, [(INPUTS, TARGETS)]))
-    module.noisy.append(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        with pytest.raises(InputError, match="loss must be a function of x and the data, the same in every evaluation"):
-            operator.matvec(torch.linspace(-1, 1, operator.d, dtype=torch.float64))
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
