@@ -65,7 +65,7 @@ class Automatic:
 
 ENGINES = {
     "auto": "registry:Automatic",
-    "fused": "fused:Fused",
+    "fused": "kernels.fused:Fused",
     "threads": "threads:Threads",
     "shared": "shared:Shared",
     "batched": "batched:Batched",
