@@ -35,6 +35,7 @@ def test_95_percent_of_the_intervals_hold() -> None:
     assert abs(total.too_low - total.too_high) < 0.015  # neither side has the misses
 
 
+@pytest.mark.thorough
 def test_an_interval_that_is_too_narrow_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check, checked: intervals of six tenths of their width hold far more seldom."""
     right = SphereForms.interval

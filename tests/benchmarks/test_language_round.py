@@ -51,6 +51,7 @@ def test_prompts_are_as_long_as_those_of_sst2() -> None:
     assert ids.max() == 49
 
 
+@pytest.mark.thorough
 def test_every_way_measures_the_reference_to_its_rounding(module: Verbalized) -> None:
     reference = measuring._reference(module, batches(2), 3)
     assert reference.shape == (2, 3)

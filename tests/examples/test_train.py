@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -16,6 +18,7 @@ def _printed(name: str, *args: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_ones_own_model_learns_from_scalars_and_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     out = _printed("train.py", str(tmp_path / "run"))
     accuracies = [float(line.split()[1]) for line in out.splitlines() if re.match(r" +\d+ ", line)]

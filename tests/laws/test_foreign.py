@@ -14,7 +14,7 @@ from decomfl_lab import laws
 from tests.laws.foreign import Client, Foreign, Replica, Server, WeighingServer
 from tests.thorough import sampled
 
-test_foreign = laws.pytest_suite(Foreign(), cases=12)
+test_foreign = laws.pytest_suite(Foreign(), cases=8)
 LACKED = {"keyed_client", "lean_client", "sync_client", "backends", "direction", "aggregate"}
 LACKED |= {"weighing_server"}
 

@@ -31,7 +31,7 @@ MACHINE = "any-order-of-events-keeps-the-bits"
 
 
 @pytest.mark.parametrize("name", LAWS)
-@cases(15, 200)
+@cases(10, 200)
 def test_law_holds(name: str, cases: int) -> None:
     cases = 3 * cases if name in RARE else cases
     outcome = check_law(LAWS[name], Implementation(), cases=cases, seed=1)
@@ -59,6 +59,7 @@ def test_the_state_machine_catches(fault: str) -> None:
     assert check_law(LAWS[MACHINE], FAULTS[fault], cases=100, shrink=False).status == "broken"
 
 
+@pytest.mark.thorough
 def test_a_counterexample_is_a_short_history_in_short_lines() -> None:
     found = check_law(LAWS[MACHINE], FAULTS["round-skipped"], cases=60).counterexample.splitlines()
     heads = [line[:9].strip() for line in found if line[0] != " "]

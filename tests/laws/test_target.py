@@ -97,6 +97,7 @@ def test_a_law_that_does_not_look_at_a_part_of_ones_own_says_so_by_name() -> Non
     assert laws.Outcomes([alone]).summary == "1 of 1 laws hold, and none of these looks at your direction"
 
 
+@pytest.mark.thorough
 def test_outcomes_as_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "new" / "laws.xml"
     some = ["--law", "pruning-keeps-what-is-needed", "--law", "a-gap-is-refused", "--law", "votes-are-counted"]

@@ -22,6 +22,7 @@ from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.run import Run, load_run
 from decomfl_lab.runs.tuning import Tuning, cheapest_directions, largest_step, rehearse
+from tests.thorough import sampled
 from theory.checks.stability import load
 from theory.problems.spectrum import Spectrum
 
@@ -75,7 +76,7 @@ def test_the_chosen_directions_are_the_most_for_a_tenth_more_passes(kappa: float
     assert P in (3, 1000) or passes(P) <= 1.1 * passes(1) < passes(P + 1)
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.9])
+@pytest.mark.parametrize("beta", sampled([0.0, 0.9], 1))
 def test_on_a_quadratic_the_learning_rate_is_the_one_of_its_spectrum(beta: float) -> None:
     eigenvalues = torch.cat([torch.full((2,), 30.0), torch.ones(200)])
     examples = torch.zeros(4, 1), torch.zeros(4, 1)

@@ -19,6 +19,7 @@ from decomfl_lab.errors import InputError
 from hessian.named import from_run, scale_of
 from tests.theory.checks.test_checking import planted
 from tests.theory.strategies import or_zero, quadratics, runs
+from tests.thorough import sampled
 from theory import check, hiso, learned_scale, whitened
 from theory.bounds import statement
 from theory.bounds.successors.whitened import hiso_step, speed
@@ -278,7 +279,7 @@ def test_one_rademacher_direction_teaches_exactly_nothing(tmp_path: Path, capsys
     assert found["gaussian"].numel() > 600
 
 
-@pytest.mark.parametrize(("P", "knows"), [(10, False), (200, True)])
+@pytest.mark.parametrize(("P", "knows"), sampled([(10, False), (200, True)], 1))
 def test_the_scale_of_a_run_knows_of_curvature_only_if_the_directions_are_many(
     P: int, knows: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
