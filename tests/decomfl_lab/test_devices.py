@@ -218,23 +218,6 @@ def test_batched_losses_and_gradients_are_those_of_one_at_a_time(model: str) -> 
     assert float((gradients - slopes).norm() / slopes.norm()) < 1e-12
 
 
-def test_points_that_do_not_fit_in_memory_together_go_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = build_model("mlp", seed=0, in_shape=(1, 28, 28), classes=10)
-    tasks = [(_objective(module, client=i), 0) for i in range(2)]
-    line, points = _line(tasks[0][0]), central.points(4, 1e-2)
-    whole, sizes = Batched().losses(line, points, tasks), []
-    right = batched.Batches.losses
-
-    def seen(self: Any, points: torch.Tensor, *data: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(points))
-        return right(self, points, *data)
-
-    monkeypatch.setattr(batched.Batches, "losses", seen)
-    monkeypatch.setattr(batched, "ON_CPU", 3 * 4 * 4 * 34_100)
-    assert Batched().losses(line, points, tasks) == pytest.approx(whole, rel=1e-6)
-    assert sizes == [3, 3, 3, 3, 2, 2]
-
-
 def test_a_pass_is_recorded_when_it_comes_again_and_only_so_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[int] = []
 

@@ -56,11 +56,6 @@ def drawn(count: Any = "wire", *, frame: pd.DataFrame = frame(), **changes: Any)
     return comparison([by_communication(frame, count, **changes)], STYLES, title="Title", caption="Scale: smoke.")
 
 
-def legend_of(figure: Figure) -> list[str]:
-    (legend,) = (legend for part in figure.subfigs for legend in part.legends)
-    return [text.get_text() for text in legend.get_texts()]
-
-
 def plots_of(figure: Figure) -> list[Axes]:
     return list(figure.axes)
 
@@ -107,26 +102,6 @@ def test_rounds_that_some_seed_did_not_reach_are_left_out() -> None:
     assert list(band["y"]) == pytest.approx([0.2])
 
 
-def test_panels_stand_in_rows_that_share_their_axes_and_series_keep_the_order_of_the_styles() -> None:
-    panels = [by_communication(frame(), "wire", title=title) for title in ("a", "b", "c")]
-    axes = plots_of(comparison(panels, STYLES, across=2))
-    assert [ax.get_title(loc="left") for ax in axes] == ["a", "b", "c", ""]
-    assert axes[0].get_shared_y_axes().joined(axes[0], axes[2])
-    assert list(lines_of(axes[0])) == [K1, K4, FEDAVG]
-    assert [ax.get_ylabel() for ax in axes[:3]] == ["test accuracy", "", "test accuracy"]
-
-
-def test_the_authors_curve_has_the_colour_of_the_same_k_and_is_thinner() -> None:
-    figure = drawn(reference=run(K4, 99, (0.4, 0.6)))
-    theirs, ours = (
-        next(line for line in plots_of(figure)[0].get_lines() if line.get_label() == label)
-        for label in ("_reference", K4)
-    )
-    assert theirs.get_color() == ours.get_color()
-    assert theirs.get_linewidth() < ours.get_linewidth()
-    assert legend_of(figure) == [K1, K4, FEDAVG, "authors' logs (same colours)"]
-
-
 @pytest.mark.parametrize("change", [{}, {"yscale": "logit", "ylimits": (0.05, 0.99)}, {"title": "A panel"}])
 def test_figures_render_without_a_warning_and_without_pyplot(change: dict[str, Any]) -> None:
     before = dict(matplotlib.rcParams)
@@ -168,16 +143,3 @@ def test_bad_input_is_refused_by_name() -> None:
         drawn(frame=frame().assign(series="MeZO"))
     with pytest.raises(InputError, match="seed 0 round 20 again"):
         drawn(frame=pd.concat([frame(), frame()]))
-
-
-def test_checks_are_dots_and_longer_runs_thin_lines_in_the_colour_of_the_same_k() -> None:
-    figure = drawn(checks=run(K4, 0, (0.51,)), longer=frame()[frame()["series"] != K1])
-    (left,) = plots_of(figure)
-    of = {label: [line for line in left.get_lines() if line.get_label() == label] for label in lines_of(left)}
-    (dots,), thin, (ours,) = of["_checks"], of["_longer"], of[K4]
-    assert (dots.get_linestyle(), dots.get_color()) == ("None", ours.get_color())
-    assert list(np.asarray(dots.get_xydata()).ravel()) == [2000.0, 0.51]
-    assert len(thin) == 2
-    assert all(line.get_linewidth() < ours.get_linewidth() for line in thin)
-    assert ours.get_color() in {line.get_color() for line in thin}
-    assert legend_of(figure)[3:] == ["dots: finite differences, μ = 1e-4", "thin: recorded runs at full scale"]

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,7 +19,7 @@ from decomfl_lab.files import held, is_held
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_module
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, METRICS_FILE, found_runs
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, found_runs
 from decomfl_lab.runs.run import load_run, train
 from figures.command import curves_of
 from tests.decomfl_lab.language.tiny import save_opt
@@ -105,14 +104,6 @@ def test_damaged_files_are_listed_and_never_a_traceback(
         rows = _listed(tmp_path / "runs", capsys, "--sort", sort)
         assert {row["folder"] for row in rows} == {str(tmp_path / "runs" / each) for each in ("a", "b")}
     assert main(["plot", str(tmp_path / "runs"), "--out", str(tmp_path / "c.svg")]) in (0, 2)
-
-
-def test_a_run_that_diverged_after_its_checkpoint_is_called_so(tmp_path: Path) -> None:
-    train(CONFIG, out=tmp_path)
-    rows = pd.read_csv(tmp_path / METRICS_FILE)
-    rows.loc[len(rows)] = rows.iloc[-1].replace(4, 6)
-    rows.to_csv(tmp_path / METRICS_FILE, index=False)
-    assert [each.state for each in found_runs([tmp_path])] == ["diverged"]
 
 
 def test_a_run_is_running_while_somebody_holds_its_folder(runs: Path) -> None:

@@ -113,15 +113,3 @@ def test_the_digits_are_what_a_command_line_trains_that_names_nothing(argv: list
         (name in words and words[words.index(name) + 1] == FIRST[name]) == added for name in FIRST if name not in given
     )
     assert words[0] == ("fedavg" if "fedavg" in argv else "decomfl")
-
-
-def test_training_says_what_it_trains_and_what_to_look_at(
-    tmp_path: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(str(tmp_path))
-    assert main(["train", "--rounds", "2", "--out", "runs/first"]) == 0
-    told = capsys.readouterr().err
-    assert "this is: decomfl train decomfl --data digits --model mlp" in told
-    looks = [line.split("  ")[1].split()[1:] for line in told.splitlines() if line.startswith("  decomfl")]
-    assert [argv[0] for argv in looks] == ["plot", "kappa", "replay"]
-    assert [main(argv) for argv in looks if argv[0] != "kappa"] == [0, 0]

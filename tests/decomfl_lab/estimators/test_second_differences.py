@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,10 +14,8 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators import differences as zo
-from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.methods import scalars
-from decomfl_lab.runs import run
 from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.run import METRICS, train
@@ -75,39 +71,6 @@ def test_a_log_that_disturbed_the_scalars_would_be_seen(monkeypatch: pytest.Monk
     monkeypatch.setattr(scalars, "central_curved", Disturbing())
     with pytest.raises(AssertionError):
         pd.testing.assert_frame_equal(_plain(train(steep)), quiet, check_exact=True)
-
-
-def test_along_scaled_directions_the_table_says_and_has_the_whitened_trace() -> None:
-    many: dict[str, Any] = {"perturbations": 200, "perturbation_schedule": {}, "mu": 1e-3, "log_kappa": True}
-    plain, scaled = (_federation(replace(RUN, method=method, **many)) for method in ("decomfl", "hiso"))
-    for replica in (scaled.observer, *(client.replica for client in scaled.clients)):
-        replica.own()
-        replica.state["scale"].mul_(2)
-    plain.advance()
-    scaled.advance()
-    assert plain.curvature is not None
-    assert scaled.curvature is not None
-    found, whitened = plain.curvature.columns(), scaled.curvature.columns()
-    assert tuple(whitened) == tuple(f"whitened_{name}" for name in CURVATURE_COLUMNS)
-    assert whitened["whitened_hessian_trace"] == pytest.approx(4 * found["hessian_trace"], rel=0.02)
-    rows = train(replace(RUN, method="hiso", log_kappa=True, perturbations=4))
-    assert list(rows.columns) == [*METRICS, *whitened]
-
-
-def test_an_interrupted_run_goes_on_with_the_measurements_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = train(RUN, out=tmp_path / "whole")
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-
-    def interrupt(progress: run.Progress) -> None:
-        if progress.round == 4:  # saved after round 3, between two evaluations
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(RUN, out=tmp_path / "cut", on_round=interrupt)
-    resumed = train(RUN, out=tmp_path / "cut")
-    pd.testing.assert_frame_equal(resumed.drop(columns="seconds"), whole.drop(columns="seconds"), check_exact=True)
 
 
 def test_trace_norm_and_bracket_are_those_of_the_hessian_of_the_mean_loss() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,22 +66,6 @@ def test_padding_is_left_out_in_float32_where_nothing_is_differentiated(kind: st
     assert torch.allclose(packed, padded, rtol=1e-3, atol=1e-5)
 
 
-def test_a_model_that_takes_no_mask_of_pairs_gets_padding() -> None:
-    model = tiny("llama")
-    whole = model.base_model.forward
-
-    def refuse(input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:
-        assert attention_mask is None or attention_mask.ndim == 2
-        return whole(input_ids=input_ids, attention_mask=attention_mask, **options)
-
-    refuse.__signature__ = inspect.signature(whole)  # type: ignore[attr-defined]
-    ids = prompts(5, 9)
-    with torch.inference_mode():
-        packed = Verbalized(model, CHOSEN, PAD)(ids)
-        model.base_model.forward = refuse
-        assert torch.allclose(Verbalized(model, CHOSEN, PAD)(ids), packed, rtol=1e-4, atol=1e-6)
-
-
 def test_the_vocabulary_is_never_multiplied() -> None:
     module = answers("opt")
     seen: list[torch.Size] = []
@@ -145,15 +127,6 @@ def test_a_folder_gives_the_model_that_was_saved(folder: Path) -> None:
     assert all(p.requires_grad and p.dtype == torch.float32 for p in model.module.parameters())
     assert not any(part.training for part in model.module.modules())
     assert model.source.startswith("tiny-opt: opt, d = 8,816, from a folder, digest ")
-
-
-def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(InputError) as caught:
-        load_causal("facebook/opt-125m")
-    line = "model facebook/opt-125m needs the extra llm: pip install 'decomfl-lab[llm]'"
-    assert str(caught.value).startswith(line)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_name_that_cannot_be_fetched_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.engines.base import Line, Serial
-from decomfl_lab.engines.kernels.fused import Fused
-from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.federations.in_process import DeComFLFederation
@@ -86,15 +84,6 @@ def test_scalars_tend_to_those_of_float32_while_mu_is_above_the_grid_and_vanish_
     small = float(on_grid.x.abs().min()) * 2.0**-10  # of no weight half a step of the grid
     values = Serial().losses(on_grid, central.points(3, small), [(rounded, 0)])[0]
     assert len(set(values)) == 1
-
-
-def test_auto_leaves_it_to_the_serial_engine_and_fused_refuses() -> None:
-    exact, rounded = pair()
-    line, points = Line(Replica(start(exact), Sgd()), 5, Distribution.GAUSSIAN), central.points(2, MU)
-    serial = Serial().losses(line, points, [(rounded, 0)])
-    assert np.array_equal(make_engine("auto").losses(line, points, [(rounded, 0)]), serial)
-    with pytest.raises(InputError, match="objective must be a ModuleObjective for the fused engine"):
-        Fused().losses(line, points, [(rounded, 0)])
 
 
 @pytest.fixture

@@ -111,12 +111,6 @@ def test_a_clip_of_0_is_the_median_norm_of_an_even_number_that_between_the_two_i
         assert _of(ClippedMean(), *order) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("shape", [(1, 2), (2, 1)])
-def test_the_median_norm_is_that_over_all_steps_and_directions(shape: tuple[int, int]) -> None:
-    replies = [np.array(row, np.float32).reshape(shape) for row in ([3.0, 4.0], [0.0, 1.0])]  # of norms 5 and 1: c = 3
-    assert ClippedMean()(replies) == pytest.approx(np.array([0.9, 1.7]).reshape(shape))
-
-
 def test_krum_takes_the_reply_with_the_nearest_neighbours() -> None:
     # n − f − 2 = 2 neighbours: 1.0 has squared distances 0.04 and 0.09, 1.2 has 0.01 and 0.04, 1.3 has 0.01 and 0.09.
     assert _of(Krum(1), 1.0, 1.2, 1.3, 7.0, FAR) == np.float32(1.2)
@@ -149,16 +143,6 @@ def test_the_breakdown_point_is_where_one_more_liar_moves_it_anywhere(rule: Aggr
     honest = [0.5, 1.0, 1.5] * 3
     assert abs(_of(rule, *honest[: n - borne], *[FAR] * borne)) <= 1.5
     assert _of(rule, *honest[: n - borne - 1], *[FAR] * (borne + 1)) > 1e28
-
-
-@pytest.mark.parametrize("t", [1, 2])
-def test_a_trimmed_mean_bears_as_many_as_it_drops_and_krum_one_more(t: int) -> None:
-    honest = [0.5, 1.0, 1.5, 1.0, 0.5, 1.0, 1.5, 1.0]
-    n = 2 * t + 3
-    assert 0.5 <= _of(TrimmedMean(t), *honest[: n - t], *[FAR] * t) <= 1.5
-    assert _of(TrimmedMean(t), *honest[: n - t - 1], *[FAR] * (t + 1)) > 1e28
-    assert 0.5 <= _of(Krum(t), *honest[: n - t - 1], *[FAR] * (t + 1)) <= 1.5
-    assert _of(Krum(t), *honest[: n - t - 2], *[FAR] * (t + 2)) == np.float32(FAR)
 
 
 def _share(rule: Aggregation, honest: list[float], liars: list[float]) -> float:
@@ -207,24 +191,6 @@ def test_omega_is_the_formula_of_the_document_and_infinite_where_there_is_no_pro
     ):
         assert omega(rule, n, f) == math.inf
     assert omega(ClippedMean(), 5, 0) == math.inf
-
-
-def test_clipping_changes_a_mean_by_a_quarter_of_the_variance_over_what_c_leaves() -> None:
-    # docs/robust.md: |E clip(v) − a| ≤ s²/(4(c − |a|)). v is a + 2c' with a chance of p, c' = c − a: nearly the worst.
-    c, a = 3.0, 1.0
-    ratios = []
-    for p in (0.5, 0.1, 1e-2, 1e-4):
-        values, chances = np.array([a + 2 * (c - a), a - 2 * (c - a) * p / (1 - p)]), np.array([p, 1 - p])
-        assert chances @ values == pytest.approx(a)
-        bias = abs(chances @ np.clip(values, -c, c) - a)
-        ratios.append(bias / (chances @ (values - a) ** 2 / (4 * (c - a))))
-    assert max(ratios) <= 1
-    assert max(ratios) > 0.999, "a constant below 1/4 would be seen"
-
-
-@given(st.lists(st.floats(-4, 4), min_size=2, max_size=8), st.floats(0.1, 4))
-def test_clipping_never_adds_variance(values: list[float], c: float) -> None:
-    assert np.var(np.clip(values, -c, c)) <= np.var(values) * (1 + 1e-9) + 1e-12
 
 
 @pytest.mark.parametrize("f", [0, 1, 4])

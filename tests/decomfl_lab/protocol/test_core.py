@@ -170,14 +170,6 @@ def test_modules_whose_loss_is_no_function_of_x_are_refused(part: nn.Module) -> 
     objective(module.eval())
 
 
-@pytest.mark.parametrize(
-    ("n", "B", "says"), [(0, 1, "n must be an integer of at least 1, got 0"), (3, 0, "batch_size must be an .*, got 0")]
-)
-def test_batches_of_nothing_are_refused(n: int, B: int, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        EpochBatches(n, B, (0,))
-
-
 @given(st.integers(1, 60), st.integers(1, 70), st.integers(0, 4))
 def test_batches_of_an_epoch_are_a_partition_of_the_data(n: int, batch_size: int, epoch: int) -> None:
     batches = EpochBatches(n, batch_size, (3, 1))

@@ -10,11 +10,9 @@ import torch
 from torch import nn
 
 import decomfl_lab as lab
-from decomfl_lab.datasets.own import first_clients, own_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import TrainConfig
 from tests.thorough import sampled
 
 x = torch.randn(120, 6, generator=torch.Generator().manual_seed(1))
@@ -145,33 +143,3 @@ def test_records_that_are_gone_come_from_the_log_or_a_model_from_the_server(mode
     run = _load(tmp_path / "model", model).more(3)
     assert run.federation.pulls == 2
     assert run.verify()
-
-
-@pytest.mark.parametrize(
-    ("joined", "message"),
-    [
-        ({0: 1}, "round in joined must be an integer of at least 1, got 0"),
-        ({2: 0}, "clients that joined in round 2 must be an integer of at least 1, got 0"),
-        ({2: 2, 4: 1}, "joined must leave at least 1 of the 3 clients in round 0"),
-        (4, "joined must be {round: clients, ...}, got 4"),
-    ],
-)
-def test_who_joined_is_checked(joined: Any, message: str) -> None:
-    with pytest.raises(InputError) as error:
-        TrainConfig(clients=3, sampled=2, joined=joined)
-    assert message in str(error.value)
-
-
-def test_the_first_clients_have_the_digest_that_they_had_alone() -> None:
-    found = first_clients(own_dataset(PAIRS, HELD), 3)
-    assert found is not None
-    assert found.digest == own_dataset(PAIRS[:3], HELD).digest
-    assert torch.equal(found.train_images, x[:60])
-
-
-def test_statistics_that_are_frozen_are_those_of_the_clients_of_round_0(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    norm = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
-    _train(norm, out=tmp_path, batchnorm="frozen")
-    run = _load(tmp_path, norm).more(4)
-    assert _state(run) == _state(_train(norm, 5, joined={5: 2}, rounds=9, batchnorm="frozen"))

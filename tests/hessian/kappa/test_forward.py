@@ -254,23 +254,6 @@ def test_noise_of_evaluation_finds_a_known_noise_beside_a_smooth_function():
     assert 0.3e-9 < found < 3e-9
 
 
-def test_truncation_of_a_smooth_net_is_the_fourth_derivative_and_float32_wants_a_larger_mu():
-    wide, narrow = (
-        mu_ladder(f, f.x, seed=1) for f in (loss_of(nn.GELU, dtype) for dtype in (torch.float64, torch.float32))
-    )
-    assert not wide.kinked
-    assert not narrow.kinked
-    assert narrow.mu > wide.mu
-    rungs = {rung.mu: rung.trace.value for rung in wide.rungs}
-    moved = abs(rungs[1e-2] - rungs[1e-4])
-    assert moved < 1.5 * wide.truncation(1e-2)
-    assert wide.truncation(1e-2) < 20 * moved
-    assert wide.truncation(2e-3) == pytest.approx(4 * wide.truncation(1e-3))
-    assert wide.rounding(1e-3) == pytest.approx(math.sqrt(6) * wide.noise / 1e-6)
-    best = narrow.mu
-    assert narrow.truncation(best) == pytest.approx(narrow.rounding(best)) or best in (1e-4, 1e-2)
-
-
 def test_the_smooth_float64_net_gives_the_trace_of_its_dense_hessian():
     module, (inputs, targets) = problems.mlp(nn.GELU), problems.data(n=30)
     f = MeanLoss(module, cross_entropy, [(inputs, targets)])

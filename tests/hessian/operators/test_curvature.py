@@ -61,21 +61,6 @@ def test_the_matrices_are_not_each_other_nor_those_of_another_point():
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def test_kept_graphs_give_the_same_bits_and_as_many_are_kept_as_fit():
-    module, batch = CASES["cnn-gelu"]
-    f = MeanLoss(module, cross_entropy, [batch], chunk=3)
-    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
-    size = HessianOperator(f).graph_bytes
-    for cache, kept in ((None, 4), (math.inf, 4), (size, 4), (0.8 * size, 3), (size / 4, 1), (size / 5, 0), (0, 0)):
-        operator = HessianOperator(f, cache=cache)
-        first = operator.matvec(v)
-        assert operator.cached == kept
-        assert torch.equal(first, operator.matvec(v))
-        assert torch.equal(first, HessianOperator(f, cache=0).matvec(v))
-    with pytest.raises(InputError, match="cache must be a number of bytes, at least 0, got -1"):
-        HessianOperator(f, cache=-1)
-
-
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 

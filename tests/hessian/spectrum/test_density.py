@@ -126,14 +126,6 @@ def test_curve_integrates_to_one_and_its_band_covers() -> None:
     assert np.isinf(high).all()
 
 
-def test_bandwidth_is_about_the_spacing_of_nodes_in_the_bulk() -> None:
-    found = spectral_density(rotated(BULK), products=50, probes=3)
-    assert 3 / 40 < found.bandwidth < 3 / 5  # a bulk of width 3, on some 17 nodes a probe
-    finer = spectral_density(rotated(BULK), products=110, probes=3)
-    assert finer.bandwidth < found.bandwidth
-    assert spectral_density(DenseOperator(torch.zeros(30, 30)), seed=0).bandwidth > 0
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from decomfl_lab.runs.evaluation import fixed_choice
 from figures.sizes import READINGS
 from paper_repro.language_models import sizes
 from paper_repro.language_models.sizes import SizeWork, Slope, claims, run_table
-from paper_repro.workflow import recorded, scales
+from paper_repro.workflow import scales
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.scales import SIZES_SCALES, SizesScale
@@ -254,28 +253,6 @@ def test_a_run_that_diverges_ends_its_rows(tmp_path: Path) -> None:
     rows, _ = work.result(tmp_path, work.run(tmp_path, lambda _: None))
     assert list(rows[rows.what == "kappa"]["at"]) == ["start"]
     assert not run_table(rows, size).settled.any()
-
-
-def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set() -> None:
-    assert sizes.jobs(options("default")) == []
-    made = sizes.make(pd.DataFrame(), [], options("default"))
-    assert "DECOMFL_DATA" in made.section.notes[0]
-    assert made.section.figure is None
-    assert {claim.verdict for claim in made.claims} == {"not tested at this scale"}
-    assert [claim.id for claim in made.claims] == [claim.id for claim in claims(family(FLAT), SIZE, "made up")]
-
-
-def test_recorded_rows_give_the_same_part(tmp_path: Path) -> None:
-    rows = family(FLAT)
-    recorded.save("sizes", "default", rows, PROVENANCE, tmp_path)
-    again = recorded.load("sizes", "default", tmp_path)
-    assert again is not None
-    made, told = (sizes.make(each, PROVENANCE, options("default")) for each in (rows, again.rows))
-    assert [claim.verdict for claim in made.claims] == [claim.verdict for claim in told.claims]
-    for stem, table in made.tables.items():
-        read = [pd.read_csv(io.StringIO(each.to_csv(index=False))) for each in (table, told.tables[stem])]
-        pd.testing.assert_frame_equal(read[0], read[1])
-    assert "Data" not in told.section.title
 
 
 def test_the_figure_shows_the_numbers() -> None:

@@ -59,17 +59,6 @@ def test_a_tenth_is_sampled_and_shorter_runs_are_the_beginning_of_the_papers(sca
     assert ("not the paper's" in fig3.scale_words(scale)) == (scale != "full")
 
 
-def test_figures_share_their_runs() -> None:
-    of_fig3 = {job.title: job.config for job in fig3.jobs(options())}
-    of_topk = {job.title: job.config for job in topk.jobs(options())}
-    seeds = [f"DeComFL, seed {seed}" for seed in scales.FIG3_SCALES["full"].seeds]
-    shared = [*seeds, "DeComFL, seed 0, finite differences", "FedAvg, seed 0", "FedAvg+Top-k 10 %, seed 0"]
-    assert set(of_fig3) & set(of_topk) == {f"{fig3.data_set()}: {title}" for title in shared}
-    assert all(of_topk[title] == config for title, config in of_fig3.items() if title in of_topk)
-    sparse = [job.config for job in topk.jobs(options()) if job.config.method.name == "fedavg-topk"]
-    assert [config.top_k for config in sparse] == [0.1, 0.05, 0.01]
-
-
 def curve(series: str, accuracy: Sequence[float], cost: float, *, up: float = 0.5, **labels: Any) -> pd.DataFrame:
     """A run with an evaluation a round and a constant number of wire scalars a client and round."""
     rounds = np.arange(1, len(accuracy) + 1)
@@ -117,27 +106,6 @@ def test_a_baseline_that_never_gets_there_counts_with_what_it_spent() -> None:
     assert claim.verdict == "holds"  # 42 rounds of FedAvg cost ten million scalars, ours about ten thousand
     assert claim.measured["FedAvg, wire scalars a client to reach it"] is None
     assert claim.measured["FedAvg / DeComFL, at least"] == pytest.approx(42 * 2.4e5 / (40 * 250))
-
-
-def test_countings_of_figure_3() -> None:
-    P = fig3.PERTURBATIONS
-    rows = pd.DataFrame(
-        {
-            "series": ["DeComFL", "FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"],
-            "method": ["decomfl", "fedavg", "fedcom", "fedavg-topk"],
-            "uplink": [0.0, 1.0, 0.25, 0.2],
-            "top_k": [0.0, 0.0, 0.0, 0.1],
-            "round": [502, 2, 3, 11],
-        }
-    )
-    counted = fig3.countings(rows, P, M=100, m=10)
-    pairs = 5 * (500 * 25 + 2 * 50)
-    assert counted["table1_scalars"] == pytest.approx(
-        [2.1 * pairs, 0.2 * 2 * fig3.D, 0.125 * 3 * fig3.D, 0.12 * 11 * fig3.D]
-    )
-    assert counted["plotted_scalars"] == pytest.approx(
-        [5 * (pairs - 5 * 50), 2 * fig3.D, 0.25 * 2 * fig3.D, 0.1 * 10 * fig3.D]
-    )
 
 
 def top_ks(finals: Sequence[float], costs: Sequence[float]) -> pd.DataFrame:

@@ -18,7 +18,6 @@ from paper_repro.parts import audit, sweeps, theory, trained
 from paper_repro.parts.sweeps import KAPPA, SWEEPS
 from paper_repro.parts.trained import TrainingWork
 from paper_repro.workflow import scales
-from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import THEORY_SCALES, TheoryScale
 from theory.bounds import statement
 from theory.findings.finding import Cause, Check, Entry, Evidence, Kind, Result, Status, gather
@@ -223,18 +222,6 @@ def test_each_finding_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
     assert first.measured == {"ratio": 2.0}
     assert verdicts(audit.claims(audited(entry("correct"))))["all"] == "holds"
     assert verdicts(audit.claims(audited(entry("correct", holds=False))))["a"] == "not tested at this scale"
-
-
-def test_the_page_opens_to_the_evidence_and_says_what_was_not_borne_out() -> None:
-    options = Options(scale="smoke", readings=(), count="wire")
-    made = audit.make(audited(entry("refuted"), entry("misprint", holds=False, label="b")), [], options)
-    good, bad = made.section.folded
-    assert (good.verdict, good.tone) == ("refuted", "no")
-    where = "Lemma 1, lemma, line 7"
-    assert dict(good.body) == {"where": where, "why": "so", "refutes": "units: F and X", "instead": "2 = 2"}
-    assert (bad.verdict, bad.tone) == ("misprint: not borne out", "untested")
-    assert "refutes (fails)" in dict(bad.body)
-    assert made.section.facts["findings borne out"] == "1 of 2"
 
 
 @pytest.mark.thorough

@@ -19,7 +19,7 @@ from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
 from decomfl_lab.models.registry import num_parameters
 from paper_repro.pretraining import corpus, family
 from paper_repro.pretraining.command import pretrain as command
-from paper_repro.pretraining.corpus import Corpus, gpt2_vocabulary, load_corpus, train_vocabulary
+from paper_repro.pretraining.corpus import Corpus, load_corpus, train_vocabulary
 from paper_repro.pretraining.family import PretrainConfig, pretrain
 from paper_repro.pretraining.verdicts import Verdicts
 
@@ -110,24 +110,6 @@ def test_text_from_a_folder_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path
         load_corpus()
 
 
-def test_gpt2s_vocabulary_is_read_with_special_tokens_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = tmp_path / "gpt2-bpe"
-    folder.mkdir()
-    learnt = tokenizers.ByteLevelBPETokenizer()
-    learnt.train_from_iterator(["it was good, it was good"] * 3, vocab_size=270, show_progress=False)
-    for saved, name in zip(learnt.save_model(str(folder)), corpus.GPT2, strict=True):
-        Path(saved).rename(folder / name)
-        monkeypatch.setitem(corpus.GPT2, name, hashlib.sha256((folder / name).read_bytes()).hexdigest())
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    read, known = gpt2_vocabulary(), learnt.get_vocab_size()
-    text = "it was good"
-    assert read.encode(text).ids == [known + 2, *learnt.encode(text).ids]
-    assert [read.token_to_id(token) for token in SPECIAL] == [known, known + 1, known + 2, known + 3]
-    (folder / "vocab.bpe").write_bytes(b"")
-    with pytest.raises(InputError, match="vocab.bpe must have sha256"):
-        gpt2_vocabulary()
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -144,15 +126,6 @@ def test_gpt2s_vocabulary_is_read_with_special_tokens_last(monkeypatch: pytest.M
 def test_bad_configurations_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         _run(**values)
-
-
-def test_the_rate_warms_up_and_falls_to_a_tenth() -> None:
-    config = _run(steps=100, lr=1.0)
-    rates = [config.rate(step) for step in range(101)]
-    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert rates[5] == 1.0
-    assert rates[5:] == sorted(rates[5:], reverse=True)
-    assert rates[100] == pytest.approx(0.1)
 
 
 def test_the_same_seed_gives_the_same_bits_and_transformers_reads_them(tmp_path: Path) -> None:

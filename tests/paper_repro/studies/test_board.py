@@ -17,7 +17,6 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.told import Progress
 from paper_repro.commands.board import board as command
 from paper_repro.commands.board import page
 from paper_repro.studies import board
@@ -30,7 +29,6 @@ from paper_repro.studies.board_runs import (
     TOP,
     BoardWork,
     Score,
-    _loss_at_start,
     costs,
     searched,
 )
@@ -132,19 +130,6 @@ def test_a_rebuild_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Replica, "catch_up", lossy)
     assert not measured("DeComFL")["exact"]
-
-
-def test_only_tuning_gives_a_run_up_that_got_worse_by_more_than_noise(tmp_path: Path) -> None:
-    size = replace(TINY, races={PROBLEM: Race(rounds=20, accuracy=0.99)})
-    work = BoardWork(size, PROBLEM, "FedAvg")
-    config, dataset = work._placed(tmp_path)
-    hopeless = config.but(lr=1e-9, seed=0)
-    start = _loss_at_start(config, dataset)
-    ended = {}
-    for name, limit in (("tuning", start / 1.06), ("noise", start / 1.04), ("table", math.inf)):
-        rows = work._raced(hopeless, tmp_path / f"{name}.csv", dataset, limit, math.inf, lambda at: None)
-        ended[name] = rows["ended"].iloc[-1], int(rows["round"].iloc[-1])
-    assert ended == {"tuning": ("given up", 2), "noise": ("out of rounds", 20), "table": ("out of rounds", 20)}
 
 
 @pytest.mark.parametrize("name", ["DeComFL", "FedAvg", "FedKSeed", "MeZO"])
@@ -272,22 +257,6 @@ def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
     run_board(tmp_path)
     assert done.stat().st_mtime_ns == before
     assert "One rule chooses η" in capsys.readouterr().out
-
-
-def test_a_race_that_is_interrupted_goes_on(tmp_path: Path) -> None:
-    work, seen = BoardWork(TINY, PROBLEM, "MeZO"), []
-
-    def stop(at: Progress) -> None:
-        seen.append(at)
-        if len(seen) == 9:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        work.run(tmp_path / "a", stop)
-    ended = {name: work.run(tmp_path / name, lambda at: None) for name in ("a", "b")}
-    rows = [work.result(tmp_path / name, ended[name])[0] for name in ("a", "b")]
-    timed = ["seconds", "back_seconds", "pace"]
-    pd.testing.assert_frame_equal(*(each.drop(columns=timed) for each in rows))
 
 
 @pytest.mark.parametrize(

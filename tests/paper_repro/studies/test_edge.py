@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, E
 from paper_repro.workflow import scales
 from paper_repro.workflow.claims import Outcome
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.recorded import Recorded
-from paper_repro.workflow.scales import EDGE_SCALES, EdgeScale
+from paper_repro.workflow.scales import EdgeScale
 
 TINY = EdgeScale(
     M=4, m=2, batch_size=2, steps=4, seeds=(0,), factors=(1.0, 1e6), small_batch=2, small_factors=(), differences=(),
@@ -140,45 +138,7 @@ def test_each_verdict_can_come_out_either_way() -> None:
     assert {claim.verdict for claim in judged(one).values()} <= {"not tested at this scale", "does not hold"}
 
 
-@pytest.mark.parametrize(
-    ("rescued", "lost", "both", "verdict"),
-    [
-        (5, 0, 0, "holds"),  # p = 1/32
-        (4, 0, 0, "not tested at this scale"),  # p = 1/16
-        (9, 2, 9, "holds"),  # p = 0.033; though it rescues only half
-        (0, 0, 5, "does not hold"),
-        (0, 0, 4, "not tested at this scale"),
-        (1, 1, 9, "does not hold"),
-        (0, 0, 0, "not tested at this scale"),
-    ],
-)
-def test_pairs_are_judged_by_exact_tests(rescued: int, lost: int, both: int, verdict: str) -> None:
-    pairs = [(False, True)] * rescued + [(True, False)] * lost + [(True, True)] * both + [(False, False)] * 3
-    found, measured = edge.more_stable(pd.DataFrame(pairs, columns=["one", "other"]))
-    assert found == verdict
-    assert measured["only the second"] == rescued
-
-
 # --- runs -------------------------------------------------------------------------------------------------------------
-
-
-def test_full_scale_is_figure_2_and_lines_through_it() -> None:
-    size = EDGE_SCALES["full"]
-    found = points(size)
-    assert len(found) == len(set(found)) == 5 + 3 + 3 + 2 + 1 + 3 + 3
-    assert len(size.seeds) >= 8
-    config = EdgeWork(size, Point(PROJECTION, 256), 0).config
-    assert (config.clients, config.sampled, config.batch_size, config.rounds) == (100, 10, 256, 500)
-    assert (config.lr, config.momentum, config.momentum_form) == (pytest.approx(0.001), 0.9, "torch")
-    assert (config.perturbations, config.local_steps, config.weight_decay) == (20, 1, 1e-5)
-    assert config.method.name == "decomfl-projection"
-    by_differences = EdgeWork(size, Point(DIFFERENCES, 8), 0).config
-    assert (by_differences.method.name, by_differences.estimator, by_differences.mu) == ("decomfl", "central", 1e-4)
-    plain = EdgeWork(size, Point(PROJECTION, 256, beta=0.0), 0).config
-    assert (plain.lr, plain.momentum) == (pytest.approx(0.01), 0.0)
-    for K in size.Ks:
-        work = EdgeWork(size, Point(PROJECTION, 256, K=K), 0)
-        assert work.config.rounds * K == size.steps
 
 
 @pytest.fixture(scope="module")
@@ -208,30 +168,3 @@ def test_the_part_is_made_of_runs(
     assert {claim.verdict for claim in part.claims} <= {"not tested at this scale", "does not hold"}
     assert part.tables["edge"]["share"].tolist() == [0.0, 1.0, 0.0]
     assert part.section.figure is part.figures["edge"]
-
-
-def test_a_run_is_found_again_among_what_is_recorded(made: tuple[pd.DataFrame, list[dict[str, Any]], Path]) -> None:
-    frame, _, _ = made
-    for point in points(TINY):
-        own = EdgeWork(TINY, point, 0).among(frame)
-        assert set(own["factor"]) == {point.factor}
-        assert set(own["K"]) == {point.K}
-        assert not len(EdgeWork(TINY, point, 1).among(frame))
-    assert sum(len(EdgeWork(TINY, point, 0).among(frame)) for point in points(TINY)) == len(frame)
-
-
-def test_recorded_runs_come_first_and_are_told_apart(
-    made: tuple[pd.DataFrame, list[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frame, facts, _ = made
-    monkeypatch.setitem(scales.EDGE_SCALES, "smoke", TINY)
-    kept = Recorded("full", sweep(), [{**facts[0], "data": "recorded data"}], "2026-01-01", "abc", (150, 160))
-    part = edge.make(frame, facts, replace(OPTIONS, longer=kept))
-    assert set(part.figures) == {"edge", "edge-full"}
-    assert "recorded on 2026-01-01" in part.section.notes[0]
-    assert "150 of 160 runs" in part.section.notes[0]
-    assert part.section.more_figures == {"Made here, scale smoke": part.figures["edge"]}
-    assert {claim.id for claim in part.claims} == {
-        claim.id for claim in edge.claims(part.tables["edge-runs-full"], "x")
-    }
-    assert all("recorded" not in claim.scale for claim in part.claims)

@@ -80,20 +80,6 @@ def test_three_lines_of_python_repeat_an_instance(family: str, capsys: pytest.Ca
     assert "fails" in str(found.check)
 
 
-def test_a_search_is_repeated_by_its_seed_and_says_how_far_it_is() -> None:
-    lemma = statement("smoothed-gradient")
-    told: list[tuple[str, int, int]] = []
-    first, second = (
-        tightness(
-            lemma, ("waves",), effort=2, seed=3, watch=lambda name, done, total, _: told.append((name, done, total))
-        )
-        for _ in range(2)
-    )
-    assert first.worst.check == second.worst.check
-    assert told == 2 * [("waves", 1, 2), ("waves", 2, 2)]
-    assert tightness(lemma, ("waves",), effort=2, seed=4).worst.check != first.worst.check
-
-
 @pytest.mark.thorough
 def test_a_class_that_a_statement_does_not_reach_is_left_out_with_the_reason() -> None:
     nu = theory.symbol("nu", theory.F / theory.X**2)

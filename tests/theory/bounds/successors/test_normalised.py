@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,18 +123,3 @@ def test_both_methods_need_as_many_steps_as_the_prediction_says(fall: float) -> 
     normalised = min(steps(2 * share * of.c / fall / (of.b * (d + P - 1)), fzoo.step) for share in (0.5, 0.6, 0.7, 0.8))
     plain = min(steps(share / setting.values["rho"]) for share in (0.8, 1.0))
     assert 2 * P / (P + 1) * plain / normalised == pytest.approx(forward_passes_saved(P, fall), rel=0.06)
-
-
-def test_the_tables_of_the_docs_have_these_numbers() -> None:
-    text = (Path(__file__).parents[4] / "docs" / "methods-theory.md").read_text()
-    saved = re.findall(r"^\| \**P = (\d+)\** \| (.*) \|$", text, re.MULTILINE)
-    assert len(saved) == 3
-    for P, row in saved:
-        *numbers, most = (float(each.strip("* ")) for each in row.split("|"))
-        found = [forward_passes_saved(int(P), fall) for fall in (1.1, 2, math.e, 5, 10, 100)]
-        assert found == pytest.approx(numbers, abs=0.0051)
-        assert 2 * int(P) / (int(P) + 1) == pytest.approx(most, abs=0.0051)
-    for name in ("c", "b"):
-        row = next(row for row in re.findall(r"^\| (?:P·)?(\w)_P \|(.*)\|$", text, re.MULTILINE) if row[0] == name)
-        found = [getattr(normalised_step(P), name) * (P if name == "b" else 1) for P in (4, 8, 16, 64)]
-        assert found == pytest.approx([float(each) for each in row[1].split("|")[2:6]], abs=6e-4)
