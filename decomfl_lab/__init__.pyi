@@ -18,8 +18,8 @@ from .methods.feedsign import FeedSign as FeedSign
 from .methods.fzoo import FZOO as FZOO
 from .methods.hiso import HiSo as HiSo
 from .methods.method import Method as Method
-from .methods.method import option as option
 from .methods.mezo import MeZO as MeZO
+from .options import option as option
 from .protocol.aggregation import ClippedMean as ClippedMean
 from .protocol.aggregation import Krum as Krum
 from .protocol.aggregation import Majority as Majority

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
+from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.runs.folder import CONFIG_FILE, Found, found_runs
 
@@ -21,13 +22,18 @@ APART = ("seed", "rounds", "eval_every")
 """Options that tell no two curves apart: seeds are averaged."""
 
 
-def plot(
-    runs: Annotated[list[Path], typer.Argument(show_default=False)],
-    *,
-    out: Annotated[Path, typer.Option(help="The picture, which is replaced: .png, .svg or .pdf.")] = Path("curves.png"),
-    x: Annotated[str, typer.Option(help="The x-axis: rounds, bytes, scalars or seconds.")] = "rounds",
-    y: Annotated[str, typer.Option(help="The y-axis: accuracy or loss.")] = "accuracy",
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PlotOptions:
+    """The options of ``decomfl plot``."""
+
+    runs: tuple[Path, ...] = option(REQUIRED, "", argument=True)
+    out: Path = option(Path("curves.png"), "The picture, which is replaced: .png, .svg or .pdf.")
+    x: str = option("rounds", "The x-axis: rounds, bytes, scalars or seconds.")
+    y: str = option("accuracy", "The y-axis: accuracy or loss.")
+
+
+@command
+def plot(options: PlotOptions) -> None:
     """Draw the curves of runs, named by what differs between them.
 
     RUNS are folders of `decomfl train --out`, or folders that hold such. Runs that differ in their seed alone are one
@@ -37,13 +43,13 @@ def plot(
       decomfl plot runs --x bytes --out curves.svg
       decomfl plot runs/a runs/b --y loss
     """
-    require_picture(out, "out")
-    found = [each for each in found_runs(runs) if each.rows]
-    require(bool(found), "runs", "be folders with runs that have rows", ", ".join(map(str, runs)))
+    require_picture(options.out, "out")
+    found = [each for each in found_runs(options.runs) if each.rows]
+    require(bool(found), "runs", "be folders with runs that have rows", ", ".join(map(str, options.runs)))
     from figures.runs import run_curves
 
-    save_picture(run_curves(curves_of(found), x=x, y=y), out)
-    print(f"{len(found)} runs drawn to {out}")
+    save_picture(run_curves(curves_of(found), x=options.x, y=options.y), options.out)
+    print(f"{len(found)} runs drawn to {options.out}")
 
 
 def curves_of(found: Sequence[Found]) -> pd.DataFrame:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from benchmarks.commands.shared import Rows, measuring, print_tables
+from decomfl_lab.cli.command import command
 from decomfl_lab.cli.drawing import drawing
 from decomfl_lab.noise import Distribution
+from decomfl_lab.options import option
 
 if TYPE_CHECKING:
     from benchmarks.language_round import LlmRow
@@ -52,16 +54,18 @@ _EXTENTS = {
 }
 
 
-def device(
-    *,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    model: Annotated[
-        str | None,
-        typer.Option(help="Language model, named as for llm-round. [default: opt-125m, on the CPU opt-0.3m]"),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this file (.png, .pdf, .svg).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    """The options of ``decomfl device``."""
+
+    device: str = option("auto", "cpu, cuda or auto.")
+    model: str | None = option(None, "Language model, named as for llm-round. [default: opt-125m, on the CPU opt-0.3m]")
+    plot: Path | None = option(None, "Draw the ratios to this file (.png, .pdf, .svg).")
+    as_json: bool = option(False, "Print the record of it as JSON.", flag="--json")
+
+
+@command
+def device(options: DeviceOptions) -> None:
     """Check a device's bits against the CPU's, and time it.
 
     It is timed against the usual way on the same device.
@@ -80,10 +84,10 @@ def device(
     from decomfl_lab.devices import describe, find_device
     from decomfl_lab.laws.devices import Check, checks
 
-    draw = drawing("device-ratios", plot) if plot is not None else None
-    place = find_device(device)
+    draw = drawing("device-ratios", options.plot) if options.plot is not None else None
+    place = find_device(options.device)
     extent = _EXTENTS[place.type]
-    llm = extent.llm | ({"model": model} if model is not None else {})
+    llm = extent.llm | ({"model": options.model} if options.model is not None else {})
     settings = [
         Setting(z, size, lag, 1, device=place.type)
         for z, size, lag in product((Distribution.GAUSSIAN, Distribution.RADEMACHER), extent.d, extent.pairs)
@@ -114,10 +118,10 @@ def device(
     columns["of limit"] = "{of limit:.0%}"
     if ratios:
         tables.append(Rows("Times, and ratios to the usual way on the same device", ratios, columns, words=2))
-    print_tables(*tables, width=120, as_json=as_json)
+    print_tables(*tables, width=120, as_json=options.as_json)
     if differing := [check.what for check in bits if not check.holds]:
         print(f"bits differ: {'; '.join(differing)}; nothing was timed", file=sys.stderr)
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def device_ratios(

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, dataclass
 
-import typer
-
-from benchmarks.commands.shared import DEVICE, Rows, measured, names, print_tables
+from benchmarks.commands.shared import Rows, measured, names, print_tables
+from decomfl_lab.cli.command import command
+from decomfl_lab.options import option
 
 __all__ = ["llm_round"]
 
 
-def llm_round(
-    *,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Language model: opt-0.3m to opt-125m or smollm2-135m, with random weights, or a folder or name."
-        ),
-    ] = "opt-0.3m",
-    vocabulary: Annotated[int, typer.Option(help="Number of tokens that an OPT with random weights knows.")] = 4096,
-    batch_size: Annotated[int, typer.Option(help="Prompts in a client's batch.")] = 32,
-    clients: Annotated[int, typer.Option(help="Number m of sampled clients.")] = 2,
-    perturbations: Annotated[int, typer.Option(help="Number P of directions.")] = 5,
-    way: Annotated[
-        str | None, typer.Option(help="Ways to measure; a wrong one is answered with their names. [default: all]")
-    ] = None,
-    threads: Annotated[int, typer.Option(help="Number of CPU threads that torch uses.")] = 1,
-    device: DEVICE = "cpu",
-    repeats: Annotated[int, typer.Option(help="Rounds of each way, in turns; the fastest counts.")] = 5,
-    memory: Annotated[bool, typer.Option(help="Measure peaks too, of models of 16 MB and more.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class LlmRoundOptions:
+    """The options of ``decomfl llm-round``."""
+
+    model: str = option(
+        "opt-0.3m", "Language model: opt-0.3m to opt-125m or smollm2-135m, with random weights, or a folder or name."
+    )
+    vocabulary: int = option(4096, "Number of tokens that an OPT with random weights knows.")
+    batch_size: int = option(32, "Prompts in a client's batch.")
+    clients: int = option(2, "Number m of sampled clients.")
+    perturbations: int = option(5, "Number P of directions.")
+    way: str | None = option(None, "Ways to measure; a wrong one is answered with their names. [default: all]")
+    threads: int = option(1, "Number of CPU threads that torch uses.")
+    device: str = option("cpu", "cpu, cuda or auto. [default: cpu]")
+    repeats: int = option(5, "Rounds of each way, in turns; the fastest counts.")
+    memory: bool = option(True, "Measure peaks too, of models of 16 MB and more.")
+    as_json: bool = option(False, "Print the record of it as JSON.", flag="--json")
+
+
+@command
+def llm_round(options: LlmRoundOptions) -> None:
     """Time a round of fine-tuning against the usual way.
 
     A round is one local step of all sampled clients with central differences, noise, losses and update included, on
@@ -45,22 +44,22 @@ def llm_round(
     from benchmarks.language_round import WAYS, llm_rows
     from decomfl_lab.devices import use_threads_
 
-    use_threads_(threads)
+    use_threads_(options.threads)
     found = llm_rows(
-        model,
-        vocabulary=vocabulary,
-        batch=batch_size,
-        clients=clients,
-        P=perturbations,
-        repeats=repeats,
-        ways=tuple(WAYS) if way is None else names("way", way, WAYS),
-        memory=memory,
-        device=device,
+        options.model,
+        vocabulary=options.vocabulary,
+        batch=options.batch_size,
+        clients=options.clients,
+        P=options.perturbations,
+        repeats=options.repeats,
+        ways=tuple(WAYS) if options.way is None else names("way", options.way, WAYS),
+        memory=options.memory,
+        device=options.device,
     )
     rows = measured(found)
     title = (
-        f"A round, m = {clients}: {rows[0].model}, d = {rows[0].d:,}, batch {batch_size} of {rows[0].tokens:.1f} "
-        f"tokens on average, P = {perturbations}, central, {rows[0].device}"
+        f"A round, m = {options.clients}: {rows[0].model}, d = {rows[0].d:,}, batch {options.batch_size} of "
+        f"{rows[0].tokens:.1f} tokens on average, P = {options.perturbations}, central, {rows[0].device}"
     )
     columns = {
         "way": "{way}",
@@ -70,4 +69,4 @@ def llm_round(
         "scalar error": "{scalar_error:.1e}",
         "peak models": "{peak_models:.2f}",
     }
-    print_tables(Rows(title, [asdict(row) for row in rows], columns), width=120, as_json=as_json)
+    print_tables(Rows(title, [asdict(row) for row in rows], columns), width=120, as_json=options.as_json)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
-
-import typer
+from typing import Any, Final
 
 from benchmarks.commands.shared import Rows
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
+from decomfl_lab.options import REQUIRED, option
 
 __all__ = ["benchmarks", "page"]
 
@@ -26,13 +27,16 @@ above a table repeats it on yours.
 _KEYS: Final = ("command", "date", "machine", "load", "code", "python", "torch", "about", "tables")
 
 
-def page(
-    records: Annotated[Path, typer.Argument(help="The folder of records, JSON files.")],
-    *,
-    write: Annotated[
-        Path | None, typer.Option(help="The folder in which benchmarks.md is written. [default: print it]")
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """The options of ``decomfl page``."""
+
+    records: Path = option(REQUIRED, "The folder of records, JSON files.", argument=True)
+    write: Path | None = option(None, "The folder in which benchmarks.md is written. [default: print it]")
+
+
+@command
+def page(options: PageOptions) -> None:
     """Make a page of recorded benchmarks.
 
     One from a machine that others kept busy is refused.
@@ -43,12 +47,12 @@ def page(
 
         decomfl bench page records --write docs
     """
-    require(records.is_dir(), "records", "be a folder", str(records))
-    text = benchmarks({path.name: _read(path) for path in sorted(records.glob("*.json"))})
-    if write is None:
+    require(options.records.is_dir(), "records", "be a folder", str(options.records))
+    text = benchmarks({path.name: _read(path) for path in sorted(options.records.glob("*.json"))})
+    if options.write is None:
         print(text, end="")
     else:
-        write_atomically(write / "benchmarks.md", text)
+        write_atomically(options.write / "benchmarks.md", text)
 
 
 def benchmarks(records: Mapping[str, Mapping[str, Any]]) -> str:

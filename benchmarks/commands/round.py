@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, dataclass
 
-import typer
-
-from benchmarks.commands.shared import DEVICE, Rows, measured, names, print_tables
+from benchmarks.commands.shared import Rows, measured, names, print_tables
+from decomfl_lab.cli.command import command
 from decomfl_lab.engines.registry import ENGINES
+from decomfl_lab.options import option
 
 __all__ = ["round_"]
 
@@ -17,22 +16,24 @@ ENGINES_ON_GPU = ("plain", "serial", "batched")
 _SHORT = {"mnist": "cnn-mnist", "fashion": "cnn-fashion"}
 
 
-def round_(
-    *,
-    model: Annotated[str, typer.Option(help="Models to measure: mnist, fashion or both, joined by commas.")] = "mnist",
-    batch: Annotated[int, typer.Option(help="Examples in a client's batch.")] = 256,
-    clients: Annotated[int, typer.Option(help="Number m of sampled clients.")] = 10,
-    perturbations: Annotated[int, typer.Option(help="Number P of directions.")] = 20,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Engines to measure: {', '.join(ENGINES)}. [default: all, on a GPU {', '.join(ENGINES_ON_GPU)}]"
-        ),
-    ] = None,
-    device: DEVICE = "cpu",
-    repeats: Annotated[int, typer.Option(help="Runs of each engine, in turns; the fastest counts.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RoundOptions:
+    """The options of ``decomfl round``."""
+
+    model: str = option("mnist", "Models to measure: mnist, fashion or both, joined by commas.")
+    batch: int = option(256, "Examples in a client's batch.")
+    clients: int = option(10, "Number m of sampled clients.")
+    perturbations: int = option(20, "Number P of directions.")
+    engine: str | None = option(
+        None, f"Engines to measure: {', '.join(ENGINES)}. [default: all, on a GPU {', '.join(ENGINES_ON_GPU)}]"
+    )
+    device: str = option("cpu", "cpu, cuda or auto. [default: cpu]")
+    repeats: int = option(2, "Runs of each engine, in turns; the fastest counts.")
+    as_json: bool = option(False, "Print the record of it as JSON.", flag="--json")
+
+
+@command
+def round_(options: RoundOptions) -> None:
     """Time the passes of a round with every engine.
 
     They are timed against the usual way, in one process.
@@ -49,13 +50,15 @@ def round_(
     from benchmarks.round import engine_rows
     from decomfl_lab.devices import find_device
 
-    place = find_device(device)
+    place = find_device(options.device)
     able = ENGINES_ON_GPU if place.type == "cuda" else tuple(ENGINES)
-    models, engines = names("model", model, _SHORT), names("engine", engine or ",".join(able), ENGINES)
-    sizes = {"batch": batch, "clients": clients, "P": perturbations, "repeats": repeats}
+    models, engines = names("model", options.model, _SHORT), names("engine", options.engine or ",".join(able), ENGINES)
+    sizes = {"batch": options.batch, "clients": options.clients, "P": options.perturbations, "repeats": options.repeats}
     each = (list(engine_rows(_SHORT[name], **sizes, engines=engines, device=place.type)) for name in models)
     rows = [row for own in measured(each, len(models)) for row in own]
-    title = f"A round of {clients} clients, batch {batch}, P = {perturbations}, {rows[0].device}"
+    title = (
+        f"A round of {options.clients} clients, batch {options.batch}, P = {options.perturbations}, {rows[0].device}"
+    )
     columns = {
         "model": "{model}",
         "engine": "{engine}",
@@ -67,4 +70,4 @@ def round_(
         "of peak": "{peak_share:.0%}",
         "scalar error": "{scalar_error:.1e}",
     }
-    print_tables(Rows(title, [asdict(row) for row in rows], columns, words=3), width=120, as_json=as_json)
+    print_tables(Rows(title, [asdict(row) for row in rows], columns, words=3), width=120, as_json=options.as_json)

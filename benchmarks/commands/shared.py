@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from string import Formatter
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -18,12 +17,10 @@ from benchmarks.commands.circumstances import circumstances
 from decomfl_lab.cli.numbers import integer
 from decomfl_lab.errors import InputError, require_choice
 
-__all__ = ["DEVICE", "DISTRIBUTIONS", "Rows", "measured", "measuring", "names", "numbers", "print_tables"]
+__all__ = ["DISTRIBUTIONS", "Rows", "measured", "measuring", "names", "numbers", "print_tables"]
 
 T = TypeVar("T")
 
-DEVICE = Annotated[str, typer.Option(help="cpu, cuda or auto. [default: cpu]", show_default=False)]
-"""The option --device."""
 DISTRIBUTIONS = "gaussian,sphere,rademacher"
 """What --distribution is unless it is given: all of them."""
 

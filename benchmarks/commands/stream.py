@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
-
-import typer
+from dataclasses import asdict, dataclass
 
 from benchmarks.commands.shared import Rows, measured, numbers, print_tables
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require_int, require_possible
+from decomfl_lab.options import option
 
 __all__ = ["stream"]
 
 
-def stream(
-    *,
-    clients: Annotated[int, typer.Option(help="Number of clients of the server that is put under load.")] = 1000,
-    d: Annotated[str, typer.Option(help="Model sizes d of that server's run.")] = "1e4,1e7",
-    rounds: Annotated[int, typer.Option(help="Rounds of the load; bytes are of 100 rounds.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record of it as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions:
+    """The options of ``decomfl stream``."""
+
+    clients: int = option(1000, "Number of clients of the server that is put under load.")
+    d: str = option("1e4,1e7", "Model sizes d of that server's run.")
+    rounds: int = option(20, "Rounds of the load; bytes are of 100 rounds.")
+    as_json: bool = option(False, "Print the record of it as JSON.", flag="--json")
+
+
+@command
+def stream(options: StreamOptions) -> None:
     """Measure bytes on the wire, and the load of a server.
 
     Bytes are those of a client-round; the server has many clients on loopback, K·P = 20.
@@ -32,13 +36,18 @@ def stream(
     """
     from benchmarks.stream import load_rows, wire_rows
 
-    require_int("rounds", rounds, 2)
-    require_possible("clients and rounds", (clients, rounds), operations=1e5 * clients * rounds)
-    sizes = numbers("d", d)
+    require_int("rounds", options.rounds, 2)
+    require_possible(
+        "clients and rounds", (options.clients, options.rounds), operations=1e5 * options.clients * options.rounds
+    )
+    sizes = numbers("d", options.d)
     for size in sizes:
         require_possible("d", require_int("d", size, 1), memory=4 * size)
     wire = [asdict(row) for row in measured(wire_rows(), 4)]
-    load = [asdict(row) for row in measured(load_rows(sizes, clients=clients, rounds=rounds), 2 * len(sizes))]
+    load = [
+        asdict(row)
+        for row in measured(load_rows(sizes, clients=options.clients, rounds=options.rounds), 2 * len(sizes))
+    ]
     columns = {
         "security": "{security}",
         "answer after": "{pause:g} s",
@@ -63,5 +72,5 @@ def stream(
         | {f"{name}_mb": row[name] and 1e-6 * row[name] for name in ("half", "end")}
         for row in load
     ]
-    loaded = Rows(f"One server on loopback, {rounds} rounds", rows, columns)
-    print_tables(traffic, loaded, width=100, as_json=as_json)
+    loaded = Rows(f"One server on loopback, {options.rounds} rounds", rows, columns)
+    print_tables(traffic, loaded, width=100, as_json=options.as_json)

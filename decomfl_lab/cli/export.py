@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
+from decomfl_lab.options import REQUIRED, option
 
 __all__ = ["export"]
 
 
-def export(
-    run: Annotated[Path, typer.Argument(show_default=False)],
-    out: Annotated[Path, typer.Argument(show_default=False)],
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The options of ``decomfl export``."""
+
+    run: Path = option(REQUIRED, "", argument=True)
+    out: Path = option(REQUIRED, "", argument=True)
+
+
+@command
+def export(options: ExportOptions) -> None:
     """Write a run's model as safetensors, or for transformers.
 
     RUN is a folder of `decomfl train --out`. OUT ends in .safetensors for a file of weights by parameter name; of a run
@@ -27,11 +33,11 @@ def export(
 
     The data of the run must be at hand, since the model's shape depends on them.
     """
-    require(out.parent.is_dir(), "out", "be in a folder that exists", str(out))
-    require(not out.is_dir(), "out", "be a file, or a folder that does not exist yet", str(out))
+    require(options.out.parent.is_dir(), "out", "be in a folder that exists", str(options.out))
+    require(not options.out.is_dir(), "out", "be a file, or a folder that does not exist yet", str(options.out))
     from decomfl_lab.runs.export import export as write
     from decomfl_lab.runs.run import load_run
 
-    loaded = load_run(run)
-    write(loaded, out)
-    print(f"written to {out}: the model after {loaded.round} of {loaded.config.rounds} rounds")
+    loaded = load_run(options.run)
+    write(loaded, options.out)
+    print(f"written to {options.out}: the model after {loaded.round} of {loaded.config.rounds} rounds")

@@ -1,12 +1,9 @@
-"""Groups of commands that are loaded when they are run, and listed with help that is read from their source."""
+"""Groups of commands that entry points name: a command is loaded when it is run, or to list it with its help."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import click
@@ -29,32 +26,17 @@ class Contribution(click.Command):
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """The beginning of its help, at most ``limit`` characters."""
-        written = _written_help(self._entry)
-        known = self.load() if written is None else click.Command(self.name, help=written)
-        return known.get_short_help_str(limit)
+        return self.load().get_short_help_str(limit)
 
     def load(self) -> click.Command:
-        """The command itself, of a click command or a function with typer's annotations.
-
-        Raises:
-            InputError: If its layer is not installed.
-        """
-        import typer
-
-        class Function(Screened, typer.core.TyperCommand):
-            """The command that a function is."""
-
-        typer.core.HAS_RICH = False  # help is plain text: no backslashes before brackets, which are for rich
+        """The command itself; InputError if its layer is not installed."""
         found = load_entry(self._entry, self._entry.name)
-        if isinstance(found, click.Command):
-            return found
-        app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(self.name, cls=Function)(found)
-        return typer.main.get_command(app)
+        assert isinstance(found, click.Command)
+        return found
 
 
 class LazyGroup(Screened, click.Group):
-    """A group of contributions: the one that is run is loaded, for a list of all of them none is."""
+    """A group of contributions: the one that is run is loaded alone, for a list all of them are."""
 
     def __init__(
         self, name: str, entries: Iterable[EntryPoint], sections: Mapping[str, Sequence[str]] = {}, **attributes: Any
@@ -85,25 +67,3 @@ class LazyGroup(Screened, click.Group):
         """What click finds for the arguments, loaded."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command.load() if isinstance(command, Contribution) else command, rest
-
-
-def _written_help(entry: EntryPoint) -> str | None:
-    """The help of an entry as its source has it; None where only running the source tells.
-
-    That is the docstring of the function of the name, or, where the name is given the value of a call, the literal
-    ``help`` or ``short_help`` of the call or the docstring of the function that is its first argument.
-    """
-    spec = find_spec(entry.module)
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return None
-    body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
-    docs = {node.name: ast.get_docstring(node) for node in body if isinstance(node, ast.FunctionDef)}
-    for node in body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=entry.attr)], value=ast.Call(args=args, keywords=keywords)):
-                for keyword in keywords:
-                    match keyword:
-                        case ast.keyword(arg="help" | "short_help", value=ast.Constant(value=str(text))):
-                            return text
-                return docs.get(args[0].id) if args and isinstance(args[0], ast.Name) else None
-    return docs.get(entry.attr)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from dataclasses import dataclass
 
-import typer
-
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_choice, require_int, require_possible
 from decomfl_lab.noise import (
     BACKENDS,
@@ -18,37 +17,34 @@ from decomfl_lab.noise import (
     cpu_backend,
     direction,
 )
+from decomfl_lab.options import option
 
 __all__ = ["noise"]
 
 _CHUNK = 1 << 16
 
 
-def noise(
-    *,
-    key: Annotated[
-        str, typer.Option(help="64-bit seed of the local step, in hexadecimal. [default: 0]", show_default=False)
-    ] = "0",
-    p: Annotated[int, typer.Option("--direction", help="Number p of the direction, 0-based.")] = 0,
-    first: Annotated[int, typer.Option(help="Number j of the first element.")] = 0,
-    count: Annotated[int, typer.Option(help="How many elements to print.")] = 8,
-    distribution: Annotated[str, typer.Option(help=f"Distribution of z: {', '.join(Distribution)}.")] = "gaussian",
-    d: Annotated[
-        int | None,
-        typer.Option("--d", help="Dimension of the direction; a sphere's radius is √d. [default: first + count]"),
-    ] = None,
-    shapes: Annotated[
-        str | None,
-        typer.Option(help="Shapes of the model's tensors, which low-rank directions need: e.g. 64x32,64."),
-    ] = None,
-    rank: Annotated[int, typer.Option(help="Rank r of low-rank directions.")] = 1,
-    backend: Annotated[
-        str | None,
-        typer.Option(help=f"Which code makes z: {', '.join(BACKENDS)}; the bits are the same. [default: the fastest]"),
-    ] = None,
-    values: Annotated[bool, typer.Option("--values", help="Print position and decimal value beside the bits.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class NoiseOptions:
+    """The options of ``decomfl noise``."""
+
+    key: str = option("0", "64-bit seed of the local step, in hexadecimal. [default: 0]")
+    p: int = option(0, "Number p of the direction, 0-based.", flag="--direction")
+    first: int = option(0, "Number j of the first element.")
+    count: int = option(8, "How many elements to print.")
+    distribution: str = option("gaussian", f"Distribution of z: {', '.join(Distribution)}.")
+    d: int | None = option(None, "Dimension of the direction; a sphere's radius is √d. [default: first + count]")
+    shapes: str | None = option(None, "Shapes of the model's tensors, which low-rank directions need: e.g. 64x32,64.")
+    rank: int = option(1, "Rank r of low-rank directions.")
+    backend: str | None = option(
+        None, f"Which code makes z: {', '.join(BACKENDS)}; the bits are the same. [default: the fastest]"
+    )
+    values: bool = option(False, "Print position and decimal value beside the bits.")
+    as_json: bool = option(False, "Print one JSON object.", flag="--json")
+
+
+@command
+def noise(options: NoiseOptions) -> None:
     """Print the bits of a direction z(key, p), as eight hex digits.
 
     A line each has the float32 numbers z(key, p)[first .. first+count-1].
@@ -58,48 +54,66 @@ def noise(
     Example: decomfl noise --key deadbeef12345678 --direction 3 --first 96 --count 1
     prints 3ef2ee42.
     """
-    kind = Distribution(require_choice("distribution", distribution, Distribution))
+    kind = Distribution(require_choice("distribution", options.distribution, Distribution))
     try:
-        seed = int(key, 16)
+        seed = int(options.key, 16)
     except ValueError:
         seed = -1
-    require(0 <= seed < 2**64, "key", "be a hexadecimal number of at most 16 digits", key)
-    require_int("direction", p, 0, 2**32 - 1)
-    require_int("first", first, 0)
-    require_possible("count", require_int("count", count, 1), operations=100 * count, memory=100 * count * as_json)
-    if kind is Distribution.SPHERE and d is None:
-        print(f"no --d given: the sphere of radius √d has d = {first + count} here", file=sys.stderr)
+    require(0 <= seed < 2**64, "key", "be a hexadecimal number of at most 16 digits", options.key)
+    require_int("direction", options.p, 0, 2**32 - 1)
+    require_int("first", options.first, 0)
+    require_possible(
+        "count",
+        require_int("count", options.count, 1),
+        operations=100 * options.count,
+        memory=100 * options.count * options.as_json,
+    )
+    if kind is Distribution.SPHERE and options.d is None:
+        print(f"no --d given: the sphere of radius √d has d = {options.first + options.count} here", file=sys.stderr)
     low_rank = kind is Distribution.LOW_RANK
-    require(low_rank or rank == 1, "rank", "be 1 unless distribution is low-rank", rank)
-    require(low_rank == (shapes is not None), "shapes", "be given for low-rank directions, and for no others", shapes)
-    of: AnyDistribution = LowRank(_shapes(shapes), rank) if shapes else kind
-    needed = of.d if isinstance(of, LowRank) else first + count
-    whole = require_int("first + count", needed, 1) if d is None else require_int("d", d, 1)
+    require(low_rank or options.rank == 1, "rank", "be 1 unless distribution is low-rank", options.rank)
+    require(
+        low_rank == (options.shapes is not None),
+        "shapes",
+        "be given for low-rank directions, and for no others",
+        options.shapes,
+    )
+    of: AnyDistribution = LowRank(_shapes(options.shapes), options.rank) if options.shapes else kind
+    needed = of.d if isinstance(of, LowRank) else options.first + options.count
+    whole = require_int("first + count", needed, 1) if options.d is None else require_int("d", options.d, 1)
     require_possible("d", whole, operations=10 * whole * (kind is Distribution.SPHERE))
-    chunks = range(first, first + count, _CHUNK)
+    chunks = range(options.first, options.first + options.count, _CHUNK)
     parts = (
-        direction(seed, p, whole, first=a, count=min(_CHUNK, first + count - a), distribution=of, backend=backend)
+        direction(
+            seed,
+            options.p,
+            whole,
+            first=a,
+            count=min(_CHUNK, options.first + options.count - a),
+            distribution=of,
+            backend=options.backend,
+        )
         for a in chunks
     )
-    if as_json:
+    if options.as_json:
         bits = [f"{word:08x}" for part in parts for word in part.view("uint32").tolist()]
         about = {
             "stream_version": STREAM_VERSION,
-            "backend": backend or cpu_backend(),
+            "backend": options.backend or cpu_backend(),
             "distribution": kind.value,
             "key": f"{seed:016x}",
-            "direction": p,
-            "first": first,
-            "count": count,
+            "direction": options.p,
+            "first": options.first,
+            "count": options.count,
             "d": whole,
             "bits": bits,
         }
         print(json.dumps(about))
         return
-    at = first
+    at = options.first
     for part in parts:
         words = part.view("uint32").tolist()
-        if values:
+        if options.values:
             lines = (
                 f"{at + n} {word:08x} {value!r}"
                 for n, (word, value) in enumerate(zip(words, part.tolist(), strict=True))

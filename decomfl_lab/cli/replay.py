@@ -5,46 +5,41 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import telling
+from decomfl_lab.options import REQUIRED, option
 
 __all__ = ["replay"]
 
 
-def replay(
-    file: Annotated[Path, typer.Argument(show_default=False)],
-    *,
-    rounds: Annotated[
-        int | None,
-        typer.Option("--round", help="The number of rounds after which to stop. [default: all]", show_default=False),
-    ] = None,
-    measure: Annotated[
-        str,
-        typer.Option(
-            help="Rounds, as 3,10, whose participants measure their scalars anew on their data, which must be at hand.",
-            show_default=False,
-        ),
-    ] = "",
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            help="The largest difference of a measured scalar from the recorded one that counts as rounding, as a "
-            "share of the scalars' root mean square. The same machine gives the same bits; where losses are rounded "
-            "otherwise, as by another engine, 0.3 % was seen at the default mu."
-        ),
-    ] = 0.02,
-    save: Annotated[
-        Path | None,
-        typer.Option(help="Write the model to this file, as safetensors, if all agrees.", show_default=False),
-    ] = None,
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda or auto.")] = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """The options of ``decomfl replay``."""
+
+    file: Path = option(REQUIRED, "", argument=True)
+    rounds: int | None = option(None, "The number of rounds after which to stop. [default: all]", flag="--round")
+    measure: str = option(
+        "", "Rounds, as 3,10, whose participants measure their scalars anew on their data, which must be at hand."
+    )
+    tolerance: float = option(
+        0.02,
+        "The largest difference of a measured scalar from the recorded one that counts as rounding, as a "
+        "share of the scalars' root mean square. The same machine gives the same bits; where losses are rounded "
+        "otherwise, as by another engine, 0.3 % was seen at the default mu.",
+    )
+    save: Path | None = option(None, "Write the model to this file, as safetensors, if all agrees.")
+    device: str = option("cpu", "Where to compute: cpu, cuda or auto.")
+    as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
+
+
+@command
+def replay(options: ReplayOptions) -> None:
     """Rebuild a run's model from its log, and compare the bits.
 
     FILE is the log run.dcl of `decomfl train --out`, or its folder. The model at x_0 is made from the configuration in
@@ -57,22 +52,22 @@ def replay(
     from decomfl_lab.runs.replay import replay as run
 
     try:
-        chosen = [int(piece) for piece in measure.split(",") if piece]
+        chosen = [int(piece) for piece in options.measure.split(",") if piece]
     except ValueError:
-        raise InputError(f"measure must be rounds joined by commas, got {measure!r}") from None
-    require_writable("save", save)
+        raise InputError(f"measure must be rounds joined by commas, got {options.measure!r}") from None
+    require_writable("save", options.save)
     with telling(lambda: "interrupted; nothing was written"), RunBars() as bars:
         found = run(
-            file,
-            rounds=rounds,
+            options.file,
+            rounds=options.rounds,
             measure=chosen,
-            tolerance=tolerance,
-            device=device,
+            tolerance=options.tolerance,
+            device=options.device,
             on_round=lambda done, all_: bars.show("replay", done, all_, "rounds"),
         )
-    if save is not None and found.agrees:
-        save_weights(found.model, save)
-    if as_json:
+    if options.save is not None and found.agrees:
+        save_weights(found.model, options.save)
+    if options.as_json:
         rows = {
             name: [dataclasses.asdict(each) | {"agrees": each.agrees} for each in own]
             for name, own in (("compared", found.compared), ("measured", found.measured))
@@ -83,6 +78,6 @@ def replay(
         print(json.dumps(facts | rows))
     else:
         print("\n".join(map(str, [found, *found.measured])))
-        kept = f"written to {save}" if found.agrees else f"{save} is not written"
-        print(f"digest {found.digest}" + f"; {kept}" * (save is not None))
-    raise typer.Exit(0 if found.agrees else 1)
+        kept = f"written to {options.save}" if found.agrees else f"{options.save} is not written"
+        print(f"digest {found.digest}" + f"; {kept}" * (options.save is not None))
+    raise click.exceptions.Exit(0 if found.agrees else 1)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require_choice
+from decomfl_lab.options import option
 from decomfl_lab.runs.folder import COLUMNS, Found, found_runs
 
 __all__ = ["runs", "where"]
@@ -18,13 +20,18 @@ __all__ = ["runs", "where"]
 SHOWN = ("folder", "method", "data", "model", "d", "K", "P", "η", "rounds", "accuracy", "loss", "MB", "state")
 
 
-def runs(
-    folders: Annotated[list[Path] | None, typer.Argument(show_default=False)] = None,
-    *,
-    sort: Annotated[str, typer.Option(help=f"The column to sort by: {', '.join(SHOWN)}.")] = "folder",
-    columns: Annotated[bool, typer.Option("--columns", help="Say what the columns of metrics.csv are.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list on stdout.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RunsOptions:
+    """The options of ``decomfl runs``."""
+
+    folders: tuple[Path, ...] = option((), "", argument=True)
+    sort: str = option("folder", f"The column to sort by: {', '.join(SHOWN)}.")
+    columns: bool = option(False, "Say what the columns of metrics.csv are.")
+    as_json: bool = option(False, "Print one JSON list on stdout.", flag="--json")
+
+
+@command
+def runs(options: RunsOptions) -> None:
     """List the runs in folders: settings, state and last values.
 
     FOLDERS are searched with all that is in them; without any, the folder runs, or else the one you are in. A run is
@@ -36,14 +43,18 @@ def runs(
 
     K are local steps, P directions, η the learning rate, d parameters; MB are those that all clients sent and got.
     """
-    require_choice("sort", sort, SHOWN)
-    if columns:
+    require_choice("sort", options.sort, SHOWN)
+    if options.columns:
         width = max(map(len, COLUMNS))
-        print(json.dumps(dict(COLUMNS)) if as_json else "\n".join(f"{k:<{width}}  {v}" for k, v in COLUMNS.items()))
+        print(
+            json.dumps(dict(COLUMNS))
+            if options.as_json
+            else "\n".join(f"{k:<{width}}  {v}" for k, v in COLUMNS.items())
+        )
         return
-    found = found_runs(where(folders))
-    rows = sorted(map(_row, found), key=lambda row: _place(row[sort]))
-    if as_json:
+    found = found_runs(where(options.folders))
+    rows = sorted(map(_row, found), key=lambda row: _place(row[options.sort]))
+    if options.as_json:
         print(json.dumps(rows))
     else:
         table = [SHOWN, *(tuple(map(_cell, row, row.values())) for row in rows)]
@@ -55,9 +66,9 @@ def runs(
             print(f"damaged: {each.trouble}", file=sys.stderr)
 
 
-def where(folders: list[Path] | None) -> list[Path]:
+def where(folders: Sequence[Path]) -> list[Path]:
     """The folders that were named, or else runs, or else the one we are in."""
-    return folders or [Path("runs") if Path("runs").is_dir() else Path()]
+    return list(folders) or [Path("runs") if Path("runs").is_dir() else Path()]
 
 
 def _row(found: Found) -> dict[str, Any]:

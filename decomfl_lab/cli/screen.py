@@ -26,7 +26,7 @@ COMPLETED = {"model": MODEL_NAMES, "data": DATA_NAMES, "device": ("cpu", "cuda",
 class Screened(click.Command):
     """A command whose --help has at most ``LINES`` lines; what it leaves out is in --help-all, in groups.
 
-    The group of an option is typer's ``rich_help_panel``. Those without one, or in the one of the first option, are
+    The group of an option is its attribute ``group``. Those without one, or in the one of the first option, are
     the usual ones. A help that fits shows all of them; one that does not shows the usual ones, if need be by the first
     sentence of what is said of each, and the first paragraph of what is said of the command.
     """
@@ -67,7 +67,7 @@ class Screened(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             name, record = _panel(param), param.get_help_record(ctx)
-            if record is None or not record[1] or (usual and name not in (None, first)) or param is _HELP_ALL:
+            if record is None or not record[1] or (usual and name not in ("", first)) or param is _HELP_ALL:
                 continue
             group = name or ("Options" if isinstance(param, click.Option) else "Arguments")
             groups.setdefault(group, []).append((record[0], _brief(record[1]) if "options" in brief else record[1]))
@@ -93,8 +93,8 @@ def lines_of(text: str) -> int:
     return sum(max(1, -(-len(line) // 80)) for line in text.rstrip("\n").split("\n"))
 
 
-def _panel(param: click.Parameter) -> str | None:
-    return getattr(param, "rich_help_panel", None)
+def _panel(param: click.Parameter) -> str:
+    return getattr(param, "group", "")
 
 
 def _brief(text: str) -> str:

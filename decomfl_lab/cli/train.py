@@ -6,19 +6,22 @@ import inspect
 import json
 import shlex
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from decomfl_lab.cli.command import WHOLE, Flag, beside, flags_of
 from decomfl_lab.cli.layers import COMMANDS, installed
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import AUTO, Method, Option, is_auto
+from decomfl_lab.methods.method import AUTO, Method, is_auto
 from decomfl_lab.methods.registry import METHODS, find_method
+from decomfl_lab.options import Option, option
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.words import WORDS
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Rebuilt
 
-__all__ = ["FIRST", "GroupedOption", "TrainGroup", "prepared", "report", "title", "train"]
+__all__ = ["FIRST", "Place", "TrainGroup", "command_of", "prepared", "report", "title", "train"]
 
 
 FIRST = {
@@ -73,7 +76,7 @@ class TrainGroup(Screened, click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
         """The command of a method, also of a ``module:Class``."""
-        return _command(cmd_name, find_method(cmd_name))
+        return command_of(cmd_name, find_method(cmd_name), TrainOptions, _train)
 
 
 class MethodCommand(Screened):
@@ -94,14 +97,6 @@ class MethodCommand(Screened):
             own = f"be left out for {self.name}, which has no such option (decomfl train {self.name} --help)"
             require(not foreign, name, own, error.option_name)
             raise
-
-
-class GroupedOption(click.Option):
-    """An option that belongs to a group, or, without one, to the usual options."""
-
-    def __init__(self, declarations: Sequence[str], group: str | None = None, **attributes: Any) -> None:
-        super().__init__(declarations, **attributes)
-        self.rich_help_panel = group and group.capitalize()
 
 
 GROUPS = ("method", "optimizer", "model and data", "engine", "output")
@@ -127,22 +122,25 @@ def _with_method(args: Sequence[str], *, resilient: bool) -> tuple[list[str], bo
     return [str(name or DeComFL.name), *kept, *rest], named
 
 
-def _command(name: str, method: type[Method]) -> click.Command:
-    """The command of one method."""
+def command_of(
+    name: str, method: type[Method], own: type[Any], run: Callable[[str, Any, dict[str, Any]], None]
+) -> click.Command:
+    """The command of one method: ``run(name, options, flags)`` with ``own`` options, and the flags of a run."""
     options = run_options() | method.options()
     if method.alone:
         options = {key: each for key, each in options.items() if key not in ("clients", "sampled", "joined")}
     usual = {*USUAL, *(method.options().keys() - DeComFL.options().keys())}
-    ordered = sorted(options.items(), key=lambda each: [*GROUPS, each[1].group].index(each[1].group))
-    flags = [_flag(key, each, each.group if key not in usual else None) for key, each in ordered]
+    grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
+    ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
+    flags = [_flag(key, options[key], "" if key in usual else grouped[key]) for key in ordered]
     doc = inspect.cleandoc(method.__doc__ or "")
     summary, _, more = doc.partition("\n\n")
     formula, source, reference = more.partition("Source:")
     paragraphs = [summary, formula.rstrip(), USAGE, source and "Source: " + reference.strip()]
     return MethodCommand(
         name,
-        params=[*flags, *OWN_FLAGS],
-        callback=partial(_train, name),
+        params=[*flags, *flags_of(own)],
+        callback=beside(partial(run, name), own),
         help="\n\n".join(filter(None, paragraphs)),
         short_help=summary.rstrip("."),
     )
@@ -160,15 +158,14 @@ class _OrAuto(click.ParamType[Any]):
         return value if is_auto(value) else self.number.convert(value, param, ctx)
 
 
-def _flag(name: str, option: Option, group: str | None) -> GroupedOption:
+def _flag(name: str, option: Option, group: str) -> Flag:
     """A flag, None where it is not given, so that a file's value stands."""
     dashed = name.replace("_", "-")
-    is_bool = isinstance(option.default, bool)
-    shown = "none" if option.is_schedule else str(option.default)
-    return GroupedOption(
-        [f"--{dashed}/--no-{dashed}" if is_bool else f"--{dashed}"],
+    kind, shown = (str, "none") if option.is_schedule else (type(option.default), str(option.default))
+    return Flag(
+        [f"--{dashed}/--no-{dashed}" if kind is bool else f"--{dashed}"],
         group,
-        type=_OrAuto(type(option.default)) if option.auto else str if option.is_schedule else type(option.default),
+        type=_OrAuto(kind) if option.auto else WHOLE if kind is int else kind,
         default=None,
         help=f"{option.help} [default: {shown}]",
     )
@@ -178,36 +175,41 @@ USAGE = """Defaults are the authors' settings for MNIST. Every run repeats bit f
 interrupted run resumes, and a finished one can be prolonged with a larger --rounds; clients with data of their own may
 join it."""
 HERE = "in-process"
-OWN_FLAGS = [
-    GroupedOption(
-        ["--device"],
-        default="cpu",
-        help="Where models, data and losses are: cpu, cuda (a GPU) or auto. Records give the same bits on each. "
-        "[default: cpu]",
-    ),
-    GroupedOption(["--threads"], "engine", type=int, default=1, help="CPU threads of torch. [default: 1]"),
-    GroupedOption(
-        ["--federation"],
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a run is computed and kept."""
+
+    device: str = option(
+        "cpu", "Where models, data and losses are: cpu, cuda (a GPU) or auto. Records give the same bits on each."
+    )
+    threads: int = option(1, "CPU threads of torch.", "engine")
+    config: Path | None = option(
+        None, "A TOML file with any of these flags as keys, with underscores: local_steps = 4. Flags win over it."
+    )
+    out: Path | None = option(
+        None,
+        "The folder to keep the run in, and to resume it from. It gets metrics.csv, config.toml, provenance.json, a "
+        "checkpoint and the log that `decomfl replay` reads. Ctrl-C saves the round under way, twice does not wait for "
+        "it.",
+    )
+    as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """The options of ``decomfl train`` beside those of a run and its method."""
+
+    place: Place
+    federation: str = option(
+        HERE,
+        "Where the clients are: in-process, or ray (in actors, on this machine or, with RAY_ADDRESS, over a cluster). "
+        "The run is the same to the bit.",
         "engine",
-        default=HERE,
-        help="Where the clients are: in-process, or ray (in actors, on this machine or, with RAY_ADDRESS, over a "
-        "cluster). The run is the same to the bit. [default: in-process]",
-    ),
-    GroupedOption(["--workers"], "engine", type=int, help="The number of actors of federation ray. [default: 4]"),
-    GroupedOption(
-        ["--config"],
-        type=click.Path(path_type=Path),
-        help="A TOML file with any of these flags as keys, with underscores: local_steps = 4. Flags win over it.",
-    ),
-    GroupedOption(
-        ["--out"],
-        type=click.Path(path_type=Path),
-        help="The folder to keep the run in, and to resume it from. It gets metrics.csv, config.toml, provenance.json, "
-        "a checkpoint and the log that `decomfl replay` reads. Ctrl-C saves the round under way, twice does not wait "
-        "for it.",
-    ),
-    GroupedOption(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout."),
-]
+    )
+    workers: int | None = option(None, "The number of actors of federation ray. [default: 4]", "engine")
+
 
 _ONLY_WITH = {
     "alpha": ("split", ("dirichlet", "dirichlet-total")),
@@ -218,65 +220,47 @@ _ONLY_WITH = {
 
 
 def prepared(
-    method: str,
-    config: Path | None,
-    device: str,
-    threads: int,
-    flags: Mapping[str, Any],
-    federation: Ray | None = None,
-    *,
-    out: Path | None = None,
-    follows: bool = False,
+    method: str, place: Place, flags: Mapping[str, Any], federation: Ray | None = None, *, follows: bool = False
 ) -> Run:
-    """The run at round 0 of a file and of the flags that were given (others are None), which win over it.
+    """The run at round 0 of a file and of the flags that were given, which win over it.
 
-    Clients that a run in ``out`` does not have join in its next round; see ``runs.joining`` for ``follows``.
+    Clients that a run in ``place.out`` does not have join in its next round; see ``runs.joining`` for ``follows``.
     """
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.runs.building import dataset_of, fitted
     from decomfl_lab.runs.joining import joining
     from decomfl_lab.runs.run import Run
 
-    values = read_config(config) if config is not None else {}
+    values = read_config(place.config) if place.config is not None else {}
     for name, text in flags.items():
-        if text is not None:
-            values[name] = parse_schedule(name, text) if name.endswith("_schedule") or name == "joined" else text
+        values[name] = parse_schedule(name, text) if name.endswith("_schedule") or name == "joined" else text
     values["method"] = method
-    run_config = config_from_mapping(values, f"config {config}" if config else "the flags")
+    run_config = config_from_mapping(values, f"config {place.config}" if place.config else "the flags")
     for name, (other, those) in _ONLY_WITH.items():
         found = getattr(run_config, other)
         rule = f"be left out with {other} {found}, which has no use for it (--{other} {' or '.join(those)})"
         require(flags.get(name) is None or found in those, name, rule, flags.get(name))
-    use_threads_(threads)
-    dataset = dataset_of(run_config, device)
+    use_threads_(place.threads)
+    dataset = dataset_of(run_config, place.device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset)
-    if out is not None:
-        run_config = joining(run_config, dataset, out, follows=follows)
+    if place.out is not None:
+        run_config = joining(run_config, dataset, place.out, follows=follows)
     run = Run(run_config, dataset=dataset, federation=federation)
     if run.tuning is not None:
         print(run.tuning, file=sys.stderr, flush=True)
     return run
 
 
-def _train(
-    method: str,
-    config: Path | None,
-    out: Path | None,
-    device: str,
-    threads: int,
-    federation: str,
-    workers: int | None,
-    as_json: bool,
-    **flags: Any,
-) -> None:
+def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
     from decomfl_lab.carriers.ray import Ray
     from decomfl_lab.runs.progress import run_bar
     from decomfl_lab.runs.told import Rebuilt
 
+    federation, workers, out = options.federation, options.workers, options.place.out
     require_choice("federation", federation, (HERE, "ray"))
     require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)
     by = Ray() if workers is None else Ray(workers)
-    run = prepared(method, config, device, threads, flags, None if federation == HERE else by, out=out)
+    run = prepared(method, options.place, flags, None if federation == HERE else by)
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
         print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
     plain = run.config.method.plain()
@@ -288,7 +272,7 @@ def _train(
             print(_table(run.metrics))
         raise
     replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
-    report(run, run.verify() if replays else Rebuilt(0, 0), out, as_json=as_json)
+    report(run, run.verify() if replays else Rebuilt(0, 0), out, as_json=options.place.as_json)
 
 
 def title(run: Run) -> str:

@@ -6,14 +6,18 @@ import dataclasses
 import json
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.interrupts import telling
+from decomfl_lab.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,70 +32,56 @@ _LACKS = "a part is not offered; where it is deleted the lab's takes its place"
 _MARKS = {"holds": ".", "broken": "x", "crashed": "!", "skipped": " ", "not yours": " "}
 
 
-def verify(
-    *,
-    target: Annotated[
-        str | None,
-        typer.Option(help="module:Class, or file.py:Class, of your own Implementation; --target-template prints one."),
-    ] = None,
-    target_template: Annotated[
-        bool,
-        typer.Option("--target-template", help="Print a file for --target, with all that the laws use, to fill in."),
-    ] = False,
-    plant: Annotated[
-        str | None,
-        typer.Option(
-            help="Plant the fault of this name in the lab's own implementation. `all` plants one after another and "
-            "prints which laws each of them breaks."
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Put every second client on this device (cpu, cuda or auto; on the CPU: on another backend), the rest "
-            "on the CPU."
-        ),
-    ] = None,
-    law: Annotated[list[str] | None, typer.Option(help="Try only this law (may be given several times).")] = None,
-    cases: Annotated[
-        int | None,
-        typer.Option(
-            help="How many random cases each law is tried with. With `--plant all` the law that is meant to catch a "
-            "fault gets up to 25 times as many. [default: 100, with `--plant all` 6]",
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random cases.")] = 0,
-    states: Annotated[
-        bool,
-        typer.Option(
-            "--states",
-            help="In the place of random cases, search all states that small federations can reach while messages are "
-            "lost, doubled and late and clients and the server crash; a line for each, with its number of states.",
-        ),
-    ] = False,
-    places: Annotated[
-        bool,
-        typer.Option(
-            "--places",
-            help="Make one value of the lab's own wrong in every case, at a place drawn from all rounds, clients, "
-            "local steps and directions, and print how often each law notices.",
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print rows of law, cases, passed as JSON.")] = False,
-    junit: Annotated[
-        Path | None, typer.Option(help="Write the outcomes to this file too, as JUnit's XML: a test case a law.")
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """The options of ``decomfl verify``."""
+
+    target: str | None = option(
+        None, "module:Class, or file.py:Class, of your own Implementation; --target-template prints one."
+    )
+    target_template: bool = option(False, "Print a file for --target, with all that the laws use, to fill in.")
+    plant: str | None = option(
+        None,
+        "Plant the fault of this name in the lab's own implementation. `all` plants one after another and "
+        "prints which laws each of them breaks.",
+    )
+    device: str | None = option(
+        None,
+        "Put every second client on this device (cpu, cuda or auto; on the CPU: on another backend), the rest "
+        "on the CPU.",
+    )
+    law: tuple[str, ...] = option((), "Try only this law (may be given several times).")
+    cases: int | None = option(
+        None,
+        "How many random cases each law is tried with. With `--plant all` the law that is meant to catch a "
+        "fault gets up to 25 times as many. [default: 100, with `--plant all` 6]",
+    )
+    seed: int = option(0, "Seed of the random cases.")
+    states: bool = option(
+        False,
+        "In the place of random cases, search all states that small federations can reach while messages are "
+        "lost, doubled and late and clients and the server crash; a line for each, with its number of states.",
+    )
+    places: bool = option(
+        False,
+        "Make one value of the lab's own wrong in every case, at a place drawn from all rounds, clients, "
+        "local steps and directions, and print how often each law notices.",
+    )
+    as_json: bool = option(False, "Print rows of law, cases, passed as JSON.", flag="--json")
+    junit: Path | None = option(None, "Write the outcomes to this file too, as JUnit's XML: a test case a law.")
+
+
+@command
+def verify(options: VerifyOptions) -> None:
     """Check, law by law, that rebuilt models are the server's bits.
 
     Exit code 0 if all laws hold, 1 if one is broken, 3 if none could be tried; a broken law prints its smallest
     counter-example. With `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and
     the shortest way there if some state is wrong.
     """
-    if target_template:
+    if options.target_template:
         print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")
-        raise typer.Exit
+        raise click.exceptions.Exit
     from decomfl_lab.laws.check import Outcomes, load_implementation, planted
     from decomfl_lab.laws.check import verify as run
     from decomfl_lab.laws.faults import FAULTS
@@ -106,38 +96,72 @@ def verify(
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
-    require(junit is None or not (places or states or plant == "all"), "junit", "be of laws that are tried", junit)
-    require_writable("junit", junit)
-    if places:
-        alone = target is None and device is None and plant is None and not states
-        require(alone, "places", "be given without target, plant, device or states", (target, plant, device))
-        raise typer.Exit(_places(law, 100 if cases is None else cases, seed, announce, clear, as_json=as_json))
-    if plant == "all":
-        require(not states, "plant", "name one fault with --states", plant)
-        require(target is None and device is None, "plant", "be left out where target or device is given", plant)
+    require(
+        options.junit is None or not (options.places or options.states or options.plant == "all"),
+        "junit",
+        "be of laws that are tried",
+        options.junit,
+    )
+    require_writable("junit", options.junit)
+    if options.places:
+        alone = options.target is None and options.device is None and options.plant is None and not options.states
+        require(
+            alone,
+            "places",
+            "be given without target, plant, device or states",
+            (options.target, options.plant, options.device),
+        )
+        raise click.exceptions.Exit(
+            _places(
+                options.law,
+                100 if options.cases is None else options.cases,
+                options.seed,
+                announce,
+                clear,
+                as_json=options.as_json,
+            )
+        )
+    if options.plant == "all":
+        require(not options.states, "plant", "name one fault with --states", options.plant)
+        require(
+            options.target is None and options.device is None,
+            "plant",
+            "be left out where target or device is given",
+            options.plant,
+        )
         with telling(lambda: "interrupted; nothing was kept"):
-            table = planted(cases=6 if cases is None else cases, seed=seed, laws=law or (), on_fault=announce)
+            table = planted(
+                cases=6 if options.cases is None else options.cases,
+                seed=options.seed,
+                laws=options.law,
+                on_fault=announce,
+            )
         clear()
         meant = {fault: FAULTS[fault].caught_by for fault in table}
-        print(_rows(table, meant) if as_json else _table(table, meant))
+        print(_rows(table, meant) if options.as_json else _table(table, meant))
         missed = [fault for fault, row in table.items() if row[meant[fault]].status != "broken"]
-        if not as_json:
+        if not options.as_json:
             caught = f"{len(table) - len(missed)} of {len(table)} faults are caught by the law that is meant to"
-            print(f"{caught} (seed {seed}, {time.monotonic() - started:.0f} s)")
+            print(f"{caught} (seed {options.seed}, {time.monotonic() - started:.0f} s)")
             if missed:
                 print(f"missed with so few cases: {', '.join(missed)}; more --cases may show them")
-        raise typer.Exit(1 if missed else 0)
+        raise click.exceptions.Exit(1 if missed else 0)
 
-    implementation = load_implementation(target, plant, device)
-    if states:
-        require(not law and cases is None, "law and cases", "be left out with --states", (law, cases))
-        raise typer.Exit(_search(implementation, as_json))
+    implementation = load_implementation(options.target, options.plant, options.device)
+    if options.states:
+        require(
+            not options.law and options.cases is None,
+            "law and cases",
+            "be left out with --states",
+            (options.law, options.cases),
+        )
+        raise click.exceptions.Exit(_search(implementation, options.as_json))
     outcomes = Outcomes()
 
     def tell(outcome: Outcome) -> None:
         outcomes.append(outcome)
         clear()
-        if not as_json:
+        if not options.as_json:
             print(outcome, flush=True)
 
     def interrupted() -> str:
@@ -147,21 +171,21 @@ def verify(
         return f"interrupted; {len(held)} of the {outcomes.tried} laws tried so far held{names}"
 
     with telling(interrupted):
-        count = 100 if cases is None else cases
-        run(implementation, cases=count, seed=seed, laws=law or (), on_law=announce, on_outcome=tell)
-    if junit is not None:
-        write_atomically(junit, outcomes.junit(implementation.name))
-    if as_json:
+        count = 100 if options.cases is None else options.cases
+        run(implementation, cases=count, seed=options.seed, laws=options.law, on_law=announce, on_outcome=tell)
+    if options.junit is not None:
+        write_atomically(options.junit, outcomes.junit(implementation.name))
+    if options.as_json:
         rows = [{**dataclasses.asdict(outcome), "passed": outcome.passed} for outcome in outcomes]
         print(json.dumps(rows, ensure_ascii=False))
     else:
-        print(f"{implementation.name}: {outcomes.summary} (seed {seed}, {time.monotonic() - started:.0f} s)")
+        print(f"{implementation.name}: {outcomes.summary} (seed {options.seed}, {time.monotonic() - started:.0f} s)")
     if outcomes.broken or not outcomes.tried:
-        raise typer.Exit(1 if outcomes.broken else 3)
+        raise click.exceptions.Exit(1 if outcomes.broken else 3)
 
 
 def _places(
-    laws: list[str] | None,
+    laws: Sequence[str],
     cases: int,
     seed: int,
     announce: Callable[[str], None],

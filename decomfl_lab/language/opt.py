@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.language.extra import llm_library
-from decomfl_lab.models.registry import initialising
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["SIZES", "SPECIAL", "Size", "build_opt"]
 
@@ -63,6 +63,8 @@ def build_opt(size: Size, tokenizer: Any, *, seed: int) -> nn.Module:
         architectures=["OPTForCausalLM"],
         dtype="float32",
     )
+    from decomfl_lab.models.registry import initialising
+
     with initialising(seed):
         model: nn.Module = library.OPTForCausalLM(config)
     return model.eval()

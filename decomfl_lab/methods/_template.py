@@ -15,9 +15,10 @@ from decomfl_lab.engines.base import Engine
 from decomfl_lab.errors import require_finite_positive
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.setting import Setting
-from decomfl_lab.methods.method import Method, option
+from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.objectives.objective import Objective
+from decomfl_lab.options import option
 
 __all__ = ["FedSgd"]
 

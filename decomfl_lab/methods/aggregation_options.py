@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice
-from decomfl_lab.methods.method import Codec, Option
+from decomfl_lab.options import Codec, Option
 from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
 
 __all__ = ["AGGREGATION", "require_aggregation"]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.federations.setting import Setting
-from decomfl_lab.methods.method import option
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars
 from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
 from decomfl_lab.noise import derive_seed
+from decomfl_lab.options import option
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import record_bytes

@@ -10,9 +10,10 @@ import numpy as np
 from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, Uplink
 from decomfl_lab.federations.setting import Setting
-from decomfl_lab.methods.method import Method, option
+from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
+from decomfl_lab.options import option
 
 if TYPE_CHECKING:
     import torch

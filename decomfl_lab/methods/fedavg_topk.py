@@ -10,8 +10,8 @@ from decomfl_lab.errors import require
 from decomfl_lab.federations.averaging import Floats, Uplink
 from decomfl_lab.federations.setting import Setting
 from decomfl_lab.methods.fedavg import FedAvg
-from decomfl_lab.methods.method import option
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
+from decomfl_lab.options import option
 from decomfl_lab.protocol.compression import top_k
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Sparse

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import option
 from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.options import option
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import pool_bytes, record_bytes
 from decomfl_lab.records.seeds import POOL, Seeding

@@ -10,12 +10,12 @@ import numpy as np
 from decomfl_lab.errors import DivergedError, require_int
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.setting import Setting
-from decomfl_lab.methods.method import option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE, require_rule
 from decomfl_lab.methods.scalars import Differences
 from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
 from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.options import option
 from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.replicas.rules import Step, UpdateRule
 

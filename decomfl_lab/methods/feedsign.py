@@ -9,7 +9,7 @@ import numpy as np
 
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import option
+from decomfl_lab.options import option
 from decomfl_lab.protocol.aggregation import Majority
 from decomfl_lab.replicas.rules import Sgd
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from decomfl_lab.errors import require_int
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import option
 from decomfl_lab.methods.scalars import Perturbing
 from decomfl_lab.noise import Program
+from decomfl_lab.options import option
 from decomfl_lab.replicas.rules import Step, UpdateRule, add_estimate
 
 __all__ = ["FZOO", "Normalised"]

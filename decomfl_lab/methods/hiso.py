@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from decomfl_lab.errors import require
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import option
 from decomfl_lab.noise import SCRATCH, Program
+from decomfl_lab.options import option
 from decomfl_lab.replicas.rules import Step, UpdateRule, add_estimate
 
 __all__ = ["HiSo", "Whitened"]

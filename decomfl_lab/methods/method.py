@@ -9,67 +9,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.federations.setting import Setting
 from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.options import Option, option
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.words import require_option
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation
 
-__all__ = ["AUTO", "Codec", "Method", "Option", "is_auto", "option"]
+__all__ = ["AUTO", "Method", "is_auto"]
 
 AUTO = "auto"
 """The value of an option that a run chooses when it is made (``runs.tuning``)."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """A value that a file or a flag gives: its default, whose type is the value's, a help text and a group of flags.
-
-    Where ``auto`` is true, the value may also be ``AUTO``, until a run is made.
-    """
-
-    default: Any
-    help: str
-    group: str = "method"
-    auto: bool = False
-
-    @property
-    def is_schedule(self) -> bool:
-        """Whether the value is a schedule, {round: value}."""
-        return isinstance(self.default, dict)
-
-
-class Codec(Protocol):
-    """How a field that is an object is written as plain values, and read."""
-
-    options: Mapping[str, Option]
-
-    def join(self, values: Mapping[str, Any]) -> Any:
-        """The object of these values, one for each option."""
-
-    def split(self, value: Any) -> dict[str, Any]:
-        """Inverse of ``join``."""
-
-
 def is_auto(value: object) -> bool:
     """Whether the value of an option is ``AUTO``."""
     return isinstance(value, str) and value == AUTO
-
-
-def option(
-    default: Any, help_: str = "", group: str = "method", *, codec: Codec | None = None, auto: bool = False
-) -> Any:
-    """A field with its help text and its group of flags (method, optimizer, engine, model and data, output)."""
-    metadata = {"codec": codec} if codec else {"option": Option(default, help_, group, auto)}
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)

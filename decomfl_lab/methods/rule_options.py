@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice, require_int
-from decomfl_lab.methods.method import Codec, Option
 from decomfl_lab.noise import Format
+from decomfl_lab.options import Codec, Option
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
 __all__ = ["DEFAULT_RULE", "REPLICA_RULE", "RULE", "require_rule"]

@@ -14,11 +14,12 @@ from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_cu
 from decomfl_lab.estimators.second_differences import require_moment_distribution
 from decomfl_lab.federations.setting import Setting
 from decomfl_lab.methods.aggregation_options import AGGREGATION, require_aggregation
-from decomfl_lab.methods.method import Method, option
+from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
 from decomfl_lab.methods.traffic import Cohort, Traffic, examples_bytes
 from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.noise import Distribution, LowRank
+from decomfl_lab.options import option
 from decomfl_lab.protocol.aggregation import Aggregation, Mean
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.weights import Weighting, Weights, require_weighable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from decomfl_lab.errors import require_choice
-from decomfl_lab.methods.method import option
+from decomfl_lab.options import option
 from decomfl_lab.protocol.weights import Weighting
 
 __all__ = ["require_weighting", "weighting_option"]

@@ -28,10 +28,11 @@ from decomfl_lab.errors import (
 )
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import Method, Option, is_auto, option
+from decomfl_lab.methods.method import Method, is_auto
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
+from decomfl_lab.options import Option, option
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.weights import Weighting
 from decomfl_lab.records.schedules import Schedule, growing

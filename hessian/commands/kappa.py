@@ -12,26 +12,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 import hessian
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, plural, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held_checkpoint
 from decomfl_lab.interrupts import telling
+from decomfl_lab.options import option
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plugins import is_own
-from hessian.commands.option import option
+from hessian.kappa.settings import HOW, Settings
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from decomfl_lab.runs.descent import Descent
+    from decomfl_lab.runs.progress import RunBars
     from hessian.named import TrainedModel
 
 __all__ = ["kappa"]
@@ -46,201 +45,201 @@ LONG = 0.2
 """Hours from which on the time is told."""
 
 
-def kappa(
-    source: Annotated[Path | None, typer.Argument(show_default=False)] = None,
-    *,
-    model: Annotated[
-        str | None,
-        option(
-            "The model: a name that `decomfl train decomfl --help` lists; your own as module:function, called with "
-            "nothing, which returns a torch.nn.Module; a folder of transformers (with config.json); with --task also a "
-            "GGUF file or a name of the hub."
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        option(
-            "The data: a name that `decomfl train decomfl --help` lists; your own as module:function, called with "
-            "nothing, which returns (inputs, targets), a Dataset, a DataLoader, or a list of these or of batches; or "
-            "(any of these, test), of which test is left out."
-        ),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        option(
-            "Your own loss as module:function, called with (outputs, targets) of a batch, which returns their mean "
-            "loss, a scalar tensor: e.g. torch.nn.functional:mse_loss. [default: cross-entropy]"
-        ),
-    ] = None,
-    task: Annotated[
-        str | None,
-        option("The task whose prompts a language model answers, one that `decomfl train decomfl --help` lists."),
-    ] = None,
-    task_data: Annotated[
-        str, option("The folder of the task's files. [default: $DECOMFL_DATA/<task>]", panel="Model and data")
-    ] = "",
-    train_steps: Annotated[
-        int | None,
-        option(
-            "First-order steps before κ is measured; 0 is the start, not a trained model. [default: 300; 0 for "
-            "your own model]",
-            panel="Model and data",
-        ),
-    ] = None,
-    optimizer: Annotated[
-        str, option("The optimizer of those steps: sgd, adam.", "adam", panel="Model and data")
-    ] = "adam",
-    lr: Annotated[float, option("The learning rate of those steps.", 1e-3, panel="Model and data")] = 1e-3,
-    batch_size: Annotated[int, option("Examples a step.", 64, panel="Model and data")] = 64,
-    operator: Annotated[
-        str,
-        option(
-            "The matrix: hessian; gauss-newton (positive semi-definite); fisher (empirical); smoothed (what a "
-            "zeroth-order method with --mu sees).",
-            "hessian",
-        ),
-    ] = "hessian",
-    examples: Annotated[int, option("Training examples of the loss, a fixed random choice; 0 takes all.", 1000)] = 1000,
-    weight_decay: Annotated[
-        float,
-        option("Add the curvature λI of a penalty (λ/2)‖x‖² to the loss's.", 0.0, panel="Model and data"),
-    ] = 0.0,
-    trust: Annotated[
-        bool,
-        option(
-            "Take model, loss and data for one function of the parameters, and torch's derivatives for its, without "
-            "trying it.",
-            False,
-            panel="Model and data",
-        ),
-    ] = False,
-    parameters: Annotated[
-        str,
-        option(
-            "Only these parameters count, as names or prefixes joined by commas. [default: all]", panel="Model and data"
-        ),
-    ] = "",
-    normalisation: Annotated[
-        str,
-        option(
-            "What BatchNorm takes: eval (statistics of a calibration set, or its own) or batch (those of the "
-            "examples).",
-            "eval",
-            panel="Model and data",
-        ),
-    ] = "eval",
-    rtol: Annotated[float, option("Stop when the interval of κ is within ± this share of it.", 0.05)] = 0.05,
-    confidence: Annotated[
-        float, option("The confidence of every interval.", 0.95, panel="How closely, and by what")
-    ] = 0.95,
-    max_products: Annotated[
-        int, option("Stop after so many products H·v in any case.", 200, panel="How closely, and by what")
-    ] = 200,
-    products: Annotated[
-        int,
-        option(
-            "Take exactly so many products, whatever the error; 0 does as --rtol says.",
-            0,
-            panel="How closely, and by what",
-        ),
-    ] = 0,
-    seed: Annotated[int, option("The seed of the random vectors, and of a model trained here.", 0)] = 0,
-    dtype: Annotated[
-        str, option(f"The dtype of the computation: {', '.join(DTYPES)}.", "float32", panel="How closely, and by what")
-    ] = "float32",
-    trace: Annotated[
-        str,
-        option(
-            "How tr H is found: probes; gauss-newton (probes of that matrix, where it has the same trace: "
-            "networks piecewise affine in each weight); exact (its finite sum over examples and outputs, no sampling).",
-            "probes",
-            panel="How closely, and by what",
-        ),
-    ] = "probes",
-    whiten: Annotated[
-        Path | None,
-        option(
-            "Measure κ of DHD, D = diag(s), as a method sees it that scales its directions by s: a run of hiso, its "
-            "checkpoint, or a .npy or .safetensors file of d numbers.",
-            panel="Other matrices, and a ball",
-        ),
-    ] = None,
-    split_sample: Annotated[
-        bool,
-        typer.Option(
-            "--split-sample",
-            help="Bracket λ_max of all data by two halves of the examples.",
-            rich_help_panel="How closely, and by what",
-        ),
-    ] = False,
-    ball: Annotated[
-        float | None,
-        option(
-            "Measure κ over the ball of this radius around the model, as Assumption 4 asks for it.",
-            panel="Other matrices, and a ball",
-        ),
-    ] = None,
-    ball_lr: Annotated[
-        float | None,
-        option(
-            "Measure it over the assumption's own ball, of radius 2ηdG for this η (G is of --batch-size examples).",
-            panel="Other matrices, and a ball",
-        ),
-    ] = None,
-    ball_points: Annotated[
-        int, option("Random points of the ball, beside its centre.", 4, panel="Other matrices, and a ball")
-    ] = 4,
-    forward_only: Annotated[
-        int,
-        option(
-            "Take only values of the loss, along so many random directions; 0 takes products.",
-            0,
-            panel="Other matrices, and a ball",
-        ),
-    ] = 0,
-    mu: Annotated[
-        float | None,
-        option(
-            "The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]",
-            panel="Other matrices, and a ball",
-        ),
-    ] = None,
-    density_products: Annotated[
-        int | None,
-        option(
-            "Products for the spectral density, which measures κ of the positive part and of absolute values too; 0 "
-            "takes none. [default: 0, but 50 to draw it]",
-            panel="How closely, and by what",
-        ),
-    ] = None,
-    chunk: Annotated[
-        int,
-        option(
-            "Examples that go through the model at once; 0 chooses by their size.", 0, panel="How closely, and by what"
-        ),
-    ] = 0,
-    max_basis: Annotated[
-        int,
-        option(
-            "Lanczos vectors kept at most, where memory is short; 0 keeps what the products need.",
-            0,
-            panel="How closely, and by what",
-        ),
-    ] = 0,
-    device: Annotated[
-        str,
-        option("Where everything of the model's size is kept and computed: cpu, cuda, auto.", "cpu"),
-    ] = "cpu",
-    threads: Annotated[
-        int, option("CPU threads of torch; more pay off for large models.", 1, panel="How closely, and by what")
-    ] = 1,
-    checkpoint: Annotated[Path | None, option("Save every product here; the same command resumes from it.")] = None,
-    plot: Annotated[
-        Path | None,
-        option("Draw the spectrum, and how κ settled, to this file (.png, .pdf)."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """What is measured: the model, its data and its loss."""
+
+    source: Path | None = option(None, "", argument=True)
+    model: str | None = option(
+        None,
+        "The model: a name that `decomfl train decomfl --help` lists; your own as module:function, called with "
+        "nothing, which returns a torch.nn.Module; a folder of transformers (with config.json); with --task also a "
+        "GGUF file or a name of the hub.",
+    )
+    data: str | None = option(
+        None,
+        "The data: a name that `decomfl train decomfl --help` lists; your own as module:function, called with "
+        "nothing, which returns (inputs, targets), a Dataset, a DataLoader, or a list of these or of batches; or "
+        "(any of these, test), of which test is left out.",
+    )
+    loss: str | None = option(
+        None,
+        "Your own loss as module:function, called with (outputs, targets) of a batch, which returns their mean "
+        "loss, a scalar tensor: e.g. torch.nn.functional:mse_loss. [default: cross-entropy]",
+    )
+    task: str | None = option(
+        None, "The task whose prompts a language model answers, one that `decomfl train decomfl --help` lists."
+    )
+    task_data: str = option("", "The folder of the task's files. [default: $DECOMFL_DATA/<task>]", "Model and data")
+    train_steps: int | None = option(
+        None,
+        "First-order steps before κ is measured; 0 is the start, not a trained model. [default: 300; 0 for "
+        "your own model]",
+        "Model and data",
+    )
+    optimizer: str = option("adam", "The optimizer of those steps: sgd, adam.", "Model and data")
+    lr: float = option(1e-3, "The learning rate of those steps.", "Model and data")
+    batch_size: int = option(64, "Examples a step.", "Model and data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOptions:
+    """Of which function κ is: the examples, and what is added or left out."""
+
+    examples: int = option(1000, "Training examples of the loss, a fixed random choice; 0 takes all.")
+    weight_decay: float = option(0.0, "Add the curvature λI of a penalty (λ/2)‖x‖² to the loss's.", "Model and data")
+    trust: bool = option(
+        False,
+        "Take model, loss and data for one function of the parameters, and torch's derivatives for its, without "
+        "trying it.",
+        "Model and data",
+    )
+    parameters: str = option(
+        "", "Only these parameters count, as names or prefixes joined by commas. [default: all]", "Model and data"
+    )
+    normalisation: str = option(
+        "eval",
+        "What BatchNorm takes: eval (statistics of a calibration set, or its own) or batch (those of the examples).",
+        "Model and data",
+    )
+    dtype: str = option("float32", f"The dtype of the computation: {', '.join(DTYPES)}.", HOW)
+    chunk: int = option(0, "Examples that go through the model at once; 0 chooses by their size.", HOW)
+
+    @property
+    def names(self) -> list[str] | None:
+        """The parameters that count; None for all."""
+        return self.parameters.split(",") if self.parameters else None
+
+    def require(self) -> None:
+        """InputError if an option breaks a rule."""
+        from hessian.operators.mean_loss import NORMALISATIONS
+
+        require_choice("dtype", self.dtype, DTYPES)
+        require_choice("normalisation", self.normalisation, NORMALISATIONS)
+        require_int("examples", self.examples, 0)
+        require_int("chunk", self.chunk, 0)
+        require(all(self.names or ["all"]), "parameters", "be names joined by commas", self.parameters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixOptions:
+    """Of which matrix κ is, and how its trace is found."""
+
+    operator: str = option(
+        "hessian",
+        "The matrix: hessian; gauss-newton (positive semi-definite); fisher (empirical); smoothed (what a "
+        "zeroth-order method with --mu sees).",
+    )
+    trace: str = option(
+        "probes",
+        "How tr H is found: probes; gauss-newton (probes of that matrix, where it has the same trace: "
+        "networks piecewise affine in each weight); exact (its finite sum over examples and outputs, no sampling).",
+        HOW,
+    )
+    whiten: Path | None = option(
+        None,
+        "Measure κ of DHD, D = diag(s), as a method sees it that scales its directions by s: a run of hiso, its "
+        "checkpoint, or a .npy or .safetensors file of d numbers.",
+        "Other matrices, and a ball",
+    )
+    mu: float | None = option(
+        None,
+        "The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]",
+        "Other matrices, and a ball",
+    )
+
+    def require(self) -> None:
+        """InputError if an option breaks a rule."""
+        require_choice("operator", self.operator, OPERATORS)
+        require_choice("trace", self.trace, TRACES)
+        has_twin = self.trace == "probes" or self.operator == "hessian"
+        require(has_twin, "trace", "be probes unless operator is hessian", self.trace)
+        if self.mu is not None:
+            require_finite_positive("mu", self.mu)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherOptions:
+    """What is measured in place of κ by products."""
+
+    ball: float | None = option(
+        None,
+        "Measure κ over the ball of this radius around the model, as Assumption 4 asks for it.",
+        "Other matrices, and a ball",
+    )
+    ball_lr: float | None = option(
+        None,
+        "Measure it over the assumption's own ball, of radius 2ηdG for this η (G is of --batch-size examples).",
+        "Other matrices, and a ball",
+    )
+    ball_points: int = option(4, "Random points of the ball, beside its centre.", "Other matrices, and a ball")
+    forward_only: int = option(
+        0,
+        "Take only values of the loss, along so many random directions; 0 takes products.",
+        "Other matrices, and a ball",
+    )
+
+    @property
+    def has_ball(self) -> bool:
+        """Whether κ is measured over a ball."""
+        return self.ball is not None or self.ball_lr is not None
+
+    def require(self) -> None:
+        """InputError if an option breaks a rule."""
+        require_int("forward_only", self.forward_only, 0, 10**6)
+        enough = self.forward_only == 0 or self.forward_only >= 8
+        require(enough, "forward_only", "be 0 or at least 8 directions", self.forward_only)
+        both = self.ball is not None and self.ball_lr is not None
+        require(not both, "ball and ball_lr", "not both be given", (self.ball, self.ball_lr))
+        require_int("ball_points", self.ball_points, 1, 10_000)
+        for name, value in (("ball", self.ball), ("ball_lr", self.ball_lr)):
+            if value is not None:
+                require_finite_positive(name, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KappaOptions:
+    """The options of ``decomfl kappa``."""
+
+    source: SourceOptions
+    loss: LossOptions
+    matrix: MatrixOptions
+    settings: Settings
+    other: OtherOptions
+    split_sample: bool = option(False, "Bracket λ_max of all data by two halves of the examples.", HOW)
+    density_products: int | None = option(
+        None,
+        "Products for the spectral density, which measures κ of the positive part and of absolute values too; 0 "
+        "takes none. [default: 0, but 50 to draw it]",
+        HOW,
+    )
+    device: str = option("cpu", "Where everything of the model's size is kept and computed: cpu, cuda, auto.")
+    threads: int = option(1, "CPU threads of torch; more pay off for large models.", HOW)
+    checkpoint: Path | None = option(None, "Save every product here; the same command resumes from it.")
+    plot: Path | None = option(None, "Draw the spectrum, and how κ settled, to this file (.png, .pdf).")
+    as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
+
+    @property
+    def products_of_density(self) -> int:
+        """Products for the spectral density."""
+        return (50 if self.plot else 0) if self.density_products is None else self.density_products
+
+    def require(self) -> None:
+        """InputError if an option breaks a rule, before anything is trained."""
+        for part in (self.loss, self.matrix, self.other):
+            part.require()
+        density = self.products_of_density
+        require(density == 0 or density >= 3, "density_products", "be 0 or at least 3", density)
+        other = "forward_only" if self.other.forward_only else "ball" if self.other.has_ball else ""
+        for name in ("plot", "checkpoint", "density_products", "split_sample"):
+            asked = getattr(self, name)
+            require(not other or not asked, name, f"stay unset with {other}, which has none", asked)
+        if self.plot is not None:
+            require_picture(self.plot)
+
+
+@command
+def kappa(options: KappaOptions) -> None:
     """Estimate κ = tr H / ‖H‖₂ of a model, with an interval.
 
     κ says how many directions the curvature of the loss really has: DeComFL's rate depends on κ and not on d.
@@ -272,52 +271,14 @@ def kappa(
     the positive part and of absolute values, and --operator gauss-newton has no negative ones at all. κ is that of the
     loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
     """
-    import torch
-
-    from decomfl_lab.devices import find_device, use_tf32_, use_threads_
-    from decomfl_lab.runs.descent import Descent
+    from decomfl_lab.devices import use_tf32_, use_threads_
     from decomfl_lab.runs.progress import RunBars
-    from hessian.kappa.estimation import Settings
     from hessian.kappa.picture import picture
-    from hessian.named import scale_of
-    from hessian.operators.mean_loss import NORMALISATIONS
     from hessian.resume import Checkpoint
 
-    require_choice("operator", operator, OPERATORS)
-    require_choice("dtype", dtype, DTYPES)
-    require_choice("normalisation", normalisation, NORMALISATIONS)
-    require_choice("trace", trace, TRACES)
-    require(trace == "probes" or operator == "hessian", "trace", "be probes unless operator is hessian", trace)
-    require_int("examples", examples, 0)
-    require_int("chunk", chunk, 0)
-    require_int("forward_only", forward_only, 0, 10**6)
-    require(forward_only == 0 or forward_only >= 8, "forward_only", "be 0 or at least 8 directions", forward_only)
-    require(max_basis == 0 or max_basis >= 4, "max_basis", "be 0 or at least 4", max_basis)
-    require_int("products", products, 0)
-    settings = Settings(rtol, confidence, max_products, products or None, seed, None, max_basis or None)
-    density = (50 if plot else 0) if density_products is None else density_products
-    require(density == 0 or density >= 3, "density_products", "be 0 or at least 3", density)
-    require(ball is None or ball_lr is None, "ball and ball_lr", "not both be given", (ball, ball_lr))
-    require_int("ball_points", ball_points, 1, 10_000)
-    names = parameters.split(",") if parameters else None
-    require(names is None or all(names), "parameters", "be names joined by commas", parameters)
-    for name, value in (("mu", mu), ("ball", ball), ("ball_lr", ball_lr)):
-        if value is not None:
-            require_finite_positive(name, value)
-    other = "forward_only" if forward_only else "ball" if ball or ball_lr else ""
-    extras = {
-        "plot": plot,
-        "checkpoint": checkpoint,
-        "density_products": density_products,
-        "split_sample": split_sample,
-    }
-    for name, asked in extras.items():
-        require(not other or not asked, name, f"stay unset with {other}, which has none", asked)
-    place = find_device(device)
-    if plot is not None:
-        require_picture(plot)
-    use_threads_(threads)
-    descent = Descent(optimizer=optimizer, lr=lr, batch_size=batch_size, seed=seed)
+    options.require()
+    use_threads_(options.threads)
+    checkpoint, settings = options.checkpoint, options.settings
 
     def interrupted() -> str:
         if checkpoint is None:
@@ -330,113 +291,176 @@ def kappa(
         # Whether the file is whole, and has these settings, is known before anything is trained.
         Checkpoint(checkpoint, lambda: {k: v for k, v in asdict(settings).items() if k != "trace"}).load()
         use_tf32_(False)
-        s = None if whiten is None else scale_of(whiten)
-        trained = _trained(source, model, data, loss, task, task_data, train_steps, descent, seed, place)
-        trained.module.to(place)
-        n = trained.dataset.N
-
-        def losses(parts: int) -> tuple[hessian.MeanLoss, ...]:
-            return trained.mean_loss(
-                examples=min(examples or n, n),
-                parts=parts,
-                parameters=names,
-                normalisation=normalisation,
-                dtype=getattr(torch, dtype),
-                chunk=None if normalisation == "batch" else chunk or None,
-                weight_decay=weight_decay,
-                trust=trust,
-            )
-
-        (objective,) = losses(1)
-        facts = _facts(trained, objective)
-        if s is not None:
-            s = s.to(objective.device, objective.dtype)
-            facts["whitened_by"] = str(whiten)
-
-        def tell(name: str, found: hessian.ForwardOnly | hessian.BallProbe) -> None:
-            whole = json.dumps({**facts, name: found.to_json()}, ensure_ascii=False)
-            print(whole if as_json else f"{found.summary()}\n{_about(facts)}")
-
-        if forward_only:
-            f = None if s is None else hessian.WhitenedObjective(objective, objective.x, s)
-            values = hessian.forward_only(
-                f or objective, f.y if f else objective.x, seed=seed, probes=forward_only, mu=mu, confidence=confidence
-            )
-            tell("forward_only", values)
+        measured = _Measured(options)
+        if options.other.forward_only:
+            measured.tell("forward_only", measured.forward_only())
             return
-        make = partial(_operator, operator, mu=1e-3 if mu is None else mu, s=s)
-        if other == "ball":
-            over = hessian.ball_probe(
-                lambda x: make(objective, x),
-                objective.x,
-                ball or hessian.ball_radius(ball_lr or 0.0, objective.d, _largest_gradient(objective, batch_size)),
-                points=ball_points,
-                seed=seed,
-                confidence=confidence,
-                max_products=min(max_products, 60),
-            )
-            tell("ball", over)
+        if options.other.has_ball:
+            measured.tell("ball", measured.ball())
             return
-        curvature = make(objective)
-        plain = curvature.inner if isinstance(curvature, hessian.WhitenedOperator) else curvature
-        twin = None
-        if trace != "probes" and isinstance(plain, hessian.HessianOperator):
-            twin = hessian.trace_operator(plain)
-        told, began, logger = False, time.monotonic(), logging.getLogger("decomfl_lab")
         with RunBars() as bars:
-
-            def show(at: hessian.EffectiveRankProgress) -> None:
-                nonlocal told
-                hours = (time.monotonic() - began) / 3600 * min(products, objective.d) / at.products
-                if at.products == FORETOLD and hours > LONG:
-                    logger.warning(f"{products:,} products take about {hours:.1f} hours at the pace of the first")
-                words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {_interval(at.low, at.high)}"
-                if at.needed is not None and not products:
-                    words += f"; ± {rtol:g} takes about {_foretold(at)} in all"
-                    if at.products >= FORETOLD and at.needed > max_products and not told:
-                        told = True
-                        logger.warning(
-                            f"± {rtol:g} of κ takes about {_foretold(at)} products: --max-products {max_products} is "
-                            "not enough, and the interval will be wider"
-                        )
-                bars.show("products", at.products, products or max_products, words)
-
-            result = hessian.effective_rank(
-                curvature,
-                rtol=rtol,
-                confidence=confidence,
-                max_products=max_products,
-                products=products or None,
-                seed=seed,
-                checkpoint=checkpoint,
-                on_progress=show,
-                trace_operator=_whitened(twin, s) if twin is not None and trace == "gauss-newton" else None,
-                trace=hessian.gauss_newton_trace(twin, whiten=s) if twin is not None and trace == "exact" else None,
-                max_basis=max_basis or None,
-            )
-            found, split = None, None
-            if density:
-                bars.show("spectral density", 0, None, f"{density} products")
-                found = hessian.spectral_density(curvature, products=density, seed=seed)
-            if split_sample:
-                bars.show("λ_max of two halves", 0, None, "")
-                first, second = losses(2)
-                split = hessian.split_sample((make(first), make(second)), seed=seed)
+            result = measured.effective_rank(bars)
+            density, split = measured.density(bars), measured.split_sample(bars)
     if math.isnan(result.kappa):
         raise InputError(
             f"model must have curvature, got H = 0 along every direction tried, so κ is undefined, at a loss of "
-            f"{objective.value:.4g} ({facts['history']})"
+            f"{measured.objective.value:.4g} ({measured.facts['history']})"
         )
-    if as_json:
-        estimate = {"estimate": result.to_json(), "density": found and _density_json(found, confidence)}
-        print(json.dumps({**facts, **estimate, "split_sample": split and split.to_json()}, ensure_ascii=False))
+    if options.as_json:
+        found = {"estimate": result.to_json(), "density": density and _density_json(density, settings.confidence)}
+        print(json.dumps({**measured.facts, **found, "split_sample": split and split.to_json()}, ensure_ascii=False))
     else:
-        _print(result, found, split, facts)
-    if plot is not None:
+        _print(result, density, split, measured.facts)
+    if options.plot is not None:
         try:
-            print(f"written to {save_picture(picture(result, found, _about(facts)), plot)}", file=sys.stderr)
+            written = save_picture(picture(result, density, _about(measured.facts)), options.plot)
         except InputError as error:
             raise InputError(f"{error}; there is no picture, the numbers are printed") from error
+        print(f"written to {written}", file=sys.stderr)
+
+
+class _Measured:
+    """The loss that was asked for, and what can be measured of it.
+
+    Attributes:
+        objective: The mean loss over the examples, at the model's weights.
+        facts: What the numbers belong to.
+    """
+
+    def __init__(self, options: KappaOptions) -> None:
+        """The model is trained here first, if that is asked for."""
+        from decomfl_lab.devices import find_device
+        from hessian.named import scale_of
+
+        self.options = options
+        place, whiten = find_device(options.device), options.matrix.whiten
+        s = None if whiten is None else scale_of(whiten)
+        self.trained = _trained(options.source, options.settings.seed, place)
+        self.trained.module.to(place)
+        (self.objective,) = self.losses(1)
+        self.facts = _facts(self.trained, self.objective)
+        self.s = None if s is None else s.to(self.objective.device, self.objective.dtype)
+        if whiten is not None:
+            self.facts["whitened_by"] = str(whiten)
+        self.curvature = self.operator(self.objective)
+
+    def losses(self, parts: int) -> tuple[hessian.MeanLoss, ...]:
+        """The loss over the examples, in so many parts of them."""
+        import torch
+
+        asked, n = self.options.loss, self.trained.dataset.N
+        return self.trained.mean_loss(
+            examples=min(asked.examples or n, n),
+            parts=parts,
+            parameters=asked.names,
+            normalisation=asked.normalisation,
+            dtype=getattr(torch, asked.dtype),
+            chunk=None if asked.normalisation == "batch" else asked.chunk or None,
+            weight_decay=asked.weight_decay,
+            trust=asked.trust,
+        )
+
+    def operator(self, objective: hessian.MeanLoss, x: Tensor | None = None) -> hessian.Operator:
+        """The matrix that was asked for, of a loss at x."""
+        asked = self.options.matrix
+        return _operator(asked.operator, objective, x, mu=1e-3 if asked.mu is None else asked.mu, s=self.s)
+
+    def tell(self, name: str, found: hessian.ForwardOnly | hessian.BallProbe) -> None:
+        """Print what was found, with its facts."""
+        whole = json.dumps({**self.facts, name: found.to_json()}, ensure_ascii=False)
+        print(whole if self.options.as_json else f"{found.summary()}\n{_about(self.facts)}")
+
+    def forward_only(self) -> hessian.ForwardOnly:
+        """κ by values of the loss alone."""
+        f = None if self.s is None else hessian.WhitenedObjective(self.objective, self.objective.x, self.s)
+        return hessian.forward_only(
+            f or self.objective,
+            f.y if f else self.objective.x,
+            seed=self.options.settings.seed,
+            probes=self.options.other.forward_only,
+            mu=self.options.matrix.mu,
+            confidence=self.options.settings.confidence,
+        )
+
+    def ball(self) -> hessian.BallProbe:
+        """κ over a ball around the model."""
+        asked, settings, objective = self.options.other, self.options.settings, self.objective
+        radius = asked.ball
+        if radius is None:
+            largest = _largest_gradient(objective, self.options.source.batch_size)
+            radius = hessian.ball_radius(asked.ball_lr or 0.0, objective.d, largest)
+        return hessian.ball_probe(
+            lambda x: self.operator(objective, x),
+            objective.x,
+            radius,
+            points=asked.ball_points,
+            seed=settings.seed,
+            confidence=settings.confidence,
+            max_products=min(settings.max_products, 60),
+        )
+
+    def effective_rank(self, bars: RunBars) -> hessian.EffectiveRank:
+        """κ, with a bar of the products."""
+        settings, trace = self.options.settings, self.options.matrix.trace
+        plain = self.curvature.inner if isinstance(self.curvature, hessian.WhitenedOperator) else self.curvature
+        twin = None  # the Gauss-Newton matrix, where it has the trace of the Hessian
+        if trace != "probes" and isinstance(plain, hessian.HessianOperator):
+            twin = hessian.trace_operator(plain)
+        return hessian.effective_rank(
+            self.curvature,
+            rtol=settings.rtol,
+            confidence=settings.confidence,
+            max_products=settings.max_products,
+            products=settings.products,
+            seed=settings.seed,
+            checkpoint=self.options.checkpoint,
+            on_progress=_Progress(settings, self.objective.d, bars),
+            trace_operator=_whitened(twin, self.s) if twin is not None and trace == "gauss-newton" else None,
+            trace=hessian.gauss_newton_trace(twin, whiten=self.s) if twin is not None and trace == "exact" else None,
+            max_basis=settings.max_basis,
+        )
+
+    def density(self, bars: RunBars) -> hessian.SpectralDensity | None:
+        """The spectral density, where it was asked for."""
+        products = self.options.products_of_density
+        if not products:
+            return None
+        bars.show("spectral density", 0, None, f"{products} products")
+        return hessian.spectral_density(self.curvature, products=products, seed=self.options.settings.seed)
+
+    def split_sample(self, bars: RunBars) -> hessian.SplitSample | None:
+        """λ_max of two halves of the examples, where it was asked for."""
+        if not self.options.split_sample:
+            return None
+        bars.show("λ_max of two halves", 0, None, "")
+        first, second = self.losses(2)
+        halves = self.operator(first), self.operator(second)
+        return hessian.split_sample(halves, seed=self.options.settings.seed)
+
+
+class _Progress:
+    """Shows every product on a bar, and warns once where products or hours are many."""
+
+    def __init__(self, settings: Settings, d: int, bars: RunBars) -> None:
+        self.settings, self.d, self.bars = settings, d, bars
+        self.told, self.began, self.logger = False, time.monotonic(), logging.getLogger("decomfl_lab")
+
+    def __call__(self, at: hessian.EffectiveRankProgress) -> None:
+        """Show where the estimate stands."""
+        settings, products = self.settings, self.settings.products
+        hours = (time.monotonic() - self.began) / 3600 * min(products or 0, self.d) / at.products
+        if at.products == FORETOLD and hours > LONG:
+            self.logger.warning(f"{products:,} products take about {hours:.1f} hours at the pace of the first")
+        words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {_interval(at.low, at.high)}"
+        if at.needed is not None and products is None:
+            words += f"; ± {settings.rtol:g} takes about {_foretold(at)} in all"
+            if at.products >= FORETOLD and at.needed > settings.max_products and not self.told:
+                self.told = True
+                self.logger.warning(
+                    f"± {settings.rtol:g} of κ takes about {_foretold(at)} products: --max-products "
+                    f"{settings.max_products} is not enough, and the interval will be wider"
+                )
+        self.bars.show("products", at.products, settings.limit, words)
 
 
 def _foretold(at: hessian.EffectiveRankProgress) -> str:
@@ -445,28 +469,22 @@ def _foretold(at: hessian.EffectiveRankProgress) -> str:
     return f"{needed} ({max(at.products, needed // 2)} to {2 * needed})"
 
 
-def _trained(
-    source: Path | None,
-    model: str | None,
-    data: str | None,
-    loss: str | None,
-    task: str | None,
-    task_data: str,
-    steps: int | None,
-    descent: Descent,
-    seed: int,
-    device: torch.device,
-) -> TrainedModel:
+def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedModel:
     """The model that the arguments name, trained here, on the device, if that is asked for."""
     from decomfl_lab.datasets.images import DATA_SETS
     from decomfl_lab.language.causal import is_pretrained
     from decomfl_lab.language.tasks import TASKS
     from decomfl_lab.models.registry import MODELS
+    from decomfl_lab.runs.descent import Descent
     from decomfl_lab.runs.progress import RunBars
     from decomfl_lab.runs.run import CHECKPOINT_FILE
     from hessian.named import from_run, from_task, from_weights, trained_here
 
+    source, model, data, loss, task, task_data, steps = (
+        asked.source, asked.model, asked.data, asked.loss, asked.task, asked.task_data, asked.train_steps,
+    )  # fmt: skip
     steps = None if steps is None else require_int("train_steps", steps, 0, 10**8)
+    descent = Descent(optimizer=asked.optimizer, lr=asked.lr, batch_size=asked.batch_size, seed=seed)
     given = {"model": model, "data": data, "loss": loss, "task": task, "task_data": task_data or None}
 
     def require_unset(names: Sequence[str], where: str) -> None:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import InputError, known_options, require
 from decomfl_lab.objectives.batch_loss import LossFunction
-from hessian.kappa.estimation import BESIDE, Settings, _Run
+from hessian.kappa.estimation import BESIDE, _Run
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
+from hessian.kappa.settings import Settings
 from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss, Weights, enabled
 from hessian.operators.operator import Operator
@@ -30,16 +31,16 @@ def effective_rank(
     loss: LossFunction | None = None,
     data: Data | None = None,
     *,
-    rtol: float = 0.05,
-    confidence: float = 0.95,
-    max_products: int = 200,
-    products: int | None = None,
-    seed: int = 0,
+    rtol: float = Settings.rtol,
+    confidence: float = Settings.confidence,
+    max_products: int = Settings.max_products,
+    products: int | None = Settings.products,
+    seed: int = Settings.seed,
     checkpoint: Path | None = None,
     on_progress: Callable[[EffectiveRankProgress], None] | None = None,
     trace_operator: Operator | None = None,
     trace: float | None = None,
-    max_basis: int | None = None,
+    max_basis: int | None = Settings.max_basis,
     whiten: Tensor | None = None,
     weights: Weights | None = None,
     weight_decay: float = 0.0,

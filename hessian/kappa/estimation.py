@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
-from decomfl_lab.errors import plural, require, require_finite_positive, require_int
-from hessian.estimate import Estimate, require_confidence
+from decomfl_lab.errors import plural
+from hessian.estimate import Estimate
 from hessian.kappa.result import SEMIDEFINITE, EffectiveRank, EffectiveRankProgress, _signs
+from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.counted import Counted
 from hessian.operators.operator import Operator
 from hessian.operators.probes import probe
@@ -24,19 +23,13 @@ from hessian.resume import State
 from hessian.spectrum.forms import SphereForms
 from hessian.spectrum.lanczos import Krylov, Lanczos, dot, missed_above
 
-__all__ = ["BESIDE", "Settings"]
+__all__ = ["BESIDE"]
 
 PROBES, SCOUT = 2, 3
 """Stages of the probes that make the interval, and of those that only choose how many Lanczos steps to take."""
 
-SCOUTS = 2
-"""Probes that choose the number of steps."""
-
 SAFETY = 4.0
 """Their variance counts so much more where steps are chosen: both may have missed an outlier (measured best of 1-8)."""
-
-FINEST = 1e-12
-"""The least ``rtol``: numbers of 64 bits are no finer."""
 
 LEAST_PROBES = 3
 """The fewest that an interval rests on: each of them measures the variance too."""
@@ -57,46 +50,6 @@ _FALL = (0.5, 2.0)
 
 _FARTHEST = 10_000
 """Steps more that are considered there."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The arguments that decide the result."""
-
-    rtol: float
-    confidence: float
-    max_products: int
-    products: int | None
-    seed: int
-    trace: float | None
-    max_basis: int | None = None
-
-    def __post_init__(self) -> None:
-        require(require_finite_positive("rtol", self.rtol) >= FINEST, "rtol", f"be at least {FINEST:g}", self.rtol)
-        require_confidence(self.confidence)
-        require_int("seed", self.seed, 0, 2**64 - 1)
-        finite = self.trace is None or math.isfinite(self.trace)
-        require(finite, "trace", "be a finite number where it is known", self.trace)
-        name = "max_products" if self.products is None else "products"
-        require_int(name, self.limit, SCOUTS + 4)
-        if self.max_basis is not None:
-            require_int("max_basis", self.max_basis, 4)
-
-    @property
-    def limit(self) -> int:
-        """Products at most."""
-        return self.max_products if self.products is None else self.products
-
-    @property
-    def basis(self) -> int:
-        """Lanczos vectors at most: with probes to come two thirds of the products are steps at most."""
-        most = math.ceil(2 * self.limit / 3) if self.trace is None else self.limit
-        return most if self.max_basis is None else min(most, self.max_basis)
-
-    @property
-    def normal(self) -> float:
-        """The two-sided quantile of the confidence for many samples."""
-        return float(ndtri(0.5 + self.confidence / 2))
 
 
 class _Run:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
-from hessian.commands.option import option
+from decomfl_lab.options import option
 from paper_repro.workflow.claims import decided, named
 
 if TYPE_CHECKING:
@@ -24,35 +24,34 @@ _NARROW = ("problem", "replayable", "pace", "a client keeps", "back after missed
 """Columns that a terminal has no room for."""
 
 
-def board(
-    *,
-    scale: Annotated[
-        str,
-        option("The scale: smoke (2 minutes), default (a quarter of an hour) or full (hours). [default: default]"),
-    ] = "default",
-    problem: Annotated[
-        str, option("The problems, joined by semicolons; the error for another lists them. [default: all of the scale]")
-    ] = "",
-    methods: Annotated[
-        str, option("The lines of the board, joined by semicolons; the error for another lists them. [default: all]")
-    ] = "",
-    out: Annotated[
-        Path, option("The folder for report.html, figures, tables, claims.json and runs. [default: out]")
-    ] = Path("out"),
-    jobs: Annotated[int, option("The number of races at a time; 0 for one a CPU. [default: 0]")] = 0,
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep the rows in this folder (paper_repro/results: with the code), beside those that are recorded "
-            "there of other problems and methods."
-        ),
-    ] = None,
-    write: Annotated[
-        Path | None,
-        typer.Option(help="Compute nothing: write board.md and board.png, of what is recorded, in this folder."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print table and verdicts as JSON on stdout.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class BoardOptions:
+    """The options of ``decomfl board``."""
+
+    scale: str = option(
+        "default", "The scale: smoke (2 minutes), default (a quarter of an hour) or full (hours). [default: default]"
+    )
+    problem: str = option(
+        "", "The problems, joined by semicolons; the error for another lists them. [default: all of the scale]"
+    )
+    methods: str = option(
+        "", "The lines of the board, joined by semicolons; the error for another lists them. [default: all]"
+    )
+    out: Path = option(Path("out"), "The folder for report.html, figures, tables, claims.json and runs. [default: out]")
+    jobs: int = option(0, "The number of races at a time; 0 for one a CPU. [default: 0]")
+    record: Path | None = option(
+        None,
+        "Keep the rows in this folder (paper_repro/results: with the code), beside those that are recorded "
+        "there of other problems and methods.",
+    )
+    write: Path | None = option(
+        None, "Compute nothing: write board.md and board.png, of what is recorded, in this folder."
+    )
+    as_json: bool = option(False, "Print table and verdicts as JSON on stdout.", flag="--json")
+
+
+@command
+def board(options: BoardOptions) -> None:
     """Race all methods to an accuracy or loss, and count the cost.
 
     Counted are rounds, bytes, forward passes, memory and rebuilds.
@@ -60,27 +59,43 @@ def board(
     Learning rates are chosen by one rule, on other seeds than the table's. Races are kept under OUT/runs: what is there
     is not run again, and an interrupted command goes on.
     """
-    if write is not None:
-        require(write.is_dir(), "--write", "be a folder that is there", str(write))
+    if options.write is not None:
+        require(options.write.is_dir(), "--write", "be a folder that is there", str(options.write))
         text, picture = page()
-        write_atomically(write / "board.png", picture)
-        write_atomically(write / "board.md", text)
+        write_atomically(options.write / "board.png", picture)
+        write_atomically(options.write / "board.md", text)
         return
     from paper_repro.making import make_report
     from paper_repro.studies.board_runs import LINES
     from paper_repro.workflow.scales import BOARD_SCALES
 
-    require_choice("scale", scale, BOARD_SCALES)
-    problems = named("problem", problem, ";", BOARD_SCALES[scale].races)
-    lines = named("methods", methods, ";", LINES)
+    require_choice("scale", options.scale, BOARD_SCALES)
+    problems = named("problem", options.problem, ";", BOARD_SCALES[options.scale].races)
+    lines = named("methods", options.methods, ";", LINES)
     outcomes = make_report(
-        scale=scale, only="board", out=out, count="wire", reading="both", reference=None, from_recorded=False,
-        record=record, hours=None, minutes=None, device="cpu", resume=False, jobs=jobs, backend="loky", runs=None,
-        as_json=False, problems=problems, lines=lines, silent=True,
-    )  # fmt: skip
+        scale=options.scale,
+        only="board",
+        out=options.out,
+        count="wire",
+        reading="both",
+        reference=None,
+        from_recorded=False,
+        record=options.record,
+        hours=None,
+        minutes=None,
+        device="cpu",
+        resume=False,
+        jobs=options.jobs,
+        backend="loky",
+        runs=None,
+        as_json=False,
+        problems=problems,
+        lines=lines,
+        silent=True,
+    )
     import pandas as pd
 
-    _print(pd.read_csv(out / "tables" / "board.csv"), outcomes, out, as_json=as_json)
+    _print(pd.read_csv(options.out / "tables" / "board.csv"), outcomes, options.out, as_json=options.as_json)
 
 
 def _print(table: pd.DataFrame, outcomes: list[Outcome], out: Path, *, as_json: bool) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
 from decomfl_lab.files import write_atomically
+from decomfl_lab.options import option
 from paper_repro.workflow.claims import rows
 
 if TYPE_CHECKING:
@@ -43,13 +44,17 @@ _VERDICTS: Final = (
 )
 
 
-def findings(
-    *,
-    write: Annotated[
-        Path | None,
-        typer.Option(help="The folder in which findings.md and statements.md are written. [default: print the first]"),
-    ] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FindingsOptions:
+    """The options of ``decomfl findings``."""
+
+    write: Path | None = option(
+        None, "The folder in which findings.md and statements.md are written. [default: print the first]"
+    )
+
+
+@command
+def findings(options: FindingsOptions) -> None:
     """Write what holds of the paper, and what does not, as a page.
 
     The page is Markdown: theory and experiments, what holds, what does not and what depends.
@@ -59,12 +64,12 @@ def findings(
     from theory.findings.page import statements
     from theory.findings.registry import CAUSES, ENTRIES
 
-    if write is None:
+    if options.write is None:
         print(page(), end="")
         return
-    require(write.is_dir(), "--write", "be a folder that is there", str(write))
-    write_atomically(write / "findings.md", page())
-    write_atomically(write / "statements.md", statements(ENTRIES, CAUSES))
+    require(options.write.is_dir(), "--write", "be a folder that is there", str(options.write))
+    write_atomically(options.write / "findings.md", page())
+    write_atomically(options.write / "statements.md", statements(ENTRIES, CAUSES))
 
 
 def page() -> str:

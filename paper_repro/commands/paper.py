@@ -4,163 +4,126 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
-from hessian.commands.option import option
+from decomfl_lab.options import option
 from paper_repro.workflow.claims import DEAR, ON_GPU, PARTS, VERDICTS, WORDS, named, rows
 
 __all__ = ["paper"]
 
 
-def paper(
-    *,
-    scale: Annotated[
-        str,
-        option(
-            "The scale: smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). "
-            "[default: default; with --from-recorded the largest that is recorded of each part]"
-        ),
-    ] = "",
-    only: Annotated[
-        str,
-        option(
-            f"The parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {', '.join(DEAR)} from "
-            "what is recorded at the scale, where it is, unless they are named here]"
-        ),
-    ] = "",
-    out: Annotated[
-        Path,
-        option("The folder for report.html, figures, tables, claims.json and runs. [default: out]"),
-    ] = Path("out"),
-    runs: Annotated[
-        Path | None,
-        option(
-            "The folder of runs. Several commands, with an --out each, may share it: each run is computed by one. "
-            "[default: OUT/runs]",
-            panel="Time and machines",
-        ),
-    ] = None,
-    count: Annotated[
-        str,
-        option(
-            "The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]",
-            panel="Axes and readings",
-        ),
-    ] = "wire",
-    reading: Annotated[
-        str,
-        option(
-            "The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]",
-            panel="Axes and readings",
-        ),
-    ] = "both",
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PART.SETTING=VALUE",
-            rich_help_panel="Settings",
-            help="Change a setting of the runs, as fig2.local_rounds={2=60} for K = 2, or hessian.model=resnet20-bn; "
-            "an unknown one is refused with a list of those that there are. The report says what was changed, and no "
-            "verdict of the part counts. For another model or method of a run: decomfl train. Repeatable.",
-        ),
-    ] = None,
-    reference: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder with authors_curves.csv; the authors' curves are drawn beside ours.",
-            rich_help_panel="Axes and readings",
-        ),
-    ] = None,
-    from_recorded: Annotated[
-        bool,
-        typer.Option(
-            help="Draw what is kept under paper_repro/results instead of computing; the report lists parts without it.",
-            rich_help_panel="What is recorded",
-        ),
-    ] = False,
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep the rows of the parts made here, of finished runs and of those under way, in this folder "
-            "(paper_repro/results: with the code); a run that came further in what is recorded there stays. "
-            "With --from-recorded keep the verdicts that --list shows.",
-            rich_help_panel="What is recorded",
-        ),
-    ] = None,
-    hours: Annotated[
-        float | None,
-        typer.Option(
-            help="Stop after so many hours: runs under way are saved, what is there is drawn, and the same command "
-            "goes on. Whole series come first, cheap ones before dear ones.",
-            rich_help_panel="Time and machines",
-        ),
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            help="Stop likewise after so many minutes, for a machine that is lent for a while.",
-            rich_help_panel="Time and machines",
-        ),
-    ] = None,
-    device: Annotated[
-        str,
-        option(
-            "The device on which runs compute: cpu, cuda (a GPU) or auto. On a GPU its bits are first checked "
-            f"against the CPU's; then come, unless --only names others, {', '.join(ON_GPU)}, in this order, one run at "
-            "a time, with finite differences as long as the curves, and --resume. [default: cpu]"
-        ),
-    ] = "cpu",
-    resume: Annotated[
-        bool,
-        typer.Option(
-            help="Take up training runs in OUT/runs by settings, seed and data, also if another version of the code "
-            "began them, and those whose records are kept with the code (paper_repro/results/runs); the provenance of "
-            "a run lists every version. With --record at --scale full, what is finished in its folder is not rerun.",
-            rich_help_panel="Time and machines",
-        ),
-    ] = False,
-    jobs: Annotated[
-        int,
-        option(
-            "The number of runs at a time, 0 for one a CPU; training runs that are fewer share the CPUs. [default: 0]",
-            panel="Time and machines",
-        ),
-    ] = 0,
-    backend: Annotated[
-        str,
-        option(
-            "Who computes runs: loky (processes of this machine), ray or dask. RAY_ADDRESS or DASK_SCHEDULER_ADDRESS "
-            "names a cluster that is running and shares the folder of runs; without it one is started on this machine. "
-            "[default: loky]",
-            panel="Time and machines",
-        ),
-    ] = "loky",
-    list_claims: Annotated[
-        bool,
-        typer.Option(
-            "--list",
-            help="Run nothing: list the claims (of the parts of --only), where the paper makes them, what is measured, "
-            "the rule, the least scale that can decide it, and what the recorded runs say.",
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the verdicts, or the list, as JSON on stdout.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions:
+    """The options of ``decomfl paper``."""
+
+    scale: str = option(
+        "",
+        "The scale: smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). "
+        "[default: default; with --from-recorded the largest that is recorded of each part]",
+    )
+    only: str = option(
+        "",
+        f"The parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {', '.join(DEAR)} from "
+        "what is recorded at the scale, where it is, unless they are named here]",
+    )
+    out: Path = option(Path("out"), "The folder for report.html, figures, tables, claims.json and runs. [default: out]")
+    runs: Path | None = option(
+        None,
+        "The folder of runs. Several commands, with an --out each, may share it: each run is computed by one. "
+        "[default: OUT/runs]",
+        "Time and machines",
+    )
+    count: str = option(
+        "wire",
+        "The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]",
+        "Axes and readings",
+    )
+    reading: str = option(
+        "both",
+        "The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]",
+        "Axes and readings",
+    )
+    changes: tuple[str, ...] = option(
+        (),
+        "Change a setting of the runs, as fig2.local_rounds={2=60} for K = 2, or hessian.model=resnet20-bn; "
+        "an unknown one is refused with a list of those that there are. The report says what was changed, and no "
+        "verdict of the part counts. For another model or method of a run: decomfl train. Repeatable.",
+        "Settings",
+        flag="--set",
+        metavar="PART.SETTING=VALUE",
+    )
+    reference: Path | None = option(
+        None, "The folder with authors_curves.csv; the authors' curves are drawn beside ours.", "Axes and readings"
+    )
+    from_recorded: bool = option(
+        False,
+        "Draw what is kept under paper_repro/results instead of computing; the report lists parts without it.",
+        "What is recorded",
+    )
+    record: Path | None = option(
+        None,
+        "Keep the rows of the parts made here, of finished runs and of those under way, in this folder "
+        "(paper_repro/results: with the code); a run that came further in what is recorded there stays. "
+        "With --from-recorded keep the verdicts that --list shows.",
+        "What is recorded",
+    )
+    hours: float | None = option(
+        None,
+        "Stop after so many hours: runs under way are saved, what is there is drawn, and the same command "
+        "goes on. Whole series come first, cheap ones before dear ones.",
+        "Time and machines",
+    )
+    minutes: float | None = option(
+        None, "Stop likewise after so many minutes, for a machine that is lent for a while.", "Time and machines"
+    )
+    device: str = option(
+        "cpu",
+        "The device on which runs compute: cpu, cuda (a GPU) or auto. On a GPU its bits are first checked "
+        f"against the CPU's; then come, unless --only names others, {', '.join(ON_GPU)}, in this order, one run at "
+        "a time, with finite differences as long as the curves, and --resume. [default: cpu]",
+    )
+    resume: bool = option(
+        False,
+        "Take up training runs in OUT/runs by settings, seed and data, also if another version of the code "
+        "began them, and those whose records are kept with the code (paper_repro/results/runs); the provenance of "
+        "a run lists every version. With --record at --scale full, what is finished in its folder is not rerun.",
+        "Time and machines",
+    )
+    jobs: int = option(
+        0,
+        "The number of runs at a time, 0 for one a CPU; training runs that are fewer share the CPUs. [default: 0]",
+        "Time and machines",
+    )
+    backend: str = option(
+        "loky",
+        "Who computes runs: loky (processes of this machine), ray or dask. RAY_ADDRESS or DASK_SCHEDULER_ADDRESS "
+        "names a cluster that is running and shares the folder of runs; without it one is started on this machine. "
+        "[default: loky]",
+        "Time and machines",
+    )
+    list_claims: bool = option(
+        False,
+        "Run nothing: list the claims (of the parts of --only), where the paper makes them, what is measured, "
+        "the rule, the least scale that can decide it, and what the recorded runs say.",
+        flag="--list",
+    )
+    as_json: bool = option(False, "Print the verdicts, or the list, as JSON on stdout.", flag="--json")
+
+
+@command
+def paper(options: PaperOptions) -> None:
     """Regenerate the paper's figures, tables and verdicts on claims.
 
     Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. Open OUT/report.html when it is done.
     """
-    asked = {name: value for name, value in locals().items() if name != "list_claims"} | {"changes": changes or []}
-    if list_claims:
-        require(not changes, "--set", "be left out with --list", changes)
-        _list(named("only", only, ",", [*PARTS, "paper"]), as_json=as_json)
+    asked = {name: value for name, value in vars(options).items() if name != "list_claims"}
+    if options.list_claims:
+        require(not options.changes, "--set", "be left out with --list", options.changes)
+        _list(named("only", options.only, ",", [*PARTS, "paper"]), as_json=options.as_json)
         return
     from paper_repro.making import make_report  # with it come torch, pandas and matplotlib
 

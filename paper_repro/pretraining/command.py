@@ -4,78 +4,86 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import pandas as pd
-import typer
-
-from decomfl_lab.devices import use_threads_
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.language.opt import SIZES
-from decomfl_lab.runs.progress import RunBars
-from hessian.commands.option import option
-from paper_repro.pretraining.family import PretrainConfig, PretrainProgress
-from paper_repro.pretraining.family import pretrain as run
+from decomfl_lab.options import REQUIRED, option
+
+if TYPE_CHECKING:
+    from paper_repro.pretraining.family import PretrainProgress
 
 __all__ = ["pretrain"]
 
 
-def pretrain(
-    *,
-    size: Annotated[
-        str,
-        option(f"The size, d at 4,096 tokens: {', '.join(SIZES)}. [default: opt-1m]"),
-    ] = "opt-1m",
-    out: Annotated[Path, typer.Option(help="The folder for the model, as transformers reads it; a run resumes there.")],
-    vocabulary: Annotated[
-        str,
-        option("The tokens of a byte-level BPE trained on the text, or gpt2. [default: 4096]"),
-    ] = "4096",
-    steps: Annotated[int | None, option("The steps of AdamW. [default: 1000]")] = None,
-    tokens: Annotated[
-        int | None, typer.Option(help="Take as many steps as predict at least so many tokens, in place of --steps.")
-    ] = None,
-    batch: Annotated[int, option("The number of sequences a step. [default: 8]")] = 8,
-    verdicts: Annotated[
-        int,
-        option("The steps more in which the model learns film reviews' sentiment from their lines. [default: 0]"),
-    ] = 0,
-    lr: Annotated[float, option("The largest learning rate. [default: 0.003]")] = 3e-3,
-    seed: Annotated[int, option("The seed of weights and order. [default: 0]")] = 0,
-    threads: Annotated[int, option("The CPU threads of torch. [default: 1]")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PretrainOptions:
+    """The options of ``decomfl pretrain``."""
+
+    size: str = option("opt-1m", f"The size, d at 4,096 tokens: {', '.join(SIZES)}. [default: opt-1m]")
+    out: Path = option(REQUIRED, "The folder for the model, as transformers reads it; a run resumes there.")
+    vocabulary: str = option("4096", "The tokens of a byte-level BPE trained on the text, or gpt2. [default: 4096]")
+    steps: int | None = option(None, "The steps of AdamW. [default: 1000]")
+    tokens: int | None = option(None, "Take as many steps as predict at least so many tokens, in place of --steps.")
+    batch: int = option(8, "The number of sequences a step. [default: 8]")
+    verdicts: int = option(
+        0, "The steps more in which the model learns film reviews' sentiment from their lines. [default: 0]"
+    )
+    lr: float = option(3e-3, "The largest learning rate. [default: 0.003]")
+    seed: int = option(0, "The seed of weights and order. [default: 0]")
+    threads: int = option(1, "The CPU threads of torch. [default: 1]")
+    as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
+
+
+@command
+def pretrain(options: PretrainOptions) -> None:
     """Pretrain a small OPT language model from nothing but text.
 
     The text is $DECOMFL_DATA/corpus, or else Python's language reference. The folder is then a model for decomfl
     train --model; the same flags give the same bits with the same threads.
     """
-    require(steps is None or tokens is None, "steps and tokens", "not both be given", (steps, tokens))
-    config = PretrainConfig(
-        size=size,
-        vocabulary=int(vocabulary) if vocabulary.isdecimal() and len(vocabulary) < 20 else vocabulary,
-        steps=PretrainConfig.steps if steps is None else steps,
-        batch=batch,
-        verdicts=verdicts,
-        lr=lr,
-        seed=seed,
+    import pandas as pd
+
+    from decomfl_lab.devices import use_threads_
+    from decomfl_lab.runs.progress import RunBars
+    from paper_repro.pretraining.family import PretrainConfig
+    from paper_repro.pretraining.family import pretrain as run
+
+    require(
+        options.steps is None or options.tokens is None,
+        "steps and tokens",
+        "not both be given",
+        (options.steps, options.tokens),
     )
-    if tokens is not None:
-        config = replace(config, steps=math.ceil(require_int("tokens", tokens, 1) / replace(config, steps=1).tokens))
-    use_threads_(threads)
+    words = options.vocabulary
+    config = PretrainConfig(
+        size=options.size,
+        vocabulary=int(words) if words.isdecimal() and len(words) < 20 else words,
+        steps=PretrainConfig.steps if options.steps is None else options.steps,
+        batch=options.batch,
+        verdicts=options.verdicts,
+        lr=options.lr,
+        seed=options.seed,
+    )
+    if options.tokens is not None:
+        config = replace(
+            config, steps=math.ceil(require_int("tokens", options.tokens, 1) / replace(config, steps=1).tokens)
+        )
+    use_threads_(options.threads)
     with RunBars() as bars:
 
         def show(at: PretrainProgress) -> None:
             held_out = "" if math.isnan(at.held_out_loss) else f", held out {at.held_out_loss:.3f}"
-            bars.show(f"pretrain {size}", at.step, at.steps, f"loss {at.train_loss:.3f}{held_out}")
+            bars.show(f"pretrain {options.size}", at.step, at.steps, f"loss {at.train_loss:.3f}{held_out}")
 
-        facts = run(config, out, on_step=show)
-    if as_json:
+        facts = run(config, options.out, on_step=show)
+    if options.as_json:
         print(json.dumps(facts))
         return
     print(pd.DataFrame(facts["evaluations"]).to_string(index=False, float_format="{:.4g}".format))
-    print(f"{size}: d = {facts['d']:,}, {facts['tokens']:,} tokens; seed {seed}; code {facts['code']}")
+    print(f"{options.size}: d = {facts['d']:,}, {facts['tokens']:,} tokens; seed {options.seed}; code {facts['code']}")
     print(f"text: {facts['data']}")
-    print(f"model in {out}")
+    print(f"model in {options.out}")

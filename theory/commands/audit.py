@@ -7,13 +7,16 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_choice
+from decomfl_lab.options import option
 from theory.findings.finding import KINDS, STATUSES, Cause, Entry, Result
 
 if TYPE_CHECKING:
@@ -24,44 +27,33 @@ __all__ = ["audit"]
 _WIDTH: Final = 118
 
 
-def audit(
-    *,
-    everything: Annotated[
-        bool, typer.Option("--all", help="List every statement with its status, a line each.")
-    ] = False,
-    cause: Annotated[
-        list[str] | None, typer.Option(help="Show a cause with every statement that it spoils. Repeatable.")
-    ] = None,
-    statement: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Show a statement in full: theorem-1, lemma-3, equation-6, line-N of the paper's source, a LaTeX "
-            "label, or a bound of `decomfl bound` that it states. For another name the error lists those that are "
-            "near. Repeatable."
-        ),
-    ] = None,
-    status: Annotated[
-        list[str] | None, typer.Option(help=f"List the statements that are {', '.join(STATUSES)}. Repeatable.")
-    ] = None,
-    kind: Annotated[
-        list[str] | None, typer.Option(help=f"List those of the kind {', '.join(KINDS)}. Repeatable.")
-    ] = None,
-    mutate: Annotated[
-        int | None,
-        typer.Option(
-            help="Plant this many faults in formulas, texts and evidence, 0 for all, and count those noticed."
-        ),
-    ] = None,
-    paper: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="DECOMFL_PAPER",
-            help="Path of the paper's TeX source, to say what of it has no entry, which entries have no line, and "
-            "which numbers of tables were transcribed wrongly.",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with a row for each statement.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """The options of ``decomfl audit``."""
+
+    everything: bool = option(False, "List every statement with its status, a line each.", flag="--all")
+    cause: tuple[str, ...] = option((), "Show a cause with every statement that it spoils. Repeatable.")
+    statement: tuple[str, ...] = option(
+        (),
+        "Show a statement in full: theorem-1, lemma-3, equation-6, line-N of the paper's source, a LaTeX "
+        "label, or a bound of `decomfl bound` that it states. For another name the error lists those that are "
+        "near. Repeatable.",
+    )
+    status: tuple[str, ...] = option((), f"List the statements that are {', '.join(STATUSES)}. Repeatable.")
+    kind: tuple[str, ...] = option((), f"List those of the kind {', '.join(KINDS)}. Repeatable.")
+    mutate: int | None = option(
+        None, "Plant this many faults in formulas, texts and evidence, 0 for all, and count those noticed."
+    )
+    paper: Path | None = option(
+        None,
+        "Path of the paper's TeX source, to say what of it has no entry, which entries have no line, and "
+        "which numbers of tables were transcribed wrongly.",
+    )
+    as_json: bool = option(False, "Print a JSON list with a row for each statement.", flag="--json")
+
+
+@command
+def audit(options: AuditOptions) -> None:
     """What the paper says, what is so, and evidence, made again.
 
       decomfl audit                       the findings that matter, on one screen
@@ -74,37 +66,37 @@ def audit(
 
     Exit code 0 if all evidence holds and nothing of the source is left out, else 1.
     """
-    if mutate is not None:
-        _mutate(mutate)
+    if options.mutate is not None:
+        _mutate(options.mutate)
         return
     from theory.findings.registry import CAUSES, ENTRIES, hangs
 
-    for each in status or []:
+    for each in options.status or []:
         require_choice("--status", each, STATUSES)
-    for each in kind or []:
+    for each in options.kind or []:
         require_choice("--kind", each, KINDS)
-    for each in cause or []:
+    for each in options.cause or []:
         require_choice("--cause", each, CAUSES)
-    for each in statement or []:
+    for each in options.statement or []:
         require(any(_is(entry, each) for entry in ENTRIES), "--statement", _known(ENTRIES, each), each)
-    spoiled = {name: hangs(CAUSES[name], ENTRIES) for name in cause or CAUSES}
+    spoiled = {name: hangs(CAUSES[name], ENTRIES) for name in options.cause or CAUSES}
     entries = [
         entry
         for entry in ENTRIES
-        if (not statement or any(_is(entry, each) for each in statement))
-        and (not status or entry.status in status)
-        and (not kind or entry.kind in kind)
-        and (not cause or any(entry in each for each in spoiled.values()))
+        if (not options.statement or any(_is(entry, each) for each in options.statement))
+        and (not options.status or entry.status in options.status)
+        and (not options.kind or entry.kind in options.kind)
+        and (not options.cause or any(entry in each for each in spoiled.values()))
     ]
-    source = _read(paper) if paper else None
+    source = _read(options.paper) if options.paper else None
     results = _gathered(entries)
-    if as_json:
+    if options.as_json:
         print(json.dumps([result.row() for result in results], ensure_ascii=False))
-    elif statement:
+    elif options.statement:
         print("\n\n".join(map(_in_full, results)))
-    elif cause:
-        print("\n\n".join(_cause_in_full(CAUSES[name], spoiled[name], results) for name in cause))
-    elif everything or status or kind:
+    elif options.cause:
+        print("\n\n".join(_cause_in_full(CAUSES[name], spoiled[name], results) for name in options.cause))
+    elif options.everything or options.status or options.kind:
         print("\n".join(map(_line, results)))
     else:
         headlines = [each for each in CAUSES.values() if each.headline]
@@ -114,12 +106,12 @@ def audit(
         )
     open_ = [result.entry.label for result in results if not result.confirmed]
     gaps = _gaps(source) if source else []
-    if not as_json:
+    if not options.as_json:
         print(_counts(results, open_))
     for gap in gaps:
         print(gap, file=sys.stderr)
     if gaps or open_:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _is(entry: Entry, name: str) -> bool:
@@ -183,7 +175,7 @@ def _mutate(sample: int) -> None:
     share = 1 - len(passed) / len(planted)
     print(f"{len(planted)} faults planted, {len(planted) - len(passed)} noticed ({share:.0%})")
     if share < 0.95:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _short(text: str, width: int = _WIDTH) -> str:

@@ -8,16 +8,17 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-import typer
 
 import theory
-from decomfl_lab.cli.flags import Command, flag, with_flags
-from decomfl_lab.cli.numbers import integer
+from decomfl_lab.cli.command import beside, flags_of
+from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require, require_choice
-from theory.notation.setting import DISTRIBUTIONS, Setting
+from decomfl_lab.options import option
+from theory.notation.setting import RARE, Setting
 
 if TYPE_CHECKING:  # help needs no formula
     import sympy as sp
@@ -34,95 +35,43 @@ _SINGLE: Final = {"theorem-1": "theorem-1-single"}
 _GAUSSIAN: Final = {"theorem-2": "theorem-2-gaussian"}
 """What a theorem is called for Gaussian directions, where that is another."""
 
-_WHOLE: Final[dict[str, str]] = {
-    "d": "Number of parameters, as 28938 or 1e9.",
-    "m": "Number of clients sampled a round.",
-    "M": "Number of clients. [default: m]",
-    "P": "Number of directions a local step.",
-    "K": "Number of local steps a round.",
-    "R": "Number of rounds.",
-}
-_REAL: Final[dict[str, str]] = {
-    "L": "Lipschitz constant of the gradients. [F/X²]",
-    "eta": "Step size η. [X²/F]",
-    "mu": "Smoothing μ of the finite difference; 0 is its limit. [X]",
-    "sigma": "Standard deviation σ of the stochastic gradients. [F/X]",
-    "sigma_G": "Gradient dissimilarity σ_G of the clients. [F/X]",
-    "D": "Distance f(x_0) − f(x*) of the first loss from the least. [F]",
-    "kappa": "Effective rank κ = tr H/L of the H that the statement assumes.",
-    "G": "Largest norm of a stochastic gradient. [F/X]",
-    "beta": "Momentum β in torch's form.",
-    "H3": "Lipschitz constant H₃ of the Hessians of every f_i(·; ξ). [F/X³]",
-    "alpha": "Constant α of the PL inequality or of strong convexity. [F/X²]",
-    "Q": "Squared distance ‖x_0 − x*‖² of the start from the minimiser. [X²]",
-}
-_POINT: Final[dict[str, str]] = {
-    "a": "Norm ‖∇f‖ of the gradient at the point that a lemma speaks of. [F/X]",
-    "delta": "Distance ‖x_{i,r}^k − x_r‖ of that point from the round's first, root mean square. [X]",
-}
-_RARE: Final = "Constants of some statements alone"
-_DEFAULTS: Final = {f.name: f.default for f in Setting.__dataclass_fields__.values()}
+_DEFAULTS: Final = {each.name: each.default for each in fields(Setting)}
 
 
-def _constant(name: str, help_: str, kind: type, **more: Any) -> inspect.Parameter:
-    default = _DEFAULTS.get(name)
-    said = f"{help_} [default: {default:g}]" if isinstance(default, int | float) else help_
-    return flag(name, kind, f"--{name.replace('_', '-')}", help=said, **more)
+@dataclass(frozen=True, kw_only=True)
+class StepsizeOptions:
+    """The options of ``decomfl stepsize`` beside the constants."""
+
+    theorem: int | None = option(None, "Theorem of the paper: 1 (standard) or 2 (low effective rank).")
+    named: str | None = option(
+        None, "Instead of a theorem the name of a statement, as variance, or its LaTeX label.", flag="--statement"
+    )
+    as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
 
 
-def _whole(name: str) -> Callable[[str], int]:
-    """A parser of whole numbers whose errors name the constant."""
+@dataclass(frozen=True, kw_only=True)
+class BoundOptions(StepsizeOptions):
+    """The options of ``decomfl bound`` beside the constants."""
 
-    def parse(text: str) -> int:
-        try:
-            return integer(text)
-        except ValueError:
-            raise click.UsageError(f"{name} must be a whole number, got {text!r}") from None
+    a: float | None = option(None, "Norm ‖∇f‖ of the gradient at the point that a lemma speaks of. [F/X]", RARE)
+    delta: float | None = option(
+        None, "Distance ‖x_{i,r}^k − x_r‖ of that point from the round's first, root mean square. [X]", RARE
+    )
 
-    return parse
-
-
-def _with_constants(command: Command, points: Mapping[str, str]) -> Command:
-    """``command(constants, ...)`` with a flag for each constant and for ``points``, spelled as in the paper."""
-    flags = [
-        *(_constant(name, text, int, parser=_whole(name), metavar="INTEGER") for name, text in _WHOLE.items()),
-        *(
-            _constant(name, text, float, rich_help_panel=_RARE if name in {"G", "H3", "alpha", "Q", *_POINT} else None)
-            for name, text in {**_REAL, **points}.items()
-        ),
-        flag(
-            "distribution",
-            str,
-            "--distribution",
-            "--law",
-            help=f"Distribution of the directions: {', '.join(DISTRIBUTIONS)}. [default: the statement's first]",
-        ),
-    ]
-    flags.sort(key=lambda each: each.name not in ("d", "L"))  # what must be given comes first
-    return with_flags(command, flags, after=2)
+    @property
+    def at(self) -> Values:
+        """The point that a lemma speaks of, as far as it was given."""
+        return {name: getattr(self, name) for name in ("a", "delta") if getattr(self, name) is not None}
 
 
-_Theorem = Annotated[
-    int | None, typer.Option(help="Theorem of the paper: 1 (standard) or 2 (low effective rank).", show_default=False)
-]
-_Named = Annotated[
-    str | None,
-    typer.Option("--statement", help="Instead of a theorem the name of a statement, as variance, or its LaTeX label."),
-]
-_Replacement = Annotated[
-    bool, typer.Option("--replacement", help="Clients are sampled with replacement, as in the paper's proofs.")
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+def _command(name: str, own: type, run: Callable[[Any, Values], None]) -> click.Command:
+    """``run(options, constants)``, with a flag for each constant: spelled as in the paper, and None where not given."""
+    first, *rest = flags_of(own)
+    params = [first, *flags_of(Setting, unset=True), *rest]
+    return Screened(name, params=params, callback=beside(run, own), help=inspect.getdoc(run))
 
 
-def _stepsize(
-    constants: Values,
-    *,
-    theorem: _Theorem = None,
-    named: _Named = None,
-    replacement: _Replacement = False,
-    as_json: _Json = False,
-) -> None:
+def _stepsize(options: StepsizeOptions, constants: Values) -> None:
     """How large may η be, and which condition of a theorem binds?
 
     Every condition is shown, and what can be proved beside it.
@@ -137,7 +86,7 @@ def _stepsize(
     largest that its statement allows. With --D and --R the rate-optimal η is there too, the one of the smallest bound
     (σ and σ_G are 0 unless given), and the largest μ whose terms are a tenth of the others (less gains nothing).
     """
-    setting, variants = _asked(theorem, named, constants, replacement)
+    setting, variants = _asked(options.theorem, options.named, constants)
     best = {"D", "R"} <= set(constants)
     found = {title: _step_sizes(each, setting, best=best) for title, each in variants.items()}
     conditions = [name for each in variants.values() for name in (*each.eta, *each.mu)]
@@ -148,7 +97,7 @@ def _stepsize(
         next(iter(variants.values())).name,
     )
     notes = _notes(variants, setting, constants, terms=best)
-    if as_json:
+    if options.as_json:
         _dump(variants, setting, {}, found, notes)
         return
     rows = [
@@ -164,14 +113,7 @@ def _stepsize(
     _print("condition", variants, rows, setting, {}, notes)
 
 
-def _bound(
-    constants: Values,
-    *,
-    theorem: _Theorem = None,
-    named: _Named = None,
-    replacement: _Replacement = False,
-    as_json: _Json = False,
-) -> None:
+def _bound(options: BoundOptions, constants: Values) -> None:
     """What is the bound, term by term, as printed and as proved?
 
     Each is shown at this η and at the largest that it allows.
@@ -189,11 +131,11 @@ def _bound(
     is at the largest that it allows. An η or μ larger than a condition allows is said and not
     refused: the number is there, but nobody claims it.
     """
-    at = {name: constants.pop(name) for name in _POINT if name in constants}
-    if not constants and not as_json:
-        _print_formulas(_claimed(theorem, named, None)[1])
+    at = options.at
+    if not constants and not options.as_json:
+        _print_formulas(_claimed(options.theorem, options.named, None)[1])
         return
-    setting, variants = _asked(theorem, named, constants, replacement)
+    setting, variants = _asked(options.theorem, options.named, constants)
     for name, value in at.items():
         require(0 <= value < math.inf, name, "be a finite number of at least 0", value)
         terms = [term for each in variants.values() for term in each.terms.values()]
@@ -201,7 +143,7 @@ def _bound(
         require(known, name, "be left out for a statement without it", value)
     found = {title: _terms(each, setting, at) for title, each in variants.items()}
     notes = _notes(variants, setting, constants, terms=True)
-    if as_json:
+    if options.as_json:
         _dump(variants, setting, at, found, notes)
         return
     rows = [
@@ -219,8 +161,8 @@ def _bound(
             print(f"{title} claims nothing here: {'; '.join(each['violated'])}.")
 
 
-stepsize = _with_constants(_stepsize, {})
-bound = _with_constants(_bound, _POINT)
+stepsize = _command("stepsize", StepsizeOptions, _stepsize)
+bound = _command("bound", BoundOptions, _bound)
 
 
 def _claimed(theorem: int | None, named: str | None, distribution: str | None) -> tuple[str, dict[str, Statement]]:
@@ -236,9 +178,7 @@ def _claimed(theorem: int | None, named: str | None, distribution: str | None) -
     return name, {str(variant): each for (of, variant), each in theory.STATEMENTS.items() if of == name}
 
 
-def _asked(
-    theorem: int | None, named: str | None, constants: Values, replacement: bool
-) -> tuple[Setting, dict[str, Statement]]:
+def _asked(theorem: int | None, named: str | None, constants: Values) -> tuple[Setting, dict[str, Statement]]:
     """The constants, and what is claimed of them: column's title -> statement."""
     distribution = constants.get("distribution")
     name, claimed = _claimed(theorem, named, distribution)
@@ -249,7 +189,7 @@ def _asked(
         raise InputError(f"{', '.join(lacking)} must be given, got None")
     distribution = distribution or next(iter(claimed.values())).distributions[0]
     central = any(each.central for each in claimed.values())
-    setting = Setting(**(constants | {"distribution": distribution}), replacement=replacement, central=central)
+    setting = Setting(**(constants | {"distribution": distribution}), central=central)
     variants: dict[str, Statement] = dict(claimed)
     if setting.K == 1 and name in _SINGLE:
         variants["corrected, K = 1"] = theory.statement(_SINGLE[name])
@@ -414,7 +354,7 @@ def _print(
     notes: Sequence[str],
 ) -> None:  # fmt: skip
     values = setting.values | at
-    shown = {name: value for name, value in values.items() if name in _WHOLE | _REAL | _POINT or name == "rho"}
+    shown = {name: value for name, value in values.items() if name in {*_DEFAULTS, *at, "rho"}}
     lines = [", ".join(f"{theory.symbols.LETTERS.get(name, name)} = {value:,.6g}" for name, value in shown.items())]
     stated = theory.STATEMENTS.get((next(iter(variants.values())).name, "stated"))
     if stated is not None and "stated" not in variants:

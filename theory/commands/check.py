@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
 
-import typer
+import click
 
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require_choice, require_int
+from decomfl_lab.options import REQUIRED, option
 from theory.notation.setting import Variant
 
 if TYPE_CHECKING:  # help needs no formula
@@ -16,38 +20,32 @@ if TYPE_CHECKING:  # help needs no formula
 
 __all__ = ["check", "tightness"]
 
-_Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="STATEMENT",
-        help="A statement of your own as FILE.py:NAME or module:NAME, or the name of a bound, as theorem-1.",
-        show_default=False,
-    ),
-]
-_Variant = Annotated[
-    str, typer.Option(help=f"The variant of a named bound, of those that it has: {', '.join(get_args(Variant))}.")
-]
-_On = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--on", help="The class of problems: quadratics, waves or piecewise. Repeatable. [default: all three]"
-    ),
-]
-_Effort = Annotated[int, typer.Option(help="How many generations a search has on quadratics, elsewhere a third of it.")]
-_Seed = Annotated[int, typer.Option(help="The seed of searches and simulations.")]
 _AFRESH = "A left side that is simulated is simulated afresh at the end, so the result may differ from the progress."
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
-def check(
-    statement: _Target,
-    *,
-    variant: _Variant = "corrected",
-    on: _On = None,
-    effort: _Effort = 6,
-    seed: _Seed = 0,
-    as_json: _Json = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """The options of ``decomfl check``."""
+
+    statement: str = option(
+        REQUIRED,
+        "A statement of your own as FILE.py:NAME or module:NAME, or the name of a bound, as theorem-1.",
+        argument=True,
+        metavar="STATEMENT",
+    )
+    variant: str = option(
+        "corrected", f"The variant of a named bound, of those that it has: {', '.join(get_args(Variant))}."
+    )
+    on: tuple[str, ...] = option(
+        (), "The class of problems: quadratics, waves or piecewise. Repeatable. [default: all three]"
+    )
+    effort: int = option(6, "How many generations a search has on quadratics, elsewhere a third of it.")
+    seed: int = option(0, "The seed of searches and simulations.")
+    as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
+
+
+@command
+def check(options: CheckOptions) -> None:
     """Does a bound hold? It is tried on thousands of problems.
 
     The first that refutes it is shown in full.
@@ -60,24 +58,38 @@ def check(
     piecewise quadratic losses are simulated where no closed form is known. Exit code 0 if it holds on all of them, 1 if
     it fails on one (or simulation cannot tell), 2 for bad input. Holding on all of them proves nothing.
     """
-    found, named = _sought(statement, variant, on, effort, seed, first=True)
-    if as_json:
+    found, named = _sought(options.statement, options.variant, options.on, options.effort, options.seed, first=True)
+    if options.as_json:
         _dump(found, named)
     else:
         _print_answer(found, named)
     if not found.holds:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
-def tightness(
-    statement: _Target,
-    *,
-    variant: _Variant = "corrected",
-    on: _On = None,
-    effort: _Effort = 20,
-    seed: _Seed = 0,
-    as_json: _Json = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TightnessOptions:
+    """The options of ``decomfl tightness``."""
+
+    statement: str = option(
+        REQUIRED,
+        "A statement of your own as FILE.py:NAME or module:NAME, or the name of a bound, as theorem-1.",
+        argument=True,
+        metavar="STATEMENT",
+    )
+    variant: str = option(
+        "corrected", f"The variant of a named bound, of those that it has: {', '.join(get_args(Variant))}."
+    )
+    on: tuple[str, ...] = option(
+        (), "The class of problems: quadratics, waves or piecewise. Repeatable. [default: all three]"
+    )
+    effort: int = option(20, "How many generations a search has on quadratics, elsewhere a third of it.")
+    seed: int = option(0, "The seed of searches and simulations.")
+    as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
+
+
+@command
+def tightness(options: TightnessOptions) -> None:
     """How tight is a bound? A search tries to reach it.
 
     It looks for the largest left side over right side, class by class of problems.
@@ -89,8 +101,8 @@ def tightness(
     On quadratics both sides are exact, and each of D, σ, σ_G and μ is also sought alone, the others being 0: how much
     of each term is needed. Exit code 0 whatever the ratio is; above 1 it refutes the bound.
     """
-    found, named = _sought(statement, variant, on, effort, seed, first=False)
-    if as_json:
+    found, named = _sought(options.statement, options.variant, options.on, options.effort, options.seed, first=False)
+    if options.as_json:
         _dump(found, named)
         return
     _print_table(found)
@@ -98,7 +110,7 @@ def tightness(
 
 
 def _sought(
-    target: str, variant: str, on: list[str] | None, effort: int, seed: int, *, first: bool
+    target: str, variant: str, on: Sequence[str], effort: int, seed: int, *, first: bool
 ) -> tuple[Tightness, str]:
     """The worst cases, and the expression that gives the statement."""
     from decomfl_lab.runs.progress import RunBars
@@ -106,7 +118,7 @@ def _sought(
     from theory.checks.worst_case import tightness as worst_cases
 
     require_int("seed", seed, 0)
-    for each in on or []:
+    for each in on:
         require_choice("--on", each, FAMILIES)
     statement, named = _statement(target, variant)
     with RunBars() as bars:

@@ -8,13 +8,16 @@ from functools import cached_property
 from typing import Final, Literal
 
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.options import REQUIRED, option
 
 __all__ = [
-    "DISTRIBUTIONS", "Setting", "Variant", "bias_factor", "curved_bias_factor", "effective_factor", "eighth_moment",
-    "second_moment_factor", "sixth_moment",
+    "DISTRIBUTIONS", "RARE", "Setting", "Variant", "bias_factor", "curved_bias_factor", "effective_factor",
+    "eighth_moment", "second_moment_factor", "sixth_moment",
 ]  # fmt: skip
 
 DISTRIBUTIONS: Final = ("gaussian", "sphere", "rademacher")
+RARE: Final = "Constants of some statements alone"
+"""The group of options that few statements have."""
 Variant = Literal["stated", "corrected", "sharper", "wider"]
 """The forms of a bound: as printed, as proved in ``docs/theory.md``, with smaller terms, for a larger η."""
 
@@ -66,56 +69,38 @@ def curved_bias_factor(distribution: str, *, d: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The constants that bounds and step-size conditions are made of, in the paper's symbols.
-
-    Attributes:
-        d: Number of parameters.
-        L: Lipschitz constant of the gradients, > 0. [F/X²]
-        m: Number of clients sampled a round, 1 ≤ m ≤ M.
-        M: Number of clients; None is m.
-        P: Number of directions a local step.
-        K: Number of local steps a round.
-        R: Number of rounds.
-        eta: Step size η > 0; None where it is asked for. [X²/F]
-        mu: Smoothing μ ≥ 0; 0 is the limit. [X]
-        sigma: Standard deviation of the stochastic gradients. [F/X]
-        sigma_G: Dissimilarity of the clients' gradients. [F/X]
-        D: Distance f(x_0) − f(x*) ≥ 0 of the first loss from the least. [F]
-        kappa: Effective rank, 1 ≤ κ ≤ d; None where it is not used.
-        G: Largest norm of a stochastic gradient; None where it is not used. [F/X]
-        H3: Lipschitz constant of the Hessians of every f_i(·; ξ); None where it is not used. [F/X³]
-        alpha: PL or strong convexity constant, 0 < α ≤ L; None where it is not used. [F/X²]
-        Q: Squared distance ‖x_0 − x*‖² of the start from the minimiser; None where it is not used. [X²]
-        beta: Momentum β in [0, 1) in torch's form; 0 is plain SGD.
-        central: Whether the scalars are central differences, not forward ones.
-        distribution: Distribution of the directions: gaussian, sphere (radius √d), rademacher.
-        replacement: Whether clients are sampled with replacement (the paper's proofs), not without (its algorithm).
+    """The constants that bounds and step-size conditions are made of, in the paper's symbols: its fields are options.
 
     Raises:
         InputError: That names the constant, the rule and the value.
     """
 
-    d: int
-    L: float
-    m: int = 1
-    M: int | None = None
-    P: int = 1
-    K: int = 1
-    R: int = 1
-    eta: float | None = None
-    mu: float = 0.0
-    sigma: float = 0.0
-    sigma_G: float = 0.0
-    D: float = 1.0
-    kappa: float | None = None
-    G: float | None = None
-    H3: float | None = None
-    alpha: float | None = None
-    Q: float | None = None
-    beta: float = 0.0
+    d: int = option(REQUIRED, "Number of parameters, as 28938 or 1e9.")
+    L: float = option(REQUIRED, "Lipschitz constant of the gradients. [F/X²]")
+    m: int = option(1, "Number of clients sampled a round.")
+    M: int | None = option(None, "Number of clients. [default: m]")
+    P: int = option(1, "Number of directions a local step.")
+    K: int = option(1, "Number of local steps a round.")
+    R: int = option(1, "Number of rounds.")
+    eta: float | None = option(None, "Step size η. [X²/F]")
+    mu: float = option(0.0, "Smoothing μ of the finite difference; 0 is its limit. [X]")
+    sigma: float = option(0.0, "Standard deviation σ of the stochastic gradients. [F/X]")
+    sigma_G: float = option(0.0, "Gradient dissimilarity σ_G of the clients. [F/X]")
+    D: float = option(1.0, "Distance f(x_0) − f(x*) of the first loss from the least. [F]")
+    kappa: float | None = option(None, "Effective rank κ = tr H/L of the H that the statement assumes.")
+    beta: float = option(0.0, "Momentum β in torch's form.")
+    distribution: str = option(
+        "gaussian",
+        f"Distribution of the directions: {', '.join(DISTRIBUTIONS)}. [default: the statement's first]",
+        flag="--distribution --law",
+    )
+    replacement: bool = option(False, "Clients are sampled with replacement, as in the paper's proofs.")
+    G: float | None = option(None, "Largest norm of a stochastic gradient. [F/X]", RARE)
+    H3: float | None = option(None, "Lipschitz constant H₃ of the Hessians of every f_i(·; ξ). [F/X³]", RARE)
+    alpha: float | None = option(None, "Constant α of the PL inequality or of strong convexity. [F/X²]", RARE)
+    Q: float | None = option(None, "Squared distance ‖x_0 − x*‖² of the start from the minimiser. [X²]", RARE)
     central: bool = False
-    distribution: str = "gaussian"
-    replacement: bool = False
+    """Whether the scalars are central differences, not forward ones: a statement says it."""
 
     def __post_init__(self) -> None:
         for name in ("d", "P", "K", "R"):

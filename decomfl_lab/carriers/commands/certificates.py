@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from decomfl_lab.carriers.commands.serve import with_extra
+from decomfl_lab.cli.command import command
+from decomfl_lab.options import REQUIRED, option
 
 __all__ = ["certificates"]
 
 
-def certificates(
-    *,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to; made if missing.")],
-    clients: Annotated[int, typer.Option(help="Number M of clients.")] = 4,
-    host: Annotated[
-        list[str] | None,
-        typer.Option(help="Name or IP address by which clients reach the server; may be given several times."),
-    ] = None,
-    days: Annotated[int, typer.Option(help="Days for which the certificates are valid.")] = 365,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the names of the files as one JSON list.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CertificatesOptions:
+    """The options of ``decomfl certificates``."""
+
+    folder: Path = option(REQUIRED, "Folder to write to; made if missing.", argument=True, metavar="DIR")
+    clients: int = option(4, "Number M of clients.")
+    host: tuple[str, ...] = option(
+        (), "Name or IP address by which clients reach the server; may be given several times."
+    )
+    days: int = option(365, "Days for which the certificates are valid.")
+    as_json: bool = option(False, "Print the names of the files as one JSON list.", flag="--json")
+
+
+@command
+def certificates(options: CertificatesOptions) -> None:
     """Make the certificates of a server and of its clients.
 
     They are for decomfl serve and decomfl join, with the authority that signs them.
@@ -32,10 +38,12 @@ def certificates(
 
     Example: decomfl certificates certs --clients 4 --host fl.example.org
     """
+    with_extra()
     from decomfl_lab.carriers.stream.certificates import make_certificates
 
-    made = make_certificates(folder, clients, host or (), days)
-    if as_json:
+    made = make_certificates(options.folder, options.clients, options.host, options.days)
+    if options.as_json:
         print(json.dumps([str(path) for path in made]))
     else:
-        print(f"{len(made)} files made in {folder}" + (f": {', '.join(path.name for path in made)}" if made else ""))
+        names = ": " + ", ".join(path.name for path in made) if made else ""
+        print(f"{len(made)} files made in {options.folder}{names}")

@@ -10,13 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.options import option
 
 if TYPE_CHECKING:
     from decomfl_lab.runs.config import TrainConfig
@@ -30,19 +33,22 @@ COME = 120.0
 """Seconds that a process may take to begin, or to end."""
 
 
-def drill(
-    *,
-    engine: Annotated[str, typer.Argument(help="The engine: stream, ray or nvflare.")] = "stream",
-    data: Annotated[str, typer.Option(help="Data set, as of decomfl train.")] = "mnist",
-    model: Annotated[str, typer.Option(help="Model, as of decomfl train.")] = "cnn-mnist",
-    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 50,
-    clients: Annotated[int, typer.Option(help="Number of clients, all but one of them sampled a round.")] = 4,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Empty folder for the run and the words of its processes. [default: none kept]")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DrillOptions:
+    """The options of ``decomfl drill``."""
+
+    engine: str = option("stream", "The engine: stream, ray or nvflare.", argument=True)
+    data: str = option("mnist", "Data set, as of decomfl train.")
+    model: str = option("cnn-mnist", "Model, as of decomfl train.")
+    rounds: int = option(50, "Number of rounds.")
+    clients: int = option(4, "Number of clients, all but one of them sampled a round.")
+    seed: int = option(0, "Seed of everything random.")
+    out: Path | None = option(None, "Empty folder for the run and the words of its processes. [default: none kept]")
+    as_json: bool = option(False, "Print one JSON object.", flag="--json")
+
+
+@command
+def drill(options: DrillOptions) -> None:
     """Kill clients and server of a real run, and compare all models.
 
     They are started as processes, and in the end all models must be equal.
@@ -59,30 +65,39 @@ def drill(
     """
     from decomfl_lab.runs.config import TrainConfig
 
-    require_choice("engine", engine, ENGINES)
-    require_int("rounds", rounds, 3)
-    require_int("clients", clients, 2)
+    require_choice("engine", options.engine, ENGINES)
+    require_int("rounds", options.rounds, 3)
+    require_int("clients", options.clients, 2)
     config = TrainConfig(
-        data=data, model=model, clients=clients, sampled=clients - 1, rounds=rounds, seed=seed, batch_size=32,
-        perturbations=10, seeds="per-run", eval_every=rounds, test_examples=500,
-    )  # fmt: skip
+        data=options.data,
+        model=options.model,
+        clients=options.clients,
+        sampled=options.clients - 1,
+        rounds=options.rounds,
+        seed=options.seed,
+        batch_size=32,
+        perturbations=10,
+        seeds="per-run",
+        eval_every=options.rounds,
+        test_examples=500,
+    )
     with TemporaryDirectory() as scratch:
-        folder = Path(scratch) if out is None else out
+        folder = Path(scratch) if options.out is None else options.out
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise InputError(f"out must be an empty folder, got {folder}")
         wanted, accuracy = _simulated(config)
-        _say(f"simulated: {rounds} rounds, accuracy {accuracy:.3f}, model {wanted}")
-        digests = ENGINES[engine](config, folder)
+        _say(f"simulated: {options.rounds} rounds, accuracy {accuracy:.3f}, model {wanted}")
+        digests = ENGINES[options.engine](config, folder)
     equal = {name: digest == wanted for name, digest in digests.items()}
-    whole = len(digests) == clients + 1 and all(equal.values())
-    if as_json:
-        print(json.dumps({"engine": engine, "simulated": wanted, "digests": digests, "equal": whole}))
+    whole = len(digests) == options.clients + 1 and all(equal.values())
+    if options.as_json:
+        print(json.dumps({"engine": options.engine, "simulated": wanted, "digests": digests, "equal": whole}))
     else:
         for name, digest in digests.items():
             print(f"{name:10} {digest} {'equal' if equal[name] else 'DIFFERS'}")
-        print(f"{sum(equal.values())} of {clients + 1} models have the bits of the undisturbed simulated run")
-    raise typer.Exit(not whole)
+        print(f"{sum(equal.values())} of {options.clients + 1} models have the bits of the undisturbed simulated run")
+    raise click.exceptions.Exit(not whole)
 
 
 def _say(words: str) -> None:

@@ -4,44 +4,46 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from decomfl_lab.carriers.commands.serve import largest_of, read_key, with_extra
+from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.interrupts import telling
+from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.plugins import is_own
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 
 __all__ = ["join"]
 
 
-def join(
-    *,
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where decomfl serve listens.")],
-    client: Annotated[int, typer.Option(help="Number of this client.")],
-    certificates: Annotated[
-        Path | None,
-        typer.Option(help="Folder with ca.crt, client-I.crt and client-I.key, see decomfl certificates."),
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(help="File of this client's key, on loopback without certificates: OUT/keys/client-I.key."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file of the run, as decomfl train has it. [default: what the server says, which may not name "
-            "code of your own (module:function)]"
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="Where losses are computed: cpu, cuda or auto.")] = "cpu",
-    threads: Annotated[int, typer.Option(help="CPU threads of torch.")] = 1,
-    patience: Annotated[float, typer.Option(help="Seconds without a server after which to give up.")] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class JoinOptions:
+    """The options of ``decomfl join``."""
+
+    address: str = option(REQUIRED, "Where decomfl serve listens.", argument=True, metavar="HOST:PORT")
+    client: int = option(REQUIRED, "Number of this client.")
+    certificates: Path | None = option(
+        None, "Folder with ca.crt, client-I.crt and client-I.key, see decomfl certificates."
+    )
+    key: Path | None = option(
+        None, "File of this client's key, on loopback without certificates: OUT/keys/client-I.key."
+    )
+    config: Path | None = option(
+        None,
+        "TOML file of the run, as decomfl train has it. [default: what the server says, which may not name "
+        "code of your own (module:function)]",
+    )
+    device: str = option("cpu", "Where losses are computed: cpu, cuda or auto.")
+    threads: int = option(1, "CPU threads of torch.")
+    patience: float = option(60.0, "Seconds without a server after which to give up.")
+    as_json: bool = option(False, "Print one JSON object.", flag="--json")
+
+
+@command
+def join(options: JoinOptions) -> None:
     """Be a client of a server's run, with the data that are here.
 
     Its data never leave: scalars do. Run, x_0 and directions follow from the configuration, and x_0 is compared with
@@ -59,44 +61,59 @@ def join(
     from decomfl_lab.runs.building import dataset_of, movable
     from decomfl_lab.runs.run import Run
 
-    require_int("client", client, 0)
-    require_finite_positive("patience", patience)
-    use_threads_(threads)
-    given = "neither" if key is None else "both"
-    require((certificates is None) != (key is None), "--key or --certificates", "be given, one of the two", given)
-    identity = read_identity(certificates, client_name(client)) if certificates is not None else None
+    require_int("client", options.client, 0)
+    require_finite_positive("patience", options.patience)
+    use_threads_(options.threads)
+    given = "neither" if options.key is None else "both"
+    require(
+        (options.certificates is None) != (options.key is None),
+        "--key or --certificates",
+        "be given, one of the two",
+        given,
+    )
+    identity = (
+        read_identity(options.certificates, client_name(options.client)) if options.certificates is not None else None
+    )
     stream = StreamClient(
-        address, client, identity=identity, key=read_key(key) if key is not None else None, patience=patience
+        options.address,
+        options.client,
+        identity=identity,
+        key=read_key(options.key) if options.key is not None else None,
+        patience=options.patience,
     )
     offer = stream.offer()
-    if config is None:
+    if options.config is None:
         run_config = _agreed(offer)
     else:
-        run_config = _with_newcomers(config_from_mapping(read_config(config), f"config {config}"), offer)
-    require(client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", client)
-    here = Run(run_config, dataset=dataset_of(run_config, device))
+        run_config = _with_newcomers(
+            config_from_mapping(read_config(options.config), f"config {options.config}"), offer
+        )
+    require(options.client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", options.client)
+    here = Run(run_config, dataset=dataset_of(run_config, options.device))
     federation = movable(here.federation, run_config)
     x, server = federation.observer, federation.server
     require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {offer.get('x0')}", x.digest())
     run = run_config.identity(x.digest())
-    host = host_of(federation, run, [client])
+    host = host_of(federation, run, [options.client])
 
     def answer(frame: bytes) -> bytes:
-        answered = host.handle({client: frame})[client]
+        answered = host.handle({options.client: frame})[options.client]
         here.resolution.tell()
         return answered
 
     model = 8 * x.d * (1 + len(x.state))
     record = 64 + (4 + 8) * server.K * largest_of(server.P)
-    with telling(lambda: f"interrupted; the run goes on without client {client} until the same command is given again"):
+    with telling(
+        lambda: f"interrupted; the run goes on without client {options.client} until the same command is given again"
+    ):
         stream.serve(
             run.hex(),
-            lambda: host.hello(client),
+            lambda: host.hello(options.client),
             answer,
             largest=4096 + model + record * (run_config.rounds + 1),
         )
-    found = {"client": client, "round": host.replica.round, "digest": host.replica.digest()}
-    if as_json:
+    found = {"client": options.client, "round": host.replica.round, "digest": host.replica.digest()}
+    if options.as_json:
         print(json.dumps(found))
     else:
         print(f"the run is over; digest of the model after round {found['round']}: {found['digest']}")

@@ -8,17 +8,18 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from decomfl_lab.cli.train import GroupedOption, TrainGroup, prepared, report, title
+from decomfl_lab.cli.train import Place, TrainGroup, command_of, prepared, report, title
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import held
 from decomfl_lab.interrupts import telling
-from decomfl_lab.methods.registry import LAGGING
+from decomfl_lab.methods.registry import LAGGING, find_method
+from decomfl_lab.options import option
 from decomfl_lab.protocol.wire import SCALAR_BYTES
 
 if TYPE_CHECKING:
@@ -64,63 +65,38 @@ class ServeGroup(TrainGroup):
         """The methods whose clients send scalars and keep a model."""
         return LAGGING
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
         """The command of a method."""
-        command = super().get_command(ctx, cmd_name)
-        own: list[click.Parameter] = [
-            GroupedOption([f"--{name}"], group, help=text, **more) for name, (text, group, more) in FLAGS.items()
-        ]
-        command.params = [each for each in command.params if each.name not in ("federation", "workers")] + own
-        command.callback = partial(_serve, cmd_name)
-        return command
+        return command_of(cmd_name, find_method(cmd_name), ServeOptions, _serve)
 
 
 WAITING = "how long a round waits"
-FLAGS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
-    "bind": (
-        "HOST:PORT to listen on; other hosts than 127.0.0.1 need --certificates. [default: 127.0.0.1:8470]",
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The options of ``decomfl serve`` beside those of a run and its method."""
+
+    place: Place
+    bind: str = option("127.0.0.1:8470", "HOST:PORT to listen on; other hosts than 127.0.0.1 need --certificates.")
+    certificates: Path | None = option(
         None,
-        {"default": "127.0.0.1:8470"},
-    ),
-    "certificates": (
         "Folder of decomfl certificates: clients and server prove who they are, and what they say is encrypted. "
         "Without it the keys of clients are in OUT/keys.",
+    )
+    quorum: int | None = option(
+        None, "Replies that a round needs at least. [default: more than half of the sampled clients]", WAITING
+    )
+    deadline: float | None = option(
         None,
-        {"type": click.Path(path_type=Path)},
-    ),
-    "quorum": (
-        "Replies that a round needs at least. [default: more than half of the sampled clients]",
-        WAITING,
-        {"type": int},
-    ),
-    "deadline": (
         "Seconds after which a round goes on with the replies that came, if these are a quorum. [default: none: a "
         "round waits for all, at most --patience]",
         WAITING,
-        {"type": float},
-    ),
-    "patience": (
-        "Seconds that a round waits for a quorum before the server gives up. [default: 300]",
-        WAITING,
-        {"type": float, "default": 300.0},
-    ),
-}
+    )
+    patience: float = option(300.0, "Seconds that a round waits for a quorum before the server gives up.", WAITING)
 
 
-def _serve(
-    method: str,
-    config: Path | None,
-    out: Path | None,
-    device: str,
-    threads: int,
-    as_json: bool,
-    bind: str,
-    certificates: Path | None,
-    quorum: int | None,
-    deadline: float | None,
-    patience: float,
-    **flags: Any,
-) -> None:
+def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
     with_extra()
     from decomfl_lab.carriers.stream.certificates import read_identity
     from decomfl_lab.carriers.stream.connection import require_address
@@ -129,17 +105,18 @@ def _serve(
     from decomfl_lab.runs.building import movable
     from decomfl_lab.runs.told import Rebuilt
 
+    out, certificates = options.place.out, options.certificates
     if out is None:
         raise InputError("out must be a folder, where the run is kept, got None")
-    require_address("bind", bind, secured=certificates is not None)
+    require_address("bind", options.bind, secured=certificates is not None)
     own = read_identity(certificates, "server") if certificates is not None else None
-    run = prepared(method, config, device, threads, flags, out=out, follows=True)
+    run = prepared(method, options.place, flags, follows=True)
     here = movable(run.federation, run.config)
     x = here.observer.digest()
     identity = run.config.identity(x)
     with held(out), contextlib.ExitStack() as stack:
         server = StreamServer(
-            bind,
+            options.bind,
             {"run": identity.hex(), "x0": x, "config": run.config.to_dict()},
             run.config.clients,
             largest=1024 + SCALAR_BYTES * here.server.K * largest_of(here.server.P),
@@ -147,7 +124,8 @@ def _serve(
             keys=_keys(out / "keys", identity, run.config.clients) if own is None else None,
         )
         stack.callback(server.close)
-        remote = RemoteFederation.of(here, server, identity, quorum=quorum, deadline=deadline, patience=patience)
+        waits = {"quorum": options.quorum, "deadline": options.deadline, "patience": options.patience}
+        remote = RemoteFederation.of(here, server, identity, **waits)
         run.federation = remote
         reach = "this machine alone (loopback)" if certificates is None else "clients with certificates"
         proof = f"--key {out / 'keys'}/client-I.key" if certificates is None else "--certificates DIR"
@@ -161,8 +139,8 @@ def _serve(
                 digests = remote.rebuilt()
         server.close(over=True)
     digest = remote.observer.digest()
-    report(run, Rebuilt(run.config.clients, len(digests)), out, as_json=as_json, digest=digest)
-    if not as_json:
+    report(run, Rebuilt(run.config.clients, len(digests)), out, as_json=options.place.as_json, digest=digest)
+    if not options.place.as_json:
         print(f"digest of the model after round {run.round}: {digest}")
 
 

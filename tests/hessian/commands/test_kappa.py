@@ -20,9 +20,11 @@ import hessian
 from decomfl_lab.cli import main as cli
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.models.registry import build_model
+from decomfl_lab.options import declared
 from decomfl_lab.runs.descent import Descent
 from decomfl_lab.runs.evaluation import fixed_choice
 from decomfl_lab.runs.run import load_run
+from hessian.commands.kappa import KappaOptions
 from hessian.named import from_run, trained_here
 from hessian.operators.curvature import HessianOperator
 from tests.decomfl_lab.language.tiny import save_opt
@@ -431,7 +433,7 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
         ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),
         ([*SMALL, "--density-products", "2"], "density_products must be 0 or at least 3, got 2"),
-        ([*SMALL, "--products", "-1"], "products must be an integer of at least 0, got -1"),
+        ([*SMALL, "--products", "-1"], "products must be an integer of at least 6, got -1"),
         ([*SMALL, "--train-steps", "-1"], "train_steps must be an integer in 0..100000000, got -1"),
         ([*SMALL, "--batch-size", "0"], "batch_size B must be an integer of at least 1, got 0"),
         ([*SMALL, "--ball", "1", "--ball-points", "0"], "ball_points must be an integer in 1..10000, got 0"),
@@ -455,3 +457,11 @@ def test_bad_input_is_one_line_before_any_data_are_read(
         monkeypatch.setattr("hessian.named.load_dataset", None)
     assert cli.main(["kappa", *argv]) == 2
     assert message in error_of(capsys)
+
+
+def test_python_and_the_command_have_the_same_defaults() -> None:
+    python = inspect.signature(hessian.effective_rank).parameters
+    shared = {name: option.default for name, _, option in declared(KappaOptions) if name in python}
+    others = {"model", "data", "loss", "checkpoint", "trace"}  # named by a string there, an object in Python
+    assert {"rtol", "max_products", "weight_decay", "trust"} <= shared.keys()
+    assert all(python[name].default == default for name, default in shared.items() if name not in others)

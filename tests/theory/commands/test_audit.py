@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 
 from decomfl_lab.errors import InputError
-from theory.commands.audit import audit
+from theory.commands.audit import AuditOptions, audit
 from theory.findings import registry
 from theory.findings.finding import Check, Entry, Evidence
 from theory.findings.registry import CAUSES, ENTRIES
@@ -31,7 +31,7 @@ def _named(entry: Entry, names: set[str]) -> tuple[Check, ...]:
 
 
 def _rows(capsys: Capture, **options: Any) -> list[dict[str, Any]]:
-    audit(as_json=True, **options)
+    audit.run(AuditOptions(as_json=True, **options))
     rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     return rows
 
@@ -42,7 +42,7 @@ def test_the_findings_that_matter_fit_one_screen(capsys: Capture, monkeypatch: p
     shown = [each for each in ENTRIES if _named(each, witnesses) and not (each.carries or each.checks("supports"))]
     quick = [replace(each, evidence={"refutes": _named(each, witnesses)}) for each in shown]
     monkeypatch.setattr(registry, "ENTRIES", quick)
-    audit()
+    audit.run(AuditOptions())
     told = capsys.readouterr().out
     assert len(told.splitlines()) <= 60
     assert max(map(len, told.splitlines()[:-1])) <= 120
@@ -74,7 +74,7 @@ def test_entries_are_chosen_by_status_kind_label_line_and_cause(capsys: Capture)
 
 @pytest.mark.usefixtures("few")
 def test_one_statement_is_told_in_full(capsys: Capture) -> None:
-    audit(statement=["line-299"])
+    audit.run(AuditOptions(statement=("line-299",)))
     told = capsys.readouterr().out
     for words in ("line-299 (Algorithm 1", "algorithm line): misprint", "N is nowhere defined", "instead"):
         assert words in told
@@ -85,8 +85,8 @@ def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monk
     wrong = Check("wrong", lambda: Evidence("search", False, "but it is [not] so"))
     failing = replace(ENTRIES[-1], evidence={"supports": (wrong,)})
     monkeypatch.setattr(registry, "ENTRIES", [failing])
-    with pytest.raises(typer.Exit):
-        audit(statement=[failing.label])
+    with pytest.raises(click.exceptions.Exit):
+        audit.run(AuditOptions(statement=(failing.label,)))
     told = capsys.readouterr().out
     assert "FAILS     search: but it is [not] so" in told
     assert f"evidence fails for {failing.label}" in told
@@ -111,15 +111,15 @@ def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monk
 )
 def test_what_is_not_known_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        audit(**options)
+        audit.run(AuditOptions(**options))
 
 
 @pytest.mark.usefixtures("few")
 def test_what_a_source_has_and_the_audit_lacks_is_told(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "other.tex"
     path.write_text("\\begin{document}\n$$ a $$\n\\end{document}\n")
-    with pytest.raises(typer.Exit):
-        audit(statement=["line-299"], paper=path)
+    with pytest.raises(click.exceptions.Exit):
+        audit.run(AuditOptions(statement=("line-299",), paper=path))
     told = capsys.readouterr().err
     assert "is not the file that the entries were made for" in told
     assert "no entry for line 2: display" in told

@@ -172,7 +172,10 @@ def test_a_violated_condition_is_said_and_the_bound_still_shown(capsys: pytest.C
         (["stepsize", "--theorem", "1", "--d", "9", "--L", "0"], "L must be a finite number above 0, got 0.0"),
         (["bound", *THEOREM_2, "--K", "2"], "K must be 1 in theorem-2, got 2"),
         (["bound", *THEOREM_2, "--m", "10", "--M", "3"], "m must be an integer in 1..3, got 10"),
-        (["stepsize", "--theorem", "1", "--d", "9.5", "--L", "1"], "d must be a whole number, got '9.5'"),
+        (
+            ["stepsize", "--theorem", "1", "--d", "9.5", "--L", "1"],
+            "Invalid value for '--d': '9.5' is not a valid integer.",
+        ),
         (["stepsize", "--statement", "variance", "--d", "9", "--L", "1"], "statement must have a condition on η"),
     ],
 )

@@ -1,0 +1,142 @@
+"""Commands that are made from a dataclass of options and a function of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import click
+
+from decomfl_lab.cli.numbers import integer
+from decomfl_lab.cli.screen import Screened
+from decomfl_lab.options import REQUIRED, Option, declared
+
+__all__ = ["WHOLE", "Argument", "Flag", "beside", "command", "flags_of", "made_of"]
+
+T = TypeVar("T")
+
+
+class Whole(click.ParamType[int]):
+    """A whole number, also as 1e6."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See ``click.ParamType``."""
+        try:
+            return integer(value) if isinstance(value, str) else int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a valid integer.", param, ctx)
+
+
+WHOLE = Whole()
+
+
+class Flag(click.Option):
+    """An option that belongs to a group of the help, or, without one, to the usual options."""
+
+    def __init__(self, declarations: list[str], group: str = "", **attributes: Any) -> None:
+        super().__init__(declarations, **attributes)
+        self.group = group.capitalize() if group.islower() else group
+
+
+class Argument(click.Argument):
+    """A positional argument that the help tells of."""
+
+    def __init__(self, declarations: list[str], help_: str = "", **attributes: Any) -> None:
+        super().__init__(declarations, **attributes)
+        self.help = help_
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:  # type: ignore[override]
+        """Its name and its help."""
+        return (self.make_metavar(ctx), self.help) if self.help else None
+
+
+class OptionsCommand(Screened):
+    """A command of one dataclass of options.
+
+    Attributes:
+        run: What it does with them.
+    """
+
+    def __init__(self, run: Callable[[Any], None], kind: type, **attributes: Any) -> None:
+        def call(**values: Any) -> None:
+            run(made_of(kind, values))
+
+        super().__init__(params=flags_of(kind), callback=call, help=inspect.getdoc(run), **attributes)
+        self.run = run
+
+
+def command(run: Callable[[Any], None]) -> OptionsCommand:
+    """The command that a function of one dataclass of options is; its docstring is the help.
+
+    @command
+    def check(options: CheckOptions) -> None:
+        \"\"\"Does a bound hold? ...\"\"\"
+    """
+    (given,) = inspect.signature(run).parameters
+    kind = run.__globals__[run.__annotations__[given]]
+    return OptionsCommand(run, kind, name=run.__name__.strip("_").replace("_", "-"))
+
+
+def beside(run: Callable[[Any, dict[str, Any]], None], own: type) -> Callable[..., None]:
+    """A callback ``run(options, given)`` of all flags: the dataclass ``own``, and the other flags that were given."""
+    names = {name for name, _, _ in declared(own)}
+
+    def call(**values: Any) -> None:
+        given = {name: value for name, value in values.items() if name not in names and value is not None}
+        run(made_of(own, values), given)
+
+    return call
+
+
+def flags_of(kind: type, *, unset: bool = False) -> list[click.Parameter]:
+    """The flags and arguments of a dataclass of options; where they are left ``unset``, None is for not given."""
+    return [_flag_of(name, type_, option, unset=unset) for name, type_, option in declared(kind)]
+
+
+def made_of(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The dataclass of these values, with the dataclasses among its fields."""
+    types, found = get_type_hints(kind), {}
+    for own in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if "option" in own.metadata:
+            found[own.name] = values[own.name]
+        elif dataclasses.is_dataclass(types[own.name]):
+            found[own.name] = made_of(types[own.name], values)
+    return kind(**found)
+
+
+def _flag_of(name: str, kind: Any, option: Option, *, unset: bool) -> click.Parameter:
+    """The flag, or the argument, of an option of this type."""
+    kind = next((each for each in get_args(kind) if each is not NoneType), kind) if _is_union(kind) else kind
+    many = get_origin(kind) is tuple
+    kind = get_args(kind)[0] if many else kind
+    attributes: dict[str, Any] = {
+        "type": {Path: click.Path(path_type=Path), int: WHOLE}.get(kind, kind),
+        "metavar": option.metavar,
+        "required": option.default is REQUIRED and not unset,
+    }
+    if option.default is not REQUIRED or unset:
+        attributes["default"] = None if unset else option.default
+    if option.argument:
+        return Argument([name], option.help, **attributes, nargs=-1 if many else 1)
+    dashed = f"--{name.replace('_', '-')}"
+    if kind is bool:
+        attributes |= {"is_flag": True, "type": None}
+        dashed = f"{dashed}/--no-{dashed[2:]}" if option.default else dashed
+    flags = option.flag.split() or [dashed]
+    return Flag([*flags, name], option.group, **attributes, multiple=many, help=_told(option))
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) is UnionType
+
+
+def _told(option: Option) -> str:
+    """The help, with the default where it does not tell that."""
+    silent = option.default in (None, "", (), REQUIRED) or option.default is False or "[default:" in option.help
+    return option.help if silent else f"{option.help} [default: {option.default}]"

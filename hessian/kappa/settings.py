@@ -1,0 +1,64 @@
+"""What decides an estimate of κ, without torch: for Python and for the command alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.options import option
+
+__all__ = ["HOW", "SCOUTS", "Settings"]
+
+SCOUTS = 2
+"""Probes that choose the number of steps."""
+FINEST = 1e-12
+"""The least ``rtol``: numbers of 64 bits are no finer."""
+HOW = "How closely, and by what"
+"""The group of options that say how much is computed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments that decide the result; ``trace`` is tr(H) where it is known."""
+
+    rtol: float = option(0.05, "Stop when the interval of κ is within ± this share of it.")
+    confidence: float = option(0.95, "The confidence of every interval.", HOW)
+    max_products: int = option(200, "Stop after so many products H·v in any case.", HOW)
+    products: int | None = option(
+        None, "Take exactly so many products, whatever the error. [default: what --rtol needs]", HOW
+    )
+    seed: int = option(0, "The seed of the random vectors, and of a model trained here.")
+    trace: float | None = None
+    max_basis: int | None = option(
+        None, "Lanczos vectors kept at most, where memory is short. [default: what the products need]", HOW
+    )
+
+    def __post_init__(self) -> None:
+        require(require_finite_positive("rtol", self.rtol) >= FINEST, "rtol", f"be at least {FINEST:g}", self.rtol)
+        require(0.0 < self.confidence < 1.0, "confidence", "be between 0 and 1, e.g. 0.95", self.confidence)
+        require_int("seed", self.seed, 0, 2**64 - 1)
+        finite = self.trace is None or math.isfinite(self.trace)
+        require(finite, "trace", "be a finite number where it is known", self.trace)
+        name = "max_products" if self.products is None else "products"
+        require_int(name, self.limit, SCOUTS + 4)
+        if self.max_basis is not None:
+            require_int("max_basis", self.max_basis, 4)
+
+    @property
+    def limit(self) -> int:
+        """Products at most."""
+        return self.max_products if self.products is None else self.products
+
+    @property
+    def basis(self) -> int:
+        """Lanczos vectors at most: with probes to come two thirds of the products are steps at most."""
+        most = math.ceil(2 * self.limit / 3) if self.trace is None else self.limit
+        return most if self.max_basis is None else min(most, self.max_basis)
+
+    @property
+    def normal(self) -> float:
+        """The two-sided quantile of the confidence for many samples."""
+        from scipy.special import ndtri
+
+        return float(ndtri(0.5 + self.confidence / 2))
