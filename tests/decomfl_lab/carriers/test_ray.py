@@ -24,7 +24,7 @@ from decomfl_lab.records.seeds import Seeding
 from tests.decomfl_lab.federations.direct import CASE, but, host, remote, simulated
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here: make engines tests it")
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -69,10 +69,6 @@ def test_a_step_is_rounded_to_the_grid_and_halves_to_even() -> None:
         assert PoolSums(0, 0, np.zeros(1, np.int32)).after([of_places(0, g=g)]).values.tolist() == [wanted]
 
 
-def test_a_direction_that_is_picked_twice_in_a_step_counts_twice() -> None:
-    assert PoolSums(0, 0, np.zeros(3, np.int32)).after([of_places(2, 2, g=-6)]).values.tolist() == [0, 0, 6]
-
-
 @pytest.mark.parametrize("scalars", [(1.9, 1.9), (3e38, 1.0)])
 def test_a_sum_that_leaves_32_bits_is_refused_before_anything_changes(scalars: tuple[float, float]) -> None:
     own = replica(rule=PooledSgd(1, -30))
@@ -137,14 +133,6 @@ def test_a_thousand_records_are_added_and_x_is_built_once(built: list[int]) -> N
     assert built == [S]
 
 
-def test_a_replica_without_memory_follows_the_sums_and_builds_nothing(built: list[int]) -> None:
-    own = replica(torch.empty(10**12, device="meta"))
-    own.catch_up(RECORDS)
-    assert own.snapshot().x.is_meta
-    assert built == []
-    assert own.sums.values.tolist() == followed().sums.values.tolist()
-
-
 def test_a_snapshot_stays_as_it_is_whatever_the_replica_does_next() -> None:
     own = replica()
     own.catch_up(RECORDS[:5])
@@ -154,12 +142,6 @@ def test_a_snapshot_stays_as_it_is_whatever_the_replica_does_next() -> None:
     own.x.add_(own.x)
     for was, now in zip(before, [kept.x, *kept.state.values()], strict=True):
         assert torch.equal(was, now)
-
-
-def test_a_start_of_minus_zero_stays_where_nothing_moved() -> None:
-    own = replica(torch.full((D,), -0.0))
-    own.catch_up([record(0, g=0.0)])
-    assert torch.signbit(own.x).all()
 
 
 def test_replicas_share_what_is_equal_and_nothing_else() -> None:
