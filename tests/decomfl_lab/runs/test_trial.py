@@ -19,6 +19,7 @@ from decomfl_lab.plugins import OWN
 from decomfl_lab.runs import trial
 from decomfl_lab.runs.building import name_of_loss
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.trial import tried
 
 _generator = torch.Generator().manual_seed(0)
@@ -47,7 +48,8 @@ def judged(
     whole = BatchLoss.of(loss).form is Form.MODEL
     M = {} if method == "mezo" else {"clients": len(clients), "sampled": len(clients)}
     config = TrainConfig(method).but(**{"model": OWN, "data": OWN, "loss": name_of_loss(loss), "batch_size": 5} | M)
-    return tried(config.but(**options), own_dataset(clients, test, whole=whole), module or net(), loss)
+    dataset = own_dataset(clients, test, whole=whole)
+    return tried(Prepared.of(config.but(**options), dataset, module or net(), loss)).loss
 
 
 class Counting(nn.Module):
@@ -88,7 +90,7 @@ def test_what_is_the_labs_own_is_not_tried_nor_what_was_tried_nor_what_is_taken_
     assert judged(module, once) is once
     assert not module.seen
     config = TrainConfig(data="digits", model="mlp", clients=2, sampled=2)
-    assert not tried(config, own_dataset(CLIENTS), None, None).tried
+    assert not tried(Prepared.of(config, own_dataset(CLIENTS))).loss.tried
 
 
 def test_the_module_and_the_generator_are_left_as_they_were() -> None:
