@@ -104,6 +104,8 @@ class Batches:
         handles = [part.register_forward_hook(add) for part in self.module.modules() if not list(part.children())]
         try:
             n = row_count(inputs) or 1
+            # A single example is run, and its outputs are counted: the batch has n times as many. A loss that is no
+            # mean over examples gets them all.
             last = n - 1 if self.loss.additive else 0  # of prompts in order of length the longest
             with torch.no_grad():
                 self.value(x, rows(inputs, slice(last, n)), rows(targets, slice(last, n)))
@@ -196,6 +198,7 @@ class Batched:
         values: list[list[Tensor]] = [[] for _ in samples]
         for a in range(0, len(points), count):
             part = points[a : a + count]
+            # The kernel that forms many points at once knows no scaled directions.
             if line.scale is not None:
                 for point, (p, c) in zip(at, part, strict=False):
                     line.form_([point], p, c)
@@ -212,6 +215,7 @@ class Batched:
         found = self._batches(samples)
         if found is None or any(isinstance(own.module, Verbalized) for own, _ in found):  # which cuts its prompts
             return self._serial.gradients(points, samples)
+        # Clients with the same net and batches of the same shape go through one pass; others one by one.
         alike = len({(batches, _shapes(data)) for batches, data in found}) == 1
         count = self._passes.at_once(found[0][0], points[0], found[0][1], 8) if alike else 1
         losses, gradients = [], []

@@ -69,6 +69,8 @@ class _Product(torch.autograd.Function):
         info: Any, in_dims: Any, h: Tensor, w: Tensor, left: Tensor, right: Tensor, bias: Tensor
     ) -> tuple[Tensor, int]:
         """For all points; an input that they share is multiplied once."""
+        # W is that of x, the same for all points. Factors and biases differ from point to point, and get the points as
+        # their first dimension. Inputs are shared where no layer came before that made them differ.
         n = info.batch_size
         left, right, bias = (
             t.movedim(own, 0) if own is not None else t.expand(n, *t.shape)
@@ -77,12 +79,16 @@ class _Product(torch.autograd.Function):
         shared = in_dims[0] is None
         h = h if shared else h.movedim(in_dims[0], 0)
         shape = h.shape[:-1] if not shared else (n, *h.shape[:-1])
+        # Inputs as rows: (1, m, b) or (n, m, b). By each point B they are ⟨B_k, h⟩, (n, m, r); by W they are one
+        # product.
         rows = h.reshape(1 if shared else n, -1, h.shape[-1])
         inner = torch.bmm(rows.expand(n, -1, -1), right.mT)
         found = linear(rows, w)
         if shared:
+            # A new matrix for each point, to which the one product W h is added: (n, m, a).
             found = torch.baddbmm(bias[:, None], inner, left).add_(found)
         else:
+            # The product W h has a matrix for each point already, so the others are added in place.
             found.baddbmm_(inner, left).add_(bias[:, None])
         return found.view(*shape, len(w)), 0
 
@@ -92,11 +98,14 @@ class _Beside(TorchFunctionMode):
 
     def __init__(self, of: LowRank, own: Sequence[Tensor], factors: Tensor, c: Tensor) -> None:
         super().__init__()
+        # Tensors are told by their identity, since a function is given the very views of x that were bound. They are
+        # kept beside their places, so that no other tensor can take their id.
         self.places = {id(w): (w, at) for w, at in zip((w for w in own if w.numel()), of.tensors, strict=True)}
         self.factors, self.c, self.scaled = factors, c, c * float(of.scale)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        # Shapes, types and the like are the same for W and for W + c z.
         if reads_no_element(func, args):
             return func(*args, **kwargs)
         if func in (linear, embedding) and len(args) > 1 and self._is_matrix(args[1]):
@@ -105,6 +114,7 @@ class _Beside(TorchFunctionMode):
                 return self._linear(args[0], args[1], kwargs.get("bias", third))
             if kwargs.get("max_norm", fourth) is None:  # else it writes to the weights
                 return self._embedding(args[0], args[1])
+        # Any other function gets W + c z itself.
         args, kwargs = tree_map_only(Tensor, self._moved, (args, kwargs))
         return func(*args, **kwargs)
 
@@ -114,6 +124,7 @@ class _Beside(TorchFunctionMode):
     def _pair(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """The factors of a matrix's part of c z: c s Aᵀ (r, a) and Bᵀ (r, b)."""
         at = self.places[id(w)][1]
+        # All A_k of a matrix come before its B_k, each of them in one piece.
         sizes = [at.terms * at.rows, at.terms * at.columns]
         left, right = self.factors[at.factor : at.factor + sum(sizes)].split(sizes)
         return self.scaled * left.view(at.terms, at.rows), right.view(at.terms, at.columns)
@@ -125,6 +136,7 @@ class _Beside(TorchFunctionMode):
         at = self.places[id(w)][1]
         if at.terms:
             left, right = self._pair(w)
+            # c s Σ_k A_k B_kᵀ as one product of (a, r) by (r, b).
             return w + (left.T @ right).view(w.shape)
         return w + self.c * self.factors[at.factor : at.factor + at.size].view(w.shape)
 
@@ -136,6 +148,7 @@ class _Beside(TorchFunctionMode):
 
     def _embedding(self, rows: Tensor, w: Tensor) -> Tensor:
         left, right = self._pair(w)
+        # Row i of W + c z is W_i + c s Σ_k A_k[i] B_k: only the rows that are read are made.
         return embedding(rows, w) + left.T[rows] @ right
 
 
@@ -158,7 +171,9 @@ class Shared(Batched):
         fits = found is not None and all(own.layout.dtype == x.dtype for own, _ in found)
         if not isinstance(of, LowRank) or found is None or not fits:
             return super().losses(line, points, samples)
-        streams = {stream_of(line.seed, p): n for n, p in enumerate(dict.fromkeys(p for p, _ in points))}
+        # A direction's factors are made once, as a row of a matrix, and serve all of its points.
+        wanted = dict.fromkeys(p for p, _ in points)
+        streams = {stream_of(line.seed, p): row for row, p in enumerate(wanted)}
         factors = torch.empty(len(streams), of.factors, dtype=x.dtype, device=x.device)
         plain, ones = LowRank(((of.factors,),)), [1.0] * len(streams)  # a vector's elements are the factors themselves
         zeros = torch.zeros(of.factors, dtype=x.dtype, device=x.device)

@@ -107,7 +107,7 @@ def _pool(work, stage):
 @njit(cache=True, nogil=True)
 def _linear(work, point, stage, images):
     src, step, features, w, bias, outputs, dst, to_step, relu = stage[1:10]
-    # The sums grow where the outputs lie, a part of the features after another. So they begin at the biases.
+    # The sums grow where the outputs lie, part after part of the features. So they begin at the biases.
     for i in range(images):
         for o in range(outputs):
             work[dst + i * to_step + o] = point[bias + o] if bias >= 0 else np.float32(0)

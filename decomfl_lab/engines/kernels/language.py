@@ -257,7 +257,7 @@ def _layer(x, ends, starts, point, linears, norms, rotation, packed, work, regio
     gated = len(linears) == 7
     a, prompts = 0, starts.size - 1
     while a < prompts:
-        # Prompts a..b − 1 go through the layer together: as many as have ``TOKENS`` tokens, but at least one.
+        # Prompts a..b − 1 go through the layer together: as many as ``TOKENS`` allows, but at least one.
         b = a + 1
         while b < prompts and starts[b + 1] - starts[a] <= TOKENS:
             b += 1
@@ -275,7 +275,7 @@ def _layer(x, ends, starts, point, linears, norms, rotation, packed, work, regio
                     ends[n * width + i] = x[(starts[n + 1] - 1) * width + i]
                     work[u + (n - a) * width + i] = work[u + (starts[n + 1] - 1 - first) * width + i]
         _linear(work, u, by_width, q, by_query, count, point, linears[2], packed, _ANY)
-        # Attention is inside a prompt. Of the last layer it wants one query a prompt, in row n − a.
+        # Attention is inside a prompt. In the last layer each prompt has one query, which is in row n − a.
         for n in range(a, b):
             length, at = starts[n + 1] - starts[n], starts[n] - first
             queries, query = (1, n - a) if last else (length, at)

@@ -275,7 +275,7 @@ def gather_weights(gradient, sums, weights):
                     _from_weights_3(block, 0, kernel * BLOCK, BLOCK, sums, of, _SIDE * plane, plane)
                 else:
                     _from_weights_5(block, 0, kernel * BLOCK, BLOCK, sums, of, _SIDE * plane, plane)
-                # Back from weight by weight, 16 kernels each, to kernel by kernel as in x.
+                # The block has each weight of 16 kernels side by side, and x has one kernel after another.
                 for lane in range(min(BLOCK, outputs - o)):
                     at = start + ((o + lane) * inputs + c) * own
                     for i in range(own):
