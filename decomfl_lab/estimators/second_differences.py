@@ -119,7 +119,8 @@ def power_sums(k: Floats, distribution: Distribution, d: int) -> PowerSums:
     t1, k2, k3 = k
     if distribution is Distribution.GAUSSIAN:
         return PowerSums(t1, k2 / 2, k3 / 8)
-    # On the sphere the cumulants give tr A² and tr A³ of A = H − (t_1/d) I, and those t_2 and t_3.
+    # On the sphere zᵀHz varies by the traceless part H − (t_1/d)I alone: a_2 and a_3 are its power sums, from which
+    # those of H follow.
     a2, a3 = k2 * (d + 2) / (2 * d), k3 * (d + 2) * (d + 4) / (8 * d**2)
     return PowerSums(t1, a2 + t1**2 / d, a3 + 3 * a2 * t1 / d + t1**3 / d**2)
 
