@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from decomfl_lab.errors import require_choice
 from decomfl_lab.estimators.differences import Point, Values
-from decomfl_lab.noise import LowRank
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +48,7 @@ class Automatic:
         """See ``Engine``."""
         from decomfl_lab.engines.shared import is_linear_net
 
-        low_rank = isinstance(line.distribution, LowRank) and not line.x.is_cuda
+        low_rank = line.distribution.factors > 0 and not line.x.is_cuda
         shares = low_rank and all(is_linear_net(objective) for objective, _ in samples)
         return self._engines[2 if shares else line.x.is_cuda].losses(line, points, samples)
 

@@ -70,10 +70,13 @@ class _Product(torch.autograd.Function):
     ) -> tuple[Tensor, int]:
         """For all points; an input that they share is multiplied once."""
         n = info.batch_size
+        # Shapes for n points: left (n, r, a), right (n, r, b), bias (n, a). What only some points differ in is
+        # expanded.
         left, right, bias = (
             t.movedim(own, 0) if own is not None else t.expand(n, *t.shape)
             for t, own in zip((left, right, bias), in_dims[2:], strict=True)
         )
+        # In a first layer all points have the same h, whose W h is made once.
         shared = in_dims[0] is None
         h = h if shared else h.movedim(in_dims[0], 0)
         shape = h.shape[:-1] if not shared else (n, *h.shape[:-1])
@@ -97,6 +100,7 @@ class _Beside(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        # A question about shape or dtype is answered by W itself.
         if reads_no_element(func, args):
             return func(*args, **kwargs)
         if func in (linear, embedding) and len(args) > 1 and self._is_matrix(args[1]):
@@ -105,6 +109,7 @@ class _Beside(TorchFunctionMode):
                 return self._linear(args[0], args[1], kwargs.get("bias", third))
             if kwargs.get("max_norm", fourth) is None:  # else it writes to the weights
                 return self._embedding(args[0], args[1])
+        # Whatever else takes a tensor of x gets W + c z, formed for this call.
         args, kwargs = tree_map_only(Tensor, self._moved, (args, kwargs))
         return func(*args, **kwargs)
 
@@ -158,12 +163,14 @@ class Shared(Batched):
         fits = found is not None and all(own.layout.dtype == x.dtype for own, _ in found)
         if not isinstance(of, LowRank) or found is None or not fits:
             return super().losses(line, points, samples)
+        # A row of factors for each direction: x + c z and x − c z take the same one.
         streams = {stream_of(line.seed, p): n for n, p in enumerate(dict.fromkeys(p for p, _ in points))}
         factors = torch.empty(len(streams), of.factors, dtype=x.dtype, device=x.device)
         plain, ones = LowRank(((of.factors,),)), [1.0] * len(streams)  # a vector's elements are the factors themselves
         zeros = torch.zeros(of.factors, dtype=x.dtype, device=x.device)
         backend, workers = line.replica.backend, line.replica.workers
         form_points_(factors, zeros, list(streams), ones, plain, backend=backend, workers=workers)
+        # The row and the step of every point.
         rows = torch.tensor([streams[stream_of(line.seed, p)] for p, _ in points], device=x.device)
         steps = torch.from_numpy(np.array([c for _, c in points], dtype=np.float32)).to(x)
         count = min(self._passes.at_once(own, x, data, 4, each=of.factors) for own, data in found)
@@ -171,6 +178,7 @@ class Shared(Batched):
         with torch.no_grad():
             for at, c in zip(rows.split(count), steps.split(count), strict=True):
                 for result, (own, data) in zip(values, found, strict=True):
+                    # Over the rows and the steps; x and the batch are the same for all points.
                     losses = vmap(partial(_value, own, of), (0, 0, None, None, None))
                     result.append(losses(factors[at], c, x, *data))
         return torch.stack([torch.cat(own) for own in values]).double()

@@ -102,6 +102,8 @@ def cross_cumulants(q: Floats) -> Floats:
     require(n >= 3, "second differences along different directions", "be at least 3", n)
     c = q - q.mean(-1, keepdims=True)
     s1, s2, s3 = c.sum(-2), (c**2).sum(-2), (c**3).sum(-2)
+    # Sums over different measurements, by power sums: Σ_{i≠j} c_i c_j = s_1² − s_2, and over triples s_1³ − 3 s_1 s_2 +
+    # 2 s_3.
     pairs = (s1**2 - s2) / (m * (m - 1)) if m > 1 else s1**2
     triples = (s1**3 - 3 * s1 * s2 + 2 * s3) / (m * (m - 1) * (m - 2)) if m > 2 else (s1 / m) ** 3
     return np.stack([q.mean((-2, -1)), pairs.sum(-1) / (n - 1), triples.sum(-1) * n / ((n - 1) * (n - 2))])
@@ -113,6 +115,8 @@ def power_sums(k: Floats, distribution: Distribution, d: int) -> PowerSums:
     t1, k2, k3 = k
     if distribution is Distribution.GAUSSIAN:
         return PowerSums(t1, k2 / 2, k3 / 8)
+    # On the sphere zᵀHz varies by the traceless part H − (t_1/d)I alone: a_2 and a_3 are its power sums, from which
+    # those of H follow.
     a2, a3 = k2 * (d + 2) / (2 * d), k3 * (d + 2) * (d + 4) / (8 * d**2)
     return PowerSums(t1, a2 + t1**2 / d, a3 + 3 * a2 * t1 / d + t1**3 / d**2)
 
@@ -198,6 +202,7 @@ class CurvatureLog:
         """
         k = np.array(self.steps)
         n = len(k)
+        # A bootstrap: 500 times n steps drawn with replacement, of which only the means (3, 500) are wanted.
         drawn = k[np.random.default_rng(n).integers(n, size=(500, n))].mean(1).T
         t = power_sums(k.mean(0), self.distribution, self.d)
         resampled = power_sums(drawn, self.distribution, self.d)

@@ -21,7 +21,8 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs import run
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.run import CHECKPOINT_FILE, load_run, train
+from decomfl_lab.runs.folder import CHECKPOINT_FILE
+from decomfl_lab.runs.run import load_run, train
 from hessian.resume import Checkpoint
 from tests.fuzz.judge import mended
 

@@ -34,8 +34,9 @@ from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import LowPrecision, Sgd
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.provenance import read_provenance
-from decomfl_lab.runs.run import CHECKPOINT_FILE, train
+from decomfl_lab.runs.run import train
 
 CPU = torch.device("cpu")
 SMALL = TrainConfig(data="digits", model="mlp", clients=3, sampled=2, rounds=2, perturbations=3, batch_size=16)
@@ -78,7 +79,7 @@ def test_a_gpu_without_triton_is_refused_in_words() -> None:
 def test_a_run_goes_on_on_another_device_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(SMALL, out=tmp_path / "whole")
     train(replace(SMALL, rounds=1), out=tmp_path / "parts")
-    monkeypatch.setattr("decomfl_lab.runs.run.describe", lambda device: f"another {device}")
+    monkeypatch.setattr("decomfl_lab.runs.course.describe", lambda device: f"another {device}")
     both = train(SMALL, out=tmp_path / "parts", device="auto")
     assert both.test_loss.iloc[-1] == whole.test_loss.iloc[-1]
     first, then = read_provenance(tmp_path / "parts")["devices"]

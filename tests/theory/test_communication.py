@@ -15,8 +15,8 @@ from decomfl_lab.methods.traffic import mean_traffic
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import HEADER_BYTES, SEED_BYTES
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from tests.thorough import sampled
 from theory.communication import TABLE_1, Traffic, expected_numbers, expected_traffic
 from theory.notation.formula import value_of

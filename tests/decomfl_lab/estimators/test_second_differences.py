@@ -16,9 +16,10 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.estimators import differences as zo
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.methods import scalars
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.run import METRICS, train
+from decomfl_lab.runs.folder import METRICS
+from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.run import train
 
 RUN = TrainConfig(
     data="digits", model="logistic", clients=6, sampled=3, rounds=6, perturbations=4, lr=0.01, mu=1e-3, batch_size=16,

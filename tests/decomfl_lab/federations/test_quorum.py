@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.federations.remote import RemoteFederation, Take
+from decomfl_lab.federations.carrier import Take
+from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.protocol.aggregation import Aggregation, Krum, Mean, TrimmedMean
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.replicas.replica import Replica

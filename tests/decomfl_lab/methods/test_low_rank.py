@@ -14,8 +14,8 @@ from decomfl_lab.noise import Distribution, LowRank
 from decomfl_lab.records.seeds import stream_of
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd, Step
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 
 SHAPES = ((32, 64), (32,), (10, 32), (10,))
 TAKING = [name for name, method in METHODS.items() if "rank" in method.options()]

@@ -47,8 +47,8 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Sgd, Step
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import Run, train
 from tests.thorough import sampled
 

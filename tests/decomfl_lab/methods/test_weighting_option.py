@@ -13,8 +13,8 @@ import decomfl_lab as lab
 from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from tests.thorough import sampled
 
 WEIGHED = [name for name in METHODS if name not in ("feedsign", "mezo")]

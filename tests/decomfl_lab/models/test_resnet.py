@@ -27,8 +27,8 @@ from decomfl_lab.objectives.normalisation import (
     uses_batch_statistics,
 )
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, mean_losses
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TREATMENTS, TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
 
 TINY = TrainConfig(

@@ -20,8 +20,8 @@ from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Roun
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs import finetuning
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
 from tests.decomfl_lab.language.tiny import answers, prompts
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2

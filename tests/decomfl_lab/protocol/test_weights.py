@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decomfl_lab.carriers.ray import RayFederation
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.remote import RemoteFederation, host_of
+from decomfl_lab.federations.remote import CarriedFederation, RemoteFederation, host_of
 from decomfl_lab.protocol.aggregation import ClippedMean, Krum, Mean, Median, TrimmedMean
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Examples, Reply
@@ -25,8 +24,8 @@ from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.weights import MOST_EXAMPLES, Weighting, Weights
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from tests.decomfl_lab.federations.direct import RUN, Direct
 
 CONFIG = TrainConfig(
@@ -171,7 +170,7 @@ def test_a_server_that_begins_again_has_the_numbers_from_its_log(tmp_path: Path)
     assert (second.observer.digest(), second.ledger.to_json()) == (here.observer.digest(), here.ledger.to_json())
 
 
-@pytest.mark.parametrize("kind", [RemoteFederation, RayFederation])
+@pytest.mark.parametrize("kind", [RemoteFederation, CarriedFederation])
 def test_a_saved_server_knows_the_numbers_and_refuses_others(kind: type[RemoteFederation], tmp_path: Path) -> None:
     first, second, here = remote(kind, quorum=3), remote(kind, quorum=2), simulated(6)
     with RunLog.create(tmp_path / "run.dcl", {"run_seed": here.server.run_seed}) as log:

@@ -15,6 +15,7 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import PooledSeeds, Seeding, draw_seeds, step_seed, stream_of
 from decomfl_lab.replicas import pooled
+from decomfl_lab.replicas.making import make_replica
 from decomfl_lab.replicas.pooled import PooledReplica, PooledSgd
 from decomfl_lab.replicas.rules import LowPrecision, Sgd
 
@@ -154,7 +155,7 @@ def test_replicas_share_what_is_equal_and_nothing_else() -> None:
 
 
 def test_a_local_step_is_one_of_plain_sgd() -> None:
-    own, plain = followed(), Sgd().replica()(followed().x, Sgd())
+    own, plain = followed(), make_replica(followed().x, Sgd())
     (step,) = (pooled.Step(RECORDS[3].seeds[0], RECORDS[3].scalars[0], 0.5, Z),)
     own.step_(step)
     plain.step_(step)

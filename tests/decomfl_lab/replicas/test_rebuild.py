@@ -310,7 +310,7 @@ def test_a_client_on_the_grid_keeps_no_snapshot() -> None:
 
 def test_leaving_the_grids_range_is_refused_and_changes_nothing() -> None:
     rule = GridSgd(-20)
-    x = rule.snap(torch.full((1000,), 7.9))
+    x = rule.begin(torch.full((1000,), 7.9))
     replica = Replica(x, rule, sizes=(400, 600))
     before = replica.digest()
     with pytest.raises(InputError, match=r"updates must stay within their limits \[4.0, 8.0\], but do not at \d+"):

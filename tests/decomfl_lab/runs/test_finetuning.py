@@ -16,9 +16,10 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.language.tasks import load_task
 from decomfl_lab.runs import evaluation, finetuning
-from decomfl_lab.runs.building import build_federation, dataset_of
+from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.finetuning import task_dataset, task_module
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import load_run, train
 from tests.decomfl_lab.language.toy import PAD, ToyTokens, toy_causal, write_sst2
 

@@ -21,10 +21,11 @@ from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.protocol.log import Entry, RunLog
+from decomfl_lab.runs import kept, run
 from decomfl_lab.runs import replay as module
-from decomfl_lab.runs import run
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.run import CHECKPOINT_FILE, LOG_FILE, Run, load_run, train
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
+from decomfl_lab.runs.run import Run, load_run, train
 from tests.decomfl_lab.test_files import _holder
 from tests.thorough import sampled
 
@@ -113,8 +114,8 @@ def test_a_log_that_lacks_rounds_or_is_of_another_run_is_refused(changes: dict[s
 def test_no_checkpoint_is_ahead_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(RunLog, "sync", lambda log: synced.append(len(log)))
-    written = run.write_checkpoint
-    monkeypatch.setattr(run, "write_checkpoint", lambda *a: (synced.append(-1), written(*a)))
+    written = kept.write_checkpoint
+    monkeypatch.setattr(kept, "write_checkpoint", lambda *a: (synced.append(-1), written(*a)))
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
     train(replace(TINY, rounds=2), out=tmp_path)
     assert synced == [1, -1, 2, -1, 2, -1]

@@ -17,9 +17,10 @@ from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.runs import run
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.run import METRICS, train
+from decomfl_lab.runs.folder import METRICS
+from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.run import train
 
 TINY = TrainConfig(
     data="digits",
@@ -172,7 +173,7 @@ def test_training_learns_on_real_digits() -> None:
 def test_a_loss_that_rose_is_warned_of_at_the_rate_of_the_last_round(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("decomfl_lab.runs.run.RISEN", 0.0)  # any loss did
+    monkeypatch.setattr("decomfl_lab.runs.told.RISEN", 0.0)  # any loss did
     train(replace(TINY, lr=0.01, lr_schedule={1: 0.002, 2: 0.003, 3: 0.004}, rounds=3))
     (told,) = [said for said in caplog.messages if "the training loss ended at" in said]
     assert told.endswith("at lr = 0.003; try lr = 0.0003")

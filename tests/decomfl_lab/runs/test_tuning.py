@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import decomfl_lab as lab
 from benchmarks.tuning import Bowl, half_square
 from decomfl_lab.cli.main import main
+from decomfl_lab.cli.train import Place, prepared
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.provenance import read_provenance
@@ -135,11 +136,17 @@ def test_a_rehearsal_that_fails_at_every_step_says_so() -> None:
 SMALL: dict[str, Any] = {"data": "digits", "model": "logistic", "clients": 4, "sampled": 2, "batch_size": 16}
 
 
+def searched(**options: Any) -> Run:
+    """The run of the command ``decomfl train`` with these options."""
+    return prepared(options.pop("method", "decomfl"), Place(), SMALL | options)
+
+
 def test_a_tuned_run_is_the_run_with_the_number_and_says_how_it_was_found(tmp_path: Path) -> None:
-    config = lab.TrainConfig(**SMALL, rounds=3, eval_every=3, lr="auto", perturbations="auto")
-    run = Run(config)
+    run = searched(rounds=3, eval_every=3, lr="auto", perturbations="auto")
     run.train(out=tmp_path / "auto")
-    given = Run(config.but(lr=run.config.lr, perturbations=run.config.perturbations))
+    given = Run(
+        lab.TrainConfig(**SMALL, rounds=3, eval_every=3, lr=run.config.lr, perturbations=run.config.perturbations)
+    )
     given.train(out=tmp_path / "given")
     assert torch.equal(given.federation.x, run.federation.x)
     assert (tmp_path / "auto/config.toml").read_text() == (tmp_path / "given/config.toml").read_text()
@@ -156,10 +163,10 @@ def test_a_tuned_run_is_the_run_with_the_number_and_says_how_it_was_found(tmp_pa
     [
         ({"perturbations": "auto"}, "lr must be auto where perturbations is"),
         ({"lr": "auto", "perturbations": 2}, "perturbations P with lr auto must be an integer of at least 3, got 2"),
-        ({"lr": "auto", "lr_schedule": {5: 0.1}}, "lr_schedule must be empty"),
+        ({"lr": "auto", "lr_schedule": "5=0.1"}, "lr_schedule must be empty"),
         ({"lr": "auto", "rule": "sign"}, "rule must be sgd with lr auto"),
         ({"lr": "auto", "distribution": "rademacher"}, "distribution with lr auto must be gaussian or sphere"),
-        ({"lr": "automatic"}, "lr η must"),
+        ({"lr": "automatic"}, "lr in the flags must be of type float, got 'automatic'"),
         ({"method": "fedavg", "lr": "auto"}, "lr η must"),
         ({"method": "decomfl-projection", "lr": "auto"}, "lr η must"),
         ({"method": "feedsign", "lr": "auto"}, "lr must be a number for feedsign, whose scalars show no curvature"),
@@ -170,7 +177,7 @@ def test_a_tuned_run_is_the_run_with_the_number_and_says_how_it_was_found(tmp_pa
 )
 def test_what_cannot_be_tuned_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Run(lab.TrainConfig(**SMALL | options))
+        searched(**options)
 
 
 def test_the_command_line_refuses_what_is_neither_a_number_nor_auto(
