@@ -9,6 +9,7 @@ import pytest
 
 from decomfl_lab import laws
 from decomfl_lab.cli.main import main
+from decomfl_lab.cli.verify import VerifyOptions
 from decomfl_lab.cli.verify import verify as command
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import FAULTS, LAWS, Implementation, check, verify
@@ -131,6 +132,6 @@ def test_unknown_names_are_refused_by_name() -> None:
     ):
         load_implementation("collections:OrderedDict", None)
     with pytest.raises(InputError, match="plant must be left out where target or device is given, got 'all'"):
-        command(plant="all", device="cpu")
+        command.run(VerifyOptions(plant="all", device="cpu"))
     with pytest.raises(AttributeError, match="no attribute 'gravity'"):
         _ = laws.gravity
