@@ -291,7 +291,7 @@ def llm_rows(
     errors = {name: scalar_error(rounds[name](), references[name]) for name in chosen}  # and warm
     seconds = in_turns(rounds, repeats)
     del rounds
-    length = float(np.mean([(ids != module.pad).sum(1).double().mean() for ids, _ in batches]))
+    length = float(np.mean([(ids != module.pad).sum(1).double().mean().item() for ids, _ in batches]))
     for name in chosen:
         yield LlmRow(
             model=model if model in RANDOM else Path(model).name,

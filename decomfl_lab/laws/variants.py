@@ -328,13 +328,17 @@ class _Waves(nn.Module):
 
 
 class _AtAnyVector(ModuleObjective):
-    """A loss at tensors or arrays."""
+    """A loss at tensors or arrays, wherever they are: its data are on the CPU."""
 
     def __call__(self, x: Tensor, step: int) -> float:
-        return super().__call__(torch.as_tensor(x), step)
+        return super().__call__(torch.as_tensor(x).cpu(), step)
+
+    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
+        value, gradient = super().value_and_gradient(torch.as_tensor(x).cpu(), step)
+        return value, gradient.to(torch.as_tensor(x).device)
 
     def along(self, x: Tensor, *at: Any) -> float | Tensor:
-        return super().along(torch.as_tensor(x), *at)
+        return super().along(torch.as_tensor(x).cpu(), *at)
 
 
 def _waves(case: Case, i: int) -> ModuleObjective:

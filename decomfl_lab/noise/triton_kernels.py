@@ -212,7 +212,9 @@ def _low_rank(block, factors, geometry, n):
     # Rows of 9 numbers a tensor follow the three of the head: begin, end, origin, columns, place and step of A and of
     # B, terms.
     place = _places(block)
-    z = tl.full(place.shape, -0.0, tl.float32)  # beyond the last tensor
+    # Beyond the last tensor z is -0, so that a sum of signed zeros keeps its sign. It is made of its bits: Triton takes
+    # a constant that equals 0 for +0.
+    z = tl.full(place.shape, -(2**31), tl.int32).to(tl.float32, bitcast=True)
     row = factors + n * tl.load(geometry + 1)
     scale = _float(geometry + 2)
     per: tl.constexpr = _TILE // _LANES
