@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from benchmarks import coverage
-from benchmarks import kappa as bench
 from benchmarks.coverage import coverage_runs
-from benchmarks.kappa import Problem, kappa_rows
+from benchmarks.kappa import ComparisonOptions, comparison_rows
+from benchmarks.ways import libraries
+from benchmarks.ways.libraries import KappaProblem
 from hessian.kappa.ball import ball_probe
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.forward import forward_only, mu_ladder
@@ -158,12 +159,12 @@ def test_runs_that_are_counted_for_their_coverage_tell_their_products(monkeypatc
     monkeypatch.setitem(coverage.SPECTRA, "counting", lambda: operator)
     runs = list(coverage_runs(seeds=range(3), spectra=["counting"]))
     assert sum(run.products for run in runs) == operator.calls
-    table = coverage.counted(runs, "all")
-    assert table["products"].tolist() == [pytest.approx(operator.calls / 3)]
-    assert table["most_products"].tolist() == [max(run.products for run in runs)]
+    (row,) = coverage.counted(runs, "all")
+    assert row.products == pytest.approx(operator.calls / 3)
+    assert row.most_products == max(run.products for run in runs)
 
 
-class Known(Problem):
+class Known(KappaProblem):
     """The comparison's problem, of an operator that is given."""
 
     def __init__(self, operator: Counting) -> None:
@@ -171,12 +172,15 @@ class Known(Problem):
         self.trace = float(operator.matrix.trace())
         self.lambda_max = 40.0
 
+    def __str__(self) -> str:
+        return "a known matrix"
+
 
 def test_our_rows_of_the_comparison_tell_their_products(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = Counting(rotated(VALUES))
-    monkeypatch.setattr(bench, "_installed", list)
-    monkeypatch.setattr(bench, "_costs", lambda _: [])
-    rows = list(kappa_rows(Known(operator), seeds=1, library_seeds=1))
+    monkeypatch.setattr(libraries, "LIBRARIES", {})
+    estimates = comparison_rows(Known(operator), ComparisonOptions(seeds=1, library_seeds=1))
+    rows = [next(estimates) for _ in range(3)]  # those after them are of single products
     assert sum(row.products for row in rows) == operator.calls
     assert rows[0].products == 20
 
