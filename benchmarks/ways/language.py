@@ -46,7 +46,6 @@ RANDOM = (*SIZES, SMOLLM2)
 MU, ETA = 1e-3, 1e-6
 _SEED = 1
 
-
 Batch = tuple[Tensor, Tensor]
 """Prompts (n, T), left padded, in any order, and classes (n,)."""
 Way = Callable[[], NDArray[np.float32]]
