@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.mould import Row, benchmark, column, names
+from benchmarks.mould import BenchmarkRow, benchmark, column, names
 from decomfl_lab.errors import require_choice, require_int, require_possible
 from decomfl_lab.options import option
 
@@ -44,7 +44,7 @@ class CoverageOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoverageCount(Row):
+class CoverageCount(BenchmarkRow):
     """What some of the estimates came to: those of a spectrum, of a class of probes, or all."""
 
     title = "κ by {asked}: {confidence:.0%} intervals of {estimates:,} estimates, counted by {by}"

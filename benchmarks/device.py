@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.llm_round import LlmRoundOptions, llm_round
-from benchmarks.mould import BenchmarkError, Row, benchmark, column
+from benchmarks.mould import BenchmarkError, BenchmarkRow, benchmark, column
 from benchmarks.rebuild import RebuildOptions, rebuild
 from benchmarks.round import RoundOptions, round_
 from decomfl_lab.options import option
@@ -43,7 +43,7 @@ _MEASURED = {"cuda": _ON_GPU, "cpu": _ON_CPU}
 
 
 @dataclass(frozen=True, kw_only=True)
-class BitsRow(Row):
+class BitsRow(BenchmarkRow):
     """A ``decomfl_lab.laws.devices.Check``: a comparison of a device's bits with the CPU's."""
 
     title = "Bits: {device} beside the CPU"
@@ -55,7 +55,7 @@ class BitsRow(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatioRow(Row):
+class RatioRow(BenchmarkRow):
     """What was timed on a device."""
 
     title = "Times, and ratios to the usual way on the same device"
@@ -67,7 +67,7 @@ class RatioRow(Row):
     of_limit: float | None = column("of limit", ".0%", "The share of what the device would allow, where it is known.")
 
 
-def ratio_bars(rows: Sequence[Row]) -> Figure:
+def ratio_bars(rows: Sequence[BenchmarkRow]) -> Figure:
     """Bars of the ratio to the usual way, one for each thing that was timed, on a logarithmic axis.
 
     Colour: what was timed. At each bar stand its ratio, its seconds and the share of the device's limit. The dotted

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.mould import Row, benchmark, column
+from benchmarks.mould import BenchmarkRow, benchmark, column
 from benchmarks.ways.clock import in_turns
 from decomfl_lab.errors import require_int, require_possible
 from decomfl_lab.options import option
@@ -36,7 +36,7 @@ class ComparisonOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonRow(Row):
+class ComparisonRow(BenchmarkRow):
     """What one method reached: an estimate of κ, λ_max or the trace, or one Hessian-vector product."""
 
     title = "{problem}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mould import Row, benchmark, column, names
+from benchmarks.mould import BenchmarkRow, benchmark, column, names
 from benchmarks.ways import IN_PLACE
 from benchmarks.ways.clock import in_turns
 from decomfl_lab.errors import require_int, require_possible
@@ -45,7 +45,7 @@ class LlmRoundOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlmRoundRow(Row):
+class LlmRoundRow(BenchmarkRow):
     """What was measured: a round of m clients, central differences, the last round's update and all noise included."""
 
     title = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from benchmarks.mould import Row, benchmark, column, names, numbers
+from benchmarks.mould import BenchmarkRow, benchmark, column, names, numbers
 from decomfl_lab.options import option
 
 __all__ = ["MemoryOptions", "MemoryPeak", "memory"]
@@ -21,7 +21,7 @@ class MemoryOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryPeak(Row):
+class MemoryPeak(BenchmarkRow):
     """A ``decomfl_lab.runs.memory.MemoryRow``, with its peak in models."""
 
     title = "Peak memory of a round, in models"

@@ -1,7 +1,7 @@
 """The mould of a benchmark: a function of its options that yields rows. A row's class says how it is shown.
 
     @dataclass(frozen=True, kw_only=True)
-    class MemoryPeak(Row):
+    class MemoryPeak(BenchmarkRow):
         title = "Peak memory of a round, in models"
         role: str = column("role")
         peak_models: float | None = column("peak", ".3f", "Above the process without a model.")
@@ -45,7 +45,7 @@ from decomfl_lab.pictures import require_picture, save_picture
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BenchmarkCommand", "BenchmarkError", "Row", "Tabulated", "benchmark", "column", "names", "numbers"]
+__all__ = ["BenchmarkCommand", "BenchmarkError", "BenchmarkRow", "Tabulated", "benchmark", "column", "names", "numbers"]
 
 _WIDTH = 160
 """Characters of a line where stdout is no terminal."""
@@ -66,7 +66,7 @@ def column(head: str, cell: str = "", meaning: str = "", **more: Any) -> Any:
     return field(metadata={"column": (head, cell, meaning)}, **more)
 
 
-class Row:
+class BenchmarkRow:
     """What was measured: the base of dataclasses whose fields are columns, or stand in the record alone.
 
     Attributes:
@@ -126,9 +126,9 @@ class Tabulated:
     words: int = 1
 
     @classmethod
-    def of(cls, rows: Iterable[Row], options: Any) -> list[Tabulated]:
+    def of(cls, rows: Iterable[BenchmarkRow], options: Any) -> list[Tabulated]:
         """The tables of these rows."""
-        found: dict[tuple[str, type[Row]], list[dict[str, Any]]] = {}
+        found: dict[tuple[str, type[BenchmarkRow]], list[dict[str, Any]]] = {}
         for row in rows:
             values = asdict(row)  # type: ignore[call-overload]
             title = row.title.format_map({**asdict(options), **values})
@@ -176,7 +176,9 @@ class BenchmarkCommand(Screened):
         meanings: What its columns are.
     """
 
-    def __init__(self, rows: Callable[[Any], Iterator[Any]], draw: Callable[[Sequence[Row]], Figure] | None) -> None:
+    def __init__(
+        self, rows: Callable[[Any], Iterator[Any]], draw: Callable[[Sequence[BenchmarkRow]], Figure] | None
+    ) -> None:
         kinds = get_type_hints(rows)
         (yielded,) = get_args(kinds.pop("return"))
         (options,) = kinds.values()
@@ -203,7 +205,7 @@ class BenchmarkCommand(Screened):
         require_writable("csv", table)
         if plot is not None:
             require_picture(plot)
-        rows: list[Row] = []
+        rows: list[BenchmarkRow] = []
         failed = None
         try:
             for row in _watched(self.rows(options)):
@@ -226,7 +228,7 @@ class BenchmarkCommand(Screened):
 
 
 def benchmark(
-    draw: Callable[[Sequence[Row]], Figure] | None = None,
+    draw: Callable[[Sequence[BenchmarkRow]], Figure] | None = None,
 ) -> Callable[[Callable[[Any], Iterator[Any]]], BenchmarkCommand]:
     """A decorator that makes a command of a benchmark. Its docstring is the help.
 
@@ -236,7 +238,7 @@ def benchmark(
     return lambda rows: BenchmarkCommand(rows, draw)
 
 
-def _watched(rows: Iterable[Row]) -> Iterator[Row]:
+def _watched(rows: Iterable[BenchmarkRow]) -> Iterator[BenchmarkRow]:
     """The rows; on a terminal's stderr a line tells how many there are and what the last one is about."""
     shown = SpinnerColumn(), TextColumn("{task.completed} rows, {task.description}"), TimeElapsedColumn()
     with Progress(*shown, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:

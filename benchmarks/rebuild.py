@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.mould import Row, benchmark, column, names, numbers
+from benchmarks.mould import BenchmarkRow, benchmark, column, names, numbers
 from benchmarks.ways.clock import apart, fastest
 from decomfl_lab.errors import require, require_int, require_possible
 from decomfl_lab.noise import Distribution, Program, cpu_backend, in_dimension, load_backend, sphere_scale
@@ -72,7 +72,7 @@ class RebuildSetting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RebuildRow(Row):
+class RebuildRow(BenchmarkRow):
     """What was measured of one rebuild."""
 
     title = "Rebuild against torch.Generator + randn + add_"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.mould import Row, benchmark, column, names
+from benchmarks.mould import BenchmarkRow, benchmark, column, names
 from benchmarks.ways import IN_PLACE
 from benchmarks.ways.clock import in_turns
 from decomfl_lab.engines.registry import ENGINES, make_engine
@@ -41,7 +41,7 @@ class RoundOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundRow(Row):
+class RoundRow(BenchmarkRow):
     """What was measured: one local step of all sampled clients."""
 
     title = "A round of {clients} clients, batch {batch}, P = {directions}, {device}"

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.mould import Row, benchmark, column, numbers
+from benchmarks.mould import BenchmarkRow, benchmark, column, numbers
 from benchmarks.ways.clock import apart
 from decomfl_lab.errors import InputError, require, require_int, require_possible
 from decomfl_lab.options import option
@@ -57,7 +57,7 @@ class StreamOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WireRow(Row):
+class WireRow(BenchmarkRow):
     """What a client and the server send each other in a round."""
 
     title = "A client-round of the stream, both ways"
@@ -73,7 +73,7 @@ class WireRow(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadRow(Row):
+class LoadRow(BenchmarkRow):
     """One server against many clients, all of which take part in every round."""
 
     title = "One server on loopback, {rounds} rounds"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.mould import Row, benchmark, column, names
+from benchmarks.mould import BenchmarkRow, benchmark, column, names
 from decomfl_lab.errors import DivergedError, require, require_int, require_possible
 from decomfl_lab.options import option
 
@@ -49,11 +49,14 @@ class TuningProblem:
         from benchmarks.ways.bowl import QuadraticBowl, half_square
         from decomfl_lab.runs.api import train
         from decomfl_lab.runs.config import TrainConfig
+        from decomfl_lab.runs.prepared import Prepared
         from decomfl_lab.runs.run import Run
+        from decomfl_lab.runs.tuning import tuned, without_auto
 
         options = {**self.config, "rounds": 1, "eval_every": 1, "rebuild": "copy", **options}
         if self.eigenvalues is None:
-            run = Run(TrainConfig(**options))
+            given, wanted = without_auto(options)
+            run = Run.of(*tuned(Prepared.of(TrainConfig(**given)), wanted))
             run.train()
             return run
         examples = torch.zeros(4, 1), torch.zeros(4, 1)
@@ -97,7 +100,7 @@ class TuningOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningRow(Row):
+class TuningRow(BenchmarkRow):
     """What a learning rate took."""
 
     title = "Rounds to the goal, momentum {momentum:g}"

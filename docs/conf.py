@@ -157,7 +157,7 @@ def write_pages(app: Sphinx) -> None:
 
 
 def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:
-    """Give an example its title; lead links to files outside docs/ to the page that shows the file, or to the file."""
+    """Title an example and keep its lines; lead links out of docs/ to the page that shows the file, or to the file."""
     included = next((name for name, page in INCLUDED.items() if docname == f"reference/{page[:-3]}"), None)
     folder = HERE.parent if included else (HERE / docname).parent
 
@@ -176,6 +176,10 @@ def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:
         return f"](/index.md{anchor})" if str(inside) == "README.md" else f"](<path:/{os.path.relpath(path, HERE)}>)"
 
     if docname.startswith("gallery/"):
+        head, label, rest = content[0].partition(".. _sphx_glr_gallery_")
+        words, made, program = rest.partition(".. GENERATED FROM")
+        words = re.sub(r"(?m)^((?: {4}\S.*\n)+)", r"::\n\n\1", words)
+        content[0] = head + label + words + made + program
         content[0] = re.sub(
             r"(?m)^(\.\. _sphx_glr_gallery_\w+\.py:\n+)([^\n:.]+)[:.]? *",
             lambda found: f"{found[1]}{found[2]}\n{'=' * len(found[2])}\n\n",

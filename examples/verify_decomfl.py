@@ -1,4 +1,4 @@
-"""``decomfl.py`` under the laws: in this folder, `decomfl verify --target verify_decomfl:OneFile`."""
+"""The algorithm in one file under the laws: `decomfl verify --target verify_decomfl:OneFile`, in this folder."""
 
 import decomfl
 import torch

@@ -8,7 +8,7 @@ from typing import Any
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["COMMANDS", "contributed", "installed", "is_here", "load_entry"]
+__all__ = ["COMMANDS", "contributed", "installed", "is_here", "load", "load_entry"]
 
 COMMANDS = "decomfl.commands"
 """The group of entry points that are commands."""
@@ -32,12 +32,18 @@ def installed(group: str, name: str) -> bool:
     return any(map(is_here, entry_points(group=group, name=name)))
 
 
-def load_entry(entry: EntryPoint, what: str) -> Any:
-    """The object of the entry.
+def load(group: str, name: str, what: str) -> Any:
+    """The object of the entry ``name`` of the group.
 
     Raises:
         InputError: If it is of a layer that only a checkout has; it says how to get ``what``.
     """
+    (entry,) = entry_points(group=group, name=name)
+    return load_entry(entry, what)
+
+
+def load_entry(entry: EntryPoint, what: str) -> Any:
+    """The object of an entry that is at hand; errors are those of ``load``."""
     if not is_here(entry):
         layer = entry.module.partition(".")[0]
         raise InputError(

@@ -156,7 +156,7 @@ class _Watch:
 
     Attributes:
         own: The implementation.
-        of: What is used in its place, by its own parts too.
+        of: What is used instead of it, by its own parts too.
         used: The parts that were made by it.
         refused: The parts that it does not offer.
     """

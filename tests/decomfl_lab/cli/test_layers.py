@@ -62,7 +62,8 @@ def test_asked_for_anyway_it_says_what_is_missing(capsys: pytest.CaptureFixture[
     assert re.search(r"`make setup`.* without the layer nowhere_paper_repro\n$", error)
 
 
-def test_a_broken_module_of_an_installed_layer_is_no_missing_layer() -> None:
+def test_a_broken_module_of_an_installed_layer_is_no_missing_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint("broken", "decomfl_lab.cli.main:no_such_thing", "decomfl.commands")
+    monkeypatch.setattr(layers, "entry_points", lambda **_: EntryPoints([entry]))
     with pytest.raises(AttributeError, match="no_such_thing"):
-        layers.load_entry(entry, "it")
+        layers.load("decomfl.commands", "broken", "it")

@@ -10,7 +10,7 @@ from decomfl_lab.noise import Distribution
 from tests.decomfl_lab.noise.averages import averages
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", [law for law in Distribution if law is not Distribution.LOW_RANK])
 def test_averages_over_a_hundred_million_draws_lie_within_five_standard_errors(law: Distribution) -> None:
     found = averages(law, 100_000_000, seed=1)

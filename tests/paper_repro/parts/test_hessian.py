@@ -22,8 +22,7 @@ from hessian.spectrum.density import SpectralDensity, spectral_density
 from paper_repro.parts import hessian
 from paper_repro.parts.hessian import DensityCheck, SpectrumWork, claims
 from paper_repro.workflow import recorded, scales
-from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import HESSIAN_SCALES, HessianScale
+from paper_repro.workflow.scales import HessianScale
 
 TINY = HessianScale(
     model="mlp",
@@ -65,33 +64,6 @@ def test_every_verdict_can_come_out_either_way() -> None:
     unsure = verdicts(numbers({"near zero": (0.9, 0.6, 0.55), **kappas(5, 80, 95)}, width=0.2))
     assert unsure["majority-zero"] == unsure["low-rank"] == "not tested at this scale"
     assert unsure["stays-low"] == "holds"  # 80 to 95
-
-
-def test_one_growing_reading_of_kappa_is_told() -> None:
-    frame = numbers({"near zero": (0.9, 0.9, 0.9), **kappas(9, 9, 9), "absolute": (9, 9, 30)})
-    assert verdicts(frame)["stays-low"] == "depends on how it is counted"  # 27 > 2 × 9.9
-    (claim,) = [each for each in claims(frame, "made up") if each.id == "hessian.stays-low"]
-    assert claim.measured["κ absolute after 300 steps"] == 30
-    (small,) = [each for each in claims(frame, "made up") if each.id == "hessian.low-rank"]
-    assert small.measured["κ absolute, at most"] == pytest.approx(33)
-
-
-@pytest.mark.parametrize("scale", HESSIAN_SCALES)
-def test_scales_begin_untrained_and_data_are_said(scale: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    size = HESSIAN_SCALES[scale]
-    assert size.steps[0] == 0
-    assert list(size.steps) == sorted(size.steps)
-    monkeypatch.delenv("DECOMFL_DATA", raising=False)
-    monkeypatch.delenv("DECOMFL_DOWNLOAD", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    job, _ = hessian.jobs(Options(scale=scale, readings=(), count="wire"))
-    assert isinstance(job, SpectrumWork)
-    assert job.data == "mnist"
-    assert "CIFAR-10 was not at hand" in hessian._shown("MNIST: 60,000 train / 10,000 test digits")
-    assert hessian._shown("CIFAR-10, a subset: 10,000 train / 1,000 test images") == "CIFAR-10"
-    (tmp_path / "cifar10").mkdir()
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    assert hessian.data_set() == "cifar10"
 
 
 def work() -> SpectrumWork:
@@ -141,21 +113,6 @@ def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(
     assert losses[10] < losses[0]
 
 
-def test_interrupted_work_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, _ = work().result(tmp_path / "a", work().run(tmp_path / "a", lambda _: None))
-
-    def stop(at: Progress) -> None:
-        if at.round == 11:  # after the first spectrum
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        work().run(tmp_path / "b", stop)
-    done = (tmp_path / "b" / "step-0.csv").stat().st_mtime_ns
-    again, _ = work().result(tmp_path / "b", work().run(tmp_path / "b", lambda _: None))
-    pd.testing.assert_frame_equal(whole, again)
-    assert (tmp_path / "b" / "step-0.csv").stat().st_mtime_ns == done
-
-
 def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = SMALL_CHECK()
 
@@ -177,16 +134,6 @@ def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeyp
     monkeypatch.setattr(hessian, "spectral_density", off)
     rows, _ = small.result(tmp_path / "off", small.run(tmp_path / "off", lambda _: None))
     assert rows.set_index("name")["value"]["distance"] > 2 * sound
-
-
-def test_what_the_result_depends_on_is_in_the_key() -> None:
-    keys = {
-        work().key(),
-        SpectrumWork(TINY, "mnist", "tiny").key(),
-        SpectrumWork(HESSIAN_SCALES["smoke"], "digits", "").key(),
-    }
-    assert len(keys) == 3
-    assert work().key() == SpectrumWork(TINY, "digits", "another title").key()
 
 
 def test_the_command_makes_the_part(
