@@ -54,16 +54,15 @@ _WIDTH = 160
 # What a row is ---------------------------------------------------------------------------------------------------
 
 
-def column(head: str, cell: str = "", meaning: str = "", **more: Any) -> Any:
+def column(head: str, cell: str = "", meaning: str = "") -> Any:
     """A field of a row that is a column of its table.
 
     Args:
         head: The head of the column.
         cell: The format of its cells, such as ".2f"; with braces it is a format of all fields, by their names.
         meaning: What it is, in a sentence, where the head does not tell.
-        more: The field's default, if it has one.
     """
-    return field(metadata={"column": (head, cell, meaning)}, **more)
+    return field(metadata={"column": (head, cell, meaning)})
 
 
 class BenchmarkRow:
@@ -78,10 +77,11 @@ class BenchmarkRow:
     @classmethod
     def columns(cls) -> dict[str, str]:
         """The head of each column, and the format of its cells."""
-        return {
-            head: cell if "{" in cell else f"{{{name}:{cell}}}" if cell else f"{{{name}}}"
-            for name, (head, cell, _) in cls._declared().items()
-        }
+        found = {}
+        for name, (head, cell, _) in cls._declared().items():
+            own = f"{name}:{cell}" if cell else name
+            found[head] = cell if "{" in cell else f"{{{own}}}"
+        return found
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
@@ -92,11 +92,11 @@ class BenchmarkRow:
     def words(cls) -> int:
         """How many of the first columns are words."""
         types = get_type_hints(cls)
-        numbers_ = [n for n, name in enumerate(cls._declared()) if types[name] is not str]
-        return numbers_[0]
+        return next(n for n, name in enumerate(cls._declared()) if types[name] is not str)
 
     @classmethod
     def _declared(cls) -> dict[str, tuple[str, str, str]]:
+        """Head, format and meaning of every field that is a column."""
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # of every subclass
         return {own.name: own.metadata["column"] for own in fields if own.metadata}
 
