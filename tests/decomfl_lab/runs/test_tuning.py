@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decomfl_lab as lab
-from benchmarks.tuning import Bowl, half_square
+from benchmarks.ways.bowl import QuadraticBowl, half_square
 from decomfl_lab.cli.main import main
 from decomfl_lab.cli.train import Place, prepared
 from decomfl_lab.errors import DivergedError, InputError
@@ -82,7 +82,7 @@ def test_on_a_quadratic_the_learning_rate_is_the_one_of_its_spectrum(beta: float
     eigenvalues = torch.cat([torch.full((2,), 30.0), torch.ones(200)])
     examples = torch.zeros(4, 1), torch.zeros(4, 1)
     own: dict[str, Any] = {"momentum": beta, "weight_decay": 0.0, "lr": "auto", "rounds": 1}
-    run = lab.train(Bowl(eigenvalues, 0), half_square, [examples] * 3, **own)
+    run = lab.train(QuadraticBowl(eigenvalues, 0), half_square, [examples] * 3, **own)
     spectrum = Spectrum((30.0, 1.0), (2, 200))
     exact = step_of(spectrum, P=20, beta=beta)
     assert 0.8 * exact < run.config.lr / (1 - beta) < 1.05 * exact  # the least of ten measurements
