@@ -199,6 +199,7 @@ class Batched:
             # The points of one pass are formed into the rows of a matrix that is kept, then every sample's net is
             # asked.
             part = points[a : a + count]
+            # The kernel that forms many points at once knows no scaled directions.
             if line.scale is not None:
                 for point, (p, c) in zip(at, part, strict=False):
                     line.form_([point], p, c)

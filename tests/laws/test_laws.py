@@ -9,6 +9,7 @@ import pytest
 
 from decomfl_lab import laws
 from decomfl_lab.cli.main import main
+from decomfl_lab.cli.verify import VerifyOptions
 from decomfl_lab.cli.verify import verify as command
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import FAULTS, LAWS, Implementation, check, verify
@@ -36,7 +37,7 @@ def test_law_holds(name: str, cases: int) -> None:
     cases = 3 * cases if name in RARE else cases
     outcome = check_law(LAWS[name], Implementation(), cases=cases, seed=1)
     assert outcome.status == "holds", outcome.counterexample
-    assert outcome.cases >= FINITE.get(name, cases)
+    assert outcome.cases >= min(cases, FINITE.get(name, cases))
 
 
 FINITE = {"known-answers-are-given": len(KNOWN_ANSWERS)}
@@ -131,6 +132,6 @@ def test_unknown_names_are_refused_by_name() -> None:
     ):
         load_implementation("collections:OrderedDict", None)
     with pytest.raises(InputError, match="plant must be left out where target or device is given, got 'all'"):
-        command(plant="all", device="cpu")
+        command.run(VerifyOptions(plant="all", device="cpu"))
     with pytest.raises(AttributeError, match="no attribute 'gravity'"):
         _ = laws.gravity

@@ -18,6 +18,7 @@ from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
 from decomfl_lab.models.registry import num_parameters
 from paper_repro.pretraining import corpus, family
+from paper_repro.pretraining.command import PretrainOptions
 from paper_repro.pretraining.command import pretrain as command
 from paper_repro.pretraining.corpus import Corpus, load_corpus, train_vocabulary
 from paper_repro.pretraining.family import PretrainConfig, pretrain
@@ -221,9 +222,9 @@ def test_the_loss_is_the_models_own_and_divergence_is_said(tmp_path: Path, monke
 
 def test_the_command_pretrains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = {"size": "tiny", "vocabulary": "300", "steps": 2, "batch": 2, "lr": 0.01, "seed": 0, "threads": 1}
-    command(out=tmp_path, **flags, as_json=True)  # type: ignore[arg-type]
+    command.run(PretrainOptions(out=tmp_path, **flags, as_json=True))  # type: ignore[arg-type]
     facts = json.loads(capsys.readouterr().out)
     assert facts["d"] == TINY.parameters(300)
     assert facts["tokens"] == 2 * 2 * 16
-    command(out=tmp_path, **flags)  # type: ignore[arg-type]
+    command.run(PretrainOptions(out=tmp_path, **flags))  # type: ignore[arg-type]
     assert f"tiny: d = {facts['d']:,}, 64 tokens; seed 0" in capsys.readouterr().out
