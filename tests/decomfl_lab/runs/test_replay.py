@@ -24,7 +24,7 @@ from decomfl_lab.protocol.log import Entry, RunLog
 from decomfl_lab.runs import kept, run
 from decomfl_lab.runs import replay as module
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.run import Run, load_run, train
 from tests.decomfl_lab.test_files import _holder
 from tests.thorough import sampled
@@ -352,9 +352,9 @@ def test_a_shorter_run_than_the_log_has_or_a_table_that_is_none_is_refused(out: 
     (tmp_path / "run" / CHECKPOINT_FILE).unlink()
     with pytest.raises(lab.InputError, match="rounds must be at least the 7 of the run"):
         train(TINY.but(rounds=6), out=tmp_path / "run")
-    (tmp_path / "run" / run.METRICS_FILE).write_text("round,wire_bytes\nthree,1\n")
+    (tmp_path / "run" / METRICS_FILE).write_text("round,wire_bytes\nthree,1\n")
     with pytest.raises(lab.InputError, match=r"metrics\.csv must be a table of numbers"):
         train(TINY, out=tmp_path / "run")
-    (tmp_path / "run" / run.METRICS_FILE).write_text("round\n3\n")
+    (tmp_path / "run" / METRICS_FILE).write_text("round\n3\n")
     with pytest.raises(lab.InputError, match=r"got .*metrics\.csv \(KeyError"):
         train(TINY, out=tmp_path / "run")
