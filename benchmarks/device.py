@@ -44,7 +44,7 @@ _MEASURED = {"cuda": _ON_GPU, "cpu": _ON_CPU}
 
 @dataclass(frozen=True, kw_only=True)
 class BitsRow(BenchmarkRow):
-    """A ``decomfl_lab.laws.devices.Check``: a comparison of a device's bits with the CPU's."""
+    """A ``decomfl_lab.laws.devices.BitCheck``: a comparison of a device's bits with the CPU's."""
 
     title = "Bits: {device} beside the CPU"
     device: str

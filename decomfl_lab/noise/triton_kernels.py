@@ -205,7 +205,7 @@ def _tensors_below(geometry, column: tl.constexpr, bound):
 
 @_jit
 def _low_rank(block, factors, geometry, n):
-    """The direction of the n-th row of a table of factors; see ``low_rank.Part`` for the tensors in ``geometry``.
+    """The direction of the n-th row of a table of factors; see ``low_rank.FactorPart`` for the tensors in ``geometry``.
 
     That begins with their number, the length of a row of the table and the bits of s.
     """

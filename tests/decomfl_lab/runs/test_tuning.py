@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import decomfl_lab as lab
 from benchmarks.ways.bowl import QuadraticBowl, half_square
 from decomfl_lab.cli.main import main
-from decomfl_lab.cli.train import Place, prepared
+from decomfl_lab.cli.train import RunPlace, prepared
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.provenance import read_provenance
@@ -138,7 +138,7 @@ SMALL: dict[str, Any] = {"data": "digits", "model": "logistic", "clients": 4, "s
 
 def searched(**options: Any) -> Run:
     """The run of the command ``decomfl train`` with these options."""
-    return prepared(options.pop("method", "decomfl"), Place(), SMALL | options)
+    return prepared(options.pop("method", "decomfl"), RunPlace(), SMALL | options)
 
 
 def test_a_tuned_run_is_the_run_with_the_number_and_says_how_it_was_found(tmp_path: Path) -> None:
