@@ -64,7 +64,7 @@ class DeComFLFederation:
             server: It plans and aggregates; a ``Delivery`` of one's own may do so otherwise.
             clients: The clients, in the order of their numbers.
             observer: A replica at the server's round that follows every record.
-            copies: Whether clients get the observer's vectors in the place of replaying the records that they are sent.
+            copies: Whether clients get the observer's vectors instead of replaying the records that they are sent.
                 By the laws of replay these are the same bits; M clients would make each direction M times.
             forgetful: Whether nothing is kept of a client's model between its rounds; with copies one is kept for all,
                 of the oldest round that there is a record of, from which the records give every client's.

@@ -204,8 +204,8 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
     users = os.environ.get("DECOMFL_DATA")
     if not users:
         raise InputError(
-            f"data of task {name} must be at hand: set DECOMFL_DATA to a folder that has {name}/, or task_data to one "
-            "with the hub's files"
+            f"data of task {name} must be available here: set DECOMFL_DATA to a folder that has {name}/, or task_data "
+            "to one with the hub's files"
         )
     return _from_sources(task, Path(users) / name)
 

@@ -132,7 +132,7 @@ def dense_pull_equals_replay(implementation: Implementation, case: Case) -> None
 
 
 @law(
-    "clients that are given one snapshot of the model, in the place of equal ones of their own, answer and hold the "
+    "clients that are given one snapshot of the model, instead of equal ones of their own, answer and hold the "
     "same bits, and nobody's steps reach another",
     draw_from.cases(),
 )

@@ -103,7 +103,7 @@ def clients_can_track_their_round(implementation: Implementation, case: Case) ->
     same("what the server holds of its clients", played.server.held, [])
     now = played.server.round
     for i, client in enumerate(played.clients):
-        plan = played.plan_for(i)  # sums of a pool may have come before it, in the place of records
+        plan = played.plan_for(i)  # sums of a pool may have come before it, instead of records
         same(f"rounds sent to client {i}", [own.round for own in plan.records], list(range(client.replica.round, now)))
         for kind, reports in {"silent": [], "ahead": [Held(i, now + 1)]}.items():
             planned = f"client {i}, which is {kind} of its round, was planned"
@@ -164,7 +164,7 @@ def pulling_or_replaying_is_a_matter_of_cost(
             pairs = sum(case.K * case.P(q) for q in range(held[i], r))
             replay_bytes = 12 + 4 + bytes_missed(case, held[i], r) if held[i] < r else 0
             replay_seconds = replay_bytes / policy.bandwidth + pairs * case.d * policy.replay_ns * 1e-9
-            if case.rule.pool:  # whose sums come in the place of more bytes of records, whatever the policy
+            if case.rule.pool:  # whose sums come instead of more bytes of records, whatever the policy
                 scalars[i] += sums_or(case, held[i], r)[0]
             else:
                 scalars[i] += vectors * case.d if pull_seconds < replay_seconds else pairs
@@ -269,7 +269,7 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
 
     Server and client apply R·K·P terms each, 4 R K P errors; each of n rounds a client took part in adds its K − 1
     steps taken, 2 (K − 1) P errors, and the corrections' own, (K − 1) P for float32 and 34 (K − 1) P for float64
-    (a correction's term itself stands in the place of the record's). Errors of errors make X larger by less than 1 %.
+    (a correction's term itself stands instead of the record's). Errors of errors make X larger by less than 1 %.
     """
     rule, dtype = Sgd(), torch.float64 if case.dtype == torch.float64 else torch.float32
     case = variant(implementation, case, rule=rule, dtype=dtype)

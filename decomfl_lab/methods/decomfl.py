@@ -42,15 +42,17 @@ class _Lagging(Scalars):
     """What both kinds of DeComFL share: clients keep their model between rounds, and so lag and catch up."""
 
     local_steps: int = option(1, "The number K of local steps a round.")
-    tracking: str = option("server", "Who remembers which round a client holds: server, or clients, who then say it.")
+    tracking: str = option(
+        "server", "Who tracks each client's round: server, or clients, each of which then reports it."
+    )
     history: int = option(
-        0, "Records the server keeps at most; whoever is older pulls its model. 0: as many as someone may need."
+        0, "Most records kept. A client further behind downloads the model. 0 keeps all that a client still needs."
     )
     server_model: bool = option(
         False, "Let the server keep a model too; the algorithm needs none, pull auto and a bounded history do."
     )
     pull: str = option(
-        "never", "With auto the server sends its model where that is there sooner than the records; or never."
+        "never", "auto: send the model when that is faster than the missed records; never: always send records."
     )
     bandwidth: float = option(12.5e6, "Bytes a second to a client, for pull auto.")
     replay_ns: float = option(1.0, "Nanoseconds a client needs for an element and missed direction, for pull auto.")
@@ -114,7 +116,7 @@ class _Lagging(Scalars):
 
     @property
     def keeps_model(self) -> bool:
-        """Whether the server keeps a model: because it was told to, or to send it in the place of records."""
+        """Whether the server keeps a model: because it was told to, or to send it instead of records."""
         return self.server_model or self.pull == "auto" or self.history > 0
 
     @property

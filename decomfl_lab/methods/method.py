@@ -142,7 +142,7 @@ class Method:
         return cls().but(values)
 
     def but(self, values: Mapping[str, Any]) -> Self:
-        """The same method with these plain values, or whole objects, in the place of its own."""
+        """The same method with these plain values, or whole objects, instead of its own."""
         objects = {own.name for own in dataclasses.fields(self)}
         for name in values:
             require_choice(f"option of {self.name}", name, [*self.options(), *({name} & objects)])

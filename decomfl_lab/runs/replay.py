@@ -1,4 +1,4 @@
-"""Replay: a run's model again from its log alone, and its scalars measured anew where the data are at hand."""
+"""Replay: a run's model again from its log alone, and its scalars measured anew where the data are available here."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ def replay(
         on_round: A function of (rounds done, rounds in all), called now and then.
 
     Raises:
-        InputError: If the log was changed, is of another stream version or of other data than are at hand, a round is
-            not in it, or what the run's user brought is not given.
+        InputError: If the log was changed, is of another stream version or of other data than are available here, a round
+            is not in it, or what the run's user brought is not given.
 
     Source: [DeComFL, eq. (reconstruct)].
     """
