@@ -167,7 +167,7 @@ def replay(
         on_round: A function of (rounds done, rounds in all), called now and then.
 
     Raises:
-        InputError: If the log was changed, is of another stream version or of other data than are available here, a round
+        InputError: If the log was changed, is of another stream version or other data than are available here, a round
             is not in it, or what the run's user brought is not given.
 
     Source: [DeComFL, eq. (reconstruct)].
