@@ -25,7 +25,17 @@ from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, ta
 from paper_repro.parts.hessian import SpectrumWork
 from paper_repro.studies import board, edge
 from paper_repro.workflow import recorded
-from paper_repro.workflow.claims import DEAR, ON_GPU, SCALES, UNTESTED, Outcome, claim, decided, named, outcomes_json
+from paper_repro.workflow.claims import (
+    DEAR,
+    ON_GPU,
+    SCALE_NAMES,
+    UNTESTED,
+    Outcome,
+    claim,
+    decided,
+    named,
+    outcomes_json,
+)
 from paper_repro.workflow.drawing import Drawn, drawn, ingredients
 from paper_repro.workflow.measures import CHECKED, COUNTS
 from paper_repro.workflow.part import Made, Options, Part
@@ -33,7 +43,7 @@ from paper_repro.workflow.pools import require_backend
 from paper_repro.workflow.reference import require_reference
 from paper_repro.workflow.report import RECORDED, Section, page_section, render_report
 from paper_repro.workflow.runs import KEPT, Job, Recordable, Result, Work, finished, is_whole, keep, run_all
-from paper_repro.workflow.scales import READINGS, changed
+from paper_repro.workflow.scales import READINGS, SCALES, changed
 
 __all__ = ["PARTS", "make_report"]
 
@@ -110,38 +120,38 @@ def make_report(
             f"be left out with {name}, as records are of settings as they are",
             changes,
         )
-    with changed(scale, changes) as told:
-        meant = not changes or not told or any(part in chosen for part in told)
-        require(meant, "--set", "change a part that is made", changes)
-        options = Options(
-            scale=scale,
-            readings=tuple(READINGS) if reading == "both" else (reading,),
-            count=cast(Count, count),
-            cache=out / "runs" if runs is None else runs,
-            authors=reference,
-            from_recorded=from_recorded,
-            record=record,
-            hours=hours if minutes is None else minutes / 60,
-            resume=resume or on_gpu,
-            device=place.type,
-            problems=problems,
-            lines=lines,
-            changes=told,
-            set=tuple(changes),
-        )
-        if reference is not None:
-            require_reference(reference)
-        for name, folder in (("--runs", runs), ("--record", record)):
-            if folder is not None:
-                require_writable(name, folder / "any")
-        n_jobs = jobs or (1 if on_gpu else -1)
-        names = [name for name in PARTS if name in chosen]
-        there = not from_recorded or any(recorded.is_there(name, "" if largest else scale) for name in names)
-        wanted = "name a part that is recorded" + ("" if largest else f" at scale {scale}")
-        require(there, "--only", wanted, ",".join(names))
-        outcomes = _report(
-            names, options, out, n_jobs, backend, largest=largest, spared=() if only else DEAR, silent=as_json or silent
-        )
+    sizes, told = changed(SCALES[scale], changes)
+    meant = not changes or not told or any(part in chosen for part in told)
+    require(meant, "--set", "change a part that is made", changes)
+    options = Options(
+        scale=sizes,
+        readings=tuple(READINGS) if reading == "both" else (reading,),
+        count=cast(Count, count),
+        cache=out / "runs" if runs is None else runs,
+        authors=reference,
+        from_recorded=from_recorded,
+        record=record,
+        hours=hours if minutes is None else minutes / 60,
+        resume=resume or on_gpu,
+        device=place.type,
+        problems=problems,
+        lines=lines,
+        changes=told,
+        set=tuple(changes),
+    )
+    if reference is not None:
+        require_reference(reference)
+    for name, folder in (("--runs", runs), ("--record", record)):
+        if folder is not None:
+            require_writable(name, folder / "any")
+    n_jobs = jobs or (1 if on_gpu else -1)
+    names = [name for name in PARTS if name in chosen]
+    there = not from_recorded or any(recorded.is_there(name, "" if largest else scale) for name in names)
+    wanted = "name a part that is recorded" + ("" if largest else f" at scale {scale}")
+    require(there, "--only", wanted, ",".join(names))
+    outcomes = _report(
+        names, options, out, n_jobs, backend, largest=largest, spared=() if only else DEAR, silent=as_json or silent
+    )
     if as_json and not silent:
         print(outcomes_json(outcomes))
     return outcomes
@@ -175,7 +185,7 @@ def _report(
             made, provenance, words = _make(names, options, out, n_jobs, backend, spared=spared)
         outcomes = [outcome for part in made for outcome in part.claims]
         minutes = (time.monotonic() - started) / 60
-        facts = {"scale": RECORDED if options.from_recorded else options.scale}
+        facts = {"scale": RECORDED if options.from_recorded else options.scale.name}
         changes = "; ".join(dict.fromkeys(own for part, own in options.changes.items() if part in names))
         facts |= {"changed": f"{changes}: not the paper's"} if changes else {}
         facts |= _facts(provenance, None if options.from_recorded else minutes)
@@ -236,9 +246,9 @@ def _make(
             everything = PARTS[name].jobs(replace(options, problems=(), lines=())) if some else own
             by_key = {work.key(): result for work, result in zip(own, mine, strict=True)}
             wholes = {work.key(): whole for work, whole in zip(own, whole_of_mine, strict=True) if whole is not None}
-            earlier = recorded.load(name, options.scale, options.record)
+            earlier = recorded.load(name, options.scale.name, options.record)
             kept_rows, whence, count = _with_earlier(everything, by_key, earlier, wholes)
-            recorded.save(name, options.scale, kept_rows, whence, options.record, count)
+            recorded.save(name, options.scale.name, kept_rows, whence, options.record, count)
             keep(everything, options.cache, options.record / KEPT.name, resume=options.resume)
         if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
             missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
@@ -261,9 +271,9 @@ def _whole(works: Sequence[Work], options: Options) -> list[Whole | None]:
     On the same data; of any part, as some share runs; and at the paper's own sizes alone, since rows do not say all
     settings, and those of smaller scales change.
     """
-    if options.record is None or not options.resume or options.scale != LARGEST:
+    if options.record is None or not options.resume or options.scale.name != LARGEST:
         return [None] * len(works)
-    records = [*filter(None, (recorded.load(part, options.scale, options.record) for part in PARTS))]
+    records = [*filter(None, (recorded.load(part, options.scale.name, options.record) for part in PARTS))]
 
     def whole(work: Work) -> Whole | None:
         if not isinstance(work, Job):
@@ -318,14 +328,14 @@ def _on_device(works: Sequence[Work], device: str, place: int) -> list[Work]:
 
 def _kept(name: str, kept: recorded.Recorded, options: Options, out: Path) -> Drawn:
     """A part from what is kept of it with the code, with longer runs behind it as far as they have come."""
-    at = _beside(name, replace(options, scale=kept.scale))
+    at = _beside(name, replace(options, scale=SCALES[kept.scale]))
     key = ingredients(name, kept.rows, kept.provenance, at, kept.words)
     return drawn(out, name, key, partial(_part, name, kept.rows, kept.provenance, at, kept))
 
 
 def _record(name: str, options: Options) -> recorded.Recorded | None:
     """What is kept with the code of a part at its scale, whose settings are not changed."""
-    return None if name in options.changes else recorded.load(name, options.scale)
+    return None if name in options.changes else recorded.load(name, options.scale.name)
 
 
 def _beside(name: str, options: Options) -> Options:
@@ -335,8 +345,8 @@ def _beside(name: str, options: Options) -> Options:
         found = recorded.load(name, scale)
         return found if found is not None and _drawable(name, found.rows, complete=found.complete) else None
 
-    if options.scale == LARGEST:
-        return replace(options, shorter=kept(SCALES[-2]))
+    if options.scale.name == LARGEST:
+        return replace(options, shorter=kept(SCALE_NAMES[-2]))
     return replace(options, longer=kept(LARGEST))
 
 
@@ -351,13 +361,13 @@ def _part(
     part, other = PARTS[name].make(rows, provenance, options), options.longer or options.shorter
     part = part if kept is None else part.of(kept)
     told_of = _facts([*filter(None, provenance)], None)
-    section = replace(part.section, scale=options.scale, command=options.command(name), provenance=told_of)
+    section = replace(part.section, scale=options.scale.name, command=options.command(name), provenance=told_of)
     part = replace(part, section=section)
     if name in options.changes:
         return _told_changed(part, options.changes[name])
-    claims = decided(part.claims, options.scale)
+    claims = decided(part.claims, options.scale.name)
     if other is not None and any(claim.verdict == UNTESTED for claim in claims):
-        at = replace(options, scale=other.scale, longer=None, shorter=None)
+        at = replace(options, scale=SCALES[other.scale], longer=None, shorter=None)
         earlier = decided(PARTS[name].make(other.rows, other.provenance, at).of(other).claims, other.scale)
         known = {claim.id: claim for claim in earlier if claim.verdict != UNTESTED}
         claims = [known.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in claims]
@@ -386,7 +396,7 @@ def _recorded(
     provenance: list[Mapping[str, Any]] = []
     missing: dict[str, str] = {}
     for name in names:
-        kept = recorded.largest(name) if largest else recorded.load(name, options.scale)
+        kept = recorded.largest(name) if largest else recorded.load(name, options.scale.name)
         if kept is None:
             missing[name] = f"decomfl paper --only {name} --record paper_repro/results records it"
         elif not _drawable(name, kept.rows, complete=kept.complete):

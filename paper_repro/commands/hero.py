@@ -22,6 +22,7 @@ from paper_repro.parts.fig2 import add_countings
 from paper_repro.workflow import estimators, recorded
 from paper_repro.workflow.measures import CHECKED, lost, settled
 from paper_repro.workflow.reference import fig2_reference
+from paper_repro.workflow.scales import SCALES
 
 __all__ = ["drawn_by", "hero", "made_of"]
 
@@ -38,7 +39,7 @@ def hero(reference: Path) -> Figure:
     kept = recorded.load("fig2", "full")
     require(kept is not None, "rows of Figure 2", "be recorded at full scale", "none")
     assert kept is not None
-    rows = add_countings(kept.rows, "full")
+    rows = add_countings(kept.rows, SCALES["full"])
     rows = rows[(rows.reading == "as-plotted") & (rows.panel == "local-updates") & (rows["round"] > 0)]
     authors = fig2_reference(reference)
     authors = authors[authors.panel == "local-updates"]

@@ -102,7 +102,7 @@ class _ProvenJob(TaskJob):
 def jobs(options: Options) -> list[TaskJob]:
     """The one run, at full scale, where weights and data are at hand."""
     folder = _weights()
-    if options.scale != "full" or folder is None or missing([TASK], [], ()):
+    if options.scale.name != "full" or folder is None or missing([TASK], [], ()):
         return []
     return [_ProvenJob(configuration(str(folder)), {}, f"SmolLM2-135M {TASK}", None)]
 

@@ -26,7 +26,7 @@ from paper_repro.workflow.measures import (
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import PROJECTION_SCALES, READINGS, ProjectionScale, kind
+from paper_repro.workflow.scales import READINGS, ProjectionScale, Scale
 from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
 
 __all__ = ["claims", "jobs", "make"]
@@ -57,7 +57,7 @@ class _AtRate(Job):
 
 def jobs(options: Options) -> list[Job]:
     """Both estimators at every learning rate, with the same directions, batches and clients."""
-    size = PROJECTION_SCALES[options.scale]
+    size = options.scale.projection
     made: list[Job] = []
     for factor in size.factors:
         for name, method in _METHODS.items():
@@ -82,12 +82,12 @@ def jobs(options: Options) -> list[Job]:
     return made
 
 
-def scale_words(scale: str) -> str:
+def scale_words(scale: Scale) -> str:
     """The scale in a line, for captions and claims."""
-    size = PROJECTION_SCALES[scale]
+    size = scale.projection
     fewer = "" if size.rounds == size.differences else f" ({size.differences} by finite differences, first seed)"
     return (
-        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size}, K={size.K}, P={size.P}, {size.rounds} "
+        f"{scale.words()}: M={size.M}, m={size.m}, B={size.batch_size}, K={size.K}, P={size.P}, {size.rounds} "
         f"rounds{fewer}; seeds {', '.join(map(str, size.seeds))}"
     )
 
@@ -115,7 +115,7 @@ def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """Accuracy against communication at every η, final accuracy against η, and the verdicts."""
-    size = PROJECTION_SCALES[options.scale]
+    size = options.scale.projection
     words = scale_words(options.scale)
     rows = rows.assign(
         table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],

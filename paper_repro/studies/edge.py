@@ -17,7 +17,7 @@ from paper_repro.workflow.claims import Outcome, Verdict, judged, limits
 from paper_repro.workflow.measures import RISEN, comes_apart, finite, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
-from paper_repro.workflow.scales import EDGE_SCALES, EdgeScale, kind
+from paper_repro.workflow.scales import SCALES, EdgeScale, Scale
 from theory.bounds import statement
 from theory.checks.stability import largest_step, load
 from theory.notation.setting import Setting
@@ -36,7 +36,7 @@ _POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
 
 def jobs(options: Options) -> list[EdgeWork]:
     """A run a point and seed."""
-    size = EDGE_SCALES[options.scale]
+    size = options.scale.edge
     return [EdgeWork(size, point, seed) for point in points(size) for seed in size.seeds]
 
 
@@ -175,13 +175,13 @@ def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
     return verdict, {**measured, "p, more stable": better, "p, fewer than half rescued": fewer}
 
 
-def scale_words(scale: str, rows: pd.DataFrame) -> str:
+def scale_words(scale: Scale, rows: pd.DataFrame) -> str:
     """The scale in a line, for captions and claims."""
-    size = EDGE_SCALES[scale]
+    size = scale.edge
     seeds = sorted(set(rows["seed"]))
     batches = ", ".join(map(str, sorted(set(rows["batch"]), reverse=True)))
     return (
-        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={batches} as said, "
+        f"{scale.words()}: M={size.M}, m={size.m}, B={batches} as said, "
         f"{size.steps} local steps; seeds {seeds[0]}..{seeds[-1]}"
     )
 
@@ -191,10 +191,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     made = made_of(rows, provenance, options.scale)
     if options.longer is None:
         return made
-    full = made_of(options.longer.rows, options.longer.provenance, options.longer.scale).of(options.longer)
+    full = made_of(options.longer.rows, options.longer.provenance, SCALES[options.longer.scale]).of(options.longer)
     section = replace(
         full.section,
-        more_figures={f"Made here, scale {options.scale}": made.figures["edge"]},
+        more_figures={f"Made here, scale {options.scale.name}": made.figures["edge"]},
         facts={**full.section.facts, **{f"{name}, made here": text for name, text in made.section.facts.items()}},
     )
     figures = {f"{stem}-{options.longer.scale}": figure for stem, figure in full.figures.items()}
@@ -204,9 +204,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: str) -> Made:
+def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: Scale) -> Made:
     """Figure, table and verdicts of the runs of one scale."""
-    size, words = EDGE_SCALES[scale], scale_words(scale, rows)
+    size, words = scale.edge, scale_words(scale, rows)
     rows = with_limits(rows)
     found = outcomes(rows)
     table = shares(found)

@@ -24,7 +24,7 @@ __all__ = [
     "ON_GPU",
     "PARTS",
     "RECORDED",
-    "SCALES",
+    "SCALE_NAMES",
     "UNTESTED",
     "VERDICTS",
     "WORDS",
@@ -45,7 +45,7 @@ __all__ = [
 Verdict = Literal["holds", "does not hold", "depends on how it is counted", "not tested at this scale"]
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 UNTESTED: Final = "not tested at this scale"
-SCALES: Final = ("smoke", "default", "full")
+SCALE_NAMES: Final = ("smoke", "default", "full")
 """From small to large."""
 RECORDED: Final = Path(__file__).parents[1] / "results" / "claims.json"
 """The outcomes of the recorded runs: ``decomfl paper --from-recorded --record paper_repro/results`` writes them."""
@@ -76,7 +76,7 @@ class Claim:
         """Check that it is asked once, and either judged or not for a reason."""
         asked = bool(self.words) != bool(self.question)
         require(asked, f"words and question of claim {self.id}", "be one of the two", (self.words, self.question))
-        told = bool(self.unmeasured) != bool(self.measures and self.rule and self.scale in SCALES)
+        told = bool(self.unmeasured) != bool(self.measures and self.rule and self.scale in SCALE_NAMES)
         require(told, f"claim {self.id}", "say what it measures, its rule and its scale, or why nothing does", self)
 
     @property
@@ -216,7 +216,7 @@ def judged(part: str, scale: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 def decided(outcomes: Iterable[Outcome], scale: str) -> list[Outcome]:
     """The outcomes of rows made at a scale: whatever they measured, not tested where their claim takes a larger one."""
-    least = {name: n for n, name in enumerate(SCALES)}
+    least = {name: n for n, name in enumerate(SCALE_NAMES)}
     enough = [(each, least[scale] >= least[claim(each.id).scale]) for each in outcomes]
     return [each if there else replace(each, verdict=UNTESTED) for each, there in enough]
 

@@ -50,7 +50,7 @@ def ingredients(
     name: str, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options, *more: object
 ) -> str:
     """A fingerprint of everything that a part is made of: rows, where they are from, what was asked for, and code."""
-    asked = (options.scale, options.readings, options.count, options.changes.get(name, ""), *more)
+    asked = (options.scale.name, options.readings, options.count, options.changes.get(name, ""), *more)
     for kept in filter(None, (options.longer, options.shorter)):
         asked += (kept.words, kept.rows.to_csv())
     code = [code_version(Path(str(layer.__file__)).parent) for layer in _LAYERS]

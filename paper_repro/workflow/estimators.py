@@ -16,6 +16,7 @@ from paper_repro.workflow.measures import CHECKED, TOLERANCE, WITHIN, settled, u
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Job
+from paper_repro.workflow.scales import SCALES, Scale
 
 __all__ = ["NOTE", "WORDS", "Curves", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
 
@@ -62,7 +63,7 @@ class Curves:
         rows: pd.DataFrame,
         options: Options,
         by: Sequence[str],
-        counted: Callable[[pd.DataFrame, str], pd.DataFrame],
+        counted: Callable[[pd.DataFrame, Scale], pd.DataFrame],
         jobs: Sequence[Job],
     ) -> Curves:
         """The curves of the jobs' rows and of the recorded ones, ``by`` these columns, ``counted`` at their scales."""
@@ -71,7 +72,7 @@ class Curves:
         longer = None
         if options.longer is not None:
             kept = options.longer.rows
-            longer = settled(counted(kept[~kept[CHECKED].astype(bool)], options.longer.scale), by)
+            longer = settled(counted(kept[~kept[CHECKED].astype(bool)], SCALES[options.longer.scale]), by)
         keys = [*by, "estimator", "seed"]
         wanted = [tuple({**job.labels, "seed": f"seed {job.config.seed}"}[key] for key in keys) for job in jobs]
         there = set(rows[keys].assign(seed=[f"seed {seed}" for seed in rows.seed]).itertuples(index=False, name=None))

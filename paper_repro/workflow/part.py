@@ -18,6 +18,7 @@ from figures.style import rc
 from paper_repro.workflow.claims import Outcome
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.runs import Work
+from paper_repro.workflow.scales import Scale
 
 if TYPE_CHECKING:
     from paper_repro.workflow.recorded import Recorded
@@ -30,7 +31,7 @@ class Options:
     """What the user asked for.
 
     Attributes:
-        scale: The scale: smoke, default or full.
+        scale: The sizes of every part, with what --set changed.
         readings: The readings of the paper's image settings: as-plotted, as-written.
         count: How the x-axes of communication count.
         cache: The folder of results: what is there is not computed again.
@@ -49,7 +50,7 @@ class Options:
         set: The assignments of --set that changed them.
     """
 
-    scale: str
+    scale: Scale
     readings: tuple[str, ...]
     count: Count
     cache: Path = Path()
@@ -80,7 +81,7 @@ class Options:
         flags = [word for flag, value in asked.items() if value for word in (flag, value)]
         flags += [word for text in self.set if part in self.changes for word in ("--set", text)]
         verb = ["board"] if board else ["paper", "--only", part]
-        return shlex.join(["decomfl", *verb, "--scale", self.scale, *flags])
+        return shlex.join(["decomfl", *verb, "--scale", self.scale.name, *flags])
 
     @property
     def thin(self) -> str:

@@ -20,7 +20,7 @@ import pandas as pd
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
-from paper_repro.workflow.claims import PARTS, RECORDED, SCALES, Outcome, claim
+from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, Outcome, claim
 from paper_repro.workflow.measures import CHECKED
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
 
@@ -155,7 +155,7 @@ def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
 
 def is_there(part: str, scale: str = "") -> bool:
     """Whether rows of a part are kept with the code, at this scale or, without one, at any."""
-    return any((RESULTS / f"{part}-{each}.csv.gz").exists() for each in ([scale] if scale else SCALES))
+    return any((RESULTS / f"{part}-{each}.csv.gz").exists() for each in ([scale] if scale else SCALE_NAMES))
 
 
 def largest(part: str) -> Recorded | None:
@@ -163,7 +163,7 @@ def largest(part: str) -> Recorded | None:
 
     Where none is complete, what was kept at the largest scale.
     """
-    found = [each for scale in reversed(SCALES) if (each := load(part, scale)) is not None]
+    found = [each for scale in reversed(SCALE_NAMES) if (each := load(part, scale)) is not None]
     for i, each in enumerate(found):
         whole = next((other for other in found[i:] if other.complete), None)
         if whole is None or whole is each or (whole.curves and each.curves >= whole.curves):

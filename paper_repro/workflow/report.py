@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError, require, require_choice
 from figures.inline import dark_greys, picture
-from paper_repro.workflow.claims import PARTS, SCALES, UNTESTED, VERDICTS, Outcome, claim, require_distinct_ids
+from paper_repro.workflow.claims import PARTS, SCALE_NAMES, UNTESTED, VERDICTS, Outcome, claim, require_distinct_ids
 
 __all__ = ["RECORDED", "Folded", "Section", "finding", "notes", "page_section", "render_report", "settings"]
 
@@ -30,7 +30,7 @@ _NOTES: Final = (
     "Run with the settings listed beside the paper's.",
     "Nothing here was computed now: every section says when, by which code and at which scale its rows were.",
 )
-_BADGES: Final = dict(zip((*SCALES, RECORDED), _NOTES, strict=True))
+_BADGES: Final = dict(zip((*SCALE_NAMES, RECORDED), _NOTES, strict=True))
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _TEXTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))

@@ -31,16 +31,21 @@ from paper_repro.pretraining.family import PretrainConfig
 from paper_repro.workflow import measures, recorded
 from paper_repro.workflow.claims import decided, limits
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.scales import LANGUAGE_SCALES, PRETRAINED, TASK_ROWS, Tuning
+from paper_repro.workflow.scales import SCALES, TASK_ROWS, Tuning
 from tests.decomfl_lab.language.tiny import transformers
 from theory.communication import expected_traffic
 from theory.notation.printed import EXAMPLES, RESULTS, Cell
 
-FULL = LANGUAGE_SCALES["full"]
+FULL = SCALES["full"].llm
 
 
 def options(scale: str = "full", **changes: Any) -> Options:
-    values: dict[str, Any] = {"scale": scale, "readings": ("as-plotted",), "count": "wire", "cache": Path("unused")}
+    values: dict[str, Any] = {
+        "scale": SCALES[scale],
+        "readings": ("as-plotted",),
+        "count": "wire",
+        "cache": Path("unused"),
+    }
     return Options(**(values | changes))
 
 
@@ -113,25 +118,25 @@ def test_fedavg_has_the_script_s_rate_and_the_rounds_that_its_costs_imply() -> N
 
 
 def test_the_section_says_what_stands_for_the_papers_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert llm._models_words("full") == "The models are the paper's, from the hub."
+    assert llm._models_words(SCALES["full"]) == "The models are the paper's, from the hub."
     own = PretrainConfig(size="opt-0.3m", steps=10, batch=2, verdicts=8)
-    monkeypatch.setitem(PRETRAINED, "smoke", {"opt-0.3m": own})
-    assert "opt-0.3m: 5,120 tokens of text and 512 lines of film reviews" in llm._models_words("smoke")
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], pretrained={"opt-0.3m": own}))
+    assert "opt-0.3m: 5,120 tokens of text and 512 lines of film reviews" in llm._models_words(SCALES["smoke"])
 
 
 @pytest.mark.usefixtures("at_hand")
-@pytest.mark.parametrize("scale", LANGUAGE_SCALES)
+@pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_says_what_it_is(scale: str) -> None:
-    assert ("not the paper's" in llm.scale_words(scale)) == (scale != "full")
-    table = llm.settings_table(scale).set_index("setting")["run here"]
-    assert table["models"] == ", ".join(LANGUAGE_SCALES[scale].models.values())
+    assert ("not the paper's" in llm.scale_words(SCALES[scale])) == (scale != "full")
+    table = llm.settings_table(SCALES[scale]).set_index("setting")["run here"]
+    assert table["models"] == ", ".join(SCALES[scale].llm.models.values())
     found = configurations(scale)
-    assert table["MeZO"].endswith(f"B = {LANGUAGE_SCALES[scale].mezo_batch}")
+    assert table["MeZO"].endswith(f"B = {SCALES[scale].llm.mezo_batch}")
     assert {config.batch_size for (_, _, series), config in found.items() if series == "MeZO"} == {
-        LANGUAGE_SCALES[scale].mezo_batch
+        SCALES[scale].llm.mezo_batch
     }
     for job in llm.jobs(options(scale)):
-        own = PRETRAINED[scale].get(job.config.model)
+        own = SCALES[scale].pretrained.get(job.config.model)
         assert [need.config for need in job.needs] == ([] if own is None else [own])
         assert (own is None) == (scale == "full")
 
@@ -156,11 +161,11 @@ def test_costs_can_be_compared_at_equal_rounds(scale: str, pair: tuple[str, str]
 
 
 def test_the_settings_table_tells_the_paper_s_and_the_run_apart() -> None:
-    table = llm.settings_table("full").set_index("setting")
+    table = llm.settings_table(SCALES["full"]).set_index("setting")
     for row in FULL.settings:
         assert table.loc[f"η, R of {row}", "run here"] == table.loc[f"η, R of {row}", "the paper's text"]
     assert "WiC 2e-7, 3,000" in table.loc["η, R of OPT-125M", "run here"]
-    reduced = llm.settings_table("smoke").set_index("setting")
+    reduced = llm.settings_table(SCALES["smoke"]).set_index("setting")
     assert reduced.loc["η, R of OPT-1.3B", "run here"] == "not run"
 
 
@@ -588,10 +593,10 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
         monkeypatch.setattr(module, "load_task", _examples)
     monkeypatch.setitem(family.SIZES, "tiny", family.Size(16, 1, 2, 16))
     own = PretrainConfig(size="tiny", vocabulary=300, steps=4, batch=2)
-    monkeypatch.setitem(PRETRAINED, "smoke", {"tiny": own})
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], pretrained={"tiny": own}))
     rounds = Tuning(4, 1e-3, 4)
     size = replace(
-        LANGUAGE_SCALES["smoke"],
+        SCALES["smoke"].llm,
         models={"OPT-125M": "tiny"},
         settings={
             "OPT-125M": dict.fromkeys(("cb", "wsc", "cb-two-way"), rounds),
@@ -601,7 +606,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
         max_length=12,
         test_examples=0,
     )
-    monkeypatch.setitem(LANGUAGE_SCALES, "smoke", size)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], llm=size))
     out, kept = tmp_path / "out", tmp_path / "kept"
     argv = ["paper", "--scale", "smoke", "--only", "llm", "--jobs", "1", "--out", str(out), "--record", str(kept)]
     assert main([*argv, "--json"]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from hessian.named import untrained
 from hessian.spectrum.density import SpectralDensity, spectral_density
 from paper_repro.parts import hessian
 from paper_repro.parts.hessian import DensityCheck, SpectrumWork, claims
-from paper_repro.workflow import recorded, scales
+from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import HESSIAN_SCALES, HessianScale
+from paper_repro.workflow.scales import SCALES, HessianScale
 
 TINY = HessianScale(
     model="mlp",
@@ -76,15 +77,15 @@ def test_one_growing_reading_of_kappa_is_told() -> None:
     assert small.measured["κ absolute, at most"] == pytest.approx(33)
 
 
-@pytest.mark.parametrize("scale", HESSIAN_SCALES)
+@pytest.mark.parametrize("scale", SCALES)
 def test_scales_begin_untrained_and_data_are_said(scale: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    size = HESSIAN_SCALES[scale]
+    size = SCALES[scale].hessian
     assert size.steps[0] == 0
     assert list(size.steps) == sorted(size.steps)
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     monkeypatch.delenv("DECOMFL_DOWNLOAD", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    job, _ = hessian.jobs(Options(scale=scale, readings=(), count="wire"))
+    job, _ = hessian.jobs(Options(scale=SCALES[scale], readings=(), count="wire"))
     assert isinstance(job, SpectrumWork)
     assert job.data == "mnist"
     assert "CIFAR-10 was not at hand" in hessian._shown("MNIST: 60,000 train / 10,000 test digits")
@@ -183,7 +184,7 @@ def test_what_the_result_depends_on_is_in_the_key() -> None:
     keys = {
         work().key(),
         SpectrumWork(TINY, "mnist", "tiny").key(),
-        SpectrumWork(HESSIAN_SCALES["smoke"], "digits", "").key(),
+        SpectrumWork(SCALES["smoke"].hessian, "digits", "").key(),
     }
     assert len(keys) == 3
     assert work().key() == SpectrumWork(TINY, "digits", "another title").key()
@@ -193,7 +194,7 @@ def test_the_command_makes_the_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
-    monkeypatch.setitem(scales.HESSIAN_SCALES, "smoke", TINY)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], hessian=TINY))
     monkeypatch.setattr(hessian, "DensityCheck", SMALL_CHECK)
     monkeypatch.setattr(recorded, "load", lambda *_: None)  # they decide what so short a run cannot
     argv = ["paper", "--scale", "smoke", "--only", "hessian", "--out", str(tmp_path), "--jobs", "1", "--json"]

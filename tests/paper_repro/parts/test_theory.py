@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,9 +18,8 @@ from decomfl_lab.runs.told import Progress
 from paper_repro.parts import audit, sweeps, theory, trained
 from paper_repro.parts.sweeps import KAPPA, SWEEPS, SweepWork
 from paper_repro.parts.trained import TrainingWork
-from paper_repro.workflow import scales
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import THEORY_SCALES, TheoryScale
+from paper_repro.workflow.scales import SCALES, TheoryScale
 from theory.bounds import statement
 from theory.findings.finding import Cause, Check, Entry, Evidence, Kind, Result, Status, gather
 from theory.notation.setting import Setting
@@ -50,7 +50,7 @@ def test_the_sweep_reaches_a_thousand_million_and_is_flat() -> None:
 
 def test_simulated_runs_agree_with_the_exact_expectation() -> None:
     exact = sweep("by-d").query("series == 'measured, κ equal eigenvalues'").set_index("d")["value"]
-    runs = pd.DataFrame(list(SWEEPS["simulated"](THEORY_SCALES["smoke"]))).set_index("d")
+    runs = pd.DataFrame(list(SWEEPS["simulated"](SCALES["smoke"].theory))).set_index("d")
     error = (runs["high"] - runs["low"]) / 2
     assert ((runs["value"] - exact.reindex(runs.index)).abs() < 2 * error).all()
 
@@ -182,9 +182,9 @@ def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: 
 
 
 def test_what_the_results_depend_on_is_in_their_keys() -> None:
-    works = theory.jobs(Options(scale="smoke", readings=(), count="wire"))
-    works += theory.jobs(Options(scale="default", readings=(), count="wire"))
-    works += audit.jobs(Options(scale="smoke", readings=(), count="wire"))
+    works = theory.jobs(Options(scale=SCALES["smoke"], readings=(), count="wire"))
+    works += theory.jobs(Options(scale=SCALES["default"], readings=(), count="wire"))
+    works += audit.jobs(Options(scale=SCALES["smoke"], readings=(), count="wire"))
     keys = [work.key() for work in works]
     assert len(set(keys)) == len(keys)
     assert SweepWork("rounds", TINY, "a").key() == SweepWork("rounds", TINY, "b").key()
@@ -235,7 +235,7 @@ def test_each_finding_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
 
 
 def test_the_page_opens_to_the_evidence_and_says_what_was_not_borne_out() -> None:
-    options = Options(scale="smoke", readings=(), count="wire")
+    options = Options(scale=SCALES["smoke"], readings=(), count="wire")
     made = audit.make(audited(entry("refuted"), entry("misprint", holds=False, label="b")), [], options)
     good, bad = made.section.folded
     assert (good.verdict, good.tone) == ("refuted", "no")
@@ -251,7 +251,7 @@ def test_the_command_makes_both_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny = TheoryScale(per_decade=1, runs=2, factor=4, cells=2, models=("logistic",), rounds=2, seeds=(0,))
-    monkeypatch.setitem(scales.THEORY_SCALES, "smoke", tiny)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], theory=tiny))
     monkeypatch.setattr(sweeps, "LOUD", 1.0)
     monkeypatch.setattr(sweeps, "REACH", dict.fromkeys("mPK", 4))
     few = [entry("correct"), entry("misprint", label="b")]

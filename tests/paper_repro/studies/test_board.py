@@ -38,7 +38,7 @@ from paper_repro.studies.board_runs import (
 from paper_repro.workflow import recorded, scales
 from paper_repro.workflow.claims import Outcome
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import BOARD_SCALES, BoardScale, Race
+from paper_repro.workflow.scales import SCALES, BoardScale, Race
 
 PROBLEM = "digits, logistic"
 TINY = BoardScale(races={PROBLEM: Race(rounds=30, accuracy=0.4)}, tuning_seeds=(7,), seeds=(0, 1), missed=5)
@@ -255,7 +255,7 @@ def test_fzoo_takes_a_third_of_mezos_passes_or_more_or_nearly(forward: int, expe
 
 
 def test_fzoo_and_mezo_are_compared_as_one_agent_each_and_records_without_that_line_decide_nothing() -> None:
-    mezo, fzoo = (BoardWork(BOARD_SCALES["smoke"], PROBLEM, name).config for name in ("MeZO", ONE_CLIENT))
+    mezo, fzoo = (BoardWork(SCALES["smoke"].board, PROBLEM, name).config for name in ("MeZO", ONE_CLIENT))
     assert (mezo.clients, mezo.sampled) == (fzoo.clients, fzoo.sampled) == (1, 1)
     assert (mezo.batch_size, mezo.perturbations) == (fzoo.batch_size, fzoo.perturbations)
     federated = verdicts(line("MeZO", [30, 33]), line("FZOO", [9, 9], forward=1))["fzoo"]
@@ -304,7 +304,7 @@ def run_board(out: Path, **given: Any) -> None:
 def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(BOARD_SCALES, "smoke", TINY)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], board=TINY))
     run_board(tmp_path, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert {row["line"]: row["reached"] for row in told["table"]} == {"DeComFL": 2, "FedAvg": 2}
@@ -347,7 +347,7 @@ def test_a_race_that_is_interrupted_goes_on(tmp_path: Path) -> None:
 def test_what_the_board_does_not_know_is_refused(
     given: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BOARD_SCALES, "smoke", TINY)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], board=TINY))
     with pytest.raises(InputError, match=words):
         run_board(tmp_path, **given)
 
@@ -369,7 +369,7 @@ def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_line_raced_alone_is_recorded_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BOARD_SCALES, "smoke", TINY)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], board=TINY))
     for methods in ("FedAvg", "FedCom"):
         run_board(tmp_path / methods, methods=methods, record=tmp_path)
     kept = recorded.load("board", "smoke", tmp_path)
@@ -378,11 +378,11 @@ def test_a_line_raced_alone_is_recorded_beside_the_others(tmp_path: Path, monkey
 
 
 def test_every_scale_names_problems_that_there_are_and_seeds_of_the_registry() -> None:
-    for scale in scales.BOARD_SCALES.values():
-        assert set(scale.races) <= set(scales.BOARD_PROBLEMS)
-    works = board.jobs(Options(scale="default", readings=(), count="wire"))
-    assert len(works) == len(LINES) * len(BOARD_SCALES["default"].races)
+    for scale in SCALES.values():
+        assert set(scale.board.races) <= set(scales.BOARD_PROBLEMS)
+    works = board.jobs(Options(scale=SCALES["default"], readings=(), count="wire"))
+    assert len(works) == len(LINES) * len(SCALES["default"].board.races)
     plain = {work.line: work.config.method.plain() | {"rounds": work.config.rounds} for work in works}
     directions = {name: own["perturbations"] * own["rounds"] for name, own in plain.items() if "perturbations" in own}
-    assert set(directions.values()) == {10 * BOARD_SCALES["default"].races[works[-1].problem].rounds}
+    assert set(directions.values()) == {10 * SCALES["default"].board.races[works[-1].problem].rounds}
     assert plain["FeedSign"]["perturbations"] == 1

@@ -12,17 +12,17 @@ import pytest
 
 from paper_repro.studies import edge
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
-from paper_repro.workflow import scales
 from paper_repro.workflow.claims import Outcome
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.recorded import Recorded
-from paper_repro.workflow.scales import EDGE_SCALES, EdgeScale
+from paper_repro.workflow.scales import SCALES, EdgeScale
 
 TINY = EdgeScale(
     M=4, m=2, batch_size=2, steps=4, seeds=(0,), factors=(1.0, 1e6), small_batch=2, small_factors=(), differences=(),
     Ks=(2,), measurements=2, examples=8, products=6, test_examples=20,
 )  # fmt: skip
-OPTIONS = Options(scale="smoke", readings=("as-plotted",), count="wire", cache=Path("unused"))
+SMOKE = replace(SCALES["smoke"], edge=TINY)
+OPTIONS = Options(scale=SMOKE, readings=("as-plotted",), count="wire", cache=Path("unused"))
 
 
 def run(losses: list[float], *, diverged: bool = False) -> pd.DataFrame:
@@ -185,7 +185,7 @@ def test_pairs_are_judged_by_exact_tests(rescued: int, lost: int, both: int, ver
 
 
 def test_full_scale_is_figure_2_and_lines_through_it() -> None:
-    size = EDGE_SCALES["full"]
+    size = SCALES["full"].edge
     found = points(size)
     assert len(found) == len(set(found)) == 5 + 3 + 3 + 2 + 1 + 3 + 3
     assert len(size.seeds) >= 8
@@ -218,11 +218,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[d
     return pd.concat(frames, ignore_index=True), facts, folder
 
 
-def test_the_part_is_made_of_runs(
-    made: tuple[pd.DataFrame, list[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_part_is_made_of_runs(made: tuple[pd.DataFrame, list[dict[str, Any]], Path]) -> None:
     frame, facts, _ = made
-    monkeypatch.setitem(scales.EDGE_SCALES, "smoke", TINY)
     stayed = frame[frame["factor"] == 1.0]
     assert (stayed["trace"] > 0).all()
     assert stayed[stayed["K"] == 1]["round"].tolist() == [0, 2, 4]
@@ -243,28 +240,25 @@ def test_a_run_is_found_again_among_what_is_recorded(made: tuple[pd.DataFrame, l
 
 
 def test_the_whole_sweep_fits_its_figure() -> None:
-    size = EDGE_SCALES["full"]
+    size = SCALES["full"].edge
     frame = pd.concat(
         [rows(apart=point.factor > 1, seed=seed, **vars(point)) for point in points(size) for seed in (0, 1)],
         ignore_index=True,
     )
-    figure = edge.made_of(frame, [{"data": "made up"}], "full").figures["edge"]
+    figure = edge.made_of(frame, [{"data": "made up"}], SCALES["full"]).figures["edge"]
     by_step, by_knob = figure.axes[:2]
     named = {line.get_label() for line in by_step.containers}
     assert named == {"projection, B = 256", "projection, B = 8", "finite differences, B = 8"}
     ticks = [label.get_text() for label in by_knob.get_xticklabels()]
     assert [label for label in ticks if label.startswith("B")] == ["B = 8", "B = 32", "B = 64", "B = 256"]
-    so_far = edge.made_of(frame[frame["batch"] < 256], [{"data": "made up"}], "full").section.figure
+    so_far = edge.made_of(frame[frame["batch"] < 256], [{"data": "made up"}], SCALES["full"]).section.figure
     assert so_far is not None
     loss = so_far.axes[2]
     assert len(loss.lines) == 2 * 4  # the runs of the batch that has most steps
 
 
-def test_recorded_runs_come_first_and_are_told_apart(
-    made: tuple[pd.DataFrame, list[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_runs_come_first_and_are_told_apart(made: tuple[pd.DataFrame, list[dict[str, Any]], Path]) -> None:
     frame, facts, _ = made
-    monkeypatch.setitem(scales.EDGE_SCALES, "smoke", TINY)
     kept = Recorded("full", sweep(), [{**facts[0], "data": "recorded data"}], "2026-01-01", "abc", (150, 160))
     part = edge.make(frame, facts, replace(OPTIONS, longer=kept))
     assert set(part.figures) == {"edge", "edge-full"}

@@ -24,7 +24,7 @@ from paper_repro.workflow.drawing import Drawn
 from paper_repro.workflow.measures import settled, unfinished, unready
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.runs import SO_FAR, Job, Result
-from paper_repro.workflow.scales import READINGS
+from paper_repro.workflow.scales import READINGS, SCALES
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.workflow.test_report import claim, section
 
@@ -203,9 +203,9 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
             return []
 
         def make(self, rows: pd.DataFrame, provenance: Any, options: Options) -> Made:
-            claims = [claim(id=name, scale=options.scale, verdict=rows[name].iloc[0]) for name in ids]
+            claims = [claim(id=name, scale=options.scale.name, verdict=rows[name].iloc[0]) for name in ids]
             beside = [each.scale for each in (options.longer, options.shorter) if each is not None]
-            made.append((options.scale, *beside))
+            made.append((options.scale.name, *beside))
             return Made(section=section(), claims=claims)
 
     monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
@@ -217,7 +217,7 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
     )
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
     recorded.save("topk", "full", long, facts, tmp_path / "kept", (1, 2))
-    options = making._beside("topk", Options(scale="default", readings=(), count="wire"))
+    options = making._beside("topk", Options(scale=SCALES["default"], readings=(), count="wire"))
     a, b, c = making._part("topk", short, facts, options).claims
     assert (a.verdict, a.scale) == ("holds", "default")
     assert b.verdict == "does not hold"
@@ -225,7 +225,7 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
     assert "at full scale by code 7, so far 1 of 2 runs finished; full" in b.scale
     assert (c.verdict, c.scale) == (untested, "default")
     recorded.save("topk", "default", short.assign(**{"topk.degrades": "holds"}), facts, tmp_path / "kept")
-    options = making._beside("topk", Options(scale="full", readings=(), count="wire"))
+    options = making._beside("topk", Options(scale=SCALES["full"], readings=(), count="wire"))
     a, b, c = making._part("topk", long.assign(**{"topk.cheaper": untested}), facts, options).claims
     assert [each.verdict for each in (a, b)] == ["holds", "does not hold"]
     assert a.scale.startswith("recorded on ")
@@ -239,7 +239,7 @@ def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     name = part.__name__.rpartition(".")[2]
     kept = recorded.load(name, "full")
     assert kept is not None
-    jobs = part.jobs(Options(scale="full", readings=tuple(READINGS), count="measured"))
+    jobs = part.jobs(Options(scale=SCALES["full"], readings=tuple(READINGS), count="measured"))
     full = {"data": "fashion-mnist"}  # which the run of the tests need not have
     jobs = [replace(job, labels={**job.labels, **(full if "data" in job.labels else {})}) for job in jobs]
     of = [len(job.among(kept.rows)) for job in jobs]
@@ -315,7 +315,7 @@ def test_the_documentation_tells_the_recorded_race_on_sst2() -> None:
 
 
 def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = fig2.jobs(Options(scale="full", readings=("as-plotted",), count="measured"))[:4]
+    jobs = fig2.jobs(Options(scale=SCALES["full"], readings=("as-plotted",), count="measured"))[:4]
     monkeypatch.setattr(Job, "key", lambda self: self.title)
 
     def result(at: int, rounds: int, *, whole: bool, code: str) -> Result:
@@ -350,7 +350,8 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
 ) -> None:
     """By settings and data, for any part that has the run: Figure 3's FedAvg is one of the top-k figure's too."""
     folder = tmp_path / "kept"
-    asked = Options(scale="full", readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path)
+    full = SCALES["full"]
+    asked = Options(scale=full, readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path)
     works = [*fig3.jobs(asked), *topk.jobs(asked)]
     assert not any(making._whole(works, asked))
     fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
@@ -369,7 +370,7 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     of_two = replace(fedavg, labels={"method": fedavg.labels["method"]})  # which the rows of two runs have
     recorded.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
     assert [whole is None for whole in making._whole([fedavg, of_two], asked)] == [False, True]
-    for change in ({"resume": False}, {"record": None}, {"scale": "default"}):
+    for change in ({"resume": False}, {"record": None}, {"scale": SCALES["default"]}):
         assert not any(making._whole(works, replace(asked, **change)))  # type: ignore[arg-type]
     monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
     begun: list[str] = []
@@ -388,7 +389,7 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
 
 def test_a_run_that_two_parts_share_has_the_labels_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of the projection figure's runs are Figure 2's, under other names."""
-    asked = Options(scale="full", readings=("as-plotted",), count="wire")
+    asked = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire")
     rows = pd.DataFrame({"round": [20], "test_accuracy": [0.5]})
     seen: dict[str, pd.DataFrame] = {}
     monkeypatch.setattr(
