@@ -29,6 +29,7 @@ from sphinx_gallery.scrapers import figure_rst
 from decomfl_lab import __version__
 from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application, main
+from theory.bounds.successors import ratios
 
 HERE = Path(__file__).parent
 PUBLIC: dict[str, list[str]] = {}
@@ -147,8 +148,16 @@ def write_commands(app: Sphinx) -> None:
             page.write_text(text, encoding="utf-8")
 
 
+def write_pages(app: Sphinx) -> None:
+    """Write the pages that are made of data: findings, statements, the board, benchmarks, ratios of bounds."""
+    records = HERE.parent / "paper_repro" / "results" / "benchmarks"
+    for words in (["findings"], ["board"], ["bench", "page", str(records)]):
+        assert main([*words, "--write", app.srcdir]) == 0, words
+    Path(app.srcdir, "theory-ratios.md").write_text(ratios.page(), encoding="utf-8")
+
+
 def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:
-    """Give an example its title; lead links to files outside docs/ to the page that shows the file, or to the file."""
+    """Title an example and keep its lines; lead links out of docs/ to the page that shows the file, or to the file."""
     included = next((name for name, page in INCLUDED.items() if docname == f"reference/{page[:-3]}"), None)
     folder = HERE.parent if included else (HERE / docname).parent
 
@@ -167,6 +176,10 @@ def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:
         return f"](/index.md{anchor})" if str(inside) == "README.md" else f"](<path:/{os.path.relpath(path, HERE)}>)"
 
     if docname.startswith("gallery/"):
+        head, label, rest = content[0].partition(".. _sphx_glr_gallery_")
+        words, made, program = rest.partition(".. GENERATED FROM")
+        words = re.sub(r"(?m)^((?: {4}\S.*\n)+)", r"::\n\n\1", words)
+        content[0] = head + label + words + made + program
         content[0] = re.sub(
             r"(?m)^(\.\. _sphx_glr_gallery_\w+\.py:\n+)([^\n:.]+)[:.]? *",
             lambda found: f"{found[1]}{found[2]}\n{'=' * len(found[2])}\n\n",
@@ -237,6 +250,7 @@ def find_public(app: Sphinx, env: Any, node: Element, contnode: Element) -> Elem
 
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
+    app.connect("builder-inited", write_pages)
     app.connect("builder-inited", write_commands)
     app.connect("source-read", prepare_page)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon

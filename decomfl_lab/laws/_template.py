@@ -6,6 +6,8 @@
 
 What raises NotImplementedError, or is deleted, is not offered: the lab's takes its place, and laws about it alone are
 skipped. Mostly it is enough to write ``Model`` and ``Client``, and to say in ``Mine.supports`` which cases they can do.
+What they hand over may be of any class that has the fields of the lab's values, vectors may be numpy arrays, and any
+ValueError refuses as InputError does.
 
 The laws compare bits, so every product and every sum is rounded on its own, to the dtype of x, in the order written
 here. A local step along z_p = case.direction(seed, p), a float32 array of d numbers, by the scalars g_p, p = 0..P-1:

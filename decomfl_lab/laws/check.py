@@ -37,6 +37,7 @@ from decomfl_lab.laws import (  # noqa: F401
     variants,
 )
 from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, supported
+from decomfl_lab.laws.edge import fitted
 from decomfl_lab.laws.faults import FAULTS
 from decomfl_lab.laws.register import LAWS, Law, LawBrokenError
 from decomfl_lab.plugins import made
@@ -154,13 +155,14 @@ class _Watch:
     """An implementation whose own parts are noted as they are used; the lab's stand for those that it refuses to be.
 
     Attributes:
-        of: The implementation, to be used in the place of the one that is watched.
+        own: The implementation.
+        of: What is used instead of it, by its own parts too.
         used: The parts that were made by it.
         refused: The parts that it does not offer.
     """
 
     def __init__(self, implementation: Implementation, law: Law) -> None:
-        self.law, self.of = law, copy.copy(implementation)
+        self.law, self.own, self.of = law, implementation, copy.copy(implementation)
         self.used: set[str] = set()
         self.refused: set[str] = set()
         for part in implementation.offered:
@@ -170,6 +172,8 @@ class _Watch:
         try:
             made = make(*of, **named)
         except NotImplementedError:
+            if self.law.parts == (part,) and _made(getattr(self.own, part)):
+                raise  # it is there, but not for this case
             self.refused.add(part)
             if part in self.law.parts:
                 self.check()
@@ -190,6 +194,7 @@ class _Watch:
 def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int = 0, shrink: bool = True) -> Outcome:
     """Try ``law`` on up to ``cases`` drawn cases, and shrink the first failure to a small one unless told not to."""
     watch, began = _Watch(implementation, law), time.perf_counter()
+    seen = fitted(watch.of)
     count = refusals = 0
     why = f"{implementation.name}.supports refuses every case"
     failing: tuple[tuple[object, ...], BaseException] | None = None
@@ -212,10 +217,10 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
             raise Interrupted(number=came[0])
         inputs = drawn
         try:
-            inputs = tuple(supported(watch.of, part) if isinstance(part, Case) else part for part in drawn)
+            inputs = tuple(supported(seen, part) if isinstance(part, Case) else part for part in drawn)
             if None in inputs:
                 raise NotImplementedError(why)
-            law.check(watch.of, *inputs)
+            law.check(seen, *inputs)
         except UnsatisfiedAssumption:
             raise
         except NotImplementedError as error:
@@ -276,7 +281,8 @@ _LIBRARIES = {Path(module.__file__ or "").parent for module in (decomfl_lab, hyp
 
 def _told(error: BaseException, law: Law, inputs: Sequence[object]) -> str:
     """What differs first, the case, its history round by round, and what else the law takes, by its name there."""
-    told = f"{type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
+    kind = type(error.__cause__ if getattr(error.__cause__, "args", None) == error.args else error).__name__
+    told = f"{kind}: {' '.join(str(error).split())}{_place(error)}"
     lines = [("differs", str(error)) if isinstance(error, LawBrokenError) else ("raised", told)]
     for name, each in zip(list(signature(law.check).parameters)[1:], inputs, strict=False):
         if isinstance(each, Case):

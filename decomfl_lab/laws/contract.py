@@ -195,8 +195,8 @@ class Wavy:
         found: NDArray[np.float64] = np.cos(self.waves @ x + self.phases(step)) / (3 * self.scales) @ self.waves
         return found
 
-    def __call__(self, x: Tensor, step: int) -> float:
-        """See ``Objective``."""
+    def __call__(self, x: Tensor | NDArray[Any], step: int) -> float:
+        """See ``Objective``; x may be an array, too."""
         return float(self.values(_wide(x)[None], step)[0])
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
@@ -205,12 +205,13 @@ class Wavy:
 
     def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: AnyDistribution) -> float:
         """See ``Perturbable``: x + c z is formed in float32, or in float64 where x is of float64."""
+        x = torch.as_tensor(x)
         z = torch.from_numpy(noise.direction(seed, p, x.numel(), distribution=distribution))
         return self(x.cpu().to(wide_dtype(x)) + c * z, step)
 
 
-def _wide(x: Tensor) -> NDArray[np.float64]:
-    return x.detach().cpu().double().numpy()
+def _wide(x: Tensor | NDArray[Any]) -> NDArray[np.float64]:
+    return torch.as_tensor(x).detach().cpu().double().numpy()
 
 
 @lru_cache(maxsize=64)
@@ -233,7 +234,10 @@ class AnyReplica(Protocol):
         """Apply the records of rounds ≥ ``round`` in order, skip older ones; InputError, and no change, at a gap."""
 
     def snapshot(self) -> Snapshot:
-        """Round, x and {slot: vector} for each of ``rule.slots``, which no later step of the replica changes."""
+        """Round, x and {slot: vector} for each of ``rule.slots``, which no later step of the replica changes.
+
+        Of another class (a named tuple or a dataclass) it may have the slots as fields instead of ``state``.
+        """
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be what the snapshot says, and leave the snapshot's vectors as they are ever after."""
@@ -257,17 +261,18 @@ class AnyClient(Protocol):
         """Its model, of a whole round whenever ``handle`` is not running."""
 
     def report(self) -> Held:
-        """The round that the client holds (only where clients track it)."""
+        """The round that the client holds (only where clients track it); may be left out."""
 
     def handle(self, plan: Plan) -> Reply:
         """Rebuild x_r from the plan's records, measure K·P scalars, be at x_r again; InputError if records lack."""
 
 
 class AnyServer(Protocol):
-    """What is used of a server, whose records are in a ``records.record.History``.
+    """What is used of a server.
 
     Attributes:
-        history: The records that are kept; a restart writes it.
+        history: The records that are kept, in a ``records.record.History`` or, oldest first, in a list. A restart
+            writes it, and beside a list ``round``.
         held: The round that each client holds, empty where clients track it; a restart writes it.
     """
 
@@ -284,7 +289,7 @@ class AnyServer(Protocol):
 
     @property
     def tracking(self) -> Tracking:
-        """Who remembers which round a client holds."""
+        """Who remembers which round a client holds; may be left out."""
 
     @property
     def replica(self) -> AnyReplica | None:
@@ -295,17 +300,19 @@ class AnyServer(Protocol):
     ) -> Mapping[int, Plan]:
         """A plan for each participant; InputError for participants or reports that cannot be served.
 
-        Where records are gone that a client lacks, the error names the client, its round and the oldest record's.
+        Where records are gone that a client lacks, the error names the client, its round and the oldest record's. Plans
+        and records of another class than the lab's may leave the distribution out, and list the seeds of the local
+        steps however few of them travel.
         """
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         """The round's record, stored and applied; InputError, and nothing stored, for a bad reply or none."""
 
     def dense_model(self) -> Snapshot:
-        """The server's model."""
+        """The server's model; may be left out where it is the replica's snapshot."""
 
     def note_dense_pull(self, client: int) -> None:
-        """Remember that a client now holds the model of the present round."""
+        """Remember that a client now holds the model of the present round (only where the server tracks clients)."""
 
 
 class AnyWeighingServer(AnyServer, Protocol):
@@ -324,8 +331,9 @@ class Implementation:
 
     ``decomfl verify --target-template`` prints a file that has every part, with what the laws use of it and the
     formulas that it has to keep: ``AnyClient``, ``AnyReplica`` and ``AnyServer`` say the same of what the parts make.
-    Nothing else of them is used. What they exchange are the lab's values (``Plan``, ``Reply``, ``Held``,
-    ``RoundRecord``, ``Snapshot``), and a bad value is answered by ``InputError``.
+    Nothing else of them is used. They are handed the lab's values (``Plan``, ``Reply``, ``Held``, ``RoundRecord``,
+    ``Snapshot``). What they hand over may be of any class with the same fields (``laws.edge``): vectors may be arrays,
+    and a bad value is answered by ``InputError`` or another ``ValueError``.
 
     A part that raises ``NotImplementedError`` is not offered: the lab's takes its place, and a law that is about it
     alone is skipped. ``supports`` says which cases there is an implementation of; the laws simplify others until it is
@@ -352,7 +360,11 @@ class Implementation:
         return frozenset(PARTS) if type(self) is Implementation else self.replaced
 
     def backends(self) -> dict[str, Backend]:
-        """Implementations of the noise stream, each with the contract of ``noise.Backend``."""
+        """Implementations of the noise stream, each with the contract of ``noise.Backend``.
+
+        Or a function of (seed, p, first, count, distribution) that makes elements first.. of a direction: the reference
+        then does the rest of a program.
+        """
         return {name: noise.load_backend(name) for name in noise.available_backends()}
 
     def direction(self, seed: int, p: int, d: int, distribution: AnyDistribution) -> NDArray[np.float32]:
@@ -463,25 +475,28 @@ PARTS: dict[str, Any] = {
 def supported(implementation: Implementation, case: Case) -> Case | None:
     """The case, or else the nearest simpler one that the implementation supports, or None."""
     narrow = isinstance(case.rule, GridSgd | LowPrecision)  # a rule that wants a dtype or numbers of its own
-    simpler: dict[str, Any] = {
-        "seeding": Seeding.PER_STEP,
-        "tracking": Tracking.SERVER,
-        "dtype": case.dtype if narrow else torch.float32,
-        "distribution": Distribution.GAUSSIAN,
-        "estimator": "forward",
-        "rule": Sgd(),
-        "K": 1,
-        "P": Schedule(1),
-        "eta": Schedule(case.eta.initial),
+    rule: Any = case.rule
+    undecayed = (replace(rule, weight_decay=0.0),) if getattr(rule, "weight_decay", 0.0) else ()
+    simpler: dict[str, tuple[Any, ...]] = {
+        "seeding": (Seeding.PER_STEP,),
+        "tracking": (Tracking.SERVER,),
+        "dtype": (case.dtype if narrow else torch.float32,),
+        "distribution": (Distribution.GAUSSIAN,),
+        "estimator": ("forward",),
+        "rule": (*undecayed, Sgd()),
+        "K": (1,),
+        "P": (Schedule(1),),
+        "eta": (Schedule(case.eta.initial),),
     }
     for count in range(len(simpler) + 1):
         for names in itertools.combinations(simpler, count):
-            changes = {name: simpler[name] for name in names}
-            if "rule" in names and narrow:
-                changes["dtype"] = torch.float32
-            changed = _changed(case, **changes)
-            if implementation.supports(changed):
-                return changed
+            for values in itertools.product(*(simpler[name] for name in names)):
+                changes = dict(zip(names, values, strict=True))
+                if "rule" in names and narrow:
+                    changes["dtype"] = torch.float32
+                changed = _changed(case, **changes)
+                if implementation.supports(changed):
+                    return changed
     return None
 
 

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError, plural, require_int
 from decomfl_lab.laws.contract import Case, Implementation, Wavy, model_of
+from decomfl_lab.laws.edge import fitted
 from decomfl_lab.laws.register import LawBrokenError, Model, same
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
@@ -175,7 +176,7 @@ def explore(scope: Scope, implementation: Implementation | None = None, *, limit
     Raises:
         NotImplementedError: If the implementation has nothing to explore there.
     """
-    implementation = Implementation() if implementation is None else implementation
+    implementation = fitted(Implementation() if implementation is None else implementation)
     if not implementation.supports(scope.case):
         raise NotImplementedError(f"{implementation.name}.supports refuses {scope.case.rule}, K = {scope.case.K}")
     made = implementation.server(scope.case), implementation.client(scope.case, 0)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from decomfl_lab import noise
 from decomfl_lab.devices import on_host
 from decomfl_lab.laws.contract import AnyClient, AnyServer, AnyWeighingServer, Case, Implementation
+from decomfl_lab.laws.edge import ByInstruction
 from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Op, Program, reference
 from decomfl_lab.noise.program import Code
 from decomfl_lab.noise.spec import TILE
@@ -113,41 +114,6 @@ class _FaultyBackend(Planted):
         return {self.name: self.wrong}
 
 
-class _ByInstruction:
-    """A backend that hands every instruction to the reference, but for what a fault overrides."""
-
-    def directions(self, *at: Any) -> _F32:
-        return reference.directions(*at)
-
-    def tile_square_sums(self, *at: int) -> _F64:
-        return reference.tile_square_sums(*at)
-
-    def run(self, code: Code, memory: Sequence[_Floats], first: int, scales: _F32, *, store: bool = True) -> int:
-        registers = [vector if store else vector.copy() for vector in memory]
-        registers.append(np.zeros_like(registers[0]))  # the scratch lives on from one instruction to the next
-        broken = 0
-        for n in range(len(code.keys)):
-            one = slice(n, n + 1)
-            single = replace(code, table=code.table[one], keys=code.keys[one], values=code.values[one])
-            broken += self.instruction(single, registers, first, scales)
-        return broken
-
-    def instruction(self, code: Code, registers: Sequence[_Floats], first: int, scales: _F32) -> int:
-        op, to, _, p, begin, end, kind = (int(entry) for entry in code.table[0])
-        if op != Op.NOISE:
-            return reference.run(code, registers, first, scales)
-        r = registers[to]
-        for n in range(begin, end):
-            of = first, r.size, code.distribution(kind), float(scales[n])
-            z = self.directions(int(code.keys[0]), p + n - begin, *of)
-            self.add(r, code.coefficients[n], z)
-        return 0
-
-    def add(self, r: _Floats, c: np.float32, z: _F32) -> None:
-        number: Any = r.dtype.type
-        r += number(c) * z.astype(r.dtype)
-
-
 def fault(caught_by: str, right: type, method: str) -> Callable[[Callable[..., object]], None]:
     """Plant a function in the place of a method of a class of the lab's; the fault has the function's name."""
 
@@ -157,7 +123,7 @@ def fault(caught_by: str, right: type, method: str) -> Callable[[Callable[..., o
         kind: Any = type(wrong.__name__, (right,), {method: property(wrong) if computed else wrong})
         if right is Planted:
             kind(name, caught_by)
-        elif right is _ByInstruction:
+        elif right is ByInstruction:
             _FaultyBackend(name, caught_by, kind())
         else:
             (_FaultySync if right is SyncReplica else _Faulty)(name, caught_by, kind)
@@ -779,14 +745,14 @@ def corrected_in_single(self: SyncReplica, program: Program, own: Step, step: St
 # Backends --------------------------------------------------------------------------------------------------------
 
 
-@fault(_PROGRAMS, _ByInstruction, "add")
-def fused_multiply_add(_: _ByInstruction, r: _Floats, c: np.float32, z: _F32) -> None:
+@fault(_PROGRAMS, ByInstruction, "add")
+def fused_multiply_add(_: ByInstruction, r: _Floats, c: np.float32, z: _F32) -> None:
     """The product is not rounded before the sum."""
     r[:] = (np.longdouble(c) * z.astype(np.longdouble) + r).astype(r.dtype)
 
 
-@fault("known-answers-are-given", _ByInstruction, "directions")
-def words_swapped(_: _ByInstruction, key: int, direction: int, first: int, count: int, *of: Any) -> _F32:
+@fault("known-answers-are-given", ByInstruction, "directions")
+def words_swapped(_: ByInstruction, key: int, direction: int, first: int, count: int, *of: Any) -> _F32:
     """Words 2 and 3 of a tile change places."""
     tiles = -(-(first + count) // TILE) - first // TILE
     z = reference.directions(key, direction, first // TILE * TILE, tiles * TILE, *of)
@@ -794,29 +760,29 @@ def words_swapped(_: _ByInstruction, key: int, direction: int, first: int, count
     return swapped[first % TILE :][:count]
 
 
-@fault("slices-and-backends-agree", _ByInstruction, "directions")
-def tile_off_by_one(_: _ByInstruction, key: int, direction: int, first: int, *of: Any) -> _F32:
+@fault("slices-and-backends-agree", ByInstruction, "directions")
+def tile_off_by_one(_: ByInstruction, key: int, direction: int, first: int, *of: Any) -> _F32:
     """A slice that does not begin where a tile begins gets the next tile's numbers."""
     return reference.directions(key, direction, first + (TILE if first % TILE else 0), *of)
 
 
-@fault("far-slices-agree", _ByInstruction, "directions")
-def high_word_forgotten(_: _ByInstruction, key: int, direction: int, first: int, *of: Any) -> _F32:
+@fault("far-slices-agree", ByInstruction, "directions")
+def high_word_forgotten(_: ByInstruction, key: int, direction: int, first: int, *of: Any) -> _F32:
     """The second word of the counter stays 0: directions repeat after 2^34 elements."""
     return reference.directions(key, direction, first % (4 << 32), *of)
 
 
-@fault(_PROGRAMS, _ByInstruction, "instruction")
-def rounding_bits_repeat(self: _ByInstruction, code: Code, *of: Any) -> int:
+@fault(_PROGRAMS, ByInstruction, "instruction")
+def rounding_bits_repeat(self: ByInstruction, code: Code, *of: Any) -> int:
     """All vectors of a step are rounded with the same random bits."""
     if code.table[0, 0] == Op.NARROW_RANDOMLY:
         table = code.table.copy()
         table[0, 3] = 0
         code = replace(code, table=table)
-    return _ByInstruction.instruction(self, code, *of)
+    return ByInstruction.instruction(self, code, *of)
 
 
-class _DoubleWithinAProgram(_ByInstruction):
+class _DoubleWithinAProgram(ByInstruction):
     """Rounds to float32 at the end of a program, not after every instruction."""
 
     def run(self, code: Code, memory: Sequence[_Floats], first: int, scales: _F32, *, store: bool = True) -> int:
@@ -844,8 +810,8 @@ class _DoubleWithinAProgram(_ByInstruction):
 _FaultyBackend("double-within-a-program", "one-instruction-at-a-time-agrees", _DoubleWithinAProgram())
 
 
-@fault("square-sums-agree", _ByInstruction, "tile_square_sums")
-def squares_in_order(_: _ByInstruction, key: int, direction: int, first_tile: int, tiles: int, d: int) -> _F64:
+@fault("square-sums-agree", ByInstruction, "tile_square_sums")
+def squares_in_order(_: ByInstruction, key: int, direction: int, first_tile: int, tiles: int, d: int) -> _F64:
     """The squares of a tile are added one after another, not by halves."""
     z = reference.directions(key, direction, first_tile * TILE, tiles * TILE, Distribution.GAUSSIAN, 1.0)
     squares = z.astype(np.float64) ** 2

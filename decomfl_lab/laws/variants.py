@@ -327,11 +327,21 @@ class _Waves(nn.Module):
         return inputs * torch.stack([torch.sin(w).mean() for w in self.tensors]).sum()
 
 
+class _AtAnyVector(ModuleObjective):
+    """A loss at tensors or arrays."""
+
+    def __call__(self, x: Tensor, step: int) -> float:
+        return super().__call__(torch.as_tensor(x), step)
+
+    def along(self, x: Tensor, *at: Any) -> float | Tensor:
+        return super().along(torch.as_tensor(x), *at)
+
+
 def _waves(case: Case, i: int) -> ModuleObjective:
     module = _Waves(case)
     layout = Layout.of(module)
     inputs = torch.arange(1.0, 8.0, dtype=layout.dtype) / (4 + i)
-    return ModuleObjective(
+    return _AtAnyVector(
         module, layout, nn.functional.mse_loss, inputs, inputs.cos(), EpochBatches(7, 3, (case.seed % 2**32, i))
     )
 

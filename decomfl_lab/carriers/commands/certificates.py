@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from decomfl_lab.carriers.commands.serve import with_extra
 from decomfl_lab.cli.command import command
 from decomfl_lab.options import REQUIRED, option
 
@@ -37,13 +38,12 @@ def certificates(options: CertificatesOptions) -> None:
 
     Example: decomfl certificates certs --clients 4 --host fl.example.org
     """
+    with_extra()
     from decomfl_lab.carriers.stream.certificates import make_certificates
 
-    made = make_certificates(options.folder, options.clients, options.host or (), options.days)
+    made = make_certificates(options.folder, options.clients, options.host, options.days)
     if options.as_json:
         print(json.dumps([str(path) for path in made]))
     else:
-        print(
-            f"{len(made)} files made in {options.folder}"
-            + (f": {', '.join(path.name for path in made)}" if made else "")
-        )
+        names = ": " + ", ".join(path.name for path in made) if made else ""
+        print(f"{len(made)} files made in {options.folder}{names}")

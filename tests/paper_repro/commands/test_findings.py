@@ -13,20 +13,11 @@ from paper_repro.workflow import claims
 from theory.findings.registry import CAUSES
 
 DOCS = Path(__file__).parents[3] / "docs"
-NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 @pytest.fixture(scope="module")
 def made() -> str:
     return page()
-
-
-def test_the_page_is_current(made: str) -> None:
-    """Its words to the letter, its numbers up to what another machine rounds."""
-    kept = (DOCS / "findings.md").read_text(encoding="utf-8")
-    assert NUMBER.sub("#", made) == NUMBER.sub("#", kept), "run decomfl findings --write docs"
-    numbers = [[float(each) for each in NUMBER.findall(text)] for text in (made, kept)]
-    assert numbers[0] == pytest.approx(numbers[1], rel=1e-3)
 
 
 def test_every_headline_and_every_claim_is_on_it(made: str) -> None:

@@ -1,6 +1,6 @@
 """Corrected Theorem 1 over sharper and wider ones.
 
-``python -m theory.bounds.successors.ratios > docs/theory-ratios.md`` makes the page.
+``python -m theory.bounds.successors.ratios`` prints the page, which `make docs` writes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def page() -> str:
         "# How much smaller the sharper Theorem 1 is",
         "Corrected Theorem 1 over the sharper and over the wider one ([theory.md](theory.md)), each at its own best\n"
         "η, in 81 settings: L = D = σ = σ_G = 1, M = 1,000, R = 10,000, Gaussian directions, μ → 0. Written by\n"
-        "`python -m theory.bounds.successors.ratios`; a test keeps it current.",
+        "`python -m theory.bounds.successors.ratios`.",
     ]
     for variant in _VARIANTS:
         found = {
