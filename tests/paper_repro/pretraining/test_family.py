@@ -20,6 +20,7 @@ from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
 from decomfl_lab.models.registry import num_parameters
 from paper_repro.pretraining import corpus, family
+from paper_repro.pretraining.command import PretrainOptions
 from paper_repro.pretraining.command import pretrain as command
 from paper_repro.pretraining.corpus import Corpus, gpt2_vocabulary, load_corpus, train_vocabulary
 from paper_repro.pretraining.family import PretrainConfig, pretrain
@@ -310,23 +311,23 @@ def test_the_loss_is_the_models_own_and_divergence_is_said(tmp_path: Path, monke
 
 def test_the_command_pretrains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = {"size": "tiny", "vocabulary": "300", "steps": 2, "batch": 2, "lr": 0.01, "seed": 0, "threads": 1}
-    command(out=tmp_path, **flags, as_json=True)  # type: ignore[arg-type]
+    command.run(PretrainOptions(out=tmp_path, **flags, as_json=True))  # type: ignore[arg-type]
     facts = json.loads(capsys.readouterr().out)
     assert facts["d"] == TINY.parameters(300)
     assert facts["tokens"] == 2 * 2 * 16
-    command(out=tmp_path, **flags)  # type: ignore[arg-type]
+    command.run(PretrainOptions(out=tmp_path, **flags))  # type: ignore[arg-type]
     assert f"tiny: d = {facts['d']:,}, 64 tokens; seed 0" in capsys.readouterr().out
 
 
 def test_tokens_in_place_of_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = {"size": "tiny", "vocabulary": "300", "batch": 2, "as_json": True}
-    command(out=tmp_path, tokens=33, **flags)  # type: ignore[arg-type]
+    command.run(PretrainOptions(out=tmp_path, tokens=33, **flags))  # type: ignore[arg-type]
     facts = json.loads(capsys.readouterr().out)
     assert (facts["config"]["steps"], facts["tokens"]) == (2, 64)  # a step predicts 2 · 16
     with pytest.raises(InputError, match=r"steps and tokens must not both be given, got \(1, 33\)"):
-        command(out=tmp_path, steps=1, tokens=33, **flags)  # type: ignore[arg-type]
+        command.run(PretrainOptions(out=tmp_path, steps=1, tokens=33, **flags))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="tokens must be an integer of at least 1, got 0"):
-        command(out=tmp_path, tokens=0, **flags)  # type: ignore[arg-type]
+        command.run(PretrainOptions(out=tmp_path, tokens=0, **flags))  # type: ignore[arg-type]
 
 
 def test_the_command_is_one_of_decomfls() -> None:
@@ -334,4 +335,4 @@ def test_the_command_is_one_of_decomfls() -> None:
     module, _, name = project["entry-points"]["decomfl.commands"]["pretrain"].partition(":")
     assert getattr(importlib.import_module(module), name) is command
     with pytest.raises(InputError, match=r"size must be one of opt-0.3m, .*, got 'opt-9t'"):
-        command(size="opt-9t", out=Path("nowhere"))
+        command.run(PretrainOptions(size="opt-9t", out=Path("nowhere")))

@@ -19,8 +19,8 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.run import Run
 from decomfl_lab.runs.told import Progress
+from paper_repro.commands.board import BoardOptions, page
 from paper_repro.commands.board import board as command
-from paper_repro.commands.board import page
 from paper_repro.studies import board
 from paper_repro.studies.board import ONE_CLIENT, Ratio
 from paper_repro.studies.board_runs import (
@@ -298,7 +298,7 @@ def test_rank_one_passes_are_nearly_as_fast_as_plain_ones_or_not(d: int, pace: f
 
 
 def run_board(out: Path, **given: Any) -> None:
-    command(**{"scale": "smoke", "out": out, "jobs": 1, "methods": "DeComFL;FedAvg", **given})
+    command.run(BoardOptions(**{"scale": "smoke", "out": out, "jobs": 1, "methods": "DeComFL;FedAvg", **given}))
 
 
 def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
@@ -360,7 +360,7 @@ def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytes
     recorded.save("board", "default", rows, [{"data": "digits", "code": "1"}], tmp_path)
     other = pd.concat([line("FZOO", [7, 7, 7], problem=named) for named in (PROBLEM, "MNIST, CNN")])
     recorded.save("board", "full", other, [{"data": "digits", "code": "2"}], tmp_path, (2, 9))
-    command(write=tmp_path)
+    command.run(BoardOptions(write=tmp_path))
     text = (tmp_path / "board.md").read_text(encoding="utf-8")
     assert "| DeComFL | 0.1 | 7 | 3 of 3 | 8.67 ± 4 % |" in text
     assert "Scale full: to accuracy 0.9 within 1,500 rounds; the lines that were raced, from rows recorded" in text
