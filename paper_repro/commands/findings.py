@@ -96,10 +96,10 @@ def page() -> str:
 def _cause(number: int, cause: Cause) -> Iterable[str]:
     """A finding of the audit, with its witness computed now."""
     from theory.findings.page import places
-    from theory.findings.registry import ENTRIES, check, hangs
+    from theory.findings.registry import ENTRIES, hangs
 
     yield f"**{number}. {cause.title}.**"
-    yield f"Seen: {_escaped(check(cause.witness).gather().says)}. So: {_escaped(cause.so)}"
+    yield f"Seen: {_escaped(cause.witness.gather().says)}. So: {_escaped(cause.so)}"
     yield f"On it hangs: {places(hangs(cause, ENTRIES))}. Again: `decomfl audit --cause {cause.name}`"
     yield ""
 

@@ -187,8 +187,8 @@ def _witness(cause: Cause, results: Sequence[Result]) -> str:
     """What the check that shows a cause best has found now."""
     for result in results:
         names = [check.name for checks in result.entry.evidence.values() for check in checks]
-        if cause.witness in names:
-            where, colon, found = result.evidence[names.index(cause.witness)][1].says.rpartition(": ")
+        if cause.witness.name in names:
+            where, colon, found = result.evidence[names.index(cause.witness.name)][1].says.rpartition(": ")
             return f"{found} ({where})" if colon else found
     return ""
 

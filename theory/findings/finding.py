@@ -82,7 +82,7 @@ def support(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
 
 @dataclass(frozen=True)
 class Check:
-    """A piece of evidence by its name in the data, and the function that gathers it."""
+    """A piece of evidence by its name, module.function(arguments), and the function that gathers it."""
 
     name: str
     gather: Callable[[], Evidence] = field(compare=False)
@@ -97,17 +97,15 @@ class Cause:
         title: What is wrong, as a sentence.
         nature: error, imprecision or misprint.
         so: What is so instead, as a sentence.
-        witness: The name of the check whose words show it best.
-        shown_by: The names of the checks that refute because of it.
+        witness: The check whose words show it best.
         headline: Whether the summary tells it.
     """
 
     name: str
     title: str
     nature: Nature
-    shown_by: tuple[str, ...]
+    witness: Check
     so: str = ""
-    witness: str = ""
     headline: bool = False
 
     def __post_init__(self) -> None:
@@ -134,7 +132,7 @@ class Entry:
         restates: Label of the entry that says the same elsewhere.
         labels: Further labels of the same display that this entry speaks for.
         bounds: Names and variants of the statements of ``theory.bounds`` that its texts are made of.
-        causes: The causes that its refuting evidence shows, in the order of the evidence.
+        causes: The causes that its refuting evidence shows, the one that its status follows from before the others.
     """
 
     label: str

@@ -206,7 +206,7 @@ def entry(status: Status, *, holds: bool = True, kind: Kind = "lemma", label: st
     own = Entry(
         label=label, line=7, place="Lemma 1", kind=kind, says="1 = 1", status=status, evidence=roles, why="so",
         instead="2 = 2", carries="b" * (status == "carried over"),
-        causes=(Cause(name="c", title="", nature=nature, shown_by=(label,)),),
+        causes=(Cause(name="c", title="", nature=nature, witness=check),),
     )  # fmt: skip
     return gather([own])[0]
 
