@@ -67,32 +67,14 @@ def board(options: BoardOptions) -> None:
         return
     from paper_repro.making import make_report
     from paper_repro.studies.board_runs import LINES
+    from paper_repro.workflow.asked import PaperOptions
     from paper_repro.workflow.scales import SCALES
 
     require_choice("scale", options.scale, SCALES)
     problems = named("problem", options.problem, ";", SCALES[options.scale].board.races)
     lines = named("methods", options.methods, ";", LINES)
-    outcomes = make_report(
-        scale=options.scale,
-        only="board",
-        out=options.out,
-        count="wire",
-        reading="both",
-        reference=None,
-        from_recorded=False,
-        record=options.record,
-        hours=None,
-        minutes=None,
-        device="cpu",
-        resume=False,
-        jobs=options.jobs,
-        backend="loky",
-        runs=None,
-        as_json=False,
-        problems=problems,
-        lines=lines,
-        silent=True,
-    )
+    asked = PaperOptions(scale=options.scale, only="board", out=options.out, record=options.record, jobs=options.jobs)
+    outcomes = make_report(asked, problems=problems, lines=lines, silent=True)
     import pandas as pd
 
     _print(pd.read_csv(options.out / "tables" / "board.csv"), outcomes, options.out, as_json=options.as_json)

@@ -215,9 +215,6 @@ def _models_words(scale: Scale) -> str:
     )
 
 
-_SPLITS = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α = 1", "iid": "i.i.d."}
-
-
 def settings_table(scale: Scale) -> pd.DataFrame:
     """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
     size, full = scale.llm, SCALES["full"].llm
@@ -229,10 +226,10 @@ def settings_table(scale: Scale) -> pd.DataFrame:
     implied, called = "not given; costs imply 500, 1000 or 2000 rounds", "0.001, 2000; all say opt-125m"
     table = settings(
         "llm",
-        models=", ".join(size.models.values()),
+        models=tuple(size.models.values()),
         M=M,
         m=SAMPLED,
-        split=_SPLITS[size.split],
+        split=size.split,
         batches=_batches(size.settings),
         first_order_batches=_batches(size.first_order),
         mezo_batch=size.mezo_batch,

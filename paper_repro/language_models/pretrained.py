@@ -283,10 +283,9 @@ def _kappa_words(rows: Sequence[Mapping[str, float]]) -> str:
 
 
 def _settings(here: Mapping[str, Any]) -> pd.DataFrame:
-    splits = {"iid": "i.i.d.", "dirichlet-total": "Dir(α·p), α = 1"}
     later = [f"from round {r} on {eta:g}" for r, eta in here["lr_schedule"].items()]
     rates = "; ".join([f"{here['lr']:g}", *later])
-    return settings_beside("smollm2", **here, rates=rates, split_words=splits[here["split"]])
+    return settings_beside("smollm2", **here, rates=rates)
 
 
 def record(run: Path, into: Path) -> None:

@@ -437,10 +437,7 @@ def _settings(size: SizesScale) -> pd.DataFrame:
     return settings(
         "sizes",
         **vars(size),
-        model_names=", ".join(size.models),
         rates=given or f"{size.share:g}/(4 L ρ_κ), see below",
-        split_words="i.i.d." if size.split == "iid" else "Dir(α·p), α = 1",
-        seed_words=", ".join(map(str, size.seeds)),
     )
 
 

@@ -273,7 +273,6 @@ def settings_table(scale: Scale) -> pd.DataFrame:
         written_left=_listed(size.written_rounds),
         checked_left=_listed(size.local_differences),
         checked_right=", ".join(f"P={P}: {R}" for P, R in size.perturbation_differences.items()),
-        number_of_seeds=len(size.seeds),
     )
 
 

@@ -202,7 +202,7 @@ def settings_table(scale: Scale, data: str) -> pd.DataFrame:
     reached = {r: number for r, number in sorted(PERTURBATIONS.changes.items()) if r < size.rounds}
     changes = "".join(f"; {number} from round {r}" for r, number in reached.items())
     rates = " → ".join(f"{rate:g}" for r, rate in FIG3.rates.items() if r == 0 or r < size.rounds)
-    return settings("fig3", **vars(size), data=data, changes=changes, rates=rates, number_of_seeds=len(size.seeds))
+    return settings("fig3", **vars(size), data=data, changes=changes, rates=rates)
 
 
 def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:

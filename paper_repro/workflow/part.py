@@ -37,6 +37,11 @@ class Options:
         cache: The folder of results: what is there is not computed again.
         authors: The folder with the authors' curves, or None.
         from_recorded: Whether recorded rows are drawn where there are some.
+        largest: Whether of each part the largest scale that is recorded is drawn.
+        spared: Parts that are not computed where they are recorded.
+        out: The folder of the report.
+        jobs: The number of runs at a time, -1 for one a CPU.
+        backend: Who computes runs, one of ``pools.BACKENDS``.
         record: The folder in which the rows of what is made are kept, or None.
         hours: The hours after which no run is begun any more, and those under way are saved; None for no limit.
         resume: Whether training runs go on that another version of the code began.
@@ -56,6 +61,11 @@ class Options:
     cache: Path = Path()
     authors: Path | None = None
     from_recorded: bool = False
+    largest: bool = False
+    spared: tuple[str, ...] = ()
+    out: Path = Path("out")
+    jobs: int = -1
+    backend: str = "loky"
     record: Path | None = None
     hours: float | None = None
     resume: bool = False

@@ -40,6 +40,7 @@ _NOTHING = "–"
 _WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(_TEXTS['words'])})(?![\w-])")
 _COUNTED: Final = re.compile(r"(.+?): [\d,]+ (?:train|examples)\b")
 """A piece of what is said of data that begins with the name of a data set."""
+_SPLITS: Final = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α = 1", "iid": "i.i.d."}
 _FINDINGS: Final = 5
 _NUMBERS: Final = 8
 """How many numbers of a claim are told."""
@@ -48,9 +49,16 @@ _SUBJECT: Final = 40
 
 
 def settings(part: str, **here: Any) -> pd.DataFrame:
-    """What was run of a part, beside what the paper and its logs have: the rows of ``report.toml`` with the values."""
+    """What was run of a part, beside what the paper and its logs have: the rows of ``report.toml`` with the values.
+
+    A tuple is written with commas, a split by ``_SPLITS``; ``number_of_seeds`` comes with the seeds.
+    """
     texts = _TEXTS[part]
-    rows = [[text.format(**here) for text in row] for row in texts["settings"]]
+    told: dict[str, Any] = {"number_of_seeds": len(here.get("seeds", ()))}
+    told |= {name: ", ".join(map(str, value)) if isinstance(value, tuple) else value for name, value in here.items()}
+    if "split" in here:
+        told["split"] = _SPLITS[here["split"]]
+    rows = [[text.format(**told) for text in row] for row in texts["settings"]]
     return pd.DataFrame(rows, columns=texts["columns"])
 
 

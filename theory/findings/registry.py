@@ -35,7 +35,9 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     own = _SPEAKING.get(raw.get("restates", label), [])
     causes = _causes(own, whole.get("cause", ""))
     names = [cause.name for cause in causes]
-    own.sort(key=lambda each: names.index(each.cause) if each.cause else 0)  # refutations in the order of their causes
+    own.sort(
+        key=lambda each: names.index(each.cause) if each.cause in names else 0
+    )  # refutations in the order of their causes
     checks: dict[Role, tuple[Check, ...]] = {
         role: tuple(each.check for each in own if each.role == role) for role in ROLES
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -345,6 +346,11 @@ def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch
     assert three.code == "a, d, e"
 
 
+def whole(works: Sequence[Any], asked: Options) -> list[Any]:
+    records = making._records(asked)
+    return [making._whole(work, records) for work in works]
+
+
 def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,7 +359,7 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     full = SCALES["full"]
     asked = Options(scale=full, readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path)
     works = [*fig3.jobs(asked), *topk.jobs(asked)]
-    assert not any(making._whole(works, asked))
+    assert not any(whole(works, asked))
     fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
     rows = pd.DataFrame({"round": [1000], "test_accuracy": [0.5]})
     facts = [{"code": code, "data": "digits", "data_digest": fedavg.dataset().digest} for code in "ab"]
@@ -361,21 +367,21 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
         [fedavg._labelled(rows, finished=True, diverged=False), other._labelled(rows, finished=False, diverged=False)]
     )
     recorded.save("fig3", "full", both, facts, folder, (1, 5))
-    known = making._whole(works, asked)
-    there = [(work, whole) for work, whole in zip(works, known, strict=True) if whole is not None]
+    known = whole(works, asked)
+    there = [(work, own) for work, own in zip(works, known, strict=True) if own is not None]
     assert [work.key() for work, _ in there] == [fedavg.key()] * 2  # one of each part
     assert all([each["code"] for each in facts] == ["a", "b"] for _, (_, facts) in there)
     named_otherwise = replace(fedavg, labels={**fedavg.labels, "series": "another"})  # rows are those of its labels
-    assert (named_otherwise.key(), making._whole([named_otherwise], asked)) == (fedavg.key(), [None])
+    assert (named_otherwise.key(), whole([named_otherwise], asked)) == (fedavg.key(), [None])
     of_two = replace(fedavg, labels={"method": fedavg.labels["method"]})  # which the rows of two runs have
     recorded.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
-    assert [whole is None for whole in making._whole([fedavg, of_two], asked)] == [False, True]
+    assert [own is None for own in whole([fedavg, of_two], asked)] == [False, True]
     for change in ({"resume": False}, {"record": None}, {"scale": SCALES["default"]}):
-        assert not any(making._whole(works, replace(asked, **change)))  # type: ignore[arg-type]
+        assert not any(whole(works, replace(asked, **change)))  # type: ignore[arg-type]
     monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
     begun: list[str] = []
     monkeypatch.setattr(making, "run_all", lambda works, *_, **__: [begun.append(work.title) for work in works])
-    making._make(["fig3", "topk"], asked, tmp_path / "out", 1, "loky")
+    making._make(["fig3", "topk"], asked)
     assert fedavg.title not in begun
     assert other.title in begun
     kept = recorded.load("topk", "full", folder)
@@ -384,7 +390,7 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     assert {each["code"] for each in kept.provenance} == {"a", "b"}
     recorded.save("fig3", "full", both, [{**each, "data_digest": "another"} for each in facts], folder, (1, 5))
     (folder / "topk-full.csv.gz").unlink()
-    assert not any(making._whole(works, asked))
+    assert not any(whole(works, asked))
 
 
 def test_a_run_that_two_parts_share_has_the_labels_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,6 +408,6 @@ def test_a_run_that_two_parts_share_has_the_labels_of_each(tmp_path: Path, monke
     parts = {"fig2": fig2.jobs(asked), "projection": projection.jobs(asked)}
     keys = [{job.key() for job in jobs} for jobs in parts.values()]
     assert keys[0] & keys[1]
-    making._make([*parts], asked, tmp_path, 1, "loky")
+    making._make([*parts], asked)
     for name, jobs in parts.items():
         assert all(len(job.among(seen[name])) == 1 for job in jobs)
