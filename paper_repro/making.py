@@ -99,6 +99,7 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
     require_choice("reading", asked.reading, (*READINGS, "both"))
     place = find_device(asked.device)
     on_gpu = place.type == "cuda"
+    # Without --only: on a GPU the parts that gain by it, else all.
     chosen = named("only", asked.only, ",", PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
     require_int("jobs", asked.jobs, 0, MOST_JOBS)
     require_backend(asked.backend)
@@ -158,6 +159,7 @@ def _report(names: Sequence[str], options: Options, *, silent: bool) -> list[Out
         return f"interrupted; what was finished is kept in {out}; the same command goes on"
 
     with telling(interrupted), held(out), held(out / "figures"), held(out / "tables"):
+        # The time that the check of the bits takes counts among the hours.
         if options.device != "cpu" and not options.from_recorded:
             require_bits(find_device(options.device))
             if options.hours is not None:
@@ -313,7 +315,7 @@ def _with_earlier(
     runs: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]], bool]] = {}
     for work in works:
         key = work.key()
-        if key in known:
+        if key in known:  # finished, in the record itself
             runs[key] = *known[key], True
             continue
         result, there = results.get(key), -1
@@ -322,6 +324,7 @@ def _with_earlier(
             there = result[0].get("round", pd.Series([-1])).max()
         if earlier is None or finished(result) or not isinstance(work, Recordable):
             continue
+        # An earlier command may have come further with it than this one.
         rows = work.among(earlier.rows)
         if len(rows) and rows["round"].max() > there:
             runs[key] = rows, earlier.provenance_of(rows), is_whole(rows)
@@ -400,6 +403,7 @@ def _part(
     if name in options.changes:
         return _told_changed(part, options.changes[name])
     claims = decided(part.claims, options.scale.name)
+    # What these rows do not decide, rows at the other scale may: their outcome says where it is from.
     if other is not None and any(claim.verdict == UNTESTED for claim in claims):
         at = replace(options, scale=SCALES[other.scale], longer=None, shorter=None)
         earlier = decided(PARTS[name].make(other.rows, other.provenance, at).of(other).claims, other.scale)
@@ -460,12 +464,14 @@ def _absent(missing: Mapping[str, str], title: str) -> list[Drawn]:
 def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float | None) -> dict[str, str]:
     """What the head of the page says of the runs; minutes are None where nothing was computed."""
     facts = {} if minutes is None else {"time": f"{minutes:.1f} minutes for what was not there yet"}
+    # A run that several versions of the code took up lists all of them.
     runs = [code for each in provenance for code in each.get("codes", [each.get("code", "")]) if code]
     facts |= {"code": f"drawn by {code_version()}" + (f", run by {', '.join(dict.fromkeys(runs))}" if runs else "")}
     if provenance:
         first = provenance[0]
         hub = next((f", transformers {each['transformers']}" for each in provenance if "transformers" in each), "")
-        said = [piece for each in provenance for piece in str(each["data"]).split("; ")]  # runs share data and models
+        # Runs share data and models, so pieces repeat.
+        said = [piece for each in provenance for piece in str(each["data"]).split("; ")]
         facts |= {
             "data": "; ".join(dict.fromkeys(said)),
             "versions": f"Python {first['python']}, torch {first['torch']}, numpy {first['numpy']}{hub}",

@@ -88,8 +88,12 @@ class Options:
             "--reference": "DIR" if self.authors else "",
             "--device": self.device * (self.device != "cpu"),
         }
-        flags = [word for flag, value in asked.items() if value for word in (flag, value)]
-        flags += [word for text in self.set if part in self.changes for word in ("--set", text)]
+        # Options at their defaults are left out: an empty value stands for one.
+        flags: list[str] = []
+        for flag, value in asked.items():
+            flags += [flag, value] if value else []
+        for text in self.set if part in self.changes else ():
+            flags += ["--set", text]
         verb = ["board"] if board else ["paper", "--only", part]
         return shlex.join(["decomfl", *verb, "--scale", self.scale.name, *flags])
 

@@ -62,16 +62,19 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     Raises:
         InputError: If it is something else.
     """
+    # int | None has the origin UnionType and the arguments int, None; tuple[int, ...] has tuple and int, Ellipsis.
     of, args = get_origin(hint), get_args(hint)
     if of is UnionType:  # of None and something, which is what a table has
         hint = args[0]
     if is_dataclass(hint) and isinstance(hint, type):
         hints, known = get_type_hints(hint), _settings(hint)
+        # A list as long as the fields stands for a table: [300, 0.003, 32] is a Tuning.
         given = dict(zip(known, value, strict=False)) if isinstance(value, list) and len(value) == len(known) else value
         require(isinstance(given, dict) and set(given) <= set(known), name, f"have {', '.join(known)}", value)
         return hint(**{key: _typed(each, hints[key], f"{name}.{key}") for key, each in given.items()})
     if of is Mapping:
         require(isinstance(value, dict), name, "be a table, as {10 = 20}", value)
+        # TOML's keys are texts; {10 = 20} is meant as numbers.
         whole = all(str(key).isdigit() for key in value) or args[0] is not int
         require(whole, name, "have whole numbers for names", value)
         return {int(key) if str(key).isdigit() else key: _typed(value[key], args[1], f"{name}.{key}") for key in value}
@@ -81,6 +84,7 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     if hint is float:
         require(type(value) in (int, float) and math.isfinite(value), name, "be a finite number", value)
     elif hint is not Any:
+        # Not isinstance: True is an int.
         require(type(value) is hint, name, {int: "be a whole number", str: "be text"}[hint], value)
     return value
 
@@ -89,6 +93,7 @@ def _assignment(text: str) -> tuple[list[str], Any]:
     """The path and the value of PART.SETTING=VALUE."""
     name, _, value = text.partition("=")
     path: list[str] = []
+    # TOML itself reads the dotted name: {"fig2": {"M": 0}} for fig2.M = 0, quoted parts included.
     try:
         place: Any = tomllib.loads(f"{name} = 0")
         while isinstance(place, dict):
@@ -97,6 +102,7 @@ def _assignment(text: str) -> tuple[list[str], Any]:
     except ValueError:
         path = []
     require(len(path) > 1 and bool(value.strip()), "--set", "be PART.SETTING=VALUE, as fig2.M=50", text)
+    # What is no TOML is text without quotes, as mlp.
     try:
         found = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
@@ -118,6 +124,7 @@ def _low(leaf: Any) -> bool:
 
 def _leaves(value: Any) -> Iterator[Any]:
     """The numbers and texts in a value, () for what is empty."""
+    # Dataclass, mapping and sequence alike come down to a list of parts.
     inner = vars(value) if is_dataclass(value) else value
     parts = list(inner.values()) if isinstance(inner, Mapping) else inner
     if not isinstance(parts, list | tuple):
@@ -412,6 +419,7 @@ TASK_ROWS["cb-two-way"] = "CB"
 
 def _papers_settings(row: str) -> dict[str, Tuning]:
     """A row of the paper's table of settings, B = 32."""
+    # The authors' other reading of CB has no LoRA.
     tasks = [task for task in TASK_ROWS if task != "cb-two-way" or "LoRA" not in row]
     return {task: Tuning(ROUNDS[row][TASK_ROWS[task]], RATES[row][TASK_ROWS[task]], 32) for task in tasks}
 
@@ -419,6 +427,7 @@ def _papers_settings(row: str) -> dict[str, Tuning]:
 def _first_order_settings(model: str) -> dict[str, Tuning]:
     """The authors' script, η = 0.001; rounds as the costs imply them: 500, 1000 or 2000, one rounds to the next 500."""
     costs = {task: RESULTS[model][row][0].cost or 0.0 for task, row in TASK_ROWS.items()}
+    # The cost of 500 rounds is what one unit of the printed cost stands for.
     rounds = {task: 500 * round(cost / model_terabytes(500, PARAMETERS[model])) for task, cost in costs.items()}
     return {task: Tuning(R, 1e-3, 16 if task == "boolq" else 32) for task, R in rounds.items()}
 
@@ -509,7 +518,7 @@ class Race:
     every: int = 1
 
     def __post_init__(self) -> None:
-        one = (self.accuracy is None) != (self.loss is None)
+        one = (self.accuracy is None) != (self.loss is None)  # just one of the two is given
         require(one, "race", "be to an accuracy or to a loss", (self.accuracy, self.loss))
 
     def reached(self, accuracy: float, loss: float) -> bool:
@@ -522,6 +531,7 @@ class Race:
 
 
 def _problem(name: str) -> dict[str, Any]:
+    # "like" names a problem whose options this one has, but for its own.
     own = dict(_DATA["board"]["problems"][name])
     return (_problem(own.pop("like")) if "like" in own else {}) | own
 
