@@ -60,7 +60,7 @@ def hero(reference: Path) -> Figure:
     ends = [(series, own["round"].max(), own.seed.nunique()) for series, own in lines.groupby("series")]
     told = ", ".join(f"{series} {rounds:,} rounds, {seeds} seed{'s' * (seeds > 1)}" for series, rounds, seeds in ends)
     left_out = lost(rows[~rows[CHECKED].astype(bool)], ["series"])
-    apart = f" Came apart, and not in the means: {'; '.join(left_out)}." if left_out else ""
+    apart = f" Diverged, and not in the means: {'; '.join(left_out)}." if left_out else ""
     return comparison(
         [panel],
         styles,

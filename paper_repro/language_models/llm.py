@@ -84,7 +84,7 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
 
 
 def jobs(options: Options) -> list[TaskJob]:
-    """A run for every cell; none where data or models are not at hand."""
+    """A run for every cell; none where data or models are not available here."""
     if _missing(options.scale):
         return []
     size, pretrained = options.scale.llm, options.scale.pretrained

@@ -100,7 +100,7 @@ class _ProvenJob(TaskJob):
 
 
 def jobs(options: Options) -> list[TaskJob]:
-    """The one run, at full scale, where weights and data are at hand."""
+    """The one run, at full scale, where weights and data are available here."""
     folder = _weights()
     if options.scale.name != "full" or folder is None or missing([TASK], [], ()):
         return []

@@ -64,7 +64,7 @@ Floats = NDArray[np.float64]
 
 
 def jobs(options: Options) -> list[Work]:
-    """A work for each size; none where the task or the text is not at hand."""
+    """A work for each size; none where the task or the text is not available here."""
     size = options.scale.sizes
     if _missing(options.scale):
         return []

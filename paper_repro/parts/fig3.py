@@ -75,11 +75,11 @@ LIMITS = limits("fig3")
 
 
 def data_set() -> str:
-    """Fashion-MNIST where it is at hand, else MNIST, which always is; the caption says which."""
+    """Fashion-MNIST where it is available here, else MNIST, which always is; the caption says which."""
     return "fashion-mnist" if at_hand("fashion-mnist") else "mnist"
 
 
-_SHOWN = {"fashion-mnist": "Fashion-MNIST", "mnist": "MNIST digits (Fashion-MNIST was not at hand)"}
+_SHOWN = {"fashion-mnist": "Fashion-MNIST", "mnist": "MNIST digits (Fashion-MNIST was not available here)"}
 
 
 def top_k_name(fraction: float) -> str:
@@ -265,7 +265,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     level = highest_level(run for _, run in lines.groupby("series"))
     notes = curves.notes("fig3")
     if data != "fashion-mnist":
-        notes.insert(0, "Fashion-MNIST was not at hand: this is the same model and method on MNIST digits.")
+        notes.insert(0, "Fashion-MNIST was not available here: this is the same model and method on MNIST digits.")
     tables = {
         "fig3": reaching_table(lines, level),
         "fig3-curves": rows,

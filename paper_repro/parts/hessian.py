@@ -48,11 +48,11 @@ _MODELS = "models.safetensors"
 
 def _shown(data: str) -> str:
     """The data of a run's provenance, in a word or two."""
-    return "CIFAR-10" if data.startswith("CIFAR-10") else "MNIST digits (CIFAR-10 was not at hand)"
+    return "CIFAR-10" if data.startswith("CIFAR-10") else "MNIST digits (CIFAR-10 was not available here)"
 
 
 def data_set() -> str:
-    """CIFAR-10 where it is at hand, else MNIST, which always is; the caption says which."""
+    """CIFAR-10 where it is available here, else MNIST, which always is; the caption says which."""
     return "cifar10" if at_hand("cifar10") else "mnist"
 
 

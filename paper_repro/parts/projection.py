@@ -15,7 +15,7 @@ from paper_repro.workflow.claims import Outcome, judged, limits
 from paper_repro.workflow.measures import (
     RISEN,
     TOLERANCE,
-    comes_apart,
+    diverges,
     final_accuracy,
     numbers,
     sampling_error,
@@ -104,10 +104,10 @@ def equal_rounds(rows: pd.DataFrame, size: ProjectionScale) -> pd.DataFrame:
 
 
 def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a run: estimator (as series), eta, seed, final test_accuracy (chance where the run came apart)."""
+    """One row a run: estimator (as series), eta, seed, final test_accuracy (chance where the run diverged)."""
     table = []
     for (name, eta, seed), run in rows.groupby(["estimator", "eta", "seed"], sort=False):
-        apart = comes_apart(run)
+        apart = diverges(run)
         accuracy = CHANCE if apart else final_accuracy(run)[0]
         table.append({"series": name, "eta": eta, "seed": seed, "test_accuracy": accuracy, "diverged": apart})
     return pd.DataFrame(table, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
@@ -148,7 +148,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
         caption=f"Scale {words}. Data: {provenance[0]['data']}. Finite differences: μ = 1e-4; projection: their limit "
-        f"μ → 0. Right: seed {size.seeds[0]}, at the last round that both have; a run that came apart (its losses not "
+        f"μ → 0. Right: seed {size.seeds[0]}, at the last round that both have; a run that diverged (its losses not "
         f"finite, or its last test loss above {RISEN:g} times its smallest) counts as {CHANCE:.0%}. {missing}",
     )
     table = _means(final)

@@ -27,7 +27,7 @@ class PretrainOptions:
     out: Path = option(REQUIRED, "The folder for the model, as transformers reads it; a run resumes there.")
     vocabulary: str = option("4096", "The tokens of a byte-level BPE trained on the text, or gpt2. [default: 4096]")
     steps: int | None = option(None, "The steps of AdamW. [default: 1000]")
-    tokens: int | None = option(None, "Take as many steps as predict at least so many tokens, in place of --steps.")
+    tokens: int | None = option(None, "Take as many steps as predict at least N tokens, instead of --steps.")
     batch: int = option(8, "The number of sequences a step. [default: 8]")
     verdicts: int = option(
         0, "The steps more in which the model learns film reviews' sentiment from their lines. [default: 0]"

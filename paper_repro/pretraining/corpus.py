@@ -77,7 +77,7 @@ class Corpus:
 
 
 def load_corpus() -> Corpus:
-    """The text that is at hand (see the module's words).
+    """The text that is available here (see the module's words).
 
     Raises:
         InputError: If a file of ``$DECOMFL_DATA/corpus`` is missing or altered.

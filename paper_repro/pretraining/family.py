@@ -1,4 +1,4 @@
-"""A family of OPT models, 0.3 to 50 million parameters, pretrained from scratch on the text at hand.
+"""A family of OPT models, 0.3 to 50 million parameters, pretrained from scratch on the text available here.
 
 They are `transformers` models like any other, in folders that ``AutoModelForCausalLM`` reads; what they are for is to
 be fine-tuned at sizes that one processor core can do.

@@ -45,7 +45,7 @@ def jobs(options: Options) -> list[BoardWork]:
     size = options.scale.board
     left_out = absent(size)
     for problem in options.problems:
-        require(problem not in left_out, "problem", f"be at hand ({left_out.get(problem)})", problem)
+        require(problem not in left_out, "problem", f"be available here ({left_out.get(problem)})", problem)
     problems = [name for name in options.problems or size.races if name not in left_out]
     return [BoardWork(size, problem, line) for problem in problems for line in options.lines or LINES]
 

@@ -353,7 +353,7 @@ class _Caught(Method):
     """A method that gives back what a run would build its federation from."""
 
     def federation(self, setting: Setting) -> Federation:
-        """The setting, in the place of a federation."""
+        """The setting, instead of a federation."""
         return cast(Federation, setting)
 
 

@@ -1,4 +1,4 @@
-"""The edge of stability: which runs come apart, beside the largest step that their curvature allows."""
+"""The edge of stability: which runs diverge, beside the largest step that their curvature allows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy import stats
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
 from paper_repro.studies.figure_edge import edge
 from paper_repro.workflow.claims import Outcome, Verdict, judged, limits
-from paper_repro.workflow.measures import RISEN, comes_apart, finite, verdict_of
+from paper_repro.workflow.measures import RISEN, diverges, finite, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.scales import SCALES, EdgeScale, Scale
@@ -98,7 +98,7 @@ def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
         found.append(
             {
                 **own[[*_POINT, "seed"]].iloc[0],
-                "apart": comes_apart(own),
+                "apart": diverges(own),
                 "fallen": bool(own["diverged"].any() or best.iloc[-1] - own["test_accuracy"].iloc[-1] > FALLEN),
                 "turn": int(own["round"][turn] * own["K"][turn]),
                 "best_accuracy": float(best.iloc[-1]),
@@ -116,7 +116,7 @@ def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def shares(found: pd.DataFrame) -> pd.DataFrame:
-    """One row a point: runs, those that came apart, their share with Wilson's 95 % interval, and the same by accuracy.
+    """One row a point: runs, those that diverged, their share with Wilson's 95 % interval, and the same by accuracy.
 
     Source: Wilson 1927.
     """
@@ -145,7 +145,7 @@ def shares(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
-    """Whether runs came apart, one beside the other on the same seeds and in all else alike: columns one, other."""
+    """Whether runs diverged, one beside the other on the same seeds and in all else alike: columns one, other."""
     columns = [name for name in [*_POINT, "seed"] if name not in one]
 
     def of(which: Mapping[str, Any]) -> pd.Series[bool]:
@@ -158,12 +158,12 @@ def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any
 def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
     """Whether the first of each pair is more stable than the second: fixed before the recorded runs.
 
-    It holds if the pairs of which only the second came apart outnumber those of which only the first did (exact
+    It holds if the pairs of which only the second diverged outnumber those of which only the first did (exact
     one-sided McNemar test, p ≤ 0.05). Else it does not hold if the first rescues fewer than half of the runs that
-    came apart by the second (exact binomial test, p ≤ 0.05). Else too few runs came apart to say.
+    diverged by the second (exact binomial test, p ≤ 0.05). Else too few runs diverged to say.
 
     Args:
-        pairs: Columns one and other: whether each came apart.
+        pairs: Columns one and other: whether each diverged.
     """
     rescued = int((pairs["other"] & ~pairs["one"]).sum())
     lost = int((pairs["one"] & ~pairs["other"]).sum())
@@ -225,7 +225,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         along,
         limits=limits,
         title="The edge of stability: Figure 2's setting, and around it",
-        caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run comes apart if its losses stop "
+        caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run diverges if its losses stop "
         f"being finite or its last test loss is above {RISEN:g} times its smallest. Where not varied: η/(1 − β) = "
         f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, B = {base.batch}. Bars: Wilson's 95 % intervals. Bands: ranges "
         "over the seeds of the smallest step allowed between the start and the smallest test loss of the runs at "
@@ -284,7 +284,7 @@ def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
     told = notes("edge", fallen=FALLEN)
     if len(batches):
         told.append(
-            f"Does B matter? On {len(batches)} equal seeds and steps, B = {size.small_batch} came apart "
+            f"Does B matter? On {len(batches)} equal seeds and steps, B = {size.small_batch} diverged "
             f"{int(batches['one'].sum())} times and B = {size.batch_size} {int(batches['other'].sum())} times; "
             f"{changed} pairs differ."
         )
@@ -321,7 +321,7 @@ def _covered(found: pd.DataFrame) -> Outcome:
 
 
 def _directions(found: pd.DataFrame) -> Outcome:
-    """Do fewer runs come apart with the most directions than with the fewest? Fisher's exact test, one-sided."""
+    """Do fewer runs diverge with the most directions than with the fewest? Fisher's exact test, one-sided."""
     own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].max())))]
     few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
     counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]

@@ -68,12 +68,12 @@ class PaperOptions:
     )
     hours: float | None = option(
         None,
-        "Stop after so many hours: runs under way are saved, what is there is drawn, and the same command "
+        "Stop after this many hours: runs under way are saved, what is there is drawn, and the same command "
         "goes on. Whole series come first, cheap ones before dear ones.",
         "Time and machines",
     )
     minutes: float | None = option(
-        None, "Stop likewise after so many minutes, for a machine that is lent for a while.", "Time and machines"
+        None, "Stop likewise after this many minutes, for a machine that is lent for a while.", "Time and machines"
     )
     device: str = option(
         "cpu",

@@ -175,7 +175,7 @@ class Outcome:
     """What the runs made here say of a registered claim.
 
     Attributes:
-        id: The id of the claim; of a claim about several, with the name of one in place of ``*``.
+        id: The id of the claim; of a claim about several, with the name of one instead of ``*``.
         verdict: One of ``VERDICTS``.
         measured: Name -> number behind the verdict; None for a level that was never reached.
         scale: The scale at which it was measured, as "default (reduced): 300 rounds, 3 seeds".

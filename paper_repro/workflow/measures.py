@@ -27,7 +27,7 @@ __all__ = [
     "accuracy_at",
     "accuracy_up_to",
     "binomial_error",
-    "comes_apart",
+    "diverges",
     "ended",
     "final_accuracy",
     "finite",
@@ -68,7 +68,7 @@ WITHIN: float = limits().within
 def settled(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """The rows of runs that can be averaged: the finished seeds of each series, or the one that came furthest.
 
-    Seeds that came apart are left out where another did not. Where nothing says which runs are finished, they all are.
+    Seeds that diverged are left out where another did not. Where nothing says which runs are finished, they all are.
     """
     if "finished" not in rows or rows.empty:
         return rows
@@ -105,7 +105,7 @@ def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
 
 
 def lost(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
-    """Each run that came apart and that ``settled`` leaves out: "series, seed 1, after round 100"."""
+    """Each run that diverged and that ``settled`` leaves out: "series, seed 1, after round 100"."""
     if not {"diverged", "finished"} <= set(rows) or not rows.diverged.any():
         return []
     found = []
@@ -116,8 +116,8 @@ def lost(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
 
 
 def unready(rows: pd.DataFrame, by: Sequence[str]) -> str:
-    """The sentences about runs that are not finished, and about those that came apart; "" where there is none."""
-    told = {"Not finished": unfinished(rows, by), "Came apart, and not in the means": lost(rows, by)}
+    """The sentences about runs that are not finished, and about those that diverged; "" where there is none."""
+    told = {"Not finished": unfinished(rows, by), "Diverged, and not in the means": lost(rows, by)}
     return " ".join(f"{what}: {'; '.join(runs)}." for what, runs in told.items() if runs)
 
 
@@ -277,8 +277,8 @@ RISEN: Final[float] = limits("edge").risen
 """A test loss so many times its own smallest one is lost."""
 
 
-def comes_apart(run: pd.DataFrame) -> bool:
-    """Whether a run came apart: fixed before the recorded runs, though after a few trials.
+def diverges(run: pd.DataFrame) -> bool:
+    """Whether a run diverged: fixed before the recorded runs, though after a few trials.
 
     It did if losses stopped being finite, or if the test loss at its last evaluation is more than ``RISEN`` times the
     smallest that the run has had. A dip from which a run recovers does not count.

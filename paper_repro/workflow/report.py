@@ -23,7 +23,7 @@ from paper_repro.workflow.claims import PARTS, SCALE_NAMES, UNTESTED, VERDICTS, 
 __all__ = ["RECORDED", "Folded", "Section", "finding", "notes", "page_section", "render_report", "settings"]
 
 RECORDED: Final = "recorded"
-"""The word in place of a scale, for a page whose parts were all recorded, each at its own scale."""
+"""The word instead of a scale, for a page whose parts were all recorded, each at its own scale."""
 _NOTES: Final = (
     "A check that everything runs. Nothing here is the paper's experiment.",
     "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",

@@ -662,5 +662,5 @@ def _differences(part: str, old: Any, new: Any) -> str:
             known = {leaf for scale in SCALES.values() for leaf in _leaves(getattr(getattr(scale, part), name))}
             poor = [leaf for leaf in _leaves(now) if leaf not in known and (leaf == () or leaf == "" or _low(leaf))]
             require(not poor, f"--set {part}.{name}", "have numbers above 0, and something in it", now)
-            said.append(f"{part}.{name} = {_shown(now)} in place of {_shown(was)}")
+            said.append(f"{part}.{name} = {_shown(now)} instead of {_shown(was)}")
     return ", ".join(said)

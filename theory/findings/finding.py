@@ -96,7 +96,7 @@ class Cause:
         name: What the data call it.
         title: What is wrong, as a sentence.
         nature: error, imprecision or misprint.
-        so: What is so instead, as a sentence.
+        instead: What is true instead, as a sentence.
         witness: The check whose words show it best.
         headline: Whether the summary tells it.
     """
@@ -105,7 +105,7 @@ class Cause:
     title: str
     nature: Nature
     witness: Check
-    so: str = ""
+    instead: str = ""
     headline: bool = False
 
     def __post_init__(self) -> None:
@@ -124,10 +124,10 @@ class Entry:
         says: The statement, shortened, in plain text.
         status: What is to be said of it, as the data have it; ``Entry.implied`` is what the evidence says.
         evidence: The checks of each role: refutes (speaks against the print), supports (for the print, or for the
-            conclusion of a step that is refuted), mends (for what is so instead), context (what can be said where
+            conclusion of a step that is refuted), mends (for what is true instead), context (what can be said where
             nothing can be decided).
         why: The reason in a sentence or two, "" only for *correct*.
-        instead: The statement that is so; "" where nothing is wrong or nobody can say.
+        instead: The statement that is true; "" where nothing is wrong or nobody can say.
         carries: Label of the entry whose fault a step that is right in itself carries on.
         restates: Label of the entry that says the same elsewhere.
         labels: Further labels of the same display that this entry speaks for.

@@ -105,7 +105,7 @@ def _raw(get: Callable[[str], Any], label: str) -> dict[str, Any]:
 
 
 def _entries() -> Iterator[Mutation]:
-    """Numbers in what is so instead, statuses, roles, and lines of algorithms."""
+    """Numbers in what is true instead, statuses, roles, and lines of algorithms."""
     for entry in RAW:
         label = entry["label"]
         text = re.sub("⟦[^⟧]*⟧", "", entry.get("instead", ""))
@@ -116,7 +116,7 @@ def _entries() -> Iterator[Mutation]:
                 head, mark, tail = raw["instead"].rpartition(old)
                 raw["instead"] = head + str((int(mark) + 1) % 10) + tail
 
-            yield Mutation(f"{label}: another number in what is so", "text", text_)
+            yield Mutation(f"{label}: another number in what is true", "text", text_)
         if "status" in entry:
 
             def status(get: Any, label: str = label) -> None:

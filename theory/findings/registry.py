@@ -13,7 +13,7 @@ from theory.findings.placed import Placed, placed
 from theory.findings.source import Source
 from theory.findings.texts import bounds_in, filled
 
-__all__ = ["CAUSES", "ENTRIES", "collect", "hangs", "missing", "stale"]
+__all__ = ["CAUSES", "ENTRIES", "affected", "collect", "missing", "stale"]
 
 # What the item of the source is called in an entry, where the names differ.
 _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
@@ -106,7 +106,7 @@ def collect(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
 _PLACED: Final = placed()
 CAUSES: Final[Mapping[str, Cause]] = {
-    name: Cause(name=name, **{**raw, "so": filled(raw.get("so", ""))}, witness=_witness(name))
+    name: Cause(name=name, **{**raw, "instead": filled(raw.get("instead", ""))}, witness=_witness(name))
     for name, raw in RAW_CAUSES.items()
 }
 """Why statements are not as they should be, by name."""
@@ -117,7 +117,7 @@ ENTRIES: Final = collect([_entry(raw) for raw in RAW])
 """All of the paper."""
 
 
-def hangs(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
+def affected(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
     """The entries that a cause spoils: by evidence of their own, or because they carry one that it spoils."""
     spoiled = [entry for entry in entries if cause in entry.causes]
     labels = {entry.label for entry in spoiled}

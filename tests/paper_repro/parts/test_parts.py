@@ -406,7 +406,7 @@ def test_a_changed_setting_is_that_of_the_parts_that_use_it() -> None:
     scale, told = changed(SCALES["smoke"], ["fig2.local_rounds.2=5", "fig2.seeds=[3, 4]", "hessian.model=mlp"])
     assert (scale.fig2.local_rounds[2], scale.fig2.seeds, scale.hessian.model) == (5, (3, 4), "mlp")
     assert set(told) == {"fig2", "table1", "hessian"}
-    assert told["hessian"] == "hessian.model = mlp in place of resnet8-half-bn"
+    assert told["hessian"] == "hessian.model = mlp instead of resnet8-half-bn"
     assert {job.config.local_steps for job in fig2.jobs(replace(options(), scale=scale))} == {1, 2, 4, 5, 10}
     assert changed(SCALES["smoke"], [f"fig2.M={SCALES['smoke'].fig2.M}"]) == (SCALES["smoke"], {})
 
@@ -415,16 +415,16 @@ def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
     rows = test_hessian.numbers({"near zero": (0.2, 0.9, 0.99), **test_hessian.kappas(500, 20, 10)})
     made = Made(section=Section(id="hessian"), claims=hessian.claims(rows, "tiny"))
     assert {each.verdict for each in made.claims} & {"holds", "does not hold"}
-    changed = making._told_changed(made, "hessian.model = mlp in place of resnet20")
+    changed = making._told_changed(made, "hessian.model = mlp instead of resnet20")
     assert {each.verdict for each in changed.claims} == {"not tested at this scale"}
     for old, new in zip(made.claims, changed.claims, strict=True):
-        words = f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp in place of resnet20); tiny"
+        words = f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp instead of resnet20); tiny"
         assert (new.id, new.measured, new.scale) == (old.id, old.measured, words)
     assert "no verdict on it counts" in changed.section.notes[0]
 
 
 def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:
-    changes = {"llm": "llm.test_examples = 9 in place of 0"}
+    changes = {"llm": "llm.test_examples = 9 instead of 0"}
     assert making._record("llm", options("default")) is not None
     assert making._record("llm", options("default", changes=changes)) is None
     keys = {ingredients("llm", pd.DataFrame(), [], options(changes=own)) for own in ({}, changes)}

@@ -47,8 +47,8 @@ def run(losses: list[float], *, diverged: bool = False) -> pd.DataFrame:
 )
 def test_the_rule_of_coming_apart(losses: list[float], diverged: bool, apart: bool) -> None:
     frame = run(losses, diverged=diverged)
-    assert edge.comes_apart(frame) is apart
-    assert edge.comes_apart(frame.iloc[::-1]) is apart  # in whatever order rows come
+    assert edge.diverges(frame) is apart
+    assert edge.diverges(frame.iloc[::-1]) is apart  # in whatever order rows come
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------
@@ -82,9 +82,9 @@ def rows(*, apart: bool, seed: int, loud: float = 1.0, **point: Any) -> pd.DataF
 
 
 def sweep(*, differences: int = 0, loud: float = 1.0, few: int = 8, pairs: int = 8) -> pd.DataFrame:
-    """Eight seeds a point; by projection all come apart at 0.02 and, of ``few`` seeds, at P = 5, none elsewhere.
+    """Eight seeds a point; by projection all diverge at 0.02 and, of ``few`` seeds, at P = 5, none elsewhere.
 
-    ``differences`` is how many of ``pairs`` runs come apart by finite differences where all do by projection.
+    ``differences`` is how many of ``pairs`` runs diverge by finite differences where all do by projection.
     """
     made = []
     for seed in range(8):
@@ -151,7 +151,7 @@ def test_each_verdict_can_come_out_either_way() -> None:
     assert judged(quiet)["turn"].verdict == "holds"  # without noise T is about S, 1.5
     calm = sweep(loud=0.001)
     assert judged(calm)["covered"].verdict == "holds"
-    assert judged(calm)["limit"].verdict == "does not hold"  # runs come apart with S far below 1
+    assert judged(calm)["limit"].verdict == "does not hold"  # runs diverge with S far below 1
     one = sweep()[lambda frame: frame["seed"] == 0]
     assert {claim.verdict for claim in judged(one).values()} <= {"not tested at this scale", "does not hold"}
 

@@ -136,12 +136,12 @@ def test_a_run_that_came_apart_is_left_out_of_means_and_named_unless_all_of_its_
     )
     kept = settled(rows, ["series"]).groupby("series")
     assert {name: set(own.seed) for name, own in kept} == {"a": {0}, "b": {0, 1}}
-    assert unready(rows, ["series"]) == "Came apart, and not in the means: a, seed 1, after round 4."
+    assert unready(rows, ["series"]) == "Diverged, and not in the means: a, seed 1, after round 4."
     assert unready(rows.assign(diverged=False), ["series"]) == ""
     under_way = rows.assign(finished=(rows.series != "a") | (rows.seed != 0))
     assert set(settled(under_way[under_way.series == "a"], ["series"]).seed) == {0}
     assert unready(under_way, ["series"]) == (
-        "Not finished: a, seed 0: 9 of 9 rounds. Came apart, and not in the means: a, seed 1, after round 4."
+        "Not finished: a, seed 0: 9 of 9 rounds. Diverged, and not in the means: a, seed 1, after round 4."
     )
 
 

@@ -34,7 +34,7 @@ def after(h: Floats, b: Floats, sigma: float, x: float, eta: float, mu: float, P
 
 
 def used(variant: Variant, h: Floats, b: Floats, sigma: float, x: float, mu: float, P: int, K: int, m: int) -> float:
-    """‖∇f(x_r)‖² over what the theorem says of one round, the fall of f in the place of D/R (0 where f rises)."""
+    """‖∇f(x_r)‖² over what the theorem says of one round, the fall of f instead of D/R (0 where f rises)."""
     M, of = len(h), statement("theorem-1", variant)
     slopes = h * x - b
     here = Setting(d=1, L=float(np.abs(h).max()), m=m, M=M, P=P, K=K, mu=mu, sigma=sigma, sigma_G=float(slopes.std()))

@@ -53,7 +53,7 @@ def test_a_quadratic_needs_the_rounds_found_and_no_step_size_needs_fewer() -> No
 
 
 def test_a_promise_that_is_too_small_is_seen_as_never_reached() -> None:
-    """The checker of the checker: with a wrong bound in the place of a right one, nothing is found."""
+    """The checker of the checker: with a wrong bound instead of a right one, nothing is found."""
     setting = NOISY.setting(m=2, M=10, P=3)
     right = rounds_by_bound(statement("theorem-1-single"), setting, EPSILON)
     truth = rounds_of(NOISY, setting, EPSILON, bound=right).rounds

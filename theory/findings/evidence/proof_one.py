@@ -1,6 +1,6 @@
 """The proof of Theorem 1 by computer algebra: what is printed in each display, and what follows from those before it.
 
-Symbols stand for what a display is linear in: a for ‖∇f(x_r)‖ (or the gradient at the point at hand), delta for
+Symbols stand for what a display is linear in: a for ‖∇f(x_r)‖ (or the gradient at the present point), delta for
 ‖x_{i,r}^k − x_r‖, after summation for √χ_r, and G for the norm of (1/MK) Σ_i Σ_k ∇f_i^μ(x_{i,r}^k).
 """
 
