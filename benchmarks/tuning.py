@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from decomfl_lab.errors import DivergedError
-from decomfl_lab.methods.method import AUTO
 from decomfl_lab.runs.api import train
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.run import Run
+from decomfl_lab.runs.tuning import AUTO, tuned, without_auto
 
 __all__ = ["PROBLEMS", "Bowl", "Reached", "TuningProblem", "half_square", "tuning_rows"]
 
@@ -63,7 +64,8 @@ class TuningProblem:
         """A run after its first round."""
         options = {**self.config, "rounds": 1, "eval_every": 1, "rebuild": "copy", **options}
         if self.eigenvalues is None:
-            run = Run(TrainConfig(**options))
+            given, wanted = without_auto(options)
+            run = Run.of(*tuned(Prepared.of(TrainConfig(**given)), wanted))
             run.train()
             return run
         examples = torch.zeros(4, 1), torch.zeros(4, 1)

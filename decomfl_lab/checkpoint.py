@@ -19,9 +19,12 @@ from decomfl_lab.files import write_atomically
 if TYPE_CHECKING:  # what is said of a run needs no tensors
     from torch import Tensor
 
-__all__ = ["read_checkpoint", "read_values", "understood", "write_checkpoint"]
+__all__ = ["Saved", "read_checkpoint", "read_values", "understood", "write_checkpoint"]
 
 T = TypeVar("T")
+
+Saved = tuple[dict[str, "Tensor"], dict[str, Any]]
+"""Tensors and JSON-able values: what a checkpoint holds."""
 
 _KEY = "decomfl"
 _CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')

@@ -30,7 +30,6 @@ class Option:
         default: Its default, or ``REQUIRED``.
         help: What it is, in sentences; the default is added where they do not tell it.
         group: The title under which the full help lists it; "" for the usual ones.
-        auto: Whether the value may also be "auto", until a run is made.
         flag: How it is written, where that is not --name.
         argument: Whether it stands without a flag.
         metavar: What the help shows for the value, where that is not its type.
@@ -39,7 +38,6 @@ class Option:
     default: Any
     help: str
     group: str = ""
-    auto: bool = False
     flag: str = ""
     argument: bool = False
     metavar: str | None = None

@@ -34,7 +34,9 @@ from decomfl_lab.runs.config import OWN_LOSS, TrainConfig, read_config
 from decomfl_lab.runs.descent import Descent
 from decomfl_lab.runs.evaluation import calibration_images, fixed_choice
 from decomfl_lab.runs.finetuning import task_dataset, task_module
-from decomfl_lab.runs.run import CHECKPOINT_FILE, CONFIG_FILE, RISEN, load_run
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
+from decomfl_lab.runs.run import load_run
+from decomfl_lab.runs.told import RISEN
 from hessian.operators.mean_loss import MeanLoss, differentiating
 
 __all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "scale_of", "trained_here", "untrained"]

@@ -17,11 +17,6 @@ torch.set_num_threads(1)
 gc.disable()  # until all tests are imported: what they import stays
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow tests, so that no process is left with one when the others have ended."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-
-
 def pytest_collection_finish() -> None:
     gc.enable()
 

@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.remote import RemoteFederation, Take, host_of
+from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.session import Host
-from decomfl_lab.runs.building import dataset_of, movable
+from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.prepared import movable
 from decomfl_lab.runs.run import Run
 
 try:
@@ -85,8 +87,7 @@ def job(
     here = sys.modules[__name__]
     # One thread a site: if it is asked again while it measures, it must not measure twice at once.
     recipe = CollabRecipe(name, server=here, client=here, min_clients=least, max_inbound_call_threads_for_client=1)
-    if "rebuild" in config.method.plain():  # a site has no model but its client's
-        config = config.but(rebuild="replay")
+    config = config.but(config.method.replaying())  # a site has no model but its client's
     for key, value in {"config": config.to_toml(), "sites": list(sites)}.items():
         recipe.set_server_prop(key, value)
         recipe.set_client_prop(key, value)
@@ -170,7 +171,7 @@ def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
     if dataset.parts is not None and len(dataset.parts) == 1:  # one's own; those of the others are with them
         dataset = dataclasses.replace(dataset, parts=list(dataset.parts) * config.clients)
     own = Run(config, dataset=dataset)
-    federation = movable(own.federation, config)
+    federation = movable(own.federation, config.method)
     return own, federation, config.identity(federation.observer.digest())
 
 

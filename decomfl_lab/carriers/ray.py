@@ -14,24 +14,18 @@ import socket
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.federations.federation import Saved
-from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.remote import RemoteFederation, Take
-from decomfl_lab.protocol.log import Entry, RunLog
+from decomfl_lab.federations.carrier import MakeHost, Take
 from decomfl_lab.protocol.session import Host
-from decomfl_lab.protocol.wire import read
 
-__all__ = ["Actors", "MakeHost", "Ray", "RayFederation", "connect"]
+__all__ = ["Actors", "Ray", "connect"]
 
-MakeHost = Callable[[Iterable[int]], Host]
-"""It makes the host of these clients, at x_0, in any process."""
 MOST_DEATHS = 3
 """How often an actor is made anew while one round is exchanged."""
 LONG = 86400.0
@@ -89,46 +83,6 @@ def connect(cpus: int | None, address: str | None = None) -> None:
     except (OSError, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise InputError(f"address must be that of a Ray that is running, got {address!r} ({why})") from None
-
-
-class RayFederation(RemoteFederation):
-    """DeComFL with clients in actors; it is saved as one in this process is, from x_0 and with all records."""
-
-    follows: ClassVar[bool] = False
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        """See ``RemoteFederation``."""
-        super().__init__(*args, **options)
-        self.base = self.observer.clone()
-
-    def save(self) -> Saved:
-        """See ``Federation``."""
-        tensors, values = DeComFLFederation.save(self)
-        return tensors, values | {"client_rounds": self.server.held, "steps_taken": self.coordinator.steps}
-
-    def load(self, saved: Saved) -> None:
-        """See ``Federation``; InputError if the first records, which an actor made at x_0 needs, are gone."""
-        tensors, values = saved
-        server, first = self.server, values["first"]
-        rule = "have its records from round 0 on, as those that were trained with Ray, to go on with it"
-        require(first == 0, "saved run", rule, f"records from round {first} on")
-        assert self.base is not None
-        same = self.base.x.equal(tensors["x"])
-        require(
-            same, "model", "be the one at x_0, from which actors begin, to go on with a saved run in them", "another"
-        )
-        there = self.base.clone()
-        server.weights.examples = dict(values.get("examples", ()))
-        log = RunLog.create(None, {"run_seed": server.run_seed})
-        for record in read(tuple, tensors["records"].numpy().tobytes(), server.run_seed):
-            there.catch_up([record])
-            chosen = server.sampled(record.round)  # of whom all answered
-            log.append(Entry(record, chosen, chosen, examples=server.weights.of(chosen)))
-        state = {f"state.{slot}": vector for slot, vector in there.state.items()}
-        told = [i for i, is_told in enumerate(values.pop("told")) if is_told]
-        del values["base"]
-        super().load(({"x": there.x, **state}, values | {"told": told}))
-        self.log_to(log)
 
 
 class _Actor:

@@ -15,21 +15,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from decomfl_lab.cli.command import WHOLE, Flag, beside, flags_of
-from decomfl_lab.cli.layers import COMMANDS, installed
+from decomfl_lab.cli.layers import COMMANDS, contributed, installed, load
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, require, require_choice
+from decomfl_lab.federations.carrier import FEDERATIONS
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import AUTO, Method, is_auto
+from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.options import Option, option
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import LOG_FILE
+from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
 from decomfl_lab.words import WORDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from decomfl_lab.carriers.ray import Ray
+    from decomfl_lab.federations.carrier import Elsewhere
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Rebuilt
 
@@ -132,7 +134,8 @@ def command_of(
     usual = {*USUAL, *(method.options().keys() - DeComFL.options().keys())}
     grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
     ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
-    flags = [_flag(key, options[key], "" if key in usual else grouped[key]) for key in ordered]
+    searched = CHOSEN if method.tunable else ()
+    flags = [_flag(key, options[key], "" if key in usual else grouped[key], key in searched) for key in ordered]
     doc = inspect.cleandoc(method.__doc__ or "")
     summary, _, more = doc.partition("\n\n")
     formula, source, reference = more.partition("Source:")
@@ -155,17 +158,17 @@ class _OrAuto(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ``click.ParamType``."""
-        return value if is_auto(value) else self.number.convert(value, param, ctx)
+        return value if value == AUTO else self.number.convert(value, param, ctx)
 
 
-def _flag(name: str, option: Option, group: str) -> Flag:
-    """A flag, None where it is not given, so that a file's value stands."""
+def _flag(name: str, option: Option, group: str, searched: bool) -> Flag:
+    """A flag, None where it is not given, so that a file's value stands; a number that can be searched may be auto."""
     dashed = name.replace("_", "-")
     kind, shown = (str, "none") if option.is_schedule else (type(option.default), str(option.default))
     return Flag(
         [f"--{dashed}/--no-{dashed}" if kind is bool else f"--{dashed}"],
         group,
-        type=_OrAuto(kind) if option.auto else WHOLE if kind is int else kind,
+        type=_OrAuto(kind) if searched else WHOLE if kind is int else kind,
         default=None,
         help=f"{option.help} [default: {shown}]",
     )
@@ -220,7 +223,7 @@ _ONLY_WITH = {
 
 
 def prepared(
-    method: str, place: Place, flags: Mapping[str, Any], federation: Ray | None = None, *, follows: bool = False
+    method: str, place: Place, flags: Mapping[str, Any], federation: Elsewhere | None = None, *, follows: bool = False
 ) -> Run:
     """The run at round 0 of a file and of the flags that were given, which win over it.
 
@@ -229,12 +232,15 @@ def prepared(
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.runs.building import dataset_of, fitted
     from decomfl_lab.runs.joining import joining
+    from decomfl_lab.runs.prepared import Prepared
     from decomfl_lab.runs.run import Run
+    from decomfl_lab.runs.trial import tried
 
     values = read_config(place.config) if place.config is not None else {}
     for name, text in flags.items():
         values[name] = parse_schedule(name, text) if name.endswith("_schedule") or name == "joined" else text
     values["method"] = method
+    values, wanted = without_auto(values)
     run_config = config_from_mapping(values, f"config {place.config}" if place.config else "the flags")
     for name, (other, those) in _ONLY_WITH.items():
         found = getattr(run_config, other)
@@ -245,25 +251,20 @@ def prepared(
     run_config = run_config if "clients" in values else fitted(run_config, dataset)
     if place.out is not None:
         run_config = joining(run_config, dataset, place.out, follows=follows)
-    run = Run(run_config, dataset=dataset, federation=federation)
-    if run.tuning is not None:
-        print(run.tuning, file=sys.stderr, flush=True)
-    return run
+    start, tuning = tuned(tried(Prepared.of(run_config, dataset)), wanted)
+    if tuning is not None:
+        print(tuning, file=sys.stderr, flush=True)
+    return Run.of(start, tuning, federation)
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
-    from decomfl_lab.carriers.ray import Ray
     from decomfl_lab.runs.progress import run_bar
     from decomfl_lab.runs.told import Rebuilt
 
-    federation, workers, out = options.federation, options.workers, options.place.out
-    require_choice("federation", federation, (HERE, "ray"))
-    require(federation == "ray" or workers is None, "workers", f"be left out for federation {HERE}", workers)
-    by = Ray() if workers is None else Ray(workers)
-    run = prepared(method, options.place, flags, None if federation == HERE else by)
+    out = options.place.out
+    run = prepared(method, options.place, flags, _elsewhere(options.federation, options.workers))
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
         print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
-    plain = run.config.method.plain()
     try:
         with run_bar(title(run)) as show:
             run.train(out=out, on_round=show, on_start=_tell_start)
@@ -271,16 +272,26 @@ def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
         if len(run.metrics):
             print(_table(run.metrics))
         raise
-    replays = plain.get("rebuild") == "replay" and plain.get("revert") == "snapshot"  # M/m rounds' worth of them
-    report(run, run.verify() if replays else Rebuilt(0, 0), out, as_json=options.place.as_json)
+    # Where clients replay anyway, a replay for each costs as much as M/m rounds did.
+    rebuilt = run.verify() if run.config.method.replays else Rebuilt(0, 0)
+    report(run, rebuilt, out, as_json=options.place.as_json)
+
+
+def _elsewhere(name: str, workers: int | None) -> Elsewhere | None:
+    """Where the clients are: None for this process, else what an entry point of this name makes."""
+    require_choice("federation", name, (HERE, *(entry.name for entry in contributed(FEDERATIONS))))
+    if name == HERE:
+        require(workers is None, "workers", f"be left out for federation {HERE}", workers)
+        return None
+    kind = load(FEDERATIONS, name, f"federation {name}")
+    by: Elsewhere = kind() if workers is None else kind(workers=workers)
+    return by
 
 
 def title(run: Run) -> str:
     """What a run is called beside its progress."""
-    plain = run.config.method.plain()
-    return " ".join(
-        [run.config.method.name, *(f"{label}={plain[key]}" for label, key in SIZES.items() if key in plain)]
-    )
+    method = run.config.method
+    return " ".join([method.name, *(f"{symbol}={size}" for symbol, size in method.sizes.items())])
 
 
 def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **more: str) -> None:
@@ -319,9 +330,6 @@ def _what_next(out: Path | None) -> str:
     }
     here = [f"  {f'decomfl {name} {out}':<40} {why}" for name, why in wanted.items() if installed(COMMANDS, name)]
     return "\n".join([f"written to {out}; look at it by", *here])
-
-
-SIZES = {"K": "local_steps", "P": "perturbations"}
 
 
 def _tell_start(row: dict[str, float]) -> None:

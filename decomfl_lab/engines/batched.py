@@ -101,6 +101,7 @@ class Batches:
             nonlocal count
             count += output.numel() if isinstance(output, Tensor) else 0
 
+        # The outputs of the layers that hold no others are counted, in a pass of one example where a loss may be cut.
         handles = [part.register_forward_hook(add) for part in self.module.modules() if not list(part.children())]
         try:
             n = row_count(inputs) or 1
@@ -195,7 +196,10 @@ class Batched:
         at = self._matrix(line.x, count)
         values: list[list[Tensor]] = [[] for _ in samples]
         for a in range(0, len(points), count):
+            # The points of one pass are formed into the rows of a matrix that is kept, then every sample's net is
+            # asked.
             part = points[a : a + count]
+            # The kernel that forms many points at once knows no scaled directions.
             if line.scale is not None:
                 for point, (p, c) in zip(at, part, strict=False):
                     line.form_([point], p, c)
@@ -212,6 +216,7 @@ class Batched:
         found = self._batches(samples)
         if found is None or any(isinstance(own.module, Verbalized) for own, _ in found):  # which cuts its prompts
             return self._serial.gradients(points, samples)
+        # Clients whose nets and batches have the same shapes go through together, each at its own x and batch.
         alike = len({(batches, _shapes(data)) for batches, data in found}) == 1
         count = self._passes.at_once(found[0][0], points[0], found[0][1], 8) if alike else 1
         losses, gradients = [], []

@@ -8,8 +8,8 @@ is exact with any of them.
     plain     a point at a time, the batch in one pass, torch's own threads: how one would write it
     serial    a point at a time, each objective in its own chunks, torch's own threads; any objective
     threads   a point a thread, each with one-threaded torch, a copy of the module and points of its own
-    fused     the same with the whole forward pass as one kernel, for nets (``cnn_kernel``) and language models
-              (``language_kernel``) that it covers
+    fused     the same with the whole forward pass as one kernel, for nets (``kernels.cnn``) and language models
+              (``kernels.language``) that it covers
     shared    many points along low-rank directions, with one product by each weight for all of them (``shared``)
     batched   many points in one batched pass, on the device where x is (``batched``)
     auto      on the CPU shared for nets of linear layers along low-rank directions, else fused where it can, else
@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from decomfl_lab.errors import require_choice
 from decomfl_lab.estimators.differences import Point, Values
-from decomfl_lab.noise import LowRank
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,27 +38,35 @@ class Automatic:
     """``Fused`` for points on the CPU and ``Batched`` for points on a GPU, with what those fall back to."""
 
     def __init__(self) -> None:
+        # Imported here, so that engines can be listed without torch and numba.
         from decomfl_lab.engines.batched import Batched
         from decomfl_lab.engines.kernels.fused import Fused
         from decomfl_lab.engines.shared import Shared
 
-        self._engines: tuple[Engine, Engine, Engine] = Fused(strict=False), Batched(strict=False), Shared()
+        # Without ``strict`` an engine hands what it lacks to a slower one. ``Shared`` is asked only for what it covers.
+        self._on_cpu: Engine = Fused(strict=False)
+        self._on_gpu: Engine = Batched(strict=False)
+        self._along_low_rank: Engine = Shared()
 
     def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Values:
         """See ``Engine``."""
         from decomfl_lab.engines.shared import is_linear_net
 
-        low_rank = isinstance(line.distribution, LowRank) and not line.x.is_cuda
+        low_rank = line.distribution.factors > 0 and not line.x.is_cuda
         shares = low_rank and all(is_linear_net(objective) for objective, _ in samples)
-        return self._engines[2 if shares else line.x.is_cuda].losses(line, points, samples)
+        engine = self._along_low_rank if shares else self._at(line.x)
+        return engine.losses(line, points, samples)
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
-        return self._engines[points[0].is_cuda].gradients(points, samples)
+        return self._at(points[0]).gradients(points, samples)
+
+    def _at(self, x: Tensor) -> Engine:
+        return self._on_gpu if x.is_cuda else self._on_cpu
 
     def release(self) -> None:
         """See ``Engine``."""
-        for engine in self._engines:
+        for engine in (self._on_cpu, self._on_gpu, self._along_low_rank):
             engine.release()
 
 

@@ -70,19 +70,26 @@ class _Product(torch.autograd.Function):
     ) -> tuple[Tensor, int]:
         """For all points; an input that they share is multiplied once."""
         n = info.batch_size
+        # Shapes for n points: left (n, r, a), right (n, r, b), bias (n, a). What all points share is expanded. W is
+        # that of x, the same for all.
         left, right, bias = (
             t.movedim(own, 0) if own is not None else t.expand(n, *t.shape)
             for t, own in zip((left, right, bias), in_dims[2:], strict=True)
         )
+        # In a first layer all points have the same h, whose W h is made once.
         shared = in_dims[0] is None
         h = h if shared else h.movedim(in_dims[0], 0)
         shape = h.shape[:-1] if not shared else (n, *h.shape[:-1])
+        # Inputs as rows: (1, m, b) or (n, m, b). By each point B they are ⟨B_k, h⟩, (n, m, r); by W they are one
+        # product.
         rows = h.reshape(1 if shared else n, -1, h.shape[-1])
         inner = torch.bmm(rows.expand(n, -1, -1), right.mT)
         found = linear(rows, w)
         if shared:
+            # A new matrix for each point, to which the one product W h is added: (n, m, a).
             found = torch.baddbmm(bias[:, None], inner, left).add_(found)
         else:
+            # The product W h has a matrix for each point already, so the others are added in place.
             found.baddbmm_(inner, left).add_(bias[:, None])
         return found.view(*shape, len(w)), 0
 
@@ -92,11 +99,14 @@ class _Beside(TorchFunctionMode):
 
     def __init__(self, of: LowRank, own: Sequence[Tensor], factors: Tensor, c: Tensor) -> None:
         super().__init__()
+        # Tensors are told by their identity, since a function is given the very views of x that were bound. They are
+        # kept beside their places, so that no other tensor can take their id.
         self.places = {id(w): (w, at) for w, at in zip((w for w in own if w.numel()), of.tensors, strict=True)}
         self.factors, self.c, self.scaled = factors, c, c * float(of.scale)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        # A question about shape or dtype is answered by W itself.
         if reads_no_element(func, args):
             return func(*args, **kwargs)
         if func in (linear, embedding) and len(args) > 1 and self._is_matrix(args[1]):
@@ -105,6 +115,7 @@ class _Beside(TorchFunctionMode):
                 return self._linear(args[0], args[1], kwargs.get("bias", third))
             if kwargs.get("max_norm", fourth) is None:  # else it writes to the weights
                 return self._embedding(args[0], args[1])
+        # Whatever else takes a tensor of x gets W + c z, formed for this call.
         args, kwargs = tree_map_only(Tensor, self._moved, (args, kwargs))
         return func(*args, **kwargs)
 
@@ -114,6 +125,7 @@ class _Beside(TorchFunctionMode):
     def _pair(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """The factors of a matrix's part of c z: c s Aᵀ (r, a) and Bᵀ (r, b)."""
         at = self.places[id(w)][1]
+        # All A_k of a matrix come before its B_k, each of them in one piece.
         sizes = [at.terms * at.rows, at.terms * at.columns]
         left, right = self.factors[at.factor : at.factor + sum(sizes)].split(sizes)
         return self.scaled * left.view(at.terms, at.rows), right.view(at.terms, at.columns)
@@ -125,6 +137,7 @@ class _Beside(TorchFunctionMode):
         at = self.places[id(w)][1]
         if at.terms:
             left, right = self._pair(w)
+            # c s Σ_k A_k B_kᵀ as one product of (a, r) by (r, b).
             return w + (left.T @ right).view(w.shape)
         return w + self.c * self.factors[at.factor : at.factor + at.size].view(w.shape)
 
@@ -136,6 +149,7 @@ class _Beside(TorchFunctionMode):
 
     def _embedding(self, rows: Tensor, w: Tensor) -> Tensor:
         left, right = self._pair(w)
+        # Row i of W + c z is W_i + c s Σ_k A_k[i] B_k: only the rows that are read are made.
         return embedding(rows, w) + left.T[rows] @ right
 
 
@@ -158,12 +172,15 @@ class Shared(Batched):
         fits = found is not None and all(own.layout.dtype == x.dtype for own, _ in found)
         if not isinstance(of, LowRank) or found is None or not fits:
             return super().losses(line, points, samples)
-        streams = {stream_of(line.seed, p): n for n, p in enumerate(dict.fromkeys(p for p, _ in points))}
+        # A row of factors for each direction: x + c z and x − c z take the same one.
+        wanted = dict.fromkeys(p for p, _ in points)
+        streams = {stream_of(line.seed, p): row for row, p in enumerate(wanted)}
         factors = torch.empty(len(streams), of.factors, dtype=x.dtype, device=x.device)
         plain, ones = LowRank(((of.factors,),)), [1.0] * len(streams)  # a vector's elements are the factors themselves
         zeros = torch.zeros(of.factors, dtype=x.dtype, device=x.device)
         backend, workers = line.replica.backend, line.replica.workers
         form_points_(factors, zeros, list(streams), ones, plain, backend=backend, workers=workers)
+        # The row and the step of every point.
         rows = torch.tensor([streams[stream_of(line.seed, p)] for p, _ in points], device=x.device)
         steps = torch.from_numpy(np.array([c for _, c in points], dtype=np.float32)).to(x)
         count = min(self._passes.at_once(own, x, data, 4, each=of.factors) for own, data in found)
@@ -171,6 +188,7 @@ class Shared(Batched):
         with torch.no_grad():
             for at, c in zip(rows.split(count), steps.split(count), strict=True):
                 for result, (own, data) in zip(values, found, strict=True):
+                    # Over the rows and the steps; x and the batch are the same for all points.
                     losses = vmap(partial(_value, own, of), (0, 0, None, None, None))
                     result.append(losses(factors[at], c, x, *data))
         return torch.stack([torch.cat(own) for own in values]).double()

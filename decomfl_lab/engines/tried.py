@@ -46,6 +46,7 @@ class Tried:
         """See ``Engine``."""
         found = self._run(lambda engine: engine.losses(line, points, samples))
         if self._is_due():
+            # The plain way is slow, so only the first and the last point are evaluated again.
             ends = [0, len(points) - 1]
             plain = Plain().losses(line, [points[n] for n in ends], samples)
             self._compare("losses", on_host(found)[:, ends].ravel(), plain.ravel())
@@ -58,7 +59,9 @@ class Tried:
             plain, plain_slopes = Serial().gradients(points, [(_whole(objective), step) for objective, step in samples])
             self._compare("losses", on_host(losses), plain)
             sizes = plain_slopes.double().norm(dim=1)
+            # Gradients are compared by the length of their difference: single elements may be all rounding.
             off = (slopes.double() - plain_slopes.double()).norm(dim=1)
+            # Said with "not", so that NaN is an error too.
             if not bool((off <= AGREES * sizes + TINY).all()):
                 worst = float((off / sizes.clamp_min(TINY)).nan_to_num(float("inf")).max())
                 self._refuse("gradients", f"one that is {worst:.1%} off by {self.name}")
@@ -80,6 +83,7 @@ class Tried:
             raise
         except Exception as error:  # whatever a user's model does in there
             told = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+            # Only an engine that was chosen automatically is replaced, and only before it has given any values.
             if self.name != "auto" or self._calls:
                 raise InputError(
                     f"engine must be one that takes this model and loss, as serial does, got {self.name} ({told})"
@@ -91,6 +95,7 @@ class Tried:
             return work(self.engine)
 
     def _compare(self, what: str, found: Any, plain: Any) -> None:
+        # Where the plain way diverges itself, there is nothing to compare with.
         there = np.isfinite(plain)
         with np.errstate(invalid="ignore"):
             far = ~(np.abs(found - plain) <= AGREES * np.maximum(np.abs(found), np.abs(plain)) + TINY)

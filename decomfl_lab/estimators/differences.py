@@ -92,6 +92,7 @@ class _Central:
 
     def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:  # noqa: ARG002
         with np.errstate(invalid="ignore"):
+            # Points come in pairs, +μ before −μ.
             return _estimate((values[::2] - values[1::2]) / (2.0 * mu), values.mean())
 
 
@@ -107,6 +108,7 @@ class _CentralCurved(_Central):
         return [*super().points(P, mu), (0, 0.0)]
 
     def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
+        # f(x + μz_1), f(x − μz_1), f(x + μz_2), ..., and f(x) last.
         around, center = values[:-1], values[-1]
         with np.errstate(invalid="ignore"):
             q = (around[::2] + around[1::2] - 2.0 * center) / mu**2
@@ -141,6 +143,7 @@ class _Sign:
 
     def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
         found = self._of.combine(values, slopes, mu)
+        # ±1; times 0 where a scalar is infinite or NaN, of which |g| < ∞ is false.
         signs = ((found.g >= 0) * 2 - 1) * (abs(found.g) < np.inf)
         if isinstance(signs, np.ndarray):
             return replace(found, g=signs.astype(np.int8), signed=found.g)
@@ -158,20 +161,26 @@ def fetched(estimates: Sequence[Estimate]) -> list[Estimate]:
     P, curved = len(estimates[0].g), estimates[0].curvature is not None
     signs = estimates[0].signed is not None
     dtype = np.int8 if estimates[0].g.dtype is torch.int8 else np.float32
+    # One row an estimate, so that one copy brings all: P scalars, the loss, then perhaps P signed scalars, and perhaps
+    # P second differences. All are float64, which holds float32 and int8 exactly.
     rows = []
     for at in estimates:
         more = [*([at.signed.double()] if signs else []), *([at.curvature] if curved else [])]
         rows.append(torch.cat([at.g.double(), at.loss.reshape(1), *more]))
     found = []
+    # The rows are taken apart in the same order.
     for row in torch.stack(rows).cpu().numpy():
         g, loss, rest = row[:P].astype(dtype), float(row[P]), row[P + 1 :]
-        signed = rest[:P].astype(np.float32) if signs else None
-        found.append(Estimate(g, loss, rest[P * signs :] if curved else None, signed))
+        signed = None
+        if signs:
+            signed, rest = rest[:P].astype(np.float32), rest[P:]
+        found.append(Estimate(g, loss, rest if curved else None, signed))
     return found
 
 
 def _estimate(g: Values, loss: Any) -> Estimate:
     if isinstance(g, np.ndarray):
+        # A scalar too large for float32 becomes ∞, which the server refuses by name.
         with np.errstate(over="ignore"):
             return Estimate(g.astype(np.float32), float(loss))
     return Estimate(g.float(), loss)

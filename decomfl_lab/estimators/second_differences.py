@@ -71,9 +71,10 @@ class PowerSums(NamedTuple):
 
 
 def cumulants(q: Floats, error_variance: float = 0.0) -> Floats:
-    """Unbiased estimates (k-statistics) of the first three cumulants along the last axis, shape (3, ...), n ≥ 3.
+    """Unbiased estimates (k-statistics) of the first three cumulants along the last axis, shape (3, ...).
 
-    ``error_variance`` is that of independent symmetric errors of the q; it is taken off the second.
+    ``error_variance`` is that of independent symmetric errors of the q; it is taken off the second. InputError for
+    fewer than three q.
     """
     k1, k2, k3 = cross_cumulants(q[..., None, :])
     return np.stack([k1, k2 - error_variance, k3])
@@ -96,11 +97,16 @@ def cross_cumulants(q: Floats) -> Floats:
         q: Shape (..., m, n), n ≥ 3.
 
     Returns:
-        k_1, k_2, k_3, shape (3, ...).
+        k_1, k_2, k_3, shape (3, ...), in units of q, q² and q³.
+
+    Raises:
+        InputError: If n < 3.
     """
     m, n = q.shape[-2:]
     require(n >= 3, "second differences along different directions", "be at least 3", n)
     c = q - q.mean(-1, keepdims=True)
+    # Sums over tuples of different measurements, by Newton's identities from the power sums s_k over i:
+    # Σ_{i≠j} c_i c_j = s_1² − s_2 and Σ_{i≠j≠l} c_i c_j c_l = s_1³ − 3 s_1 s_2 + 2 s_3.
     s1, s2, s3 = c.sum(-2), (c**2).sum(-2), (c**3).sum(-2)
     pairs = (s1**2 - s2) / (m * (m - 1)) if m > 1 else s1**2
     triples = (s1**3 - 3 * s1 * s2 + 2 * s3) / (m * (m - 1) * (m - 2)) if m > 2 else (s1 / m) ** 3
@@ -113,18 +119,22 @@ def power_sums(k: Floats, distribution: Distribution, d: int) -> PowerSums:
     t1, k2, k3 = k
     if distribution is Distribution.GAUSSIAN:
         return PowerSums(t1, k2 / 2, k3 / 8)
+    # On the sphere zᵀHz varies by the traceless part H − (t_1/d)I alone: a_2 and a_3 are its power sums, from which
+    # those of H follow.
     a2, a3 = k2 * (d + 2) / (2 * d), k3 * (d + 2) * (d + 4) / (8 * d**2)
     return PowerSums(t1, a2 + t1**2 / d, a3 + 3 * a2 * t1 / d + t1**3 / d**2)
 
 
 def _ratio(numerator: Floats, denominator: Floats, otherwise: float) -> Floats:
     """The quotient where the denominator is positive, else ``otherwise``."""
+    # Both branches of ``where`` are computed, so the denominator is made harmless where it is not used.
     positive = denominator > 0
     return np.where(positive, numerator / np.where(positive, denominator, 1.0), otherwise)
 
 
 def _within(t: PowerSums, low: Floats, high: Floats, least: float, d: int) -> Floats:
     """The bracket cut to what κ can be, least..d; −d..d where t_1 ≤ 0, of which nothing here speaks."""
+    # tr H ≤ d ‖H‖ for every H, and tr H ≥ ‖H‖ where no eigenvalue is negative.
     ends = np.clip(np.stack([low, high]), least, d)
     return np.where(t.t1 > 0, ends, np.stack([np.full_like(t.t1, -d), np.full_like(t.t1, d)]))
 
@@ -183,7 +193,8 @@ class CurvatureLog:
         self.steps: list[list[float]] = []  # k_1, k_2, k_3 of every local step
 
     def add(self, q: Floats) -> None:
-        """Take in the second differences of a round, shape (m, K, P), P ≥ 3."""
+        """Take in the second differences of a round, shape (m, K, P); InputError for P < 3."""
+        # Cumulants are formed within a step: (K, m, P) gives (3, K), and a row a step is kept.
         self.steps += cross_cumulants(q.swapaxes(0, 1)).T.tolist()
 
     def columns(self) -> dict[str, float]:
@@ -198,17 +209,20 @@ class CurvatureLog:
         """
         k = np.array(self.steps)
         n = len(k)
+        # The bootstrap draws whole steps, 500 times n of them, and takes the means: (500, n, 3), then (3, 500). Its
+        # seed is the number of steps, so that a log gives the same values whenever it is asked.
         drawn = k[np.random.default_rng(n).integers(n, size=(500, n))].mean(1).T
         t = power_sums(k.mean(0), self.distribution, self.d)
         resampled = power_sums(drawn, self.distribution, self.d)
-        (lows, highs), (_, psd) = (BRACKETS[name](resampled, self.d) for name in ("any-sign", "psd-second"))
+        lows, highs = BRACKETS["any-sign"](resampled, self.d)
+        _, highs_psd = BRACKETS["psd-second"](resampled, self.d)
         found = (
             float(t.t1),
             float(k[:, 0].std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan"),
             max(float(t.t2), 0.0) ** 0.5,
             float(np.quantile(lows, 0.025)),
             float(np.quantile(highs, 0.975)),
-            float(np.quantile(psd, 0.975)),
+            float(np.quantile(highs_psd, 0.975)),
         )
         return dict(zip(self.names, found, strict=True))
 

@@ -23,7 +23,8 @@ from decomfl_lab.records.schedules import Schedule
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.federations.federation import Saved
+    from decomfl_lab.checkpoint import Saved
+    from decomfl_lab.estimators.resolution import Resolution
     from decomfl_lab.federations.setting import Setting
 
 __all__ = ["DenseUplink", "FedAvgFederation", "Floats", "Trainer", "Uplink"]
@@ -66,6 +67,8 @@ class FedAvgFederation:
     Source: McMahan et al. 2017, Algorithm 1, where w_i = n_i.
     """
 
+    by_records = None
+
     def __init__(
         self,
         setting: Setting,
@@ -87,6 +90,12 @@ class FedAvgFederation:
         self.drift: float | None = None
         self.curvature: CurvatureLog | None = None
         self.ledger = Ledger(len(self.clients))
+
+    def watch(self, resolution: Resolution) -> None:
+        """See ``Federation``."""
+        for client in self.clients:
+            if hasattr(client, "resolution"):  # as that of a client that measures differences
+                client.resolution = resolution
 
     def sample(self) -> tuple[int, ...]:
         """C_r."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from decomfl_lab.checkpoint import Saved
+from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.protocol.ledger import Ledger
 
-__all__ = ["Federation", "Saved"]
+if TYPE_CHECKING:
+    from decomfl_lab.federations.in_process import DeComFLFederation
 
-
-Saved = tuple[dict[str, Tensor], dict[str, Any]]
-"""Tensors and JSON-able values: what a checkpoint holds."""
+__all__ = ["Federation"]
 
 
 class Federation(Protocol):
@@ -23,6 +24,10 @@ class Federation(Protocol):
     """The largest ‖x_i − x‖∞ / ‖x‖∞ of a client's rebuilt model so far, where replicas drift; else None."""
     curvature: CurvatureLog | None
     """What second differences of the loss say, where clients measure them; whoever reads it empties it."""
+
+    @property
+    def by_records(self) -> DeComFLFederation | None:
+        """This federation, where clients send scalars and records say all of its model; None where models travel."""
 
     @property
     def ledger(self) -> Ledger:
@@ -39,6 +44,9 @@ class Federation(Protocol):
     @property
     def x(self) -> Tensor:
         """The global model x_r, shape (d,)."""
+
+    def watch(self, resolution: Resolution) -> None:
+        """Show it the scalars that clients measure, where they measure some."""
 
     def advance(self) -> float:
         """Run one round; returns the training loss, averaged over the sampled clients' local steps."""

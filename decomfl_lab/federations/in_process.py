@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decomfl_lab.checkpoint import Saved
 from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.differences import central_curved
+from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.federations.federation import Saved
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, receive
@@ -24,7 +25,7 @@ from decomfl_lab.protocol.messages import Held, Plan
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord, unsound
-from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
+from decomfl_lab.replicas.replica import Replica, Snapshot
 from decomfl_lab.replicas.rules import Step
 
 __all__ = ["DeComFLFederation"]
@@ -39,11 +40,13 @@ class DeComFLFederation:
         log: The log that every closed round is written to; None for none.
         follows: Whether rounds that the log has are taken from it, and not computed again, so that each is on the disk
             before the next one begins.
+        remote: Whether clients are in other processes.
         digest_next: Whether the log gets the model's digest with the next round.
     """
 
     log: RunLog | None = None
     follows: ClassVar[bool] = False
+    remote: ClassVar[bool] = False
     digest_next = False
 
     def __init__(
@@ -83,6 +86,21 @@ class DeComFLFederation:
                 client.replica.forget()
 
     @property
+    def by_records(self) -> DeComFLFederation:
+        """See ``Federation``."""
+        return self
+
+    @property
+    def movable(self) -> bool:
+        """Whether clients can be in other processes: they keep their model, and only scalars travel."""
+        return self.delivery.lags
+
+    def watch(self, resolution: Resolution) -> None:
+        """See ``Federation``."""
+        for client in self.clients:
+            client.resolution = resolution
+
+    @property
     def server(self) -> Server:
         """The server."""
         return self.delivery.server
@@ -116,7 +134,7 @@ class DeComFLFederation:
                 client.replica.restore(self.observer.snapshot())
             else:  # ``handle`` would do this too; here the rebuilt model can be measured and shared before it moves
                 client.replica.catch_up(plan.records)
-                if isinstance(client.replica, SyncReplica):
+                if client.replica.drifts:
                     self._measure_drift(client.replica)
                 client.replica.share(self.observer)
             yield client, plan
@@ -212,7 +230,7 @@ class DeComFLFederation:
         """
         start = self.server.history.start
         replicas = [client.replica for client in self.clients]
-        plain = [r for r in replicas if not (r.round < start or r.forgotten or isinstance(r, SyncReplica))]
+        plain = [r for r in replicas if not (r.round < start or r.forgotten or r.drifts)]
         base = self.base or min([*plain, self.observer], key=lambda replica: replica.round)
         tensors = {"x": base.x, **{f"state.{slot}": v for slot, v in base.state.items()}}
         records = encode(self.server.history.since(start))
@@ -240,6 +258,7 @@ class DeComFLFederation:
         """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""
         tensors, values = saved
         require("base" in values, "saved run", "have had its clients in this process", "one with clients elsewhere")
+        # The base is one replica that starts at the oldest round; all others are copies of it on its way.
         rolling = self.observer.clone()
         state = {slot: tensors[f"state.{slot}"] for slot in rolling.state}
         rolling.restore(Snapshot(values["base"], tensors["x"], state))
@@ -252,6 +271,7 @@ class DeComFLFederation:
             holders.append((values["round"], self.server.replica))
         if self.base is not None:
             holders.append((values["base"], self.base))
+        # In the order of their rounds, so that the records are applied once.
         for r, replica in sorted(holders, key=lambda holder: holder[0]):
             if not replica.forgotten or replica is self.server.replica:  # a server of sums has no x and follows
                 rolling.catch_up(record for record in records if record.round < r)
@@ -268,13 +288,14 @@ class DeComFLFederation:
         for steps, told, client in zip(values["steps_taken"], values["told"], self.clients, strict=True):
             client.steps_taken = steps
             client.run_seed = self.server.run_seed if told else None
+        # Replicas that drift are no replay of anything: each has its own x, and the steps it has not taken back.
         for i, replica in self._drifting():
             replica.restore(Snapshot(replica.round, tensors[f"client.{i}.x"], {}))
             replica.diverge(_from_json(step) for step in values["taken"][str(i)])
         self.delivery.ledger = Ledger.from_json(self.server.M, values["ledger"])
 
-    def _drifting(self) -> list[tuple[int, SyncReplica]]:
-        return [(i, c.replica) for i, c in enumerate(self.clients) if isinstance(c.replica, SyncReplica)]
+    def _drifting(self) -> list[tuple[int, Replica]]:
+        return [(i, client.replica) for i, client in enumerate(self.clients) if client.replica.drifts]
 
 
 def _to_json(step: Step) -> list[Any]:

@@ -10,7 +10,7 @@ from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import RoundRecord
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.federation import Saved
+    from decomfl_lab.checkpoint import Saved
     from decomfl_lab.federations.in_process import DeComFLFederation
     from decomfl_lab.replicas.replica import Snapshot
 
@@ -53,7 +53,7 @@ def with_newcomers(
     """
     import torch
 
-    from decomfl_lab.replicas.replica import Snapshot, SyncReplica
+    from decomfl_lab.replicas.replica import Snapshot
 
     tensors, values = padded(saved, federation.server.M)
     joining = range(len(saved[1]["steps_taken"]), federation.server.M)
@@ -63,6 +63,8 @@ def with_newcomers(
         kept: tuple[RoundRecord, ...] = read(tuple, tensors["records"].numpy().tobytes(), federation.server.run_seed)
         records = (*earlier, *kept)
         forgetful = federation.forgetful and federation.base is None  # whoever takes part is sent the model
+        # Who joins begins at x_0. The saved base may be later, so it is moved back there; that the given model is x_0
+        # is shown by its digest, or by the records that lead from it to the base.
         if base and not forgetful:
             rolling = federation.observer.clone()
             rolling.restore(Snapshot(base, tensors["x"], {slot: tensors[f"state.{slot}"] for slot in rolling.state}))
@@ -78,7 +80,7 @@ def with_newcomers(
         values = values | {"first": 0, "base": base}
         tensors = tensors | {"records": torch.frombuffer(bytearray(encode(records)), dtype=torch.uint8)}
     for i in joining:
-        if federation.clients and isinstance(federation.clients[i].replica, SyncReplica):
+        if federation.clients and federation.clients[i].replica.drifts:
             tensors = tensors | {f"client.{i}.x": start.x}
             values = values | {"taken": {**values["taken"], str(i): []}}
     return tensors, values

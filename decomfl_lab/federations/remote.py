@@ -5,44 +5,29 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from decomfl_lab.checkpoint import Saved
 from decomfl_lab.errors import DivergedError, InputError, require, require_finite_positive, require_int
-from decomfl_lab.federations.federation import Saved
+from decomfl_lab.estimators.resolution import Resolution, span
+from decomfl_lab.federations.carrier import Carrier
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import padded
+from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import ArchivedHistory, Entry, RunLog
 from decomfl_lab.protocol.session import Coordinator, Host
 from decomfl_lab.protocol.terms import Terms
+from decomfl_lab.protocol.wire import read
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
-__all__ = ["Carrier", "RemoteFederation", "Take", "host_of"]
+__all__ = ["CarriedFederation", "RemoteFederation", "host_of"]
 
 logger = logging.getLogger(__name__)
-
-Take = Callable[[int, bytes, float], bytes | None]
-"""``Coordinator.take``: of a client's number, its answer and the loss of it (NaN where it is not known)."""
-
-
-class Carrier(Protocol):
-    """Who carries the frames: an engine."""
-
-    def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
-        """Send each frame to its client and hand every answer to ``take``, from this thread.
-
-        What ``take`` returns is sent to that client, and its next answer waited for; None means that it is done. It
-        returns when all are done or after ``deadline`` seconds; clients that cannot be reached are waited for until
-        then, and whatever else a client says unasked is handed to ``take`` too. Frames may be lost, doubled or late;
-        but one of an earlier exchange, sent to a process that has ended, never reaches the one in its place.
-        """
-
-    def close(self) -> None:
-        """Let the clients go."""
 
 
 def host_of(federation: DeComFLFederation, run: bytes, ids: Iterable[int] | None = None) -> Host:
@@ -58,9 +43,13 @@ class RemoteFederation(DeComFLFederation):
         quorum: The replies that a round needs at least.
         coordinator: The server's side of the session.
         carrier: Who carries the frames.
+        like: A client as those elsewhere are, which knows how scalars are measured and who watches; None for none.
     """
 
+    like: Client | None = None
+
     follows: ClassVar[bool] = True
+    remote: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -102,9 +91,26 @@ class RemoteFederation(DeComFLFederation):
         self.coordinator = Coordinator(delivery, run, digest=observer.digest, check_every=check_every)
 
     @classmethod
-    def of(cls, federation: DeComFLFederation, carrier: Carrier, run: bytes, **options: Any) -> RemoteFederation:
+    def of(cls, federation: DeComFLFederation, carrier: Carrier, run: bytes, **options: Any) -> Self:
         """The same at round 0 with its clients behind a carrier; options as above."""
-        return cls(federation.delivery, federation.observer, carrier, run, **options)
+        made = cls(federation.delivery, federation.observer, carrier, run, **options)
+        made.like = federation.clients[0]
+        return made
+
+    def watch(self, resolution: Resolution) -> None:
+        """See ``Federation``."""
+        if self.like is not None:
+            self.like.resolution = resolution
+
+    def _show_scalars(self) -> None:
+        """Show whoever watches the differences that came; slopes and signs have no rounding that could be seen."""
+        like = self.like
+        if like is None or like.resolution is None or like.estimator.wants_slopes:
+            return
+        distance = span(like.estimator, like.mu)
+        for i, reply in self.coordinator.replies.items():
+            if reply.scalars.dtype == np.float32:
+                like.resolution.note(reply.scalars, self.coordinator.losses[i], distance, like.mu)
 
     def log_to(self, log: RunLog | None) -> None:
         """See ``DeComFLFederation.log_to``; the log may be ahead, and for None it is one that nobody keeps."""
@@ -138,6 +144,7 @@ class RemoteFederation(DeComFLFederation):
         frames = coordinator.open(chosen)
         self._exchange(frames, lambda: len(coordinator.replies))
         answered = tuple(sorted(coordinator.replies))
+        self._show_scalars()
         losses, weights = [coordinator.losses[i] for i in answered], self.server.weights.of(answered)
         record = coordinator.close()
         self.observer.catch_up([record])
@@ -206,3 +213,45 @@ class RemoteFederation(DeComFLFederation):
         self.coordinator.steps = list(values["steps_taken"])
         self.delivery.told, self.delivery.pulls = set(values["told"]), values["pulls"]
         self.delivery.ledger = Ledger.from_json(self.server.M, values["ledger"])
+
+
+class CarriedFederation(RemoteFederation):
+    """A simulation whose clients are elsewhere (``carrier.Elsewhere``), where each of them begins at x_0.
+
+    It is saved as one in this process is, from x_0 and with all records, so that it can go on in either.
+    """
+
+    follows: ClassVar[bool] = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """See ``RemoteFederation``."""
+        super().__init__(*args, **options)
+        self.base = self.observer.clone()
+
+    def save(self) -> Saved:
+        """See ``Federation``."""
+        tensors, values = DeComFLFederation.save(self)
+        return tensors, values | {"client_rounds": self.server.held, "steps_taken": self.coordinator.steps}
+
+    def load(self, saved: Saved) -> None:
+        """See ``Federation``; InputError if the first records, which a client made at x_0 needs, are gone."""
+        tensors, values = saved
+        server, first = self.server, values["first"]
+        rule = "have its records from round 0 on, as those whose clients were elsewhere, to go on there"
+        require(first == 0, "saved run", rule, f"records from round {first} on")
+        assert self.base is not None
+        same = self.base.x.equal(tensors["x"])
+        rule = "be the one at x_0, from which clients elsewhere begin, to go on with a saved run there"
+        require(same, "model", rule, "another")
+        there = self.base.clone()
+        server.weights.examples = dict(values.get("examples", ()))
+        log = RunLog.create(None, {"run_seed": server.run_seed})
+        for record in read(tuple, tensors["records"].numpy().tobytes(), server.run_seed):
+            there.catch_up([record])
+            chosen = server.sampled(record.round)  # of whom all answered
+            log.append(Entry(record, chosen, chosen, examples=server.weights.of(chosen)))
+        state = {f"state.{slot}": vector for slot, vector in there.state.items()}
+        told = [i for i, is_told in enumerate(values.pop("told")) if is_told]
+        del values["base"]
+        super().load(({"x": there.x, **state}, values | {"told": told}))
+        self.log_to(log)

@@ -33,7 +33,8 @@ from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, keyed, stream_of
-from decomfl_lab.replicas.replica import Snapshot, SyncReplica
+from decomfl_lab.replicas.making import make_replica
+from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.replicas.rules import GridSgd, LowPrecision, Sgd, UpdateRule
 
 __all__ = [
@@ -160,7 +161,7 @@ class Case:
         """x_0, the same for server and clients."""
         values = np.random.default_rng(np.random.SeedSequence(self.seed)).standard_normal(self.d)
         x = torch.from_numpy(values).to(self.dtype)
-        return self.rule.snap(x) if isinstance(self.rule, GridSgd) else x
+        return self.rule.begin(x)
 
 
 class Wavy:
@@ -399,7 +400,7 @@ class Implementation:
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:
         """The lab's, of which the lab's client and server want more than a replica has by the contract."""
         sizes = case.sizes if per_tensor else None
-        return case.rule.replica()(case.initial(), case.rule, sizes=sizes, low_rank=case.low_rank)
+        return make_replica(case.initial(), case.rule, sizes=sizes, low_rank=case.low_rank)
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
         """Client i at round 0, with the loss ``objective``, or ``Wavy(case.d, i)``.
@@ -424,14 +425,14 @@ class Implementation:
 
     def sync_client(self, case: Case, i: int) -> AnyClient:
         """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
-        replica = SyncReplica(case.initial(), case.rule, low_rank=case.low_rank)
+        replica = make_replica(case.initial(), case.rule, corrected=True, low_rank=case.low_rank)
         return Client(i, replica, Wavy(case.d, i), ESTIMATORS[case.estimator], case.mu)
 
     def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
         """A server at round 0; where the model is the sums of a pool, without it the lab's keeps these alone."""
         replica = self._replica(case) if with_model else None
         if not with_model and case.rule.pool:
-            replica = case.rule.replica()(case.initial().to("meta"), case.rule)
+            replica = make_replica(case.initial().to("meta"), case.rule)
         return Server(
             M=case.M,
             m=1,
@@ -554,7 +555,7 @@ class AcrossDevices(Implementation):
         if i % 2:
             x = case.initial().to(self.device)
             own: Any = {"sizes": case.sizes, "backend": self.backend, "low_rank": case.low_rank}
-            client.replica = case.rule.replica()(x, case.rule, **own)
+            client.replica = make_replica(x, case.rule, **own)
         return cast("AnyClient", client)
 
 

@@ -24,8 +24,8 @@ from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import Distribution, in_dimension
 from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 
 __all__ = ["RUNS", "Check", "checks", "require_bits"]
 

@@ -33,10 +33,11 @@ from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, pooled
+from decomfl_lab.replicas.making import kind_of
 from decomfl_lab.replicas.pooled import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
-from decomfl_lab.replicas.rules import GridSgd, Sgd, Step
+from decomfl_lab.replicas.rules import GridSgd, Step
 
 __all__ = ["FAULTS", "Planted", "fault"]
 
@@ -75,7 +76,7 @@ class _Faulty(Planted):
 
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
         own = {"sizes": case.sizes if per_tensor else None, "low_rank": case.low_rank}
-        made: Replica = self._kind(case.rule.replica())(case.initial(), case.rule, **own)
+        made: Replica = self._kind(kind_of(case.rule))(case.initial(), case.rule, **own)
         return made
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
@@ -739,7 +740,7 @@ def own_steps_not_corrected(_: SyncReplica, taken: Iterable[Step]) -> None:
 @fault(_SYNC, SyncReplica, "_correct")
 def corrected_in_single(self: SyncReplica, program: Program, own: Step, step: Step | None) -> None:
     """Rounds the corrections of a float64 model to float32."""
-    cast("Sgd", self.rule).emit_correction(program, self._real(own), step, wide=False)
+    self.rule.emit_correction(program, self._real(own), step, wide=False)
 
 
 # Backends --------------------------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import Estimator, projection
@@ -17,7 +17,6 @@ from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import record_bytes
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.rules import Sgd
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +29,12 @@ __all__ = ["DeComFL", "DeComFLProjection"]
 
 _PRIVATE_KEY = 11
 """Where the clients' key derives from the run's seed, so that runs repeat; in the field only clients know it."""
+
+
+_CARRIED = {"revert": "snapshot", "tracking": "server", "history": 0, "private_seeds": False}
+"""What clients must have who are in other processes: a model that is a replay of records which the server tracks."""
+_BARE = {**_CARRIED, "rebuild": "copy", "server_model": False, "pull": "never"}
+"""What a simulation needs least for: none of it changes the model's way, but for the rounding of revert sync."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +82,35 @@ class _Lagging(Scalars):
         needs_z = "be off where the server keeps a model (server_model, pull auto, history): it cannot form z"
         require(blind, "private_seeds", needs_z, self.private_seeds)
         require_choice("revert", self.revert, ("snapshot", "sync"))
-        plain = isinstance(self.rule, Sgd) and not self.rule.weight_decay
         corrected = "be snapshot unless the rule is plain SGD in 32 bits (momentum 0, weight_decay 0, no grid)"
-        require(plain or self.revert == "snapshot", "revert", corrected, self.revert)
+        require(self.rule.correctable or self.revert == "snapshot", "revert", corrected, self.revert)
         require_choice("rebuild", self.rebuild, ("replay", "copy"))
         exact = self.rebuild == "replay" or self.revert == "snapshot"
         require(exact, "rebuild", "be replay with revert sync, where replicas drift", self.rebuild)
+
+    @property
+    def replays(self) -> bool:
+        """See ``Method.replays``."""
+        return self.rebuild == "replay" and not self.drifts
+
+    @property
+    def drifts(self) -> bool:
+        """See ``Method.drifts``."""
+        return self.revert == "sync"
+
+    def replaying(self) -> Self:
+        """See ``Method.replaying``."""
+        return replace(self, rebuild="replay")
+
+    def require_carried(self, by: object) -> None:
+        """See ``Method.require_carried``."""
+        plain = self.plain()
+        for name, value in _CARRIED.items():
+            require(plain.get(name, value) == value, name, f"be {value!r} with federation {by}", plain.get(name))
+
+    def bare(self) -> Self:
+        """The same method without what changes only how clients get to x, or what the server keeps for them."""
+        return self.but({name: value for name, value in _BARE.items() if name in self.options()})
 
     @property
     def keeps_model(self) -> bool:
@@ -96,18 +124,19 @@ class _Lagging(Scalars):
 
     def _followed(self, x: Tensor, low_rank: LowRank | None) -> Replica | None:
         """The server's own model at round 0, if it keeps one."""
-        return self.rule.replica()(x, self.rule, low_rank=low_rank) if self.keeps_model else None
+        from decomfl_lab.replicas.making import make_replica
+
+        return make_replica(x, self.rule, low_rank=low_rank) if self.keeps_model else None
 
     def _federation(
         self, setting: Setting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
     ) -> DeComFLFederation:
         from decomfl_lab.federations.in_process import DeComFLFederation
         from decomfl_lab.protocol.delivery import Delivery
-        from decomfl_lab.replicas.replica import SyncReplica
+        from decomfl_lab.replicas.making import make_replica
 
         x = self.start(setting.x)
         key = derive_seed(setting.seed, _PRIVATE_KEY) if self.private_seeds else None
-        kept = SyncReplica if self.revert == "sync" else self.rule.replica()
         low_rank = self.low_rank(setting)
         server = self.server(
             setting,
@@ -116,10 +145,12 @@ class _Lagging(Scalars):
             keep=self.history,
         )
         policy = PullPolicy(self.bandwidth, self.replay_ns) if self.pull == "auto" else None
-        start = kept(x, self.rule, private_key=key, low_rank=low_rank)
+        observer = make_replica(x, self.rule, private_key=key, low_rank=low_rank)
+        # Clients that correct their model afterwards drift; the observer follows the records to the bit all the same.
+        start = observer
+        if self.drifts:
+            start = make_replica(x, self.rule, corrected=True, private_key=key, low_rank=low_rank)
         clients = self.clients(setting, start, estimator, mu, lean=lean)
-        plain = self.rule.replica()
-        observer = plain(x, self.rule, private_key=key, low_rank=low_rank) if kept is SyncReplica else start.clone()
         return DeComFLFederation(Delivery(server, policy=policy), clients, observer, copies=self.rebuild == "copy")
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:
@@ -169,6 +200,10 @@ class DeComFL(LoggingDifferences, _Lagging):
     """
 
     name: ClassVar[str] = "decomfl"
+
+    def rehearsal(self, lr: float, P: int) -> Self:
+        """See ``Method.rehearsal``; M clients need one model then."""
+        return super().rehearsal(lr, P).bare()
 
     def federation(self, setting: Setting) -> DeComFLFederation:
         """See ``Method.federation``."""

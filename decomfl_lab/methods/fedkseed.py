@@ -73,7 +73,9 @@ class FedKSeed(DeComFL):
 
     def _followed(self, x: Tensor, low_rank: LowRank | None) -> Replica:
         """The sums, and no model."""
-        return self.rule.replica()(x.to("meta"), self.rule, low_rank=low_rank)  # type: ignore[no-any-return]
+        from decomfl_lab.replicas.making import make_replica
+
+        return make_replica(x.to("meta"), self.rule, low_rank=low_rank)
 
     def traffic(self, cohort: Cohort, d: int) -> Traffic:  # noqa: ARG002
         """See ``Method.traffic``; lag is included, d is not.

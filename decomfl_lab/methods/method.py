@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.federations.setting import Setting
 from decomfl_lab.methods.traffic import Cohort, Traffic
 from decomfl_lab.options import Option, option
@@ -22,15 +22,7 @@ from decomfl_lab.words import require_option
 if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation
 
-__all__ = ["AUTO", "Method", "is_auto"]
-
-AUTO = "auto"
-"""The value of an option that a run chooses when it is made (``runs.tuning``)."""
-
-
-def is_auto(value: object) -> bool:
-    """Whether the value of an option is ``AUTO``."""
-    return isinstance(value, str) and value == AUTO
+__all__ = ["Method"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +33,13 @@ class Method:
         name: What it is called on the command line and in files.
         gradients: Whether it needs gradients, and not losses alone.
         alone: Whether it is one agent with all the data.
+        tunable: Whether its learning rate, and P, may be searched (``runs.tuning``).
     """
 
     name: ClassVar[str] = ""
     gradients: ClassVar[bool] = False
     alone: ClassVar[bool] = False
+    tunable: ClassVar[bool] = False
 
     lr: float = option(0.001, "The learning rate η.", "optimizer")
     lr_schedule: Mapping[int, float] = option(
@@ -65,16 +59,55 @@ class Method:
                 require(isinstance(value, Mapping), own.name, "be {round: value, ...}", value)
             elif isinstance(own.default, bool):
                 require(isinstance(value, bool), own.name, "be True or False", value)
-        if not self.left_open("lr"):
-            require_finite_positive("lr η", self.lr)
+        require_finite_positive("lr η", self.lr)
         for r, value in self.lr_schedule.items():
             require_int("round in lr_schedule", r, 1)
             require_finite_positive(f"lr_schedule at round {r}", value)
 
-    def left_open(self, name: str) -> bool:
-        """Whether this option is ``AUTO`` and may be."""
-        own = self.options().get(name)
-        return own is not None and own.auto and is_auto(getattr(self, name))
+    @property
+    def sizes(self) -> dict[str, int]:
+        """K and P, as far as the method has them."""
+        known = {"K": "local_steps", "P": "perturbations"}
+        return {symbol: getattr(self, name) for symbol, name in known.items() if name in self.options()}
+
+    @property
+    def replays(self) -> bool:
+        """Whether clients hold the model, to the bit, because they have replayed the records themselves."""
+        return False
+
+    @property
+    def drifts(self) -> bool:
+        """Whether clients' models are the server's up to rounding only (column drift)."""
+        return False
+
+    def replaying(self) -> Self:
+        """The same method, whose clients replay what they are sent wherever that is left to a simulation."""
+        return self
+
+    def averaged(self) -> Self:
+        """The same method, whose server takes the mean of what clients send wherever that is an option."""
+        return self
+
+    def require_carried(self, by: object) -> None:
+        """InputError where something of the clients could not be elsewhere (``federations.carrier.Elsewhere``)."""
+
+    def require_compute(self, compute: str) -> None:
+        """InputError where losses cannot be computed in these numbers."""
+        rounded = compute == "bfloat16"
+        rule = "be float32 for a method that needs gradients"
+        require(not (rounded and self.gradients), "compute", rule, self.name)
+
+    def rehearsal(self, lr: float, P: int) -> Method:  # noqa: ARG002
+        """The method as its rounds are rehearsed (``runs.tuning``): the same way for x, and the curvature is measured.
+
+        Args:
+            lr: The learning rate of the rehearsal.
+            P: Its directions.
+
+        Raises:
+            InputError: If its learning rate cannot be found so; the message names the option that is in the way.
+        """
+        raise InputError(f"lr η must be a number for {self.name}, whose clients measure no curvature, got auto")
 
     @property
     def eta(self) -> Schedule[float]:

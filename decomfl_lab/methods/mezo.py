@@ -15,7 +15,8 @@ from decomfl_lab.records.schedules import Schedule
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.federations.federation import Saved
+    from decomfl_lab.checkpoint import Saved
+    from decomfl_lab.estimators.resolution import Resolution
 
 __all__ = ["MeZO"]
 
@@ -45,6 +46,8 @@ class MeZO(Walking):
 class MezoFederation:
     """One agent with all the data, K steps a round."""
 
+    by_records = None
+
     def __init__(self, agent: FedZOClient, x: Tensor, *, K: int, eta: Schedule[float]) -> None:
         self.agent = agent
         self.x = x.detach().clone()
@@ -54,6 +57,10 @@ class MezoFederation:
         self.drift: float | None = None
         self.curvature: CurvatureLog | None = None
         self.ledger = Ledger(1)
+
+    def watch(self, resolution: Resolution) -> None:
+        """See ``Federation``."""
+        self.agent.resolution = resolution
 
     def advance(self) -> float:
         """See ``Federation``."""

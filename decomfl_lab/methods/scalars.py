@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from decomfl_lab.protocol.wire import (
 )
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding
-from decomfl_lab.replicas.rules import GridSgd, LowPrecision, UpdateRule
+from decomfl_lab.replicas.rules import UpdateRule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,8 +54,7 @@ class Perturbing(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.left_open("perturbations"):
-            require_int("perturbations P", self.perturbations, 1)
+        require_int("perturbations P", self.perturbations, 1)
         require_choice("distribution", self.distribution, tuple(d.value for d in Distribution))
         require_int("rank r", self.rank, 1)
         low_rank = self.distribution == Distribution.LOW_RANK
@@ -122,6 +121,11 @@ class Scalars(Perturbing):
         """Local steps."""
         return 1
 
+    def averaged(self) -> Self:
+        """See ``Method.averaged``."""
+        is_option = any(own.name == "aggregation" for own in fields(self))
+        return replace(self, aggregation=Mean()) if is_option else self
+
     @property
     def P(self) -> Schedule[int]:
         """P over the rounds."""
@@ -129,11 +133,7 @@ class Scalars(Perturbing):
 
     def start(self, x: Tensor) -> Tensor:
         """x_0 as replicas keep it: on the grid, or in 16 bits."""
-        import torch
-
-        if isinstance(self.rule, GridSgd):
-            return self.rule.snap(x)
-        return x.to(getattr(torch, self.rule.dtype)) if isinstance(self.rule, LowPrecision) else x
+        return self.rule.begin(x)
 
     def server(
         self,
@@ -192,18 +192,18 @@ class Scalars(Perturbing):
 class LoggingDifferences(Differences, Scalars):
     """Options of those of them whose scalars are differences."""
 
+    tunable: ClassVar[bool] = True
+
     lr: float = option(
         0.001,
         "The learning rate η. With auto the run measures the loss's curvature before its first round, and takes the "
         "largest η that 100 rehearsed rounds find well inside the edge of stability (docs/tuning.md).",
         "optimizer",
-        auto=True,
     )
     perturbations: int = option(
         20,
         "The number P of directions a local step. With auto (which lr must be too) the largest whose forward passes, "
         "in all, are within 10 % of the fewest.",
-        auto=True,
     )
     lean: bool = option(
         False,
@@ -225,9 +225,33 @@ class LoggingDifferences(Differences, Scalars):
             require(self.weighting == Weighting.CLIENTS, "weighting", rule, self.weighting)
             require_choice("estimator for log_kappa", self.estimator, ("central",))
             require_moment_distribution("distribution for log_kappa", Distribution(self.distribution))
-            chosen = () if self.left_open("perturbations") else (self.perturbations,)
-            for number in (*chosen, *self.perturbation_schedule.values()):
+            for number in (self.perturbations, *self.perturbation_schedule.values()):
                 require_int("perturbations P for log_kappa", number, 3)
+
+    def require_carried(self, by: object) -> None:
+        """See ``Method.require_carried``: second differences are not sent."""
+        super().require_carried(by)
+        require(not self.log_kappa, "log_kappa", f"be False with federation {by}", self.log_kappa)
+
+    def require_compute(self, compute: str) -> None:
+        """See ``Method.require_compute``."""
+        super().require_compute(compute)
+        if compute == "bfloat16":
+            for name, on in (("lean", self.lean), ("log_kappa", self.log_kappa)):
+                require(not on, name, "be off where losses are computed in bfloat16", on)
+
+    def rehearsal(self, lr: float, P: int) -> Self:
+        """See ``Method.rehearsal``: central differences, the mean of the clients' scalars, and κ logged."""
+        known = {own.name for own in fields(self)}
+        rule = f"be a number for {self.name}, whose scalars show no curvature"
+        require("log_kappa" in known, "lr", rule, "auto")
+        for name in ("lr_schedule", "perturbation_schedule"):
+            require(not getattr(self, name), name, "be empty with lr auto", getattr(self, name))
+        require_int("perturbations P with lr auto", P, 3)
+        require_moment_distribution("distribution with lr auto", Distribution(self.distribution))
+        rule = "be clients with lr auto, which measures the curvature of the mean of the clients' losses"
+        require(self.weighting == Weighting.CLIENTS, "weighting", rule, self.weighting)
+        return replace(self.averaged(), lr=lr, perturbations=P, log_kappa=True, estimator="central")
 
     def measured_by(self) -> Estimator:
         """The estimator, with second differences where κ is logged."""

@@ -18,7 +18,7 @@ from numba.core import caching
 __all__ = ["njit"]
 
 _PACKAGE: Final = Path(__file__).parents[1]
-_KERNELS: Final = ("noise", "engines")
+_KERNELS: Final = ("noise", "engines/kernels")
 """Folders whose files have kernels."""
 
 

@@ -69,6 +69,7 @@ class Lanes:
         """``scalar`` in as many lanes as self has."""
         kind = ir.VectorType(scalar.type, self.count)
         nothing = ir.Constant(kind, ir.Undefined)
+        # LLVM knows no broadcast: a lane is set, and a shuffle copies lane 0 to all.
         one = self.builder.insert_element(nothing, scalar, ir.Constant(I32, 0))
         zeros = ir.Constant(ir.VectorType(I32, self.count), [0] * self.count)
         return self._like(self.builder.shuffle_vector(one, nothing, zeros))
@@ -135,6 +136,7 @@ class Lanes:
     def between(self, other: Self) -> tuple[Self, Self]:
         """The lower and the upper half of self₀, other₀, self₁, other₁, ..."""
         n = self.count
+        # A shuffle numbers the lanes of both vectors through: other begins at n.
         mixed = [lane for i in range(n) for lane in (i, n + i)]
         kinds = (ir.Constant(ir.VectorType(I32, n), part) for part in (mixed[:n], mixed[n:]))
         low, high = (self._like(self.builder.shuffle_vector(self.value, other.value, kind)) for kind in kinds)
@@ -181,6 +183,7 @@ class Lanes:
 
     def larger(self, other: Self) -> Self:
         """Lane by lane: the larger of two; NaN if one is."""
+        # "Ordered" is false with NaN. So NaN of self stays by itself, and NaN of other is put in by hand.
         rises = self.builder.fcmp_ordered(">", other.value, self.value)
         top = self.builder.select(rises, other.value, self.value)
         broken = self.builder.fcmp_unordered("uno", other.value, other.value)

@@ -75,11 +75,13 @@ def _horner(x: Lanes, coefficients: Sequence[float]) -> Lanes:
 
 def box_muller(w0: Lanes, w1: Lanes) -> tuple[Lanes, Lanes]:
     """Two normals of two words; see ``reference.box_muller``."""
+    # 2²⁴ u = m 2ᵉ with m in [√½, √2), by the bits of the float. Then −2 ln u = (24 − e) 2 ln 2 − 2 ln(1 + x).
     bits = ((w0 >> 8) | 1).to_float().as_int()
     exponent = (bits - spec.SQRT_HALF_BITS).shift_signed(23)
     x = (bits - (exponent << 23)).as_float() - 1.0
     log_term = (exponent * -1 + 24).to_float() * spec.LOG_2_TWICE
     radius = (log_term + x * _horner(x, spec.LOG_Q)).square_root()
+    # The angle t π/2 is within a quarter turn of 0, either way. The cosine gets its sign from the lowest bit of w1.
     t = (w1.shift_signed(8) | 1).to_float() * 2.0**-23
     t2 = t * t
     sine = t * _horner(t2, spec.SIN_T)
@@ -126,6 +128,7 @@ def _words(builder, words, block, c2, tag, k0, k1):
 def _write_add_gaussian(builder, rows, place, words, c, scale=None):
     """rows[place + j] += c z_j, or c (scale z_j)."""
     wide = c.type == F64
+    # Words 0 and 1 of a block make elements of the first half of a tile, words 2 and 3 of the second: 32 lanes each.
     total = builder.gep(rows, [place])
     for half in (0, TILE // 2):
         pair = [Lanes.load(builder, words, I32, half + n, _WIDTH) for n in (0, _WIDTH)]
@@ -139,11 +142,13 @@ def _write_add_signs(builder, rows, place, words, c, at, shift, count):
     """Add ±c[at + i] for i < count to the row; the sign is the bit of the words that shift + i moves to the top."""
     element = rows.type.pointee
     total = builder.gep(rows, [place])
+    # Coefficients are loaded once for the tile, and a row is read and written once for all ``count`` directions.
     coefficients = [builder.load(builder.gep(c, [builder.add(at, ir.Constant(I64, i))]), align=4) for i in range(count)]
     for n in range(0, TILE, _WIDTH):
         bits = Lanes.load(builder, words, I32, n, _WIDTH)
         value = Lanes.load(builder, total, element, n, _WIDTH)
         for i, coefficient in enumerate(coefficients):
+            # Direction p is bit 31 − p of a word (p below 32): shifted to the top it is the sign.
             above = bits << builder.add(shift, ir.Constant(I32, i))
             term = above.where_negative(builder.fneg(coefficient), coefficient)
             value = value + (term.widen() if element == F64 else term)
@@ -172,6 +177,7 @@ def _add_outer(builder, rows, place, low, high, table, row, width, a, step_a, b,
     with cgutils.for_range(builder, count) as loop:
         f = builder.gep(table, [builder.add(row, builder.mul(loop.index, width))])
         builder.store(product(f, ir.Constant(I64, 0)).value, sums)
+        # One term is neither added to nor scaled: a vector is its factors, and s is 1 at rank 1.
         with builder.if_then(builder.icmp_signed(">", terms, one)):
             with cgutils.for_range(builder, builder.sub(terms, one)) as inner:
                 more = Lanes(builder, builder.load(sums)) + product(f, builder.add(inner.index, one))
@@ -181,6 +187,7 @@ def _add_outer(builder, rows, place, low, high, table, row, width, a, step_a, b,
         coefficient = builder.load(builder.gep(c, [loop.index]))
         added = Lanes(builder, builder.load(total)) + (z.widen() if element == F64 else z) * coefficient
         builder.store(added.value, total)
+    # Lanes outside the piece get back what stood there.
     lanes = Lanes.counting(builder, I64, _WIDTH)
     inside = builder.and_(
         builder.icmp_signed(">=", lanes.value, lanes.spread(low).value),
@@ -294,6 +301,7 @@ def _make_factors(table, width, ranges, coefficients, keys, places, words, z):
             first, count, to = ranges[i, 0], ranges[i, 1], row + ranges[i, 2]
             done = 0
             while done < count:
+                # Factors are a gaussian vector with a tag of its own: they are made by tiles, as directions are.
                 tile = (first + done) // TILE
                 start = first + done - tile * TILE
                 m = min(TILE - start, count - done)
@@ -349,8 +357,10 @@ def _add_directions(rows, place, words, tile, key, first, begin, end, kind, c, w
         n = begin
         while n < end:
             p = first + n - begin
+            # 32 directions share the words of a tile: the words change where p passes a multiple of 32.
             if n == begin or p & 31 == 0:
                 _tile_words(words, tile, p >> 5, _TAG_RADEMACHER, key)
+            # Eight at a time where eight are left of both the words and the directions.
             if p & 31 <= 32 - _RADEMACHER_AT_ONCE and n + _RADEMACHER_AT_ONCE <= end:
                 _add_signs(rows, place, words, c, n, np.uint32(p & 31))
                 n += _RADEMACHER_AT_ONCE
@@ -375,6 +385,7 @@ def _narrow(rows, r, kind, words, randomly):
     for j in range(TILE):
         x = np.float32(rows[r + j])
         bits = _as_u32(x)
+        # To nearest is noise of just under half a unit, and 1 more where the last bit kept is set: ties go to even.
         if randomly:
             noise = np.uint32(words[j] >> (np.uint32(32) - dropped))
         else:
@@ -383,6 +394,7 @@ def _narrow(rows, r, kind, words, randomly):
         if kind == _FLOAT16:
             if abs(y) > np.float32(65504.0):
                 y = np.copysign(np.float32(np.inf), x)
+            # Below 2⁻¹⁴ float16 is a grid of 2⁻²⁴. Adding ½ rounds to it, as float32 in [½, 1) have that grid.
             size = abs(x)
             if size < np.float32(2.0**-14):
                 if randomly:
@@ -411,6 +423,7 @@ def _run(rows, words, memory, begin, size, first, table, keys, values, c, wide, 
     while done < begin + size:
         start = first + done - tile * TILE
         n = min(TILE - start, begin + size - done)
+        # All registers of a tile are read, the whole program runs on them, and they are written: memory is passed once.
         for i in range(memory.size):
             _read_memory(rows, TILE * i + start, memory[i], done, n)
         for i in range(table.shape[0]):
@@ -468,6 +481,7 @@ def _square_sums(sums, words, z, squares, key, p, first_tile, d):
         if (tile + 1) * TILE <= d:
             _square_sum(sums, n, words)
             continue
+        # A tile that reaches beyond d is squared number by number, with zeros beyond, and added by the same halves.
         for j in range(TILE):
             z[j] = np.float32(-0.0)  # -0 + z is z, to the bit
         _add_gaussian(z, 0, words, np.float32(1))
@@ -496,6 +510,7 @@ def _project(sums, vectors, first, keys, places, kind, scales, ones, words, z, r
     m, size = vectors.shape
     table, width, tensors, scale = low_rank
     for a in range(0, size, TILE):
+        # A tile of every vector in float64, zeros beyond the end. Each direction is then made once for all of them.
         for i in range(m):
             for j in range(TILE):
                 rows[i * TILE + j] = vectors[i, a + j] if a + j < size else 0.0

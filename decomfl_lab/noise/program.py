@@ -154,6 +154,7 @@ class Code:
         rows = np.flatnonzero((self.table[:, 0] == Op.NOISE) & (self.table[:, 6] == _LOW_RANK))
         firsts, begins, ends = (self.table[rows, column] for column in (3, 4, 5))
         counts = ends - begins
+        # 0, 1, ... for each instruction anew: the place of a direction in its own.
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return (
             np.repeat(begins, counts) + within,
@@ -185,6 +186,7 @@ class Program:
 
     def _append(self, op: Op, to: str, of: str | None = None, value: float = 0.0, **fields: int) -> None:
         at = Instruction(op, self._register(to), 0 if of is None else self._register(of), value, **fields)
+        # All other instructions read the register that they write.
         read = {of} if op in (Op.FILL, Op.COPY) else {to, of}
         require(self._scratch_written or SCRATCH not in read, SCRATCH, "be written before it is read", op.name)
         self._scratch_written |= to == SCRATCH
@@ -283,6 +285,7 @@ class Program:
         ``SCRATCH`` (which the shared direction is kept in), or take Rademacher directions, 32 of which are made at once
         anyway.
         """
+        # Programs are alike if all is equal but the numbers a and the coefficients.
         shapes = {tuple(at._replace(value=0.0) for at in program.instructions) for program in programs}
         alike = len(shapes) == 1 and len({(program.names, program.low_rank) for program in programs}) == 1
         noisy = [at for at in programs[0].instructions if at.op is Op.NOISE]
@@ -293,6 +296,8 @@ class Program:
         names = programs[0].names
         shared, low_rank = cls([f"{n} {name}" for n in range(len(programs)) for name in names]), programs[0].low_rank
         coefficients = np.stack([program.coefficients for program in programs]).astype(np.float64)
+        # The same instruction of all programs at a time, on their own registers. Noise becomes z in the scratch, made
+        # once, and an addition of c z to each program's register: fl(r + fl(c z)), as before.
         for row in zip(*(program.instructions for program in programs), strict=True):
             own = [at._replace(to=at.to + n * len(names), of=at.of + n * len(names)) for n, at in enumerate(row)]
             if row[0].op is not Op.NOISE:

@@ -57,6 +57,11 @@ class Distribution(StrEnum):
     LOW_RANK = "low-rank"
     """z = A Bᵀ/√r for every matrix, with A and B standard normal; see ``low_rank``, whose ``LowRank`` has r."""
 
+    @property
+    def factors(self) -> int:
+        """The numbers that all elements are made of; 0 but for a ``LowRank``, as here each has its own."""
+        return 0
+
 
 TAGS: Final[dict[Distribution, int]] = {
     Distribution.GAUSSIAN: 0,

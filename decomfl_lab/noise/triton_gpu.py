@@ -101,6 +101,7 @@ def _launch(
     number: Any = np.float64 if wide == torch.float64 else np.float32
     values = code.values.astype(number)
     snaps = code.table[:, 0] == Op.SNAP
+    # SNAP adds and subtracts C = 1.5 · 2^(mantissa bits) · a: C is made here, in the precision of the registers.
     values[snaps] *= number(1.5 * 2.0 ** np.finfo(number).nmant)
     table = np.concatenate([code.table, _signed(code.keys)[:, None]], axis=1)
     device = memory[0].device
@@ -110,6 +111,8 @@ def _launch(
         own = (arrays[3], arrays[0])  # any: there are no factors
         if code.low_rank is not None:
             own = _factors(part, code.low_rank, len(code.coefficients), *streams, device)
+        # The grid is in Philox blocks of four elements, over all tiles that the part touches, also the first and last
+        # in part.
         a = part.begin - first
         tiles = (part.begin + part.size - 1) // TILE - part.begin // TILE + 1
         with _on(device):
@@ -141,6 +144,7 @@ def _factors(
 ) -> tuple[Tensor, Tensor]:
     """The factors that a part of the model takes, a row for each direction, and where they belong."""
     factors = torch.ones(rows * part.width, dtype=torch.float32, device=device)  # the first of a row is the factor 1
+    # int64 holds all of it: the count, the length of a row, the bits of the float32 s, and then the tensors.
     head = np.array([len(part.tensors), part.width, low_rank.scale.view(np.int32)], dtype=np.int64)
     geometry = _sent(np.concatenate([head, part.tensors.reshape(-1)]), device)
     table = _sent(np.stack([_signed(keys), places, of], axis=1), device)
@@ -170,6 +174,7 @@ def _parts(first: int, tensors: Sequence[Tensor]) -> Iterator[tuple[int, list[Te
     if size <= COPIED_AT_ONCE or all(tensor.is_contiguous() for tensor in tensors):
         yield first, list(tensors)
         return
+    # Whole rows of the first dimension at a time. A row that is too large itself is cut along the next dimension.
     row = size // tensors[0].shape[0]
     rows = max(COPIED_AT_ONCE // row, 1)
     for a in range(0, tensors[0].shape[0], rows):
@@ -276,6 +281,8 @@ def _project(
         return torch.empty(m, 0, dtype=torch.float64, device=device)
     columns = m * count
     slices = -(-tiles // slice_tiles)
+    # Sums are added tile by tile in a slice, then slice by slice, as every backend does. As many whole slices go at a
+    # time as the memory for their tiles allows.
     slices_at_once = min(max(SUMS_AT_ONCE // (columns * slice_tiles), 1), slices)
     tiles_at_once = min(slices_at_once * slice_tiles, tiles)
     blocks, groups = -(-columns // kernels.ADDED_SUMS), -(-count // kernels.DIRECTIONS)
@@ -303,6 +310,7 @@ def _project(
                 LOW_RANK=factors is not None,
                 **kernels.WARP,
             )
+            # A slice adds its tiles in order, and the total adds the slices in order.
             by_slice.fill_(-0.0)
             kernels.add_in_order[(slices_now * blocks,)](
                 by_slice, by_tile, now, slice_tiles, columns, **kernels.OPTIONS
@@ -372,6 +380,8 @@ def form_points(
     listed = np.concatenate([np.asarray(own, dtype=np.int64) for own in rows.values()])
     ends = list(accumulate(len(own) for own in rows.values()))
     table = _table(*noise.stream_arrays(list(rows), distribution, d, "triton"), ends)
+    # Direction after direction, the rows of its points and the bits of their c_n. ``ends`` says where a direction's
+    # end.
     pairs = np.stack([listed, coefficients[listed].view(np.int32).astype(np.int64)], axis=1)
     out, x = _there(points), _there(x)
     sent = _sent(np.concatenate([table.reshape(-1), pairs.reshape(-1)]), x.device)

@@ -165,12 +165,14 @@ def _words(block, c2, tag: tl.constexpr, key):
 @_jit
 def _box_muller(w0, w1):
     """Two normals of two words; see ``reference.box_muller``."""
+    # 2²⁴ u = m 2ᵉ with m in [√½, √2), by the bits of the float. Then −2 ln u = (24 − e) 2 ln 2 − 2 ln(1 + x).
     bits = ((w0 >> 8) | 1).to(tl.int32).to(tl.float32).to(tl.int32, bitcast=True)
     exponent = (bits - _SQRT_HALF_BITS) >> 23
     x = (bits - (exponent << 23)).to(tl.float32, bitcast=True) - 1.0
     log_term = (24 - exponent).to(tl.float32) * _LOG_2_TWICE
     q = (((((_Q0 * x + _Q1) * x + _Q2) * x + _Q3) * x + _Q4) * x + _Q5) * x + _Q6
     radius = tl.sqrt_rn(log_term + x * q)
+    # The angle t π/2 is within a quarter turn of 0, either way. The cosine gets its sign from the lowest bit of w1.
     t = ((w1.to(tl.int32, bitcast=True) >> 8) | 1).to(tl.float32) * (2.0**-23)
     t2 = t * t
     sine = t * (((_S0 * t2 + _S1) * t2 + _S2) * t2 + _S3)
@@ -182,6 +184,7 @@ def _box_muller(w0, w1):
 @_jit
 def _gaussian(block, p, key, TAG: tl.constexpr = _TAG_GAUSSIAN):
     w0, w1, w2, w3 = _philox(block, p, TAG, key)
+    # Pairs are words (0, 1) and (2, 3) of a block: [b, i] pairs word 2i with word 2i + 1.
     z0, z1 = _box_muller(tl.join(w0, w2), tl.join(w1, w3))
     return tl.join(z0, z1)
 
@@ -206,6 +209,8 @@ def _low_rank(block, factors, geometry, n):
 
     That begins with their number, the length of a row of the table and the bits of s.
     """
+    # Rows of 9 numbers a tensor follow the three of the head: begin, end, origin, columns, place and step of A and of
+    # B, terms.
     place = _places(block)
     z = tl.full(place.shape, -0.0, tl.float32)  # beyond the last tensor
     row = factors + n * tl.load(geometry + 1)
@@ -297,6 +302,7 @@ def _add_directions(
             z = _low_rank(block, factors, geometry, n)
             r += tl.load(coefficients + n).to(r.dtype) * z.to(r.dtype)
     elif kind == _RADEMACHER:
+        # c · ±1 is exact, so the sign goes into the top bit of c and no direction is made.
         words = tl.zeros(r.shape, tl.uint32)
         p = first
         for n in range(begin, end):
@@ -509,6 +515,8 @@ def run_program(
 @_jit
 def _by_halves(terms, TILES: tl.constexpr):
     """The sum of each of so many tiles: 0..63 + 64..127, and so on, as ``reference.tile_square_sums`` adds."""
+    # A sum over an axis of two is one addition, so nothing is left to the order in which ``tl.sum`` adds. Each step
+    # puts element n and element n + half together.
     halves = tl.sum(tl.sum(terms, axis=1), axis=1)  # words 0 + 2 and 1 + 3, then these; two terms a sum
     halves = tl.reshape(halves, [TILES, 2, 16])
     halves = tl.reshape(tl.sum(halves, axis=1), [TILES, 2, 8])
@@ -632,6 +640,7 @@ def add_in_order(
     terms += column
     begin = group * each
     end = tl.minimum(begin + each, terms_of)
+    # Loads of AHEAD terms do not depend on the sum, so they are under way together; the additions keep their order.
     rest = end - (end - begin) % AHEAD
     for t in range(begin, rest, AHEAD):
         for k in tl.static_range(AHEAD):

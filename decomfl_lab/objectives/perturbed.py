@@ -107,10 +107,14 @@ class _Direction:
             w = w.detach()
             dtype = self._dtype(w)
             work = dtype if dtype in _KERNEL_DTYPES else torch.float32
+            # In one piece where the kernel can write what is wanted; on a CPU a result in 16 bits would need a float32
+            # copy of w.
             if w.is_contiguous() and (w.is_cuda or work == dtype):
                 whole = w.to(work, copy=True)
                 self._add_(whole.view(-1), first, c)
                 return whole.to(dtype)
+            # Else by rows, through a buffer of at most CHUNK elements (or a row): fl(w + fl(c z)) is rounded where it
+            # is copied.
             formed = torch.empty_like(w, dtype=dtype)
             source, target = (w.view(-1), formed.view(-1)) if w.is_contiguous() else (w, formed)
             rows = source.shape[0]
@@ -131,6 +135,7 @@ class _Direction:
         """
         if w.is_cuda:
             return self.formed(w, first, c)[rows]
+        # Wanted rows that lie within CHUNK elements are formed as one block, with those between them.
         distinct, places = rows.unique(return_inverse=True)
         width = w.shape[1]
         looked_up = w.new_empty((len(distinct), width), dtype=self._dtype(w))
@@ -267,6 +272,7 @@ class _Virtual(TorchFunctionMode):
             raise InputError(f"{func} runs functions of its own, whose weights cannot be replaced")
         if reads_no_element(func, args):
             return func(*args, **kwargs)
+        # Attributes are set as they are, but for w.data, by which x would be written to.
         if getattr(func, "__name__", "") == "__set__":
             if func == Tensor.data.__set__ and id(args[0]) in self.parts:  # type: ignore[attr-defined]
                 _refuse_write(_function_name(func), self.parts[id(args[0])].name)
@@ -276,6 +282,7 @@ class _Virtual(TorchFunctionMode):
             return looked_up
         formed: dict[int, Tensor] = {}
         calls = getattr(func, "__module__", None) == "torch.nn.functional"
+        # Every parameter among the arguments is exchanged for a fresh tensor, which must come back unwritten.
         if getattr(func, "__name__", "") in _LIKE_THE_OTHER:
             args = (*(self._swap(arg, formed, calls) for arg in args[:1]), *args[1:])
         else:

@@ -22,7 +22,6 @@ from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.seeds import StepSeed, stream_of
 from decomfl_lab.replicas.rebuild import project
 from decomfl_lab.replicas.replica import Replica, step_together_
-from decomfl_lab.replicas.revert import revert_of
 from decomfl_lab.replicas.rules import Step
 
 __all__ = ["Client", "handle_all"]
@@ -151,6 +150,7 @@ Update = tuple[ScalarArray, float, NDArray[np.float64] | None]
 def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Update]:
     """``local_update`` of each client, step by step together: along the same directions, from models of their own."""
     estimates: list[list[Estimate]] = [[] for _ in clients]
+    # Measure, then step, K times; the step after the last measurement is the record's, and is not taken here.
     for k in range(plans[0].K):
         for own, found in zip(estimates, _measure(clients, plans, k), strict=True):
             own.append(found)
@@ -165,6 +165,7 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
                     client.replica.step_(step)
                 client._taken.append(step)
     K = plans[0].K
+    # All clients' K estimates come to the host at once, client by client.
     there = fetched([at for own in estimates for at in own])
     for n, client in enumerate(clients):
         if client.resolution is not None:
@@ -196,6 +197,7 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[E
         points = first.estimator.points(P, first.mu)
         if first.lean:
             values = [client._values(line, points) for client, line in zip(clients, lines, strict=True)]
+        # At the start all are at x_r, so that one x + c z_p serves everybody's batch.
         elif k == 0 and _at_one_point(lines):  # later every client is at an x of its own
             values = first.engine.losses(lines[0], points, samples)
         else:
@@ -241,6 +243,6 @@ def _handle(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
         for client, plan in zip(clients, plans, strict=True):
             client._catch_up(plan)
             stack.callback(client.release)
-            stack.enter_context(revert_of(client.replica)(client.replica, client._taken, plan.K))
+            stack.enter_context(client.replica.reverting(client._taken, plan.K))
         updates = _local_updates(clients, plans)
     return [Reply(client.id, plans[0].round, *update) for client, update in zip(clients, updates, strict=True)]

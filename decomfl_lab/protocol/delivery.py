@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from decomfl_lab.protocol.wire import Codec, decode, pool_bytes, read, record_by
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import StepSeed, pooled
-from decomfl_lab.replicas.pooled import PooledReplica
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
 __all__ = ["Delivery", "ModelsDown", "receive", "take_model", "take_sums"]
@@ -51,7 +50,10 @@ class Delivery:
         decode: It reads what arrives.
         told: The clients that know the run's seed, for they have answered a plan.
         pulls: How often the model was sent in the place of records.
+        lags: Whether clients keep their model between rounds, and are sent the records that they missed.
     """
+
+    lags: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class Delivery:
             InputError: See ``Server.plan_round``.
         """
         server = self.server
+        # What each participant holds: as it reports, or as the server has it tracked.
         held = [read(Held, report, decode=self.decode) for report in reports] if self.wants_reports else None
         pulling = set()  # whose records are gone: they get the model, and are planned as holding this round
         if server.replica is not None:
@@ -141,15 +144,12 @@ class Delivery:
 
     def _sums_are_shorter(self, records: Sequence[RoundRecord]) -> bool:
         """Whether the sums of a pool take fewer bytes than these records, whose place they can take."""
-        replica = self.server.replica
-        if not isinstance(replica, PooledReplica):
+        if (sums := _sums_of(self.server.replica)) is None:
             return False
-        return pool_bytes(replica.rule.size) < sum(
-            record_bytes(own.seeding, own.K, own.P, own.scalars.dtype) for own in records
-        )
+        return pool_bytes(sums.S) < sum(record_bytes(own.seeding, own.K, own.P, own.scalars.dtype) for own in records)
 
     def _prefers_a_pull(self, i: int, plan: Plan) -> bool:
-        if self.policy is None or isinstance(self.server.replica, PooledReplica):
+        if self.policy is None or _sums_of(self.server.replica) is not None:
             return False
         dense = self.server.dense_model()
         wide, vectors = 8 if dense.x.dtype == torch.float64 else 4, 1 + len(dense.state)
@@ -159,8 +159,8 @@ class Delivery:
 
     def model(self, i: int, ledger: Ledger) -> Iterator[bytes]:
         """The server's optimizer state and model, x last, a 16-bit number as the equal float32; or sums of a pool."""
-        if isinstance(self.server.replica, PooledReplica):
-            yield ledger.pool(i, self.server.replica.sums)
+        if (sums := _sums_of(self.server.replica)) is not None:
+            yield ledger.pool(i, sums)
             return
         for vector in self._sent(self.server.dense_model()):
             wide = vector if vector.dtype == torch.float64 else vector.float()
@@ -203,9 +203,15 @@ class Delivery:
         return record
 
 
+def _sums_of(replica: Replica | None) -> PoolSums | None:
+    """What stands for all records, where a replica follows them as sums of a pool; None elsewhere."""
+    return getattr(replica, "sums", None)  # which a replica of another implementation need not have
+
+
 class ModelsDown(Delivery):
     """Every participant reads the model of the round, without the optimizer's state, and a plan without records."""
 
+    lags = False
     wants_reports = False
 
     def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:  # noqa: ARG002
@@ -264,8 +270,8 @@ def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
     Raises:
         InputError: If it is older than the client's own, or of another round, size or kind.
     """
-    replaced = isinstance(client.replica, PooledReplica)
-    require(not replaced, f"model to client {client.id}", "come as the sums of a pool, to its rule", "vectors")
+    of_sums = _sums_of(client.replica) is not None
+    require(not of_sums, f"model to client {client.id}", "come as the sums of a pool, to its rule", "vectors")
     least = client.replica.round
     require(r >= least, f"round of the model sent to client {client.id}", f"be at least its own, {least}", r)
     own = client.replica.snapshot()
@@ -287,7 +293,5 @@ def take_sums(replica: Replica, r: int, sums: PoolSums, seeds: Sequence[StepSeed
     Raises:
         InputError: If they are of another round, or older than the replica, or it has no sums, or others.
     """
-    has_sums = isinstance(replica, PooledReplica)
-    require(has_sums, "sums of a pool", "come to a replica of a PooledSgd rule", type(replica).__name__)
     require(sums.round == r, "round of a pool's sums", f"be {r}", sums.round)
-    cast("PooledReplica", replica).take(sums, pooled(seeds).pool, distribution)
+    replica.take(sums, pooled(seeds).pool, distribution)

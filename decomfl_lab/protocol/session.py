@@ -44,7 +44,7 @@ from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound
-from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
+from decomfl_lab.replicas.replica import Replica, Snapshot
 
 __all__ = ["Coordinator", "Host"]
 
@@ -77,8 +77,7 @@ class Host:
         require(bool(clients), "clients", "number at least 1", 0)
         self.clients = dict(clients)
         self.replica: Replica = next(iter(clients.values())).replica.clone()
-        drifts = isinstance(self.replica, SyncReplica)
-        require(not drifts, "revert", "be snapshot where clients are in other processes", "sync")
+        require(not self.replica.drifts, "revert", "be snapshot where clients are in other processes", "sync")
         self.losses: dict[int, float] = {}
         self._run, self._terms = run, terms
         self._start = self.replica.snapshot()
@@ -127,6 +126,7 @@ class Host:
         records: tuple[RoundRecord, ...] = ()
         vectors: list[Dense] = []
         sums: PoolSums | None = None
+        # First everything is read and checked, so that a bad frame changes nothing.
         for message in messages:
             match message:
                 case Welcome():
@@ -151,6 +151,7 @@ class Host:
         for n, record in enumerate(records):
             self._terms.check(record)
             require(record.round == records[0].round + n, "records", "follow one another", record.round)
+        # Only now the shared model is moved: by a model, by sums of a pool, or to x_0, and then by records.
         anew = welcome is not None and welcome.round == 0
         if vectors:  # a model in the place of records
             client.replica.round = 0 if anew else self.replica.round

@@ -58,10 +58,6 @@ class PooledSgd(UpdateRule):
         """See ``UpdateRule.pool``."""
         return self.size
 
-    def replica(self) -> type[Replica]:
-        """See ``UpdateRule.replica``."""
-        return PooledReplica
-
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``: a local step."""
         Sgd().emit(program, step)
@@ -126,20 +122,11 @@ class PooledReplica(Replica):
 
     @property
     def sums(self) -> PoolSums:
-        """What stands for all records so far."""
+        """See ``Replica.sums``."""
         return PoolSums(self.round, self.rule.exponent, self.state["sums"].numpy())
 
     def take(self, sums: PoolSums, seed: int, distribution: Distribution) -> None:
-        """Be at the round of these sums.
-
-        Args:
-            sums: The sums of a round that is not before this replica's.
-            seed: The pool's seed.
-            distribution: The distribution of its directions.
-
-        Raises:
-            InputError: If they are of an earlier round, another pool or another grid; the replica stays as it was.
-        """
+        """See ``Replica.take``."""
         pool, own = (seed, distribution), self.rule
         require(sums.round >= self.round, "round of a pool's sums", f"be at least {self.round}", sums.round)
         found = sums.S, sums.exponent

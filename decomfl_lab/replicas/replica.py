@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,10 +16,11 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Program
 from decomfl_lab.noise.low_rank import require_distribution
 from decomfl_lab.noise.program import MOST_NAMES
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import StepSeed, keyed
 from decomfl_lab.replicas.rebuild import backend_for, rebuild_
-from decomfl_lab.replicas.rules import GridSgd, Sgd, Step, UpdateRule
+from decomfl_lab.replicas.rules import Sgd, Step, UpdateRule
 
 __all__ = ["Replica", "Snapshot", "SyncReplica", "same_bits", "step_together_"]
 
@@ -56,7 +58,12 @@ class Replica:
         rule: The update rule.
         private_key: The key that clients share, or None: see ``stream_seed``.
         low_rank: The shapes and the rank of low-rank directions, or None.
+        drifts: Whether it takes a way of its own, up to rounding, and is no replay of the records to the bit.
+        taken: The local steps of round ``round`` that x has taken and that nothing has taken back yet, where it drifts.
     """
+
+    drifts: ClassVar[bool] = False
+    taken: tuple[Step, ...] = ()
 
     def __init__(
         self,
@@ -154,8 +161,6 @@ class Replica:
 
     def step_back_(self, step: Step) -> None:
         """Undo the local step applied last, by arithmetic; InputError for a rule that cannot."""
-        if not isinstance(self.rule, GridSgd):
-            raise InputError(f"only the steps of a GridSgd rule can be undone by arithmetic, got {self.rule}")
         program = self._program()
         self.rule.emit_reverse(program, self._real(step))
         self._run(program)
@@ -189,6 +194,50 @@ class Replica:
         if pending:
             self._apply_all(pending)
         return len(pending)
+
+    @contextmanager
+    def reverting(self, taken: Sequence[Step], K: int) -> Iterator[None]:
+        """A context in which the replica takes local steps; whatever happens there, it is reverted at the end.
+
+        On a grid steps are taken back in reverse order, which is exact and needs no second model; for every other rule
+        x and the optimizer's state are kept, and put back.
+
+        Args:
+            taken: The local steps that the replica has taken, filled while the context is open.
+            K: The number of local steps of the round, of which K − 1 are taken: the last would only be reverted.
+        """
+        before = self.snapshot() if K > 1 and not self.rule.reversible else None  # for K = 1 nothing moves
+        try:
+            yield
+        finally:
+            if before is not None:
+                self.restore(before)
+            else:
+                for step in reversed(taken):
+                    self.step_back_(step)
+
+    def diverge(self, taken: Iterable[Step]) -> None:  # noqa: ARG002
+        """Note the local steps that x has taken since it was x_round; InputError unless it ``drifts``."""
+        raise InputError(f"local steps must be reverted for {self.rule}, got a replica that keeps them")
+
+    @property
+    def sums(self) -> PoolSums | None:
+        """What stands for all records so far, where x is made of the sums of a pool; None elsewhere."""
+        return None
+
+    def take(self, sums: PoolSums, seed: int, distribution: Distribution) -> None:  # noqa: ARG002
+        """Be at the round of these sums.
+
+        Args:
+            sums: The sums of a round that is not before this replica's.
+            seed: The pool's seed.
+            distribution: The distribution of its directions.
+
+        Raises:
+            InputError: If x is not made of sums, or of those of another pool or grid, or if they are of an earlier
+                round; the replica stays as it was.
+        """
+        raise InputError(f"sums of a pool must come to a replica of a PooledSgd rule, got one of {self.rule}")
 
     def snapshot(self) -> Snapshot:
         """What ``restore`` brings back bit for bit; it costs a copy when the replica steps on, and not before."""
@@ -281,27 +330,31 @@ class SyncReplica(Replica):
     It needs no snapshot, only its own scalars. The identity is one of real arithmetic: every correction leaves some
     roundings behind, and this replica *drifts* away from the others, which agree to the bit.
 
-    Attributes:
-        taken: The local steps of round ``round`` that x has taken and that nothing has corrected yet.
-
     Source: [DeComFL, eq. (sync)]; the step after the last measurement is never taken, so the last step of a record
     is applied as it is.
     """
 
-    taken: tuple[Step, ...] = ()
+    rule: Sgd
+    drifts = True
 
     def __init__(self, x: Tensor, rule: UpdateRule, **options: Any) -> None:
         """See ``Replica``; InputError for a rule whose steps cannot be corrected."""
-        plain = isinstance(rule, Sgd) and not rule.weight_decay
-        require(plain, "rule", "be plain SGD where replicas are synchronised without revert", rule)
+        require(rule.correctable, "rule", "be plain SGD where replicas are synchronised without revert", rule)
         super().__init__(x, rule, **options)
 
+    @contextmanager
+    def reverting(self, taken: Sequence[Step], K: int) -> Iterator[None]:  # noqa: ARG002
+        """See ``Replica.reverting``: the steps stay, until the record of the round comes."""
+        try:
+            yield
+        finally:
+            self.diverge(taken)
+
     def diverge(self, taken: Iterable[Step]) -> None:
-        """Note the local steps that x has taken since it was x_round."""
+        """See ``Replica.diverge``."""
         self.taken = tuple(replace(step, scalars=on_host(step.scalars)) for step in taken)
 
     def _correct(self, program: Program, own: Step, step: Step | None) -> None:
-        assert isinstance(self.rule, Sgd)
         self.rule.emit_correction(program, self._real(own), step, wide=self.x.dtype == torch.float64)
 
     def _emit(self, program: Program, record: RoundRecord) -> None:

@@ -22,8 +22,6 @@ from decomfl_lab.records.seeds import StepSeed, step_seed, stream_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.replicas.replica import Replica
-
 __all__ = ["AdaMM", "GridSgd", "LowPrecision", "Momentum", "Sgd", "SignSgd", "Step", "UpdateRule"]
 __all__ += ["add_directions", "add_estimate"]
 
@@ -60,11 +58,15 @@ class UpdateRule(ABC):
         """The size S of the pool that directions must come from (``Seeding.POOL``); None if they need not."""
         return None
 
-    def replica(self) -> type[Replica]:
-        """The class of the replicas that follow records by this rule."""
-        from decomfl_lab.replicas.replica import Replica
+    @property
+    def reversible(self) -> bool:
+        """Whether ``emit_reverse`` undoes a step to the bit."""
+        return False
 
-        return Replica
+    @property
+    def correctable(self) -> bool:
+        """Whether ``emit_correction`` exchanges one step for another, up to rounding."""
+        return False
 
     @property
     def scaling(self) -> str | None:
@@ -81,6 +83,14 @@ class UpdateRule(ABC):
     @abstractmethod
     def emit(self, program: Program, step: Step) -> None:
         """Write the instructions of ``step`` on the registers "x" and the slots."""
+
+    def emit_reverse(self, program: Program, step: Step) -> None:  # noqa: ARG002
+        """Write the instructions that undo ``step``; InputError for a rule that is not ``reversible``."""
+        raise InputError(f"only the steps of a GridSgd rule can be undone by arithmetic, got {self}")
+
+    def begin(self, x: Tensor) -> Tensor:
+        """The vector nearest to x at which a replica of this rule can start."""
+        return x
 
     def admit(self, x: Tensor) -> None:
         """InputError if a replica of this rule cannot start at x."""
@@ -143,10 +153,15 @@ class Sgd(UpdateRule):
             program.scale("x", 1.0 - step.eta * self.weight_decay)
         add_estimate(program, "x", step, -step.eta)
 
+    @property
+    def correctable(self) -> bool:
+        """See ``UpdateRule.correctable``: without weight decay, which would scale x between the two."""
+        return not self.weight_decay
+
     def emit_correction(self, program: Program, own: Step, step: Step | None, *, wide: bool) -> None:
         """Write x ← x + (η/P) Σ_p (g_{i,p} − g_p) z_p: x has taken the step ``own`` instead of ``step``.
 
-        The rule has no weight decay, which would scale x between the two. The difference of the coefficients is exact
+        The difference of the coefficients is exact
         in float64 (but for hopelessly unequal sizes) and is rounded to float32, as every coefficient is; for a float64
         x what that cuts off follows as a second term.
 
@@ -340,6 +355,12 @@ class LowPrecision(UpdateRule):
                 program.add(f"{name}.low", name, -1.0)
                 program.narrow(f"{name}.low", self.dtype)
 
+    def begin(self, x: Tensor) -> Tensor:
+        """See ``UpdateRule.begin``: in 16 bits."""
+        import torch
+
+        return x.to(getattr(torch, self.dtype))
+
     def admit(self, x: Tensor) -> None:
         """See ``UpdateRule.admit``."""
         require(str(x.dtype) == f"torch.{self.dtype}", "dtype of x", f"be {self.dtype} for {self}", x.dtype)
@@ -374,8 +395,13 @@ class GridSgd(UpdateRule):
         """The largest |x| that is admitted."""
         return 2.0 ** (self.exponent + self._BITS)
 
-    def snap(self, x: Tensor) -> Tensor:
-        """The nearest point of the grid, ties to even: where a replica may start."""
+    @property
+    def reversible(self) -> bool:
+        """See ``UpdateRule.reversible``."""
+        return True
+
+    def begin(self, x: Tensor) -> Tensor:
+        """See ``UpdateRule.begin``: the nearest point of the grid, ties to even."""
         on_grid = x.new_empty(x.shape)
         for part, snapped in zip(x.split(_SNAPPED), on_grid.split(_SNAPPED), strict=True):  # in float64, by blocks
             snapped.copy_(part.double().div_(self.quantum).round_().mul_(self.quantum))
@@ -388,8 +414,8 @@ class GridSgd(UpdateRule):
         super().admit(x)
         size = float(x.abs().max())
         require(size <= self.largest, "largest |x|", f"be at most {self.largest} = 2^23 · 2^{self.exponent}", size)
-        if not torch.equal(self.snap(x).view(torch.uint8), x.contiguous().view(torch.uint8)):
-            raise InputError(f"x must be on the grid of {self}: start at rule.snap(x)")
+        if not torch.equal(self.begin(x).view(torch.uint8), x.contiguous().view(torch.uint8)):
+            raise InputError(f"x must be on the grid of {self}: start at rule.begin(x)")
 
     def _emit(self, program: Program, step: Step, sign: float) -> None:
         program.fill(SCRATCH, 0.0)
@@ -404,5 +430,5 @@ class GridSgd(UpdateRule):
         self._emit(program, step, 1.0)
 
     def emit_reverse(self, program: Program, step: Step) -> None:
-        """Write the instructions that undo ``step``."""
+        """See ``UpdateRule.emit_reverse``."""
         self._emit(program, step, -1.0)

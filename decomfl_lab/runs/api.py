@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.carriers.ray import Ray
 from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.errors import require
+from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.files import as_path
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
@@ -19,8 +19,11 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import name_of_loss
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.progress import run_bar
 from decomfl_lab.runs.run import Run, load_run
+from decomfl_lab.runs.trial import tried
+from decomfl_lab.runs.tuning import tuned, without_auto
 
 __all__ = ["load", "train"]
 
@@ -38,7 +41,7 @@ def train(
     out: Path | str | None = None,
     device: str | None = None,
     progress: bool = False,
-    federation: Ray | None = None,
+    federation: Elsewhere | None = None,
     **options: Any,
 ) -> Run:
     """Train any module on the examples of any clients.
@@ -57,8 +60,9 @@ def train(
         out: A folder in which the run is saved, and from which it resumes.
         device: The device, cpu, cuda or auto; None for the one that the examples are on.
         progress: Whether a progress bar is shown on stderr.
-        federation: Where the clients are, ``Ray(workers=N)`` for N actors of Ray; None for this process. Records,
-            losses and models are the same to the bit.
+        federation: Where the clients are, ``Ray(workers=N)`` for N actors of Ray, or another
+            ``federations.carrier.Elsewhere``; None for this process. Records, losses and models are the same to the
+            bit.
         options: Other options of a run (batch_size, eval_every, engine, trust, ...) or of the method (lr, ...).
 
     Model, loss and data are tried first (``runs.trial``), unless ``trust`` is true: f_i(x; ξ) is the loss of a batch ξ
@@ -79,10 +83,11 @@ def train(
     dataset = own_dataset(clients, test, whole=BatchLoss.of(loss).form is Form.MODEL)
     assert dataset.parts is not None
     M = len(dataset.parts)
+    options, wanted = without_auto(options)
     config = TrainConfig(DeComFL() if method is None else method)
     config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
-    run = Run(config, dataset=dataset, module=model, loss=loss, device=device, federation=federation)
+    run = Run.of(*tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted), federation)
     folder = None if out is None else as_path("out", out)
     if not progress:
         run.train(out=folder)
@@ -99,7 +104,7 @@ def load(
     clients: Sequence[Any] | None = None,
     *,
     test: Any = None,
-    federation: Ray | None = None,
+    federation: Elsewhere | None = None,
 ) -> Run:
     """The run that was saved in a folder: bit for bit what it was, ready to go on (``run.more``).
 

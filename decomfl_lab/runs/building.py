@@ -1,11 +1,8 @@
-"""Building a federation at round 0 from a configuration and data."""
+"""What a configuration names: data, loss and module, and who has which examples."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,41 +11,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.carriers.ray import Ray, RayFederation
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.datasets.own import data_of
 from decomfl_lab.datasets.splits import split
 from decomfl_lab.devices import find_device
-from decomfl_lab.engines.registry import make_engine
-from decomfl_lab.engines.tried import Tried
-from decomfl_lab.errors import InputError, require
-from decomfl_lab.federations.federation import Federation
-from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.remote import RemoteFederation, host_of
-from decomfl_lab.federations.setting import Setting
-from decomfl_lab.layout import Layout
-from decomfl_lab.methods.registry import LAGGING
+from decomfl_lab.errors import require
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.modules import prepared
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_
-from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Objective, RoundedObjective
 from decomfl_lab.plugins import OWN, is_own, made, named
-from decomfl_lab.protocol.delivery import ModelsDown
-from decomfl_lab.protocol.session import Host
 from decomfl_lab.runs.config import CROSS_ENTROPY, OWN_LOSS, TrainConfig
-from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
+from decomfl_lab.runs.evaluation import calibration_images
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 
 __all__ = [
-    "batches_of_clients",
-    "build_federation",
-    "build_host",
     "dataset_of",
-    "elsewhere",
     "fitted",
+    "loss_is_of_model",
     "loss_of",
-    "movable",
     "name_of_loss",
     "own_loss",
     "parts_of",
@@ -111,6 +92,7 @@ def name_of_loss(loss: LossFunction | None) -> str:
 
 def workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
     """A module of the run's own at x_0, where the data are; InputError if there is none, or it has no finite values."""
+    require(module is None or isinstance(module, nn.Module), "model", "be a torch.nn.Module", module)
     if config.task:
         return task_module(config, dataset).to(dataset.device)
     lacks = config.model == OWN and module is None
@@ -133,48 +115,6 @@ def workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) -
     return own
 
 
-def build_federation(
-    config: TrainConfig,
-    dataset: Dataset,
-    *,
-    module: nn.Module | None = None,
-    loss: LossFunction | BatchLoss | None = None,
-) -> tuple[Federation, nn.Module, Layout]:
-    """The federation of ``config`` where the data are, and the module and layout to evaluate its model with.
-
-    Args:
-        config: The run.
-        dataset: Its data.
-        module: The model at x_0, which is copied; None for the one that ``config`` names.
-        loss: The loss of a batch; None for the one that ``config`` names. A ``BatchLoss`` has been tried (``trial``).
-
-    Raises:
-        InputError: If the data cannot be split so, or the model does not fit the data.
-    """
-    require(module is None or isinstance(module, nn.Module), "model", "be a torch.nn.Module", module)
-    module, measure = workspace(config, dataset, module), BatchLoss.of(loss_of(config) if loss is None else loss)
-    layout = Layout.of(module)
-    dataset = dataset.cast(layout.dtype)
-    require_classes(measure, dataset)
-    x = layout.flatten(module)
-    on_gpu = dataset.device.type == "cuda"
-    require(config.compute != "tf32" or on_gpu, "compute", "be float32 or bfloat16 on the CPU", config.compute)
-    chosen = _chosen(config, dataset)
-    # With bfloat16 the losses come from a copy in 16 bits; x, and the module that is evaluated, stay float32.
-    rounded = config.compute == "bfloat16"
-    copied, own = (
-        (copy.deepcopy(module).bfloat16(), replace(layout, dtype=torch.bfloat16)) if rounded else (module, layout)
-    )
-    batches = batches_of_clients(config, dataset, chosen, measure)
-    first = ModuleObjective(copied, own, measure, fast_layout(dataset.train_images), dataset.train_labels, batches[0])
-    exact = [first.of(index, own_batches) for index, own_batches in zip(chosen, batches, strict=True)]
-    objectives: Sequence[Objective] = [RoundedObjective(objective) for objective in exact] if rounded else exact
-    engine = make_engine(config.engine)
-    engine = Tried(engine, config.engine) if measure.tried else engine
-    setting = Setting(x, objectives, config.sampled, config.seed, engine, layout.shapes, joined=config.joined)
-    return config.method.federation(setting), module, layout
-
-
 def require_classes(measure: BatchLoss, dataset: Dataset) -> None:
     """InputError where the cross-entropy is to be taken of targets that are no classes."""
     targets = dataset.train_labels
@@ -182,81 +122,6 @@ def require_classes(measure: BatchLoss, dataset: Dataset) -> None:
         classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
         rule = "be of one's own where targets are numbers and not classes (int64) or their probabilities"
         require(classes, "loss", rule, CROSS_ENTROPY)
-
-
-def _chosen(config: TrainConfig, dataset: Dataset) -> list[Tensor]:
-    """The numbers of each client's examples, where these are."""
-    chosen = [torch.from_numpy(part).to(dataset.device) for part in parts_of(config, dataset)]
-    if dataset.pad is None:
-        return chosen
-    # Prompts of like length lie together, so that a batch has little padding.
-    images = dataset.train_images
-    return [index[by_length(images[index], dataset.pad)] for index in chosen]
-
-
-def batches_of_clients(
-    config: TrainConfig, dataset: Dataset, chosen: Sequence[Tensor], measure: BatchLoss
-) -> list[EpochBatches]:
-    """The batches of every client.
-
-    Examples are in their user's order within a batch where the loss is no mean over them: it may hang on it.
-    """
-    ascending = dataset.pad is not None or not measure.additive
-    return [
-        EpochBatches(len(index), config.batch_size, (config.seed, 3, i), ascending=ascending)
-        for i, index in enumerate(chosen)  # 3 tells batches from what else is drawn from the seed
-    ]
-
-
-def build_host(
-    config: TrainConfig,
-    dataset: Dataset,
-    module: nn.Module | None,
-    loss: LossFunction | BatchLoss | None,
-    ids: Iterable[int],
-) -> Host:
-    """The host of these clients of ``config``, as it is made in another process; see ``build_federation``."""
-    federation, _, _ = build_federation(config, dataset, module=module, loss=loss)
-    assert isinstance(federation, DeComFLFederation)
-    return host_of(federation, config.identity(federation.observer.digest()), ids)
-
-
-def movable(federation: Federation, config: TrainConfig) -> DeComFLFederation:
-    """The federation; InputError unless its clients can be in other processes, as only scalars travel."""
-    if not isinstance(federation, DeComFLFederation) or isinstance(federation.delivery, ModelsDown):
-        rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
-        raise InputError(f"method must {rule}, got {config.method.name}")
-    return federation
-
-
-def elsewhere(
-    federation: Federation,
-    config: TrainConfig,
-    dataset: Dataset,
-    module: nn.Module | None,
-    loss: LossFunction | BatchLoss | None,
-    by: Ray,
-) -> RemoteFederation:
-    """The federation with its clients in actors; the arguments are those that it was built from.
-
-    Raises:
-        InputError: If clients send more than scalars, or something of them stays in this process.
-    """
-    require(isinstance(by, Ray), "federation", "be lab.Ray(workers=N), or None for this process", by)
-    plain, federation = config.method.plain(), movable(federation, config)
-    there = {"revert": "snapshot", "tracking": "server", "history": 0, "log_kappa": False, "private_seeds": False}
-    for name, value in there.items():
-        require(plain.get(name, value) == value, name, f"be {value!r} with federation {by}", plain.get(name))
-    require(dataset.device.type == "cpu", "device", f"be cpu with federation {by}", dataset.device.type)
-    if "rebuild" in plain:  # in each actor there is one model for all of its clients anyway
-        config = config.but(rebuild="replay")
-    carrier = by.carrier(partial(build_host, config, dataset, module, loss), config.clients)
-    run, m = config.identity(federation.observer.digest()), config.sampled
-    return RayFederation.of(federation, carrier, run, quorum=m, patience=PATIENCE)
-
-
-PATIENCE = 1e9
-"""Seconds that a simulated round may take, as it may in one process."""
 
 
 def parts_of(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64]]:

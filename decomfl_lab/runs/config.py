@@ -28,7 +28,7 @@ from decomfl_lab.errors import (
 )
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import Method, is_auto
+from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
@@ -229,18 +229,13 @@ class TrainConfig:
         require_choice("compute", self.compute, ("float32", "tf32", "bfloat16"))
         if self.compute == "bfloat16":
             require(bool(self.task), "compute", "be float32 without a task", self.compute)
-            name, plain = self.method.name, self.method.plain()
-            require(not self.method.gradients, "compute", "be float32 for a method that needs gradients", name)
-            for option_name in ("lean", "log_kappa"):
-                on = plain.get(option_name, False)
-                require(not on, option_name, "be off where losses are computed in bfloat16", on)
+        self.method.require_compute(self.compute)
         require_choice("engine", self.engine, ENGINES)
         lonely = not self.method.alone or self.clients == self.sampled == 1
         rule = f"be 1 for {self.method.name}, which is one agent"
         require(lonely, "clients M and sampled m", rule, (self.clients, self.sampled))
         require_int("seed", self.seed, 0, 2**64 - 1)
-        whole = [getattr(self.method, name, 1) for name in ("local_steps", "perturbations")]
-        sizes = (self.rounds, self.sampled, *(1 if is_auto(size) else size for size in whole))
+        sizes = (self.rounds, self.sampled, *({"K": 1, "P": 1} | self.method.sizes).values())
         # No loss, with the round around it, takes less than 10⁵ operations.
         named = "rounds R, sampled m, local_steps K and perturbations P"
         require_possible(named, sizes, operations=1e5 * math.prod(sizes))
@@ -369,8 +364,6 @@ def _of_type(key: str, value: Any, known: Option, origin: str) -> Any:
             return {int(r): v for r, v in value.items()}
         except ValueError:
             raise InputError(f"{key} in {origin} must have whole rounds as keys, got {list(value)}") from None
-    if known.auto and is_auto(value):
-        return value
     if isinstance(known.default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not type(known.default):

@@ -40,7 +40,8 @@ from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.replicas.replica import Replica, SyncReplica
+from decomfl_lab.replicas.making import make_replica
+from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, UpdateRule
 from decomfl_lab.runs.descent import Descent
 
@@ -118,9 +119,9 @@ def _objective(module: nn.Module) -> ModuleObjective:
     return ModuleObjective(module, Layout.of(module), nn.functional.mse_loss, inputs, targets, EpochBatches(1, 1, (0,)))
 
 
-def _client(module: nn.Module, *, rule: UpdateRule, K: int, lean: bool = False, kept: type[Replica] = Replica) -> Round:
+def _client(module: nn.Module, *, rule: UpdateRule, K: int, lean: bool = False, corrected: bool = False) -> Round:
     x = Layout.of(module).flatten(module)
-    replica = kept(rule.snap(x) if isinstance(rule, GridSgd) else x, rule)
+    replica = make_replica(rule.begin(x), rule, corrected=corrected)
     objective = _objective(module)
     objective.layout.bind(module, replica.x)  # the module's own weights go
     client = Client(0, replica, objective, forward, 1e-3, lean=lean)
@@ -130,7 +131,7 @@ def _client(module: nn.Module, *, rule: UpdateRule, K: int, lean: bool = False, 
 
     def round_() -> None:  # rebuilds round 0, measures round 1, and corrects that where it was not reverted
         server.aggregate([client.handle(server.plan_round()[0])])
-        if kept is SyncReplica:
+        if corrected:
             client.replica.catch_up(server.plan_round()[0].records)
 
     return round_
@@ -194,7 +195,7 @@ ROLES: dict[str, Role] = {
     ),
     "client-lean-sync": Role(
         "lean DeComFL client, K > 1, corrected afterwards: x and a layer",
-        partial(_client, rule=Sgd(), K=2, lean=True, kept=SyncReplica),
+        partial(_client, rule=Sgd(), K=2, lean=True, corrected=True),
         1,
         1,
     ),

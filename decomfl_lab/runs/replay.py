@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.errors import InputError, plural, require, require_finite_positive, require_int
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.protocol.client import handle_all
@@ -23,10 +22,11 @@ from decomfl_lab.protocol.log import Entry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.record import History, RoundRecord
-from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
 from decomfl_lab.runs.config import config_from_mapping
-from decomfl_lab.runs.run import LOG_FILE, Run, require_own
+from decomfl_lab.runs.folder import LOG_FILE
+from decomfl_lab.runs.kept import require_own
+from decomfl_lab.runs.run import Run
 
 __all__ = ["TOLERANCE", "Compared", "Measured", "Replay", "replay"]
 
@@ -195,9 +195,9 @@ class _Rolling:
     """A model on its way through the rounds of a log."""
 
     def __init__(self, run: Run, x0: str, measure: Collection[int], tolerance: float) -> None:
-        assert isinstance(run.federation, DeComFLFederation)
-        self.federation = run.federation
-        self.observer = run.federation.observer
+        federation = run.federation.by_records
+        assert federation is not None
+        self.federation, self.observer = federation, federation.observer
         self.federation.server.replica = None  # the observer is the only model that moves
         self.pending: list[RoundRecord] = []
         self.steps: Counter[int] = Counter()  # local steps that each client has taken
@@ -285,10 +285,10 @@ def _run(
     else:
         alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
         run = Run(alone, dataset=_zeros(header), module=own["model"], loss=_no_loss, device=device)
-    federation = run.federation
-    assert isinstance(federation, DeComFLFederation)  # no other method has a log
+    federation = run.federation.by_records
+    assert federation is not None  # no other method has a log
     require(federation.x.numel() == header["d"], "model", f"have d = {header['d']}, as in {path}", federation.x.numel())
-    drifts = any(isinstance(client.replica, SyncReplica) for client in federation.clients)
+    drifts = any(client.replica.drifts for client in federation.clients)
     rule = "be left out for revert sync, where clients measure at models that no record gives"
     require(not (measures and drifts), "measure", rule, "rounds")
     return run

@@ -1,10 +1,29 @@
-"""What a run tells of itself: its progress, what was sent, which models were rebuilt."""
+"""What a run tells of itself: its progress, what was sent, which models were rebuilt, its curves, its troubles."""
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["Progress", "Rebuilt", "Sent"]
+from decomfl_lab.errors import DivergedError, plural
+from decomfl_lab.runs.folder import METRICS, METRICS_FILE
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from decomfl_lab.runs.config import TrainConfig
+
+__all__ = ["Progress", "Rebuilt", "Sent", "curves", "diverged", "interrupted", "summary", "warn_if_risen"]
+
+RISEN = 10.0
+"""A run whose loss ends above so many times that of its first round is warned of."""
+
+logger = logging.getLogger("decomfl_lab")
 
 
 @dataclass(frozen=True)
@@ -60,3 +79,67 @@ class Rebuilt:
             return "rebuilt: no client keeps a model between its rounds"
         equal = f"{self.equal:,} of {self.clients:,} clients"
         return f"rebuilt: {equal}, brought up to date by the records they missed, hold the global model bit for bit"
+
+
+def summary(config: TrainConfig, data: str, rows: Sequence[Mapping[str, float]], done: int, remark: str) -> str:
+    """A run in a line: how far it is, how good it is, and what is to be said of it."""
+    row = rows[-1] if rows else {}
+    found = ", ".join(f"{name} {row[name]:.4g}" for name in METRICS[1:4] if math.isfinite(row.get(name, math.nan)))
+    state = f"{plural(done, 'round')} of {config.rounds}"
+    more = f"; {remark}" if remark else ""
+    return f"<Run of {config.method.name} on {data}, {state}{found and ': ' + found}{more}>"
+
+
+def interrupted(done: int, saved: int | None, out: Path | None) -> str:
+    """What an interrupted run has kept, and how it goes on."""
+    if out is None:
+        return f"interrupted after round {done}; nothing is kept without --out DIR"
+    if saved is None:
+        where = f"nothing was saved in {out} yet"
+    else:
+        where = f"saved in {out}" + ("" if saved == done else f" after round {saved}")
+    return f"interrupted after round {done}; {where}; the same command goes on"
+
+
+def diverged(error: DivergedError, done: int, lr: float, out: Path | None) -> DivergedError:
+    """The error with the round, the learning rate, what to try, and where the rounds before it are."""
+    kept = "" if out is None else f"; the rounds before are in {out / METRICS_FILE}"
+    return DivergedError(error.args[0], f"in round {done} at lr = {lr:g}; try lr = {lr / 10:g}{kept}")
+
+
+def warn_if_risen(first: float, last: float, lr: float) -> None:
+    """Warn where the training loss ended far above that of the first round."""
+    if last > RISEN * abs(first):
+        logger.warning(
+            f"the training loss ended at {last:.3g}, far above the {first:.3g} of the first round, at lr = {lr:g}; try "
+            f"lr = {lr / 10:g}"
+        )
+
+
+def curves(rows: pd.DataFrame, clients: int, title: str) -> Figure:
+    """Accuracy, where there is one, and losses over the rounds, with the bytes a client sent and got above.
+
+    Args:
+        rows: The table of a run.
+        clients: Its number of clients.
+        title: The title.
+    """
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    has_accuracy = bool(rows.test_accuracy.notna().any())
+    figure = Figure(figsize=(9 if has_accuracy else 5, 3.6), dpi=150, layout="constrained")
+    axes = np.atleast_1d(figure.subplots(1, 1 + has_accuracy))
+    # Bytes a client and round, from which the upper axes are made.
+    wire = rows.wire_bytes.max() / clients / max(1, rows["round"].max())
+    for own, columns in zip(axes, [["test_accuracy"], ["train_loss", "test_loss"]][1 - has_accuracy :], strict=True):
+        for column in columns:
+            own.plot(rows["round"], rows[column], marker="o", markersize=3, label=column.replace("_", " "))
+        own.set(xlabel="communication round", ylabel=columns[0].split("_")[-1])
+        own.grid(alpha=0.3)
+        own.legend(frameon=False)
+        if wire:
+            above = own.secondary_xaxis("top", functions=(lambda r: r * wire / 1e3, lambda b: b * 1e3 / wire))
+            above.set_xlabel("kB a client, both ways")
+    figure.suptitle(title)
+    return figure

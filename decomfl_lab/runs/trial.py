@@ -23,7 +23,7 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import initialising
-from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, called, logits_of, require_mean
+from decomfl_lab.objectives.batch_loss import BatchLoss, called, logits_of, require_mean
 from decomfl_lab.objectives.checks import (
     FAR,
     RARE,
@@ -39,10 +39,9 @@ from decomfl_lab.objectives.checks import (
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import CHUNK, require_still
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
-from decomfl_lab.plugins import is_own, require_same, taking
-from decomfl_lab.runs.building import batches_of_clients, loss_of, parts_of, require_classes, workspace
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.evaluation import calibration_images, fast_layout
+from decomfl_lab.plugins import require_same, taking
+from decomfl_lab.runs.evaluation import fast_layout
+from decomfl_lab.runs.prepared import Prepared
 
 __all__ = ["tried"]
 
@@ -50,30 +49,25 @@ ODD = CHUNK - 1
 """Examples of a part in which batches are tried: nearly those of a run, and odd, so that a loss of pairs shows."""
 
 
-def tried(
-    config: TrainConfig, dataset: Dataset, module: nn.Module | None, loss: LossFunction | BatchLoss | None
-) -> BatchLoss:
-    """The loss of a run, which says whether its batches may be cut; all of the lab's own may.
+def tried(start: Prepared) -> Prepared:
+    """The same with a loss that says whether its batches may be cut; all of the lab's own may.
 
     Raises:
         InputError: If the user's model and loss do not take the data, or are no function of x and a batch alone, or
             torch's derivative is not that function's and the method needs it.
     """
-    measure = BatchLoss.of(loss_of(config) if loss is None else loss)
-    own = module is not None or loss is not None or any(map(is_own, (config.model, config.data, config.loss)))
-    if isinstance(loss, BatchLoss) or not own or config.trust:
-        return measure
-    trial = _Trial.of(config, dataset, module, measure)
+    if not start.own:
+        return start
+    trial = _Trial.of(start)
     with torch.inference_mode(False), initialising(0):
-        trial.check_classes(dataset)
+        trial.check_classes(start.dataset)
         losses, moved_losses = trial.values()
-        additive = trial.is_additive(moved_losses, calibration_images(config, trial.dataset))
+        additive = trial.is_additive(moved_losses, start.calibration)
         if not additive:
             trial.check_wholes(losses, moved_losses)
-        measure = replace(measure, additive=additive, tried=True)
-        if config.method.gradients:
-            trial.check_slopes()
-    return measure
+        if start.method.gradients:
+            trial.check_slopes(start.method.name)
+    return replace(start, loss=replace(start.loss, additive=additive, tried=True), own=False)
 
 
 class _Batches(Sequence[tuple[str, Batch]]):
@@ -102,8 +96,6 @@ class _Trial:
         fresh: Another copy of the module, which has not been called.
     """
 
-    config: TrainConfig
-    dataset: Dataset
     original: nn.Module | None
     module: nn.Module
     layout: Layout
@@ -114,35 +106,22 @@ class _Trial:
     fresh: nn.Module
 
     @classmethod
-    def of(cls, config: TrainConfig, dataset: Dataset, module: nn.Module | None, measure: BatchLoss) -> _Trial:
+    def of(cls, start: Prepared) -> _Trial:
         """The trial of a run."""
-        copied = workspace(config, dataset, module)
+        copied = copy.deepcopy(start.module)
         require_still(copied)
-        require_classes(measure, dataset)
-        layout = Layout.of(copied)
-        data = dataset.cast(layout.dtype)
-        chosen = [torch.from_numpy(part).to(data.device) for part in parts_of(config, data)]
+        data, batch_size = start.numbers, start.config.batch_size
         trained = fast_layout(data.train_images), data.train_labels
         parts: list[tuple[str, Batch, Any]] = []
-        for i, (index, own) in enumerate(zip(chosen, batches_of_clients(config, data, chosen, measure), strict=True)):
+        for i, (index, own) in enumerate(zip(start.chosen, start.batches(), strict=True)):
             for step in range(-(-own.n // own.batch_size)):
                 parts.append((f"client {i}", trained, index[torch.from_numpy(own(step)).to(index.device)]))
         held, n = (fast_layout(data.test_images), data.test_labels), data.held_out
-        for a in range(0, n, config.batch_size):
-            parts.append(("test", held, slice(a, min(a + config.batch_size, n))))
-        whole = {f"client {i}": len(index) for i, index in enumerate(chosen)}
-        return cls(
-            config,
-            data,
-            module,
-            copied,
-            layout,
-            measure,
-            _Batches(parts),
-            whole,
-            layout.flatten(copied),
-            copy.deepcopy(copied),
-        )
+        for a in range(0, n, batch_size):
+            parts.append(("test", held, slice(a, min(a + batch_size, n))))
+        whole = {f"client {i}": len(index) for i, index in enumerate(start.chosen)}
+        fresh = copy.deepcopy(copied)
+        return cls(start.given, copied, start.layout, start.loss, _Batches(parts), whole, start.x, fresh)
 
     def check_classes(self, dataset: Dataset) -> None:
         """InputError where a target is not the number of one of the model's outputs; it names the client who has it."""
@@ -262,7 +241,7 @@ class _Trial:
         with torch.no_grad():
             return float(self.measure(self.module, *batch))
 
-    def check_slopes(self) -> None:
+    def check_slopes(self, method: str) -> None:
         """InputError where ∇fᵀv of a batch is no difference of values along v = ∇f/‖∇f‖ + z/(2‖z‖), z random.
 
         Both are computed in float64 where module and loss take it; a kink moves a difference of values by as much as
@@ -273,29 +252,29 @@ class _Trial:
         z = (z / z.norm()).to(self.x.device)
         for name, batch in self.batches:
             with taking(name, tensors(batch)):
-                gradient = self._gradient(self.module, self.measure, batch)
+                gradient = self._gradient(method, self.module, self.measure, batch)
             try:
                 wide = copy.deepcopy(self.module).double(), self.measure.wide(), mapped(_doubled, batch)
                 agrees, told = self._agrees(*wide, gradient, z)
                 if not agrees:  # rounding of a loss that is nearly zero, perhaps
-                    agrees, told = self._agrees(*wide, self._gradient(*wide), z)
+                    agrees, told = self._agrees(*wide, self._gradient(method, *wide), z)
             except Exception:  # a module, or a loss, that takes no float64
                 agrees, told = self._agrees(self.module, self.measure, batch, gradient, z)
             if not agrees:
                 raise InputError(
-                    f"loss must have the derivative that torch gives, for {self.config.method.name}, got "
+                    f"loss must have the derivative that torch gives, for {method}, got "
                     f"{told.format(name)}: is there a backward of your own, a hook, or detach in between? A method of "
                     "differences (decomfl) needs none"
                 )
 
-    def _gradient(self, module: nn.Module, measure: BatchLoss, batch: Batch) -> Tensor:
+    def _gradient(self, method: str, module: nn.Module, measure: BatchLoss, batch: Batch) -> Tensor:
         """∇f of a batch, (d,) in float64."""
         parameters = [module.get_parameter(name) for name in self.layout.names]
         with torch.enable_grad():
             loss = measure(module, *batch)
             if not loss.requires_grad:
                 raise InputError(
-                    f"loss must depend on the parameters by operations of torch for {self.config.method.name}, which "
+                    f"loss must depend on the parameters by operations of torch for {method}, which "
                     "needs gradients (is there detach, no_grad, item or numpy in between?), got one without"
                 )
             slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)

@@ -1,4 +1,4 @@
-"""The step size and the number of directions of a run that leaves them open (``lr = "auto"``).
+"""The search for a step size, and for the number of directions: a function from a run to one with the numbers.
 
 On a quadratic with Hessian H ⪰ 0 DeComFL is stable in mean square where S(h) < 1, with h = η/(1 − β) and
 
@@ -16,27 +16,23 @@ step; so rounds are rehearsed, and the step is one that keeps S̄(h) ≤ 1/2 all
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from torch import nn
-
-from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.errors import DivergedError, InputError, require, require_int
-from decomfl_lab.estimators.second_differences import require_moment_distribution
-from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.methods.method import AUTO, Method
-from decomfl_lab.methods.scalars import LoggingDifferences
-from decomfl_lab.noise import Distribution
-from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction
-from decomfl_lab.protocol.aggregation import Mean
-from decomfl_lab.protocol.weights import Weighting
+from decomfl_lab.errors import DivergedError, InputError, require
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
-from decomfl_lab.runs.building import build_federation
-from decomfl_lab.runs.config import TrainConfig
 
-__all__ = ["Tuning", "cheapest_directions", "largest_step", "rehearse", "tuned"]
+if TYPE_CHECKING:
+    from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.runs.prepared import Prepared
+
+__all__ = ["AUTO", "CHOSEN", "Tuning", "cheapest_directions", "largest_step", "rehearse", "tuned", "without_auto"]
+
+AUTO: Final = "auto"
+"""What users write in the place of a number that is to be searched."""
+CHOSEN: Final = ("lr", "perturbations")
+"""What can be searched."""
 
 SHARE: Final = 0.5
 """How much of the stability is used up: on equal eigenvalues, d ≫ P, the fastest descent is there."""
@@ -59,7 +55,7 @@ a smaller one the rounding of losses hides the curvature (2 · 10⁻⁷f/μ² in
 FIRST: Final = 20
 """The directions along which the curvature at x_0 is measured where P is still to be chosen."""
 
-Begin = Callable[[float, int], DeComFLFederation]
+Begin = Callable[[float, int], "DeComFLFederation"]
 
 
 def largest_step(trace: float, frobenius: float, *, P: int, beta: float = 0.0) -> float:
@@ -216,64 +212,46 @@ def _momentum(rule: UpdateRule) -> tuple[float, float]:
     return rule.beta, 1.0 - rule.beta if rule.convention == "torch" else 1.0
 
 
-def tuned(
-    config: TrainConfig,
-    dataset: Dataset,
-    module: nn.Module | None = None,
-    loss: LossFunction | BatchLoss | None = None,
-) -> tuple[TrainConfig, Tuning | None]:
-    """The run with numbers for what it leaves open, and how they were found; itself and None where nothing is open.
+def without_auto(values: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """The options that have a value, and the names of those that ``tuned`` is to choose.
+
+    Raises:
+        InputError: If P is to be chosen and the learning rate is not.
+    """
+    wanted = frozenset(name for name in CHOSEN if isinstance(values.get(name), str) and values[name] == AUTO)
+    lr = values.get("lr", "its default")
+    require(not wanted or "lr" in wanted, "lr", "be auto where perturbations is, as they are chosen together", lr)
+    return {name: value for name, value in values.items() if name not in wanted}, wanted
+
+
+def tuned(start: Prepared, wanted: Collection[str] = CHOSEN) -> tuple[Prepared, Tuning | None]:
+    """The run with numbers that were searched for what is wanted, and how they were found; itself for nothing.
 
     What is rehearsed is the run itself with two sampled clients, their scalars averaged, and central differences. All
     of it happens here, before round 0: nothing is sent.
 
+    Args:
+        start: The run, with any number for what is wanted.
+        wanted: lr, or lr and perturbations.
+
     Raises:
         InputError: If the run cannot be tuned so; the message names the option that is in the way.
     """
-    method = config.method
-    if not isinstance(method, LoggingDifferences) or not (method.left_open("lr") or method.left_open("perturbations")):
-        return config, None
-    require(method.left_open("lr"), "lr", "be auto where perturbations is, as they are chosen together", method.lr)
-    known = method.options()
-    require("log_kappa" in known, "lr", f"be a number for {method.name}, whose scalars show no curvature", AUTO)
-    for name in ("lr_schedule", "perturbation_schedule"):
-        require(not getattr(method, name), name, "be empty with lr auto", getattr(method, name))
-    P = (
-        None
-        if method.left_open("perturbations")
-        else require_int("perturbations P with lr auto", method.perturbations, 3)
-    )
-    require_moment_distribution("distribution with lr auto", Distribution(method.distribution))
+    if not wanted:
+        return start, None
+    config, method = start.config, start.method
+    P = None if "perturbations" in wanted else method.sizes.get("P", FIRST)
     require(config.compute != "bfloat16", "compute", "be float32 with lr auto", config.compute)
-    rule = "be clients with lr auto, which measures the curvature of the mean of the clients' losses"
-    require(method.weighting == Weighting.CLIENTS, "weighting", rule, method.weighting)
 
     def begin(eta: float, P: int) -> DeComFLFederation:
-        there: dict[str, Any] = {"lr": eta, "perturbations": P, **_PLAIN, "aggregation": Mean()}
-        own: Method = method.but(
-            {name: value for name, value in there.items() if name in known or name == "aggregation"}
-        )
-        rehearsal = config.but(own, sampled=min(SAMPLED, config.sampled))
-        federation, _, _ = build_federation(rehearsal, dataset, module=module, loss=loss)
-        assert isinstance(federation, DeComFLFederation)
+        rehearsal = config.but(method.rehearsal(eta, P), sampled=min(SAMPLED, config.sampled))
+        federation = replace(start, config=rehearsal).federation().by_records
+        assert federation is not None  # as the method is one of scalars
+        # Where μ is so small that rounding would hide the curvature, a rehearsal has a larger one.
         reach = REACH * float(federation.x.double().square().mean().sqrt())
         for client in federation.clients:
             client.mu = max(client.mu, reach)
         return federation
 
-    found = rehearse(begin, P, method.rule)
-    return config.but(lr=found.lr, perturbations=found.P), found
-
-
-_PLAIN: Final = {
-    "log_kappa": True,
-    "estimator": "central",
-    "rebuild": "copy",
-    "revert": "snapshot",
-    "tracking": "server",
-    "history": 0,
-    "server_model": False,
-    "pull": "never",
-    "private_seeds": False,
-}
-"""What a rehearsal needs, and what it can do without: none of it changes the model's way but for rounding."""
+    found = rehearse(begin, P, begin(method.lr, P or FIRST).observer.rule)
+    return replace(start, config=config.but(lr=found.lr, perturbations=found.P)), found

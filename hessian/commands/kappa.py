@@ -476,8 +476,8 @@ def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedMo
     from decomfl_lab.language.tasks import TASKS
     from decomfl_lab.models.registry import MODELS
     from decomfl_lab.runs.descent import Descent
+    from decomfl_lab.runs.folder import CHECKPOINT_FILE
     from decomfl_lab.runs.progress import RunBars
-    from decomfl_lab.runs.run import CHECKPOINT_FILE
     from hessian.named import from_run, from_task, from_weights, trained_here
 
     source, model, data, loss, task, task_data, steps = (

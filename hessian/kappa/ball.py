@@ -48,6 +48,14 @@ def ball_radius(eta: float, d: int, G: float) -> float:
         eta: The learning rate η.
         d: The number of parameters.
         G: The largest norm of a stochastic gradient at x_r, over clients and batches.
+
+    Returns:
+        The radius, in units of x.
+
+    Raises:
+        InputError: If an argument is not positive.
+
+    Source: [DeComFL, Assumption 4].
     """
     return 2.0 * require_finite_positive("eta", eta) * require_int("d", d, 1) * require_finite_positive("G", G)
 
@@ -176,6 +184,7 @@ def ball_probe(
     """
     require_finite_positive("radius", radius)
     require_int("points", points, 1)
+    # Directions are uniform, and so are distances in [0, radius): in many dimensions a uniform point is at the rim.
     uniform = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DIRECTIONS,))).random(points)
     others = []
     for j, u in enumerate(uniform):
@@ -195,7 +204,11 @@ def along_training(
     confidence: float = 0.95,
     max_products: int = 60,
 ) -> BallProbe:
-    """The same at the points that training went through, x_0 the first: see ``ball_probe``."""
+    """The same at the points that training went through, x_0 the first: see ``ball_probe``.
+
+    Raises:
+        InputError: If there is no checkpoint, or an argument breaks its rule.
+    """
     require(len(checkpoints) > 0, "checkpoints", "hold at least one model", len(checkpoints))
     x = checkpoints[0]
     found = _measure(operator_at, checkpoints, seed, dominate, rtol, confidence, max_products)
@@ -220,6 +233,7 @@ def _measure(
         rank = effective_rank(there, rtol=rtol, confidence=each, max_products=max_products, seed=seed)
         raised = None
         if dominate:
+            # The terms of D: (H_0)₊ at the centre, (H_j − H_0)₊ at every other point.
             part: Operator = _Difference(there, here) if j else here
             raised = _positive_trace(spectral_density(part, products=max_products, probes=_PROBES, seed=seed))
         found.append(BallPoint(float((point - points[0]).norm()), rank, raised))
@@ -227,6 +241,7 @@ def _measure(
 
 
 def _each(confidence: float, points: int, dominate: bool) -> float:
+    # Each point has an interval of κ and, where D is measured, one of its term.
     return 1.0 - (1.0 - confidence) / (points * (2 if dominate else 1))
 
 
@@ -239,6 +254,7 @@ def _positive_trace(of: SpectralDensity) -> Estimate:
 def _envelope(points: tuple[BallPoint, ...], x: Tensor, radius: float, seed: int, confidence: float) -> BallProbe:
     ranks = [point.rank for point in points]
     top = max(rank.lambda_max for rank in ranks)
+    # Cautious ends: the necessary κ divides the lowest trace by the highest λ_max, the sufficient one the other way.
     highest = max(rank.lambda_max + rank.lambda_max_residual for rank in ranks)
     raised = [point.raised.interval(ranks[0].confidence)[1] for point in points if point.raised is not None]
     norm = float(x.norm())

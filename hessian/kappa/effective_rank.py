@@ -118,6 +118,7 @@ def effective_rank(
     if whiten is not None:
         operator = WhitenedOperator(operator, whiten)
         trace_operator = trace_operator and WhitenedOperator(trace_operator, whiten)
+    # Only where no probes follow does Lanczos go on by restarts once the basis is full.
     restarts = trace is not None and settings.basis < settings.limit
     require_room(operator, settings.basis, BESIDE, restarts=restarts)
     with enabled():
@@ -131,6 +132,7 @@ def effective_rank(
             if on_progress is not None:
                 on_progress(run.progress())
     result = run.result()
+    # What an operator or its objective has to say of itself goes behind the reason.
     inner = getattr(base, "inner", base)  # of a whitened one
     remarks = [getattr(each, "remark", "") for each in (getattr(inner, "objective", None), inner)]
     return dataclasses.replace(result, reason="; ".join([result.reason, *filter(None, remarks)]))

@@ -112,6 +112,8 @@ def evaluation_noise(f: Loss, x: Tensor, *, seed: int) -> float:
     floor = 0.5 * unit * abs(float(table[0]))
     levels = []
     for k in range(1, 7):
+        # The k-th differences of a polynomial of degree below k vanish: what is left is the error, scaled by its
+        # factor.
         table = np.diff(table)
         levels.append(math.sqrt(float(np.mean(table**2)) * math.factorial(k) ** 2 / math.factorial(2 * k)))
     for k in range(len(levels) - 2):
@@ -213,10 +215,13 @@ def mu_ladder(
     low, high = np.array(mus[:-1]), np.array(mus[1:])
     width = high**2 - low**2
     shares = 2 * (low**-4 + high**-4) + 4 * (low**-2 - high**-2) ** 2  # V / ε_f²
+    # Changes that fall with μ nearly as fast as rounding does are rounding. They tell ε_f better than nine values near
+    # x.
     if squares[0] > squares[1] * math.sqrt(shares[0] / shares[1]):
         noise = max(noise, math.sqrt(squares[0] / shares[0]))
     rounded = shares * noise**2
     seen = np.flatnonzero(squares > 25 * rounded)
+    # 2 for smooth f and −1/2 for kinks: 3/4 is halfway.
     slopes = np.diff(np.log(squares[seen])) / np.diff(np.log(width[seen]))
     kinked = bool((slopes < 0.75).any())
     j = int(seen[0]) if len(seen) else len(squares) - 1
@@ -225,6 +230,7 @@ def mu_ladder(
         best = mus[len(mus) // 2]
         why = "f has kinks: q tends to no limit as μ falls; what is estimated is the Hessian smoothed at scale μ"
     else:
+        # Least sum of squares of truncation c μ² and rounding √6 ε_f/μ²: where both are equal.
         best = float(np.clip((math.sqrt(6) * noise / fourth) ** 0.25, mus[0], mus[-1])) if fourth else mus[-1]
         at_end = " (an end of the ladder)" if best in (mus[0], mus[-1]) else ""
         why = f"truncation {fourth:.3g} μ² and rounding {math.sqrt(6) * noise:.3g}/μ² are balanced there{at_end}"
@@ -359,6 +365,7 @@ def forward_only(
     if distribution in MOMENT_DISTRIBUTIONS:
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PROBES,)))
         shape = (resamples, probes)
+        # The q themselves (n,), resamples of them and samples of a model of their tail, both (resamples, n).
         samples = q, q[generator.integers(probes, size=shape)], _gamma_like(cumulants(q), shape, generator)
         rounding = 2 * ladder.noise**2 / mu**4
         t, drawn, model = (power_sums(cumulants(sample, rounding), distribution, d) for sample in samples)
@@ -367,10 +374,12 @@ def forward_only(
         low, high = _ends(t.t3, drawn.t3, model.t3, confidence)
         cube = Quantity(float(t.t3), low, high if math.isfinite(high) else most)
         for name, bracket in BRACKETS.items():
+            # Each end of the bracket gets its own sampling error, outwards.
             (low, high), drawn_ends, model_ends = bracket(t, d), bracket(drawn, d), bracket(model, d)
             outer_low, _ = _ends(low, drawn_ends[0], model_ends[0], confidence)
             _, outer_high = _ends(high, drawn_ends[1], model_ends[1], confidence)
             brackets[name] = Bracket(float(low), float(high), outer_low, min(outer_high, float(d)))
+        # t_1 t_3 < t_2² for nearly all resamples: no positive semi-definite H has that.
         indefinite = float(np.quantile(drawn.t1 * drawn.t3 - drawn.t2**2, 0.5 + confidence / 2)) < 0
     return ForwardOnly(
         d=d,
@@ -401,6 +410,7 @@ def _gamma_like(k: Floats, shape: tuple[int, int], generator: np.random.Generato
     k1, k2, k3 = k.tolist()
     if k2 <= 0 or k3 == 0:
         return np.asarray(k1 + math.sqrt(max(k2, 0.0)) * generator.normal(size=shape))
+    # From k_2 = 2a²ν and k_3 = 8a³ν: a = k_3/(4 k_2), ν = k_2/(2a²).
     a = k3 / (4 * k2)
     nu = k2 / (2 * a**2)
     return np.asarray(k1 + a * (generator.chisquare(nu, size=shape) - nu))
@@ -411,6 +421,7 @@ def _ends(value: Floats, drawn: Floats, model: Floats, confidence: float) -> Int
     tails = [0.5 - confidence / 2, 0.5 + confidence / 2]
     low, high = np.quantile(drawn, tails).tolist()
     if value > 0:
+        # model/value says by what factor an estimate misses the truth: the truth is the estimate over that factor.
         least, most = np.quantile(model / value, tails).tolist()
         low = min(low, float(value) / most) if most > 0 else low
         high = max(high, float(value) / least) if least > 0 else math.inf

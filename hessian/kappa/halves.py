@@ -69,6 +69,7 @@ def split_sample(halves: tuple[Operator, Operator], *, seed: int, steps: int = 3
     """
     sizes = tuple(half.d for half in halves)
     require(len(set(sizes)) == 1, "halves", "have one dimension", sizes)
+    # The two forms at the end count as products from the start.
     own, vectors, products = [], [], 2
     for half in halves:
         found = lanczos(half, steps=steps, seed=seed, tol=tol)
@@ -76,5 +77,6 @@ def split_sample(halves: tuple[Operator, Operator], *, seed: int, steps: int = 3
         vectors += found.ritz_vectors([len(found.ritz_values) - 1])
         products += found.products
         del found  # its basis, before the other half's is made
+    # u_B goes to H_A and u_A to H_B: crossed is (u_Bᵀ H_A u_B, u_Aᵀ H_B u_A), and the result has them the other way.
     crossed = [half.quad(u) for half, u in zip(halves, reversed(vectors), strict=True)]
     return SplitSample((own[0], own[1]), (crossed[1], crossed[0]), products)

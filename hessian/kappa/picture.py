@@ -153,6 +153,7 @@ def _curves(
         for shares in density.samples:
             yield fixed + _bumps(scale, u, nodes[spread], d * shares[spread], nodes[spread])
     elif result.ritz_weights:
+        # The eigenvalues that are not known one by one are d less those: the weights share them out.
         rest, weights = ritz[~known], np.array(result.ritz_weights)[~known]
         counts = weights * (d - known.sum()) / (weights.sum() or 1.0)
         yield _bumps(scale, u, ritz[known], np.ones(int(known.sum())), np.zeros(0)) + _bumps(
@@ -167,6 +168,7 @@ def _bumps(scale: _Scale, u: Floats, nodes: Floats, counts: Floats, neighbours: 
     for node, count in zip(at, counts, strict=True):
         i = int(np.searchsorted(order, node))
         gaps = [abs(order[j] - node) for j in (i - 1, i + 1) if 0 <= j < len(order)]
+        # Wide enough to reach the neighbours, so that a smooth part of the spectrum does not look like single peaks.
         width = max(scale.window, 0.6 * float(np.mean(gaps)) if gaps else 0.0)
         total += count * scale.window / width * np.exp(-0.5 * ((u - node) / width) ** 2)
     return total

@@ -75,6 +75,7 @@ class SpectralDensity:
         """
         if self.exact.all():
             return np.full((1, len(self.nodes)), 1 / len(self.nodes))
+        # What the exact nodes leave of the weight 1 is shared among the others as each probe sees them.
         rest = np.where(self.exact, 0.0, self.seen)
         share = 1 - self.exact.sum() / self.d
         weights: Floats = np.where(self.exact, 1 / self.d, rest * share / rest.sum(axis=1, keepdims=True))
@@ -120,6 +121,7 @@ class SpectralDensity:
         mean = samples.mean(axis=0)
         if self.exact.all():
             return mean, mean, mean
+        # A single probe does not say how far another would be from it.
         if len(samples) == 1:
             return mean, np.zeros_like(mean), np.full_like(mean, np.inf)
         quantile = stats.t.ppf(0.5 + confidence / 2, len(samples) - 1)
@@ -136,6 +138,7 @@ class SpectralDensity:
         if self.exact.all():
             return Estimate(float(values[0]), 0.0, 0)
         sampled = Estimate.of(values.tolist())
+        # The quadrature's own error: what one product a probe fewer would have given, by the same probes.
         error = float(np.abs(self.seen @ f(self.nodes) - self.coarse @ f(self.coarse_nodes)).mean())
         return Estimate(sampled.value, math.hypot(sampled.stderr, error), sampled.samples)
 
@@ -157,6 +160,7 @@ class SpectralDensity:
         for name, f, theta, residual in readings:
             if theta > 0:
                 mean = self.expectation(f)
+                # All quotients of the ends of the sum and of the norm, since the sum may have either sign.
                 ends = [self.d * end / by for end in mean.interval(confidence) for by in (theta, theta + residual)]
                 least = -math.inf if name == "signed" else float(f(nodes).sum() / (theta + residual))  # interlacing
                 found[name] = (float(self.d * mean.value / theta), max(least, float(min(ends))), float(max(ends)))
@@ -201,17 +205,22 @@ def spectral_density(operator: Operator, *, products: int = 50, probes: int = 3,
     counted, d = Counted(operator), operator.d
     T, starts, residual = band(counted, [probe(counted, seed, PROBES, p) for p in range(probes)], products)
     nodes, s = np.linalg.eigh(T)
+    # ‖Hu_i − θ_i u_i‖² = s_iᵀ Gram s_i. Rounding may make it a little negative.
     residuals = np.sqrt(np.einsum("ij,ik,jk->k", residual, s, s).clip(0.0))
     seen = (starts @ s) ** 2
     # Of an invariant space all is known, and no rule has an error.
     fewer = max(len(T) - probes, min(len(T), probes)) if residual.any() else len(T)
     coarse_nodes, coarse = np.linalg.eigh(T[:fewer, :fewer])
+    # One eigenvalue is seen with d Σ_p w_p ~ χ². More than its far quantile is the weight of several.
     one = d * seen.sum(axis=0) <= stats.chi2.isf(CLUSTERED, probes)
     exact = (residuals <= CERTIFIED * np.abs(nodes)) & one
+    # d nodes are all eigenvalues. Fewer cannot all be exact: the one of the largest weight then stands for the rest.
     if len(nodes) == d:
         exact[:] = True
     elif exact.all():
         exact[seen.sum(axis=0).argmax()] = False
+    # The mean gap between neighbouring nodes that are not exact, weighted by the mass at its ends. All probes together
+    # have ``probes`` times as many nodes as one, so a probe's own gaps are as many times as wide.
     gaps, masses = np.diff(nodes), (seen[:, 1:] + seen[:, :-1]).mean(axis=0) * ~(exact[1:] | exact[:-1])
     mean = float(gaps @ masses / masses.sum()) if masses.any() else 0.0
     return SpectralDensity(
@@ -233,6 +242,7 @@ def density_frame(density: SpectralDensity, confidence: float = 0.95) -> pd.Data
     """The density with its band: columns value (λ), density, low and high, finer around 0 where the mass is."""
     reach = 5 * density.bandwidth
     whole = np.linspace(density.lambda_min - reach, density.lambda_max + reach, _POINTS)
+    # A third as many values more near 0, where most eigenvalues of a network lie.
     grid = np.unique(np.concatenate([whole, np.linspace(-2 * reach, 2 * reach, _POINTS // 3)]))
     mean, low, high = density.curve(grid, confidence=confidence)
     return pd.DataFrame({"value": grid, "density": mean, "low": low, "high": high})

@@ -62,8 +62,10 @@ class SphereForms:
         self.values.append(form)
         if product is None:
             return
+        # y = Bu − ρu, with ρ from the first form: ρn is that form.
         y = product.sub_(u, alpha=self.values[0] / self.n)
         self.squares.append(dot(y, y))
+        # With every y_i before: (u_jᵀy_i, y_jᵀy_i). Their mean product is t₃, their mean second square t₄.
         self.pairs += [(dot(u, image), dot(y, image)) for image in self._images]
         self._images.append(y)
         if not self.wants_products:
@@ -77,7 +79,9 @@ class SphereForms:
     def moments(self) -> tuple[float, float, float]:
         """Estimates of Var uᵀBu, of t₃/t₂ and of m's share in ν, t₄/t₂² − 1/n."""
         second = math.fsum(self.squares) / len(self.squares)
+        # t₂ − t₁²/n, where t₁ = tr C = tr B − ρn is the mean less the first form.
         variance = 2 * self.n / (self.n + 2) * max(second - (self.mean - self.values[0]) ** 2 / self.n, 0.0)
+        # One product alone has no pairs: no skewness, and the fewest degrees of freedom.
         if not (self.pairs and variance > 0):
             return variance, 0.0, 1.0
         third = math.fsum(form * square for form, square in self.pairs) / len(self.pairs)
@@ -100,6 +104,7 @@ class SphereForms:
         Source: Imbens and Manski 2004, equation (7), for the quantile.
         """
         N, (variance, skew, share) = len(self.values), self.moments()
+        # ν = m/share. A share near 0 means many eigenvalues alike, and then t is as good as normal.
         freedom, stderr = len(self.squares) / max(share, 1e-9), math.sqrt(variance / N)
         one_sided, q = (float(stdtrit(freedom, p)) for p in (confidence, 0.5 + confidence / 2))
 
@@ -107,6 +112,7 @@ class SphereForms:
             further = at + play / stderr if stderr > 0 else math.inf
             return float(stdtr(freedom, further) - stdtr(freedom, -at)) - confidence
 
+        # The quantile lies between the one-sided one, for much play, and the two-sided one, for none.
         if play > 0 and excess(q) > 0 > excess(one_sided):
             q = brentq(excess, one_sided, q)
         middle = self.mean + skew * (q**2 + 2) / (3 * N)

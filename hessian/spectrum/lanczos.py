@@ -128,9 +128,11 @@ class Lanczos:
         An eigenvalue is at most r²/(θ − b) above θ if no other is above b (Kato 1949). The next Ritz value and its
         residual, a, stand for b; the 4 leaves room for an eigenvalue that no Ritz value shows yet.
         """
+        # θ is the largest of all once the spectrum is turned so that it is positive.
         sign = 1 if self.ritz_values[self.top] > 0 else -1
         values, residuals = sign * self.ritz_values, self.ritz_residuals
         theta, residual = float(values[self.top]), float(residuals[self.top])
+        # The gap is to the upper ends of the others: an eigenvalue may be a residual above its Ritz value.
         others = (values + residuals)[torch.arange(len(values)) != self.top]
         gap = theta - float(others.max()) if len(others) else 0.0
         return min(residual, 4 * residual**2 / gap) if gap > 0 else residual
@@ -191,12 +193,16 @@ class Krylov:
             self._restart()
         q, k = self.following, len(self.vectors)
         w = self.operator.matvec(q) if product is None else product
+        # T of the larger basis: H Qᵀ = Qᵀ T + q cᵀ, so the new column is c and then qᵀHq. After a plain step c is 0 but
+        # for its last entry. After a restart it couples q to all Ritz vectors that were kept.
         projected = self.projected.new_zeros(k + 1, k + 1)
         projected[:k, :k] = self.projected
         projected[k, :k] = projected[:k, k] = self.coupling
         projected[k, k] = dot(q, w)
         self.projected = projected
         self.vectors.append(q)
+        # What is left of Hq beside the space is β times the next vector. Where that is rounding alone, the space is
+        # invariant: dividing by β would make a vector of noise.
         w = self.complement(w)
         beta = math.sqrt(dot(w, w))
         noise = 10 * torch.finfo(self.operator.dtype).eps * float(projected.abs().max())
@@ -210,6 +216,8 @@ class Krylov:
 
     def _restart(self) -> None:
         """Keep the Ritz vectors of the largest magnitudes."""
+        # In the basis of Ritz vectors T is diagonal, and the coupling to the next vector is cᵀ s_i. The next vector
+        # itself stays: it is orthogonal to all of them.
         values, s = torch.linalg.eigh(self.projected)
         kept = values.abs().argsort(descending=True)[: max(1, len(self.vectors) // 2)]
         self.vectors = [_combination(self.vectors, s[:, i]) for i in kept]
@@ -218,7 +226,9 @@ class Krylov:
 
     def _ritz(self) -> tuple[Tensor, Tensor]:
         """Ritz values and residuals, once a step."""
+        # ``projected`` is replaced at every step and never written to, so the same object means the same T.
         if self._known is None or self._known[0] is not self.projected:
+            # ‖Hu − θu‖ of a Ritz vector u = Qᵀs is |cᵀs|: no product is needed.
             values, s = torch.linalg.eigh(self.projected)
             self._known = (self.projected, values, (self.coupling @ s).abs())
         return self._known[1:]
@@ -316,6 +326,7 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
     """
     vectors: list[Tensor] = []
     columns: list[list[float]] = []
+    # What waits to become a vector: the start vectors, as number −1, and then the product of each vector j.
     queue: list[tuple[int, Tensor]] = [(-1, z) for z in starts]
     size = 0.0
     while queue and len(vectors) < min(products, operator.d):
@@ -325,10 +336,12 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
         if length <= 10 * torch.finfo(operator.dtype).eps * max(size, math.sqrt(dot(w, w))):
             continue  # within the space
         v /= length
+        # Once more at length 1: where little was left, the rounding of the first time is not small beside it.
         v = _complement(vectors, v)
         v /= math.sqrt(dot(v, v))
         vectors.append(v)
         product = operator.matvec(v)
+        # Column j of T down to the diagonal. Below it T is known by symmetry, from the columns of later vectors.
         columns.append(_coefficients(vectors, product).tolist())
         size = max(size, *map(abs, columns[-1]))
         queue.append((len(vectors) - 1, product))
@@ -336,6 +349,8 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
     T, gram = np.zeros((k, k)), np.zeros((k, k))
     for j, column in enumerate(columns):
         T[: j + 1, j] = T[j, : j + 1] = column
+    # Products that are still in the queue may reach beyond the space. Those taken out are within it: their residual is
+    # 0, as is that of all once the space is everything.
     left = [(j, _complement(vectors, w)) for j, w in queue if j >= 0] if k < operator.d else []
     for i, u in left:
         for j, v in left:
@@ -354,6 +369,7 @@ def require_room(
     free = free_memory(operator.device)
     if free is None:
         return
+    # While a restart makes k/2 new vectors the k old ones are there too: 3/2 k must fit.
     size = operator.d * operator.dtype.itemsize
     fit = max(0, free // size - beside)
     fit = 2 * fit // 3 if restarts else fit
@@ -375,4 +391,5 @@ def missed_above(d: int, steps: int, probability: float = 0.01) -> float:
     """
     if steps >= d:
         return 0.0
+    # The bound, set equal to the probability and solved for ε.
     return min(1.0, (math.log(1.648 * math.sqrt(d) / probability) / (2 * steps - 1)) ** 2)

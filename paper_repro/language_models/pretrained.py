@@ -19,17 +19,17 @@ from typing import Any, Final, cast
 
 import pandas as pd
 
-from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.checkpoint import Saved, read_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device
-from decomfl_lab.federations.federation import Saved
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.wire import encode
-from decomfl_lab.runs.building import build_federation, dataset_of
+from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.folder import CHECKPOINT_FILE
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.provenance import read_provenance
-from decomfl_lab.runs.run import CHECKPOINT_FILE
 from decomfl_lab.runs.told import Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle

@@ -22,8 +22,9 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_module
+from decomfl_lab.runs.folder import METRICS_FILE
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
-from decomfl_lab.runs.run import METRICS_FILE, load_run, train
+from decomfl_lab.runs.run import load_run, train
 from decomfl_lab.runs.told import Progress
 from figures.sizes import size_figure
 from figures.style import series_styles

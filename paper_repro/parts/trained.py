@@ -22,8 +22,8 @@ from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
 from decomfl_lab.objectives.objective import ModuleObjective
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
 from decomfl_lab.runs.told import Progress
 from hessian.kappa.effective_rank import effective_rank

@@ -34,9 +34,10 @@ from decomfl_lab.objectives.batch_loss import BatchLoss
 from decomfl_lab.objectives.objective import ModuleObjective, mean_losses
 from decomfl_lab.protocol.delivery import ModelsDown, receive
 from decomfl_lab.records.pool import OffGridError
-from decomfl_lab.runs.building import build_federation, dataset_of, fitted, loss_of
+from decomfl_lab.runs.building import dataset_of, fitted, loss_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.evaluation import evaluate, held_out
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
 from decomfl_lab.runs.run import Run
 from decomfl_lab.runs.told import Progress

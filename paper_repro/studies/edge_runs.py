@@ -19,9 +19,10 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.objectives.objective import mean_losses
-from decomfl_lab.runs.building import build_federation, dataset_of
+from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.evaluation import fixed_choice
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
 from decomfl_lab.runs.told import Progress
 from hessian.kappa.effective_rank import effective_rank

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks.coverage import PROBES, SPECTRA, CoverageRun, counted, coverage_runs
+from benchmarks.coverage import SPECTRA, CoverageRun, counted, coverage_runs
 from decomfl_lab.errors import InputError
 from hessian.spectrum.forms import SphereForms
 
@@ -19,7 +19,7 @@ SETTINGS: tuple[tuple[dict[str, Any], int], ...] = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_95_percent_of_the_intervals_hold() -> None:
     """2,007 runs on nine spectra; seeds are not those that the method was tuned with."""
     runs = {str(settings): list(coverage_runs(seeds=range(10_000, 10_000 + n), **settings)) for settings, n in SETTINGS}
@@ -35,6 +35,7 @@ def test_95_percent_of_the_intervals_hold() -> None:
     assert abs(total.too_low - total.too_high) < 0.015  # neither side has the misses
 
 
+@pytest.mark.thorough
 def test_an_interval_that_is_too_narrow_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check, checked: intervals of six tenths of their width hold far more seldom."""
     right = SphereForms.interval
@@ -50,18 +51,6 @@ def test_an_interval_that_is_too_narrow_is_caught(monkeypatch: pytest.MonkeyPatc
 
 def run(probes: int, low: float, high: float) -> CoverageRun:
     return CoverageRun("flat", 300, 2.0, 0, 2.2, low, high, 4, probes, 4 + probes)
-
-
-def test_runs_are_counted_by_their_probes() -> None:
-    runs = [run(3, 1.9, 2.1), run(3, 2.1, 2.3), run(7, 1.0, 1.5), run(0, 2.0, 2.0), run(99, 1.0, 3.0)]
-    by = counted(runs, "probes").set_index("name")
-    assert list(by.index) == ["no probes", "1 to 3 probes", "7 to 12 probes", f"more than {PROBES[-1]} probes"]
-    assert by.loc["1 to 3 probes", ["runs", "coverage", "too_low", "too_high"]].tolist() == [2, 0.5, 0.0, 0.5]
-    assert by.loc["7 to 12 probes", "too_low"] == 1.0
-    (whole,) = counted(runs, "all").itertuples()
-    assert (whole.runs, whole.coverage, whole.products, whole.most_products) == (5, 0.6, 26.4, 103)
-    assert whole.rms == pytest.approx(0.1)
-    assert counted(runs, "spectrum").name.tolist() == ["flat"]
 
 
 def test_spectra_are_what_their_names_say_and_unknown_ones_are_refused() -> None:

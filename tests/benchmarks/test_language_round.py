@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -23,9 +22,7 @@ from benchmarks.language_round import (
     random_prompts,
 )
 from decomfl_lab.cli.main import main
-from decomfl_lab.errors import InputError
 from decomfl_lab.language.causal import Verbalized
-from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.runs.memory import status_bytes
 from tests.decomfl_lab.language.tiny import PAD, V, answers, save_opt, transformers
@@ -54,6 +51,7 @@ def test_prompts_are_as_long_as_those_of_sst2() -> None:
     assert ids.max() == 49
 
 
+@pytest.mark.thorough
 def test_every_way_measures_the_reference_to_its_rounding(module: Verbalized) -> None:
     reference = measuring._reference(module, batches(2), 3)
     assert reference.shape == (2, 3)
@@ -119,7 +117,7 @@ def test_a_wrong_round_shows_in_the_scalar_error(monkeypatch: pytest.MonkeyPatch
     assert rows["serial"].scalar_error > 3e-4 > rows["auto"].scalar_error
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(status_bytes("VmHWM") is None, reason="this system does not tell peaks")
 def test_peaks_are_those_of_the_vectors_that_live() -> None:
     """d = 4.5 million: in place a model and its largest tensor, lean ones a model and a layer."""
@@ -150,15 +148,3 @@ def test_the_command_prints_its_rows(capsys: pytest.CaptureFixture[str], tmp_pat
     ):
         assert main(["bench", "llm-round", *wrong]) == 2
         assert message in capsys.readouterr().err
-
-
-def test_a_process_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "false")
-    with pytest.raises(InputError, match="measuring serial must end well, but the process ended with 1"):
-        measuring._peak_apart("opt-4m", 300, "serial")
-
-
-def test_the_model_of_smollm2s_form_has_its_number_of_parameters() -> None:
-    transformers()
-    with torch.device("meta"):
-        assert num_parameters(measuring._smollm2()) == 134_515_008

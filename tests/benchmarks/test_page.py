@@ -1,5 +1,7 @@
 """Records of benchmarks, and the page that is made of them."""
 
+import contextlib
+import io
 import json
 from pathlib import Path
 
@@ -11,10 +13,11 @@ ROOT = Path(__file__).parents[2]
 SMALL = ["bench", "memory", "--d", "1e5", "--role", "server"]
 
 
-@pytest.fixture
-def record(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    assert main([*SMALL, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+@pytest.fixture(scope="module")
+def record() -> dict[str, object]:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main([*SMALL, "--json"]) == 0
+    return json.loads(out.getvalue())
 
 
 def test_a_record_says_what_was_run_when_and_on_what(record: dict[str, object]) -> None:

@@ -38,7 +38,7 @@ def test_the_counter_counts_the_headers_of_ip_and_udp():
     assert done.stdout.split() == [str(100 + 8 + 20), "1"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_client_round_of_twenty_scalars_each_way_takes_400_bytes_at_most_under_seals():
     sealed, secured = wire_rows(rounds=20, pauses=(0.0,))
     assert (sealed.scalars, sealed.messages) == (40, 238)
@@ -48,7 +48,7 @@ def test_a_client_round_of_twenty_scalars_each_way_takes_400_bytes_at_most_under
     assert under_tls - plain == pytest.approx(2 * 22 - 2 * 8, abs=2)  # a record's head and tag for each tag of ours
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_server_is_measured_without_and_with_a_model():
     rows = list(load_rows([100], clients=5, rounds=4))
     assert [row.model for row in rows] == [False, True]

@@ -11,6 +11,7 @@ from benchmarks.tuning import PROBLEMS, tuning_rows
 from decomfl_lab.cli.main import main
 
 
+@pytest.mark.thorough
 def test_on_equal_eigenvalues_auto_needs_no_more_rounds_than_a_tenth_above_the_best_of_the_grid() -> None:
     rows = {row.step: row for row in tuning_rows(["flat"], momentum=0.0, seeds=1)}
     grid = [row.rounds for step, row in rows.items() if step != "auto" and row.rounds is not None]

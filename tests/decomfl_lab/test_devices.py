@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from benchmarks.commands import device as command
 from decomfl_lab import noise
@@ -34,8 +34,9 @@ from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import LowPrecision, Sgd
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.provenance import read_provenance
-from decomfl_lab.runs.run import CHECKPOINT_FILE, train
+from decomfl_lab.runs.run import train
 
 CPU = torch.device("cpu")
 SMALL = TrainConfig(data="digits", model="mlp", clients=3, sampled=2, rounds=2, perturbations=3, batch_size=16)
@@ -75,15 +76,10 @@ def test_a_gpu_without_triton_is_refused_in_words() -> None:
             call()
 
 
-def test_tf32_is_for_gpus() -> None:
-    with pytest.raises(InputError, match="compute must be float32 or bfloat16 on the CPU, got 'tf32'"):
-        train(replace(SMALL, compute="tf32"))
-
-
 def test_a_run_goes_on_on_another_device_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(SMALL, out=tmp_path / "whole")
     train(replace(SMALL, rounds=1), out=tmp_path / "parts")
-    monkeypatch.setattr("decomfl_lab.runs.run.describe", lambda device: f"another {device}")
+    monkeypatch.setattr("decomfl_lab.runs.course.describe", lambda device: f"another {device}")
     both = train(SMALL, out=tmp_path / "parts", device="auto")
     assert both.test_loss.iloc[-1] == whole.test_loss.iloc[-1]
     first, then = read_provenance(tmp_path / "parts")["devices"]
@@ -160,6 +156,7 @@ def _little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_checks, "SIZES", (1,))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_little")
 def test_bench_device_says_bits_first_and_then_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "ratios.png"
@@ -175,6 +172,7 @@ def test_bench_device_says_bits_first_and_then_ratios(tmp_path: Path, capsys: py
     assert picture.stat().st_size > 1000
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_little")
 def test_nothing_is_timed_where_bits_differ(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -219,23 +217,6 @@ def test_batched_losses_and_gradients_are_those_of_one_at_a_time(model: str) -> 
     wanted, slopes = Serial().gradients([line.x, line.x * 1.01, line.x], tasks)
     assert values == pytest.approx(wanted, rel=1e-12)
     assert float((gradients - slopes).norm() / slopes.norm()) < 1e-12
-
-
-def test_points_that_do_not_fit_in_memory_together_go_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = build_model("mlp", seed=0, in_shape=(1, 28, 28), classes=10)
-    tasks = [(_objective(module, client=i), 0) for i in range(2)]
-    line, points = _line(tasks[0][0]), central.points(4, 1e-2)
-    whole, sizes = Batched().losses(line, points, tasks), []
-    right = batched.Batches.losses
-
-    def seen(self: Any, points: torch.Tensor, *data: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(points))
-        return right(self, points, *data)
-
-    monkeypatch.setattr(batched.Batches, "losses", seen)
-    monkeypatch.setattr(batched, "ON_CPU", 3 * 4 * 4 * 34_100)
-    assert Batched().losses(line, points, tasks) == pytest.approx(whole, rel=1e-6)
-    assert sizes == [3, 3, 3, 3, 2, 2]
 
 
 def test_a_pass_is_recorded_when_it_comes_again_and_only_so_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,16 +268,3 @@ def test_what_has_no_net_is_refused_or_left_to_serial() -> None:
     assert np.array_equal(
         Batched(strict=False).losses(line, points, [(bowl, 3)]), Serial().losses(line, points, [(bowl, 3)])
     )
-
-
-def test_any_loss_will_do() -> None:
-    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
-    inputs, targets = torch.rand(8, 2, 3), torch.rand(8, 3)
-    objective = ModuleObjective(module, Layout.of(module), mse_loss, inputs, targets, EpochBatches(8, 5, (0,)))
-    line, points = _line(objective), central.points(2, 0.1)
-    found = Batched().losses(line, points, [(objective, 1)])
-    assert found == pytest.approx(Serial().losses(line, points, [(objective, 1)]), rel=1e-5)
-
-
-def test_backends_of_the_checks_differ() -> None:
-    assert noise.cpu_backend() == "numba"  # or the checks above would compare the reference with itself

@@ -20,7 +20,9 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.interrupts import Interrupted, idle, interrupt, postponed, telling
 from decomfl_lab.laws import LAWS
 from decomfl_lab.runs.config import config_from_mapping, read_config
-from decomfl_lab.runs.run import CHECKPOINT_FILE, CONFIG_FILE, train
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
+from decomfl_lab.runs.run import train
+from tests.thorough import sampled
 
 TALKATIVE = """
 import signal
@@ -72,7 +74,7 @@ def _at_round(n: int) -> Callable[[str], bool]:
     return lambda line: f": {n}/" in line
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), sampled([(signal.SIGINT, 130), (signal.SIGTERM, 143)], 1))
 def test_an_interrupted_run_is_saved_at_once_and_goes_on_to_the_same_bits(
     number: int, code: int, tmp_path: Path
 ) -> None:
@@ -93,6 +95,7 @@ def test_an_interrupted_run_is_saved_at_once_and_goes_on_to_the_same_bits(
     assert all((states[0][0][name] == tensor).all() for name, tensor in states[1][0].items())
 
 
+@pytest.mark.thorough
 def test_a_run_without_a_folder_says_that_nothing_is_kept() -> None:
     code, errors = _stopped(TRAIN, signal.SIGINT, _at_round(3))
     assert code == 130
@@ -119,6 +122,7 @@ def test_verify_says_which_laws_held() -> None:
     assert errors == [f"decomfl: interrupted; 1 of the 1 laws tried so far held: {first}"]
 
 
+@pytest.mark.thorough
 def test_kappa_says_what_is_kept(tmp_path: Path) -> None:
     command = f"kappa --data digits --model mlp --train-steps 1 --products 4000 --checkpoint {tmp_path / 'k'}"
     code, errors = _stopped(command, signal.SIGINT, lambda line: line.startswith("products: 3/"))
@@ -128,7 +132,7 @@ def test_kappa_says_what_is_kept(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "k")[1]["run"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_papers_processes_save_their_runs_and_end(tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to the whole group, of which the command alone may hear it."""
     command = f"paper --only fig2 --scale smoke --jobs 2 --out {tmp_path}"

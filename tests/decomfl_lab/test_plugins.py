@@ -76,18 +76,6 @@ def test_what_cannot_be_made_is_named_in_one_line(target: str, message: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_that_another_hides_is_told_with_the_way_around(tmp_path: Path) -> None:
-    (tmp_path / "json.py").write_text("rows = [3]")
-    with pytest.raises(InputError, match=r"json/__init__.py hides json.py, which can be given as json.py:rows\)$"):
-        named("data", "json:rows")
-    assert named("data", "json.py:rows") == [3]
-
-
-def test_names_of_models_and_folders_are_not_the_users_own() -> None:
-    assert is_own("my.package:net")
-    assert not any(map(is_own, ("cnn-mnist", "facebook/opt-125m", "C:\\models", "mine:", ":net", "a b:c")))
-
-
 def test_a_file_is_named_by_its_path_and_hides_no_module(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "json.py").write_text("rows = [3]")

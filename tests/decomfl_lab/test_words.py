@@ -6,7 +6,7 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.runs.config import TrainConfig, run_options
+from decomfl_lab.runs.config import run_options
 from decomfl_lab.words import WORDS, require_option
 
 KNOWN = [*run_options(), *(name for method in METHODS.values() for name in method.options()), "device", "out"]
@@ -45,8 +45,3 @@ def test_a_word_whose_option_the_owner_does_not_have_is_answered_by_what_it_has(
         require_option("mine", "beta1", ["rounds", "seed"])
     with pytest.raises(InputError, match=r"got 'roundz' \(did you mean rounds\?\)"):
         require_option("mine", "roundz", ["rounds", "seed"])
-
-
-def test_a_run_and_its_method_answer_so() -> None:
-    with pytest.raises(InputError, match=r"option of decomfl must be .*got 'wd' \(did you mean weight_decay\?\)"):
-        TrainConfig(wd=0.1)

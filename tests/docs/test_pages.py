@@ -15,7 +15,13 @@ from sybil import Document
 
 from tests.docs.blocks import MADE, PAGES, ROOT, Blocks, reasons, run_page
 
-RUNNABLE = [page for page in PAGES if any(Document.parse(str(page), Blocks()))]
+LONG = ("own-data.md", "client.md")
+"""Pages that take long."""
+RUNNABLE = [
+    pytest.param(page, marks=[pytest.mark.thorough] * (page.name in LONG))
+    for page in PAGES
+    if any(Document.parse(str(page), Blocks()))
+]
 
 
 def _run(text: str, tmp_path: Path) -> None:
@@ -102,11 +108,6 @@ decomfl-lab ...
 """
     _run(page, tmp_path)
     assert list(reasons(tmp_path / "page.md").values()) == ["it would fail on\n     purpose"]
-
-
-def test_a_reason_that_is_missing_is_found(tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_text("# Title\n<!-- not run -->\n<!-- not run: -->\n")
-    assert reasons(tmp_path / "page.md") == {2: "", 3: ""}
 
 
 def test_a_page_leaves_the_process_as_it_was(tmp_path: Path) -> None:

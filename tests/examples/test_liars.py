@@ -12,7 +12,7 @@ import pytest
 EXAMPLE = Path(__file__).parents[2] / "examples" / "liars.py"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_one_liar_of_ten_ruins_the_mean_alone() -> None:
     done = subprocess.run([sys.executable, str(EXAMPLE), "digits", "80"], capture_output=True, text=True, check=True)
     lines = re.findall(r"^(\w+)\(.*\), (\w+): accuracy ([\d.]+)$", done.stdout, re.M)

@@ -25,9 +25,3 @@ def test_a_run_on_ones_own_trains_resumes_replays_and_is_measured(
     assert "round 3 measured anew by 2 clients: the recorded scalars bit for bit" in capsys.readouterr().out
     assert cli.main(["kappa", out, "--products", "8"]) == 0
     assert "loss 0." in capsys.readouterr().out
-
-
-def test_the_users_own_part_is_short() -> None:
-    """Without docstrings, imports and blank lines."""
-    lines = (EXAMPLES / "own_data.py").read_text(encoding="utf-8").split("\n\n\n", 1)[1].splitlines()
-    assert len([line for line in lines if line.strip() and not line.strip().startswith('"')]) < 18

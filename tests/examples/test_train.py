@@ -27,6 +27,7 @@ def test_an_example_has_hardly_more_than_forty_lines(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGER.get(path.name, 42)
 
 
+@pytest.mark.thorough
 def test_ones_own_model_learns_from_scalars_and_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     out = _printed("train.py", str(tmp_path / "run"))
     accuracies = [float(line.split()[1]) for line in out.splitlines() if re.match(r" +\d+ ", line)]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from decomfl_lab.errors import InputError
 from figures.comparison import by_communication, comparison
 from figures.curves import mean_and_band
-from figures.style import OKABE_ITO, rc, series_styles
+from figures.style import series_styles
 
 ROUNDS = (20, 40)
 K1, K4, FEDAVG = "DeComFL K=1 P=20", "DeComFL K=4 P=20", "FedAvg K=10"
@@ -56,11 +56,6 @@ def drawn(count: Any = "wire", *, frame: pd.DataFrame = frame(), **changes: Any)
     return comparison([by_communication(frame, count, **changes)], STYLES, title="Title", caption="Scale: smoke.")
 
 
-def legend_of(figure: Figure) -> list[str]:
-    (legend,) = (legend for part in figure.subfigs for legend in part.legends)
-    return [text.get_text() for text in legend.get_texts()]
-
-
 def plots_of(figure: Figure) -> list[Axes]:
     return list(figure.axes)
 
@@ -81,12 +76,6 @@ def test_the_line_is_the_mean_over_seeds_of_both_coordinates() -> None:
 @pytest.mark.parametrize(("count", "factor"), [("table1", 200.0), ("plotted", 300.0)])
 def test_the_x_axis_follows_the_counting(count: Any, factor: float) -> None:
     assert lines_of(plots_of(drawn(count))[0])[K4][0] == pytest.approx([20 * factor, 40 * factor])
-
-
-def test_each_counting_is_named_on_the_axis() -> None:
-    labels = {plots_of(drawn(count))[0].get_xlabel() for count in ("wire", "table1", "plotted")}
-    assert len(labels) == 3
-    assert all("communicated scalars per client" in label for label in labels)
 
 
 def test_three_seeds_give_a_band_of_one_standard_deviation() -> None:
@@ -113,26 +102,6 @@ def test_rounds_that_some_seed_did_not_reach_are_left_out() -> None:
     assert list(band["y"]) == pytest.approx([0.2])
 
 
-def test_panels_stand_in_rows_that_share_their_axes_and_series_keep_the_order_of_the_styles() -> None:
-    panels = [by_communication(frame(), "wire", title=title) for title in ("a", "b", "c")]
-    axes = plots_of(comparison(panels, STYLES, across=2))
-    assert [ax.get_title(loc="left") for ax in axes] == ["a", "b", "c", ""]
-    assert axes[0].get_shared_y_axes().joined(axes[0], axes[2])
-    assert list(lines_of(axes[0])) == [K1, K4, FEDAVG]
-    assert [ax.get_ylabel() for ax in axes[:3]] == ["test accuracy", "", "test accuracy"]
-
-
-def test_the_authors_curve_has_the_colour_of_the_same_k_and_is_thinner() -> None:
-    figure = drawn(reference=run(K4, 99, (0.4, 0.6)))
-    theirs, ours = (
-        next(line for line in plots_of(figure)[0].get_lines() if line.get_label() == label)
-        for label in ("_reference", K4)
-    )
-    assert theirs.get_color() == ours.get_color()
-    assert theirs.get_linewidth() < ours.get_linewidth()
-    assert legend_of(figure) == [K1, K4, FEDAVG, "authors' logs (same colours)"]
-
-
 @pytest.mark.parametrize("change", [{}, {"yscale": "logit", "ylimits": (0.05, 0.99)}, {"title": "A panel"}])
 def test_figures_render_without_a_warning_and_without_pyplot(change: dict[str, Any]) -> None:
     before = dict(matplotlib.rcParams)
@@ -157,20 +126,6 @@ def test_the_caption_is_in_the_figure_and_says_when_points_are_lost() -> None:
     assert "outside" not in words(drawn("table1", frame=zero))
 
 
-def test_the_caption_explains_bands_where_some_are_drawn() -> None:
-    one = run(K1, 0, (0.1, 0.4))
-    assert "Bands" in words(drawn())
-    assert "Bands" not in words(drawn(frame=one))
-    assert "Bands" in words(drawn(frame=one, reference=frame()))
-
-
-def test_a_panel_without_runs_is_drawn_empty() -> None:
-    panels = [by_communication(rows, "wire") for rows in (frame(), frame().iloc[:0])]
-    figure = comparison(panels, STYLES, across=2)
-    figure.savefig(io.BytesIO(), format="png", dpi=50)
-    assert [len(ax.get_lines()) for ax in plots_of(figure)] == [3, 0]
-
-
 @pytest.mark.parametrize("column", ["seed", "test_accuracy", "wire_scalars", "round"])
 def test_a_missing_column_is_named(column: str) -> None:
     with pytest.raises(InputError, match=rf"curves of panel .* must have the columns .* none named {column}$"):
@@ -188,30 +143,3 @@ def test_bad_input_is_refused_by_name() -> None:
         drawn(frame=frame().assign(series="MeZO"))
     with pytest.raises(InputError, match="seed 0 round 20 again"):
         drawn(frame=pd.concat([frame(), frame()]))
-
-
-def test_seeds_without_a_common_round_are_refused() -> None:
-    curves = pd.concat([run(K1, 0, (0.1, 0.2)), run(K1, 1, (0.1, 0.2)).assign(round=[21, 41])])
-    with pytest.raises(InputError, match="share at least one evaluated round"):
-        mean_and_band(curves, "round")
-
-
-def test_styles_follow_the_order_of_the_series_and_apply() -> None:
-    assert [style.color for style in series_styles(["b", "a", "b", "c"]).values()] == list(OKABE_ITO[:3])
-    greys = series_styles("abc", baseline=True)
-    assert len({style.dash for style in greys.values()}) == len({style.color for style in greys.values()}) == 3
-    with matplotlib.rc_context(rc()):
-        assert matplotlib.rcParams["font.size"] == 9.0
-
-
-def test_checks_are_dots_and_longer_runs_thin_lines_in_the_colour_of_the_same_k() -> None:
-    figure = drawn(checks=run(K4, 0, (0.51,)), longer=frame()[frame()["series"] != K1])
-    (left,) = plots_of(figure)
-    of = {label: [line for line in left.get_lines() if line.get_label() == label] for label in lines_of(left)}
-    (dots,), thin, (ours,) = of["_checks"], of["_longer"], of[K4]
-    assert (dots.get_linestyle(), dots.get_color()) == ("None", ours.get_color())
-    assert list(np.asarray(dots.get_xydata()).ravel()) == [2000.0, 0.51]
-    assert len(thin) == 2
-    assert all(line.get_linewidth() < ours.get_linewidth() for line in thin)
-    assert ours.get_color() in {line.get_color() for line in thin}
-    assert legend_of(figure)[3:] == ["dots: finite differences, μ = 1e-4", "thin: recorded runs at full scale"]

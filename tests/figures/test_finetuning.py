@@ -58,14 +58,6 @@ def test_accuracies_stand_where_they_belong_with_two_errors() -> None:
     assert lines == {0.5: "-", 0.55: "--", 0.6: ":"}
 
 
-@pytest.mark.parametrize(("panels", "axes"), [(1, 1), (3, 3), (4, 4), (5, 8), (9, 12)])
-def test_every_panel_has_its_title_and_the_rest_is_empty(panels: int, axes: int) -> None:
-    drawn = accuracies(cells(panels), STYLES, title="heading", caption="foot").axes
-    assert len(drawn) == axes
-    assert [ax.get_title("left") for ax in drawn[:panels]] == [f"task {n}" for n in range(panels)]
-    assert [ax.axison for ax in drawn] == [True] * panels + [False] * (axes - panels)
-
-
 def test_costs_are_drawn_filled_measured_and_hollow_printed() -> None:
     frame = pd.DataFrame(
         [

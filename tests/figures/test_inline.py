@@ -55,11 +55,6 @@ def test_figures_of_one_page_share_no_id_and_name_only_what_they_have() -> None:
     assert picture(curve([1.0, 20.0], [1.0, 2.0]), "one").svg == first
 
 
-def test_the_page_gets_no_style_of_the_drawings_own() -> None:
-    svg = picture(curve([1.0, 20.0], [1.0, 2.0]), "one").svg
-    assert not re.search(r"<style|<metadata|<!|xmlns|fill:#ffffff", svg)
-
-
 def test_only_greys_turn_in_the_dark() -> None:
     svg = (
         '<path style="fill:var(--grey-000000,#000000)"/><path style="fill:#0072b2;stroke:var(--grey-ffffff,#ffffff)"/>'

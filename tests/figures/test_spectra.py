@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 
 import numpy as np
@@ -89,12 +88,6 @@ def test_every_step_has_a_panel_and_every_kappa_a_line_with_its_interval() -> No
     ]
     assert lines(ax)["d = 1,000"][1] == [D, D]
     assert lines(axes["outer eigenvalues and loss"])["−λ_min"] == ([0, 50], [0.5, 0.1])
-
-
-def test_files_can_be_written() -> None:
-    buffer = io.BytesIO()
-    training_spectra(**training(), d=D, near=0.01).savefig(buffer, format="png")
-    assert buffer.tell() > 10_000
 
 
 def test_frames_without_what_is_needed_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
@@ -144,18 +143,6 @@ def test_training_stands_under_its_bounds_with_the_range_of_seeds() -> None:
     (band,) = axes["b, d = 99"].collections
     heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
     assert (heights.min(), heights.max()) == (pytest.approx(0.009), pytest.approx(1.1))
-
-
-def test_files_can_be_written_of_all() -> None:
-    for figure in (
-        dimension_free(sweep("d", "kappa"), sweep("kappa", "d"), simulated(), title="A", caption="B."),
-        speed_ups(rounds(), title="A", caption="B."),
-        step_sizes(maps(), title="A", caption="B."),
-        training(trained(), title="A", caption="B."),
-    ):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png")
-        assert buffer.tell() > 10_000
 
 
 def test_frames_without_what_is_needed_are_refused() -> None:

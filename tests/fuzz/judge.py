@@ -43,6 +43,7 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
+from decomfl_lab.replicas.making import make_replica
 from decomfl_lab.replicas.pooled import PooledSgd
 from decomfl_lab.replicas.rules import Momentum, UpdateRule
 
@@ -152,7 +153,7 @@ class Receiver:
 
     def __init__(self, rule: UpdateRule) -> None:
         self.run_seed: int | None = None
-        self.replica = rule.replica()(torch.zeros(D), rule)
+        self.replica = make_replica(torch.zeros(D), rule)
 
 
 _receiver = cache(Receiver)

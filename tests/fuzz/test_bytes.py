@@ -19,6 +19,7 @@ from decomfl_lab.protocol import wire
 from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
 from decomfl_lab.records.seeds import Seeding
 from tests.fuzz.judge import SAMPLES, STREAMS, judge, judge_with_memory, mended, split
+from tests.thorough import sampled
 
 _LARGEST = b"\xff" * 8
 _PIECES = [b"\0", b"\xff", b"\xff\xff", b"\0\0\xc0\x7f", _LARGEST]  # the fourth is NaN
@@ -111,7 +112,7 @@ PLANTED: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", sampled(PLANTED, 3))
 def test_a_planted_fault_of_a_decoder_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, fault = PLANTED[name]
     monkeypatch.setattr(f"decomfl_lab.{place}", fault)
@@ -129,7 +130,7 @@ harness.main()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_harness_ends_with_1_at_a_planted_fault_and_saves_the_input(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="make fuzz installs it")
     ran = subprocess.run([sys.executable, "-c", PLANT_AND_FUZZ, tmp_path], capture_output=True, text=True, check=False)

@@ -7,18 +7,14 @@ import pkgutil
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
 import hessian
 from decomfl_lab.errors import InputError
-from hessian.operators.mean_loss import good_chunk
 from tests.hessian.spectra import rotated
 
 X = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
@@ -51,65 +47,11 @@ def test_every_public_name_is_there_and_none_is_a_submodules() -> None:
         _ = hessian.nonsense  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        (X, Y),
-        [X, Y],
-        TensorDataset(X, Y),
-        [(X[:250], Y[:250]), (X[250:], Y[250:])],
-        DataLoader(TensorDataset(X, Y), 250),
-        iter([[X[:250], Y[:250]], [X[250:], Y[250:]]]),
-    ],
-    ids=["pair", "list of two", "Dataset", "batches", "DataLoader", "iterator"],
-)
-def test_kappa_of_a_module_is_that_of_its_operator_whatever_holds_the_data(data: Any) -> None:
-    objective = hessian.MeanLoss(net(), cross_entropy, [(X, Y)], chunk=250)
-    of_operator = hessian.effective_rank(hessian.HessianOperator(objective), rtol=0.1, seed=3)
-    found = hessian.effective_rank(net(), LOSS, data, rtol=0.1, seed=3)
-    assert replace(found, seconds=0.0) == replace(of_operator, seconds=0.0)
-
-
-def test_batches_with_labels_and_outputs_with_logits_are_those_of_transformers() -> None:
-    class Answering(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = net()
-
-        def forward(self, features: torch.Tensor) -> SimpleNamespace:
-            return SimpleNamespace(logits=self.inner(features))
-
-    rows = [{"features": a, "labels": b} for a, b in zip(X, Y, strict=True)]
-    plain = hessian.effective_rank(net(), LOSS, DataLoader(TensorDataset(X, Y), 50), products=6)
-    assert hessian.effective_rank(Answering(), LOSS, DataLoader(rows, 50), products=6).kappa == plain.kappa  # type: ignore[arg-type]
-
-
 def test_more_products_than_parameters_end_at_the_exact_value() -> None:
     kappa = hessian.effective_rank(net(), LOSS, (X, Y), products=10**5)
     assert kappa.products == sum(p.numel() for p in net().parameters())
     assert kappa.interval == pytest.approx((kappa.kappa, kappa.kappa), rel=1e-4)
     assert "κ is exact" in kappa.reason
-
-
-def test_a_loader_that_shuffles_gives_the_same_kappa_and_leaves_torchs_generator_alone() -> None:
-    loader, state = DataLoader(TensorDataset(X, Y), 64, shuffle=True), torch.get_rng_state()
-    found = [hessian.MeanLoss(net(), LOSS, loader) for _ in range(2)]
-    assert torch.equal(torch.get_rng_state(), state)
-    assert found[0].fingerprint() == found[1].fingerprint()
-    assert not torch.equal(found[0].pieces[0].inputs, X[:64])  # it did shuffle
-
-
-def test_statistics_of_the_batch_keep_a_pair_in_one_piece() -> None:
-    norm = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    for data in ((X, Y), TensorDataset(X, Y)):
-        assert len(hessian.MeanLoss(norm, LOSS, data, normalisation="batch").pieces) == 1
-        cut = hessian.MeanLoss(norm, LOSS, data, normalisation="eval").pieces
-        assert [piece.examples for piece in cut] == [250, 50]
-
-
-def test_sequences_of_tokens_go_in_smaller_chunks() -> None:
-    assert good_chunk(X, torch.device("cpu")) == 250
-    assert good_chunk({"ids": Y}, torch.device("cpu")) == 8
 
 
 @pytest.mark.parametrize(

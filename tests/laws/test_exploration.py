@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from decomfl_lab.cli.main import main
-from decomfl_lab.errors import InputError
 from decomfl_lab.laws import FAULTS, Implementation, exploration
 from decomfl_lab.laws.contract import Case
 from decomfl_lab.laws.exploration import SCOPES, Scope, explore
@@ -22,6 +21,7 @@ from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.records.record import RoundRecord
+from tests.thorough import sampled
 
 TWO = Scope(clients=2, rounds=3)
 REACHED = {
@@ -36,7 +36,7 @@ REACHED = {
 """States, transitions and depth: numbers that change with the protocol alone."""
 
 
-@pytest.mark.parametrize("scope", REACHED, ids=str)
+@pytest.mark.parametrize("scope", sampled(REACHED, 3), ids=str)
 def test_no_state_is_wrong_and_their_number_is_always_the_same(scope: Scope) -> None:
     found = explore(scope)
     assert not found.broken, found
@@ -168,19 +168,6 @@ def test_a_session_that_does_not_heal_who_lost_its_model_is_found(fault: type[De
     assert len(found.events) <= 14
 
 
-def test_an_exception_is_a_finding() -> None:
-    class Breaks(Server):
-        def _prune(self) -> None:
-            raise ZeroDivisionError("no")
-
-    found = explore(TWO, Altered(Breaks))
-    assert found.broken == "ZeroDivisionError: no"
-    assert str(found).splitlines()[1:3] == [
-        "        1. the server opens round 0 for clients 0",
-        "        2. client 0 gets the plan of round 0",
-    ]
-
-
 def test_the_command_prints_a_line_for_each_scope(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,13 +181,6 @@ def test_the_command_prints_a_line_for_each_scope(
     assert [row["events"][-1] for row in json.loads(capsys.readouterr().out)] == [
         "client 0 gets the plan of round 0"
     ] * 2
-
-
-def test_what_does_not_go_together_is_refused() -> None:
-    assert main(["verify", "--states", "--cases", "3"]) == 2
-    assert main(["verify", "--states", "--plant", "all"]) == 2
-    with pytest.raises(InputError, match="clients must be an integer in 1..3, got 4"):
-        explore(Scope(clients=4))
 
 
 def test_the_scopes_of_the_command_have_three_clients_and_four_rounds_and_both_trackings() -> None:

@@ -15,7 +15,7 @@ from decomfl_lab.laws import LAWS
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Case, Implementation, Wavy, play
 from decomfl_lab.laws.measurement import Measured
-from decomfl_lab.laws.places import WRONG, Place, looked, markdown, table
+from decomfl_lab.laws.places import Place, looked, markdown, table
 from decomfl_lab.laws.register import Law
 
 PAGE = Path(__file__).parents[2] / "docs" / "exactness.md"
@@ -55,21 +55,11 @@ def test_the_law_of_measurements_notices_a_wrong_scalar_wherever_it_is() -> None
         assert seen == of > 5, name
 
 
-def test_nothing_is_noticed_where_nothing_is_wrong() -> None:
-    found = looked(LAWS["replies-are-measurements"], "nothing", cases=20)
-    assert found.places == []
-
-
 def _listed() -> list[tuple[str, str, int, int]]:
     return [(law, kind, int(seen), int(of)) for law, kind, seen, of, _ in ROW.findall(PAGE.read_text(encoding="utf-8"))]
 
 
-def test_the_page_has_every_law_and_every_kind() -> None:
-    assert {law for law, *_ in _listed()} == set(LAWS)
-    assert {kind for _, kind, *_ in _listed()} == set(WRONG)
-    assert all(f"- *{kind}*: {says}" in PAGE.read_text(encoding="utf-8") for kind, says in WRONG.items())
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", ["bad-replies-are-refused", "each-direction-can-have-its-seed", "a-gap-is-refused"])
 def test_the_pages_table_is_what_the_laws_notice(law: str) -> None:
     rows = {row.kind: row for row in table([LAWS[law]], cases=100)}

@@ -83,25 +83,6 @@ class SineDetached(Sine):
         return g * ctx.saved_tensors[0].cos().detach()
 
 
-class SineInNumpy(Sine):
-    @staticmethod
-    def backward(ctx, g):
-        return g * torch.from_numpy(ctx.saved_tensors[0].detach().numpy()).cos()
-
-
-class SineSaved(Sine):
-    """What it saved is no input: the double backward does not know it."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.slope = x.cos()
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.slope
-
-
 class SineWrong(Sine):
     @staticmethod
     def backward(ctx, g):
@@ -146,8 +127,6 @@ class Clipped(Function):
 FUNCTIONS: dict[str, tuple[type[Function], Verdict]] = {
     "that is right, twice": (Sine, RIGHT),
     "whose backward is detached": (SineDetached, WRONG),
-    "whose backward is computed in numpy": (SineInNumpy, WRONG),
-    "whose backward uses a slope that forward kept": (SineSaved, WRONG),
     "whose backward is 10 % short": (SineWrong, WRONG),
     "whose backward has another sign in places": (SineOtherSign, WRONG),
     "that can be differentiated once": (SineOnce, refused("differentia|derivative|twice")),
@@ -162,11 +141,6 @@ for _name, (_function, _verdict) in FUNCTIONS.items():
         return Case(net(function.apply), ce, DATA, f)
 
 
-@TABLE.add("a gradient reversal (domain adaptation)", kappa=WRONG, train=RIGHT)
-def _():
-    return Case(net(lambda h: Reversal.apply(torch.tanh(h))), ce, DATA, lambda own: ce(own.b(own.a(X64).tanh()), Y))
-
-
 @TABLE.add("a gradient reversal inside the loss", kappa=WRONG, train=RIGHT)
 def _():
     return Case(
@@ -175,11 +149,6 @@ def _():
         DATA,
         lambda own: mean_ce(own) + 0.5 * own(X64).square().mean(),
     )
-
-
-@TABLE.add("an identity that clips gradients", kappa=WRONG, train=RIGHT)
-def _():
-    return Case(net(lambda h: Clipped.apply(torch.tanh(h))), ce, DATA, lambda own: ce(own.b(own.a(X64).tanh()), Y))
 
 
 # --- operations in forward --------------------------------------------------------------------------------------------
@@ -214,45 +183,27 @@ def hooked(h):
     return h
 
 
-def clipped_by_hook(h):
-    h = torch.tanh(h)
-    if h.requires_grad:
-        h.register_hook(lambda g: g.clamp(-1e-3, 1e-3))
-    return h
-
-
 def fake_quantised(h):
     return torch.fake_quantize_per_tensor_affine(h, 0.1, 0, -128, 127)
 
 
-@TABLE.add("straight-through rounding (quantised training)", kappa=WRONG)
-def _():
-    return Case(net(straight_through), ce, DATA)
+MIDDLES = {
+    "straight-through rounding (quantised training)": (straight_through, None),
+    "torch's fake quantisation": (fake_quantised, None),
+    "features divided by a number from item()": (scaled_by_item, None),
+    "features divided by a detached norm": (normalised, normalised),
+    "a gate computed under no_grad": (under_no_grad, under_no_grad),
+    "some features detached": (half_detached, torch.tanh),
+    "a hook that halves the gradient of features": (hooked, torch.tanh),
+    "a gradient reversal (domain adaptation)": (lambda h: Reversal.apply(torch.tanh(h)), torch.tanh),
+    "an identity that clips gradients": (lambda h: Clipped.apply(torch.tanh(h)), torch.tanh),
+}
+"""What is done in forward, and the function of its values, where training is right."""
+for _name, (_middle, _values) in MIDDLES.items():
 
-
-@TABLE.add("torch's fake quantisation", kappa=WRONG)
-def _():
-    return Case(net(fake_quantised), ce, DATA)
-
-
-@TABLE.add("features divided by a detached norm", kappa=WRONG, train=RIGHT)
-def _():
-    return Case(net(normalised), ce, DATA, lambda own: ce(own.b(normalised(own.a(X64))), Y))
-
-
-@TABLE.add("features divided by a number from item()", kappa=WRONG)
-def _():
-    return Case(net(scaled_by_item), ce, DATA)
-
-
-@TABLE.add("a gate computed under no_grad", kappa=WRONG, train=RIGHT)
-def _():
-    return Case(net(under_no_grad), ce, DATA, lambda own: ce(own.b(under_no_grad(own.a(X64))), Y))
-
-
-@TABLE.add("some features detached", kappa=WRONG, train=RIGHT)
-def _():
-    return Case(net(half_detached), ce, DATA, lambda own: ce(own.b(own.a(X64).tanh()), Y))
+    @TABLE.add(_name, kappa=WRONG, train=RIGHT if _values else None)
+    def _(middle=_middle, values=_values):
+        return Case(net(middle), ce, DATA, lambda own: ce(own.b(values(own.a(X64))), Y))
 
 
 @TABLE.add("outputs detached for one term of the loss (distillation from itself)", kappa=WRONG, train=RIGHT)
@@ -266,16 +217,6 @@ def _():
 @TABLE.add("the detached loss as its own weight", kappa=WRONG, train=RIGHT)
 def _():
     return Case(mlp(), lambda o, t: ce(o, t) * ce(o, t).detach(), DATA, lambda own: mean_ce(own) ** 2)
-
-
-@TABLE.add("a hook that halves the gradient of features", kappa=WRONG, train=RIGHT)
-def _():
-    return Case(net(hooked), ce, DATA, lambda own: ce(own.b(own.a(X64).tanh()), Y))
-
-
-@TABLE.add("a hook that clips the gradient of features", kappa=WRONG, train=RIGHT)
-def _():
-    return Case(net(clipped_by_hook), ce, DATA, lambda own: ce(own.b(own.a(X64).tanh()), Y))
 
 
 @TABLE.add("a full backward hook of a layer that scales gradients", kappa=WRONG, train=RIGHT)
@@ -413,12 +354,6 @@ for _name, _middle in FUNCTIONS_WITH_KINKS.items():
         return Case(net(middle), ce, DATA, mean_ce)
 
 
-@TABLE.add("softmax in 32 bits inside a model in 64", kappa=RIGHT)
-def _():
-    model = net(lambda h: h.float().softmax(1).to(h.dtype)).double()
-    return Case(model, ce, [(X64, Y)], lambda own: ce(own.b(own.a(X64).softmax(1)), Y))
-
-
 @TABLE.add("max-pooling and convolutions in float32", kappa=RIGHT)
 def _():
     def make():
@@ -453,12 +388,6 @@ def _():
     return Case(mlp(), lambda o, t: ce(o, t) + 1e6, DATA, lambda own: mean_ce(own) + 1e6)
 
 
-@TABLE.add("inputs that are not scaled, in thousands", kappa=RIGHT)
-def _():
-    model = mlp(nn.ReLU)
-    return Case(model, ce, [(1000 * X, Y)], lambda own: ce(own(1000 * X64), Y))
-
-
 @TABLE.add("tiny weights, 1e-4", kappa=RIGHT)
 def _():
     model = mlp()
@@ -473,20 +402,6 @@ def _():
     model = mlp()
     labels = model(X).argmax(1)
     return Case(model, lambda o, t: ce(20 * o, t), [(X, labels)], lambda own: ce(20 * own(X64), labels))
-
-
-@TABLE.add("a linear model with squares, H constant", both=RIGHT)
-def _():
-    mse = nn.functional.mse_loss
-    return Case(seeded(lambda: nn.Linear(4, 3)), mse, [(X, REAL)], lambda own: mse(own(X64), REAL64))
-
-
-@TABLE.add("a parameter that the loss is linear in", kappa=RIGHT)
-def _():
-    def loss(o, t):
-        return nn.functional.mse_loss(o[:, :2], t[:, :2]) + o[:, 2].mean()
-
-    return Case(seeded(lambda: nn.Linear(4, 3)), loss, [(X, REAL)], lambda own: loss(own(X64), REAL64))
 
 
 @TABLE.add("parameters that are not used", both=RIGHT)
@@ -552,12 +467,6 @@ def _():
 def _():
     words = torch.where(WORDS == 0, 5, WORDS - 1)
     return Case(text(padding=-1), ce, [(words, Y)], lambda own: ce(own(words), Y))
-
-
-@TABLE.add("an Embedding whose padding row does not occur in the data", kappa=RIGHT, train=RIGHT)
-def _():
-    words = WORDS.clamp(min=1)
-    return Case(text(), ce, [(words, Y)], lambda own: ce(own(words), Y))
 
 
 @TABLE.add("functional.embedding with padding_idx", kappa=either("padding"), train=either("padding"))

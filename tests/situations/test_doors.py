@@ -53,11 +53,6 @@ class Rows(Dataset):
         return X[n], Y[n]
 
 
-class IntegerTargets(Rows):
-    def __getitem__(self, n):
-        return X[n], int(Y[n])
-
-
 class Gathered:
     """Neither list nor Dataset: gives its batches anew each time."""
 
@@ -70,23 +65,17 @@ KINDS = {
     "a list of one pair": ([(X, Y)], RIGHT, None),
     "a list that is a pair": ([X, Y], RIGHT, RIGHT),
     "a pair of numpy arrays": ((X.numpy(), Y.numpy()), RIGHT, RIGHT),
-    "a list of ragged batches": (BATCHES, RIGHT, None),
     "a list of exactly two batches": ([(X[:13], Y[:13]), (X[13:], Y[13:])], RIGHT, None),
     "a tuple of exactly two batches": (((X[:13], Y[:13]), (X[13:], Y[13:])), refused("in a list"), None),
-    "a list of batches of numpy arrays": ([(x.numpy(), y.numpy()) for x, y in BATCHES], RIGHT, None),
     "a TensorDataset": (TensorDataset(X, Y), RIGHT, RIGHT),
     "a Dataset of one's own": (Rows(), RIGHT, RIGHT),
-    "a Dataset whose targets are integers": (IntegerTargets(), RIGHT, RIGHT),
     "a DataLoader": (DataLoader(TensorDataset(X, Y), batch_size=11), RIGHT, RIGHT),
     "a DataLoader that shuffles": (DataLoader(TensorDataset(X, Y), batch_size=11, shuffle=True), RIGHT, RIGHT),
-    "a DataLoader of batches of one": (DataLoader(TensorDataset(X, Y)), RIGHT, RIGHT),
     "an iterable object of batches": (Gathered(), RIGHT, either("inputs, targets")),
-    "batches that are lists": ([[x, y] for x, y in BATCHES], RIGHT, None),
     "None": (None, refused("data"), refused("client")),
     "a pair without examples": ((X[:0], Y[:0]), refused("at least one"), refused("one at least|at least one")),
     "no batch": ([], refused("at least one|empty"), refused("client")),
     "a batch without examples": ([(X[:0], Y[:0])], refused("at least one"), None),
-    "an empty batch among others": ([*BATCHES, (X[:0], Y[:0])], refused("at least one"), None),
     "fewer targets than inputs": ((X, Y[:-1]), refused("first dimension|as many"), refused("as many")),
     "inputs alone": (X, refused("pair|inputs, targets"), refused("inputs, targets")),
     "a word": ("mnist", refused("pair|data"), refused("inputs, targets")),
@@ -103,19 +92,15 @@ for _name, (_data, _kappa, _train) in KINDS.items():
         return Case(mlp(), ce, data, mean_ce, clients=[data] if as_client else None)
 
 
-@TABLE.add("clients=(x, y), without the list", train=either(r"\[\(|list"))
-def _():
-    return Case(mlp(), ce, (X, Y), mean_ce, clients=(X, Y))
+for _name, _clients in {
+    "(x, y)": (X, Y),
+    "(numpy, numpy)": (X.numpy(), Y.numpy()),
+    "a Dataset": TensorDataset(X, Y),
+}.items():
 
-
-@TABLE.add("clients=(numpy, numpy), without the list", train=either(r"\[\(|list"))
-def _():
-    return Case(mlp(), ce, (X, Y), mean_ce, clients=(X.numpy(), Y.numpy()))
-
-
-@TABLE.add("clients=a Dataset, without the list", train=either("list"))
-def _():
-    return Case(mlp(), ce, (X, Y), mean_ce, clients=TensorDataset(X, Y))
+    @TABLE.add(f"clients={_name}, without the list", train=either(r"\[\(|list"))
+    def _(clients=_clients):
+        return Case(mlp(), ce, (X, Y), mean_ce, clients=clients)
 
 
 @TABLE.add("several clients of one size, whose mean is f", train=RIGHT)
@@ -154,12 +139,6 @@ for _kind in ("object", "mapping", "tuple"):
         return Case(Own(kind), None, data, lambda net: ce(net.inner(X64), Y))
 
 
-@TABLE.add("loss=None, a list of many mappings", kappa=RIGHT)
-def _():
-    data = [{"h": x, "labels": y} for x, y in BATCHES]
-    return Case(Own(), None, data, lambda net: ce(net.inner(X64), Y))
-
-
 @TABLE.add("loss=None, a model that returns no loss", kappa=refused("loss"), train=refused("loss"))
 def _():
     data = [{"input": X, "labels": Y}]
@@ -169,12 +148,6 @@ def _():
 @TABLE.add("mappings with labels and a loss of one's own", kappa=RIGHT)
 def _():
     data = [{"h": x, "labels": y} for x, y in BATCHES]
-    return Case(Own(), ce, data, lambda net: ce(net.inner(X64), Y))
-
-
-@TABLE.add("a list of exactly two mappings and a loss of one's own", kappa=RIGHT)
-def _():
-    data = [{"h": X[:13], "labels": Y[:13]}, {"h": X[13:], "labels": Y[13:]}]
     return Case(Own(), ce, data, lambda net: ce(net.inner(X64), Y))
 
 
@@ -308,11 +281,6 @@ for _name, (_make, _take) in OUTPUTS.items():
         )
 
 
-@TABLE.add("outputs with .logits", both=RIGHT)
-def _():
-    return Case(Makes(lambda o: SimpleNamespace(logits=o)), ce, DATA, lambda net: ce(net.inner(X64), Y))
-
-
 @TABLE.add("a dict of targets", kappa=RIGHT, train=either("targets|pair|tensor"))
 def _():
     def loss(o, t):
@@ -360,29 +328,18 @@ def _():
     return Case(Scaled(), ce, [(images, Y)], lambda net: ce(net(images), Y))
 
 
-@TABLE.add("inputs in 64 bits for a model in 32", both=either("dtype|float64|double"))
-def _():
-    return Case(mlp(), ce, [(X64, Y)], mean_ce)
+DTYPES = {
+    "inputs in 64 bits for a model in 32": (X64, Y, False, either("dtype|float64|double")),
+    "a model in 64 bits": (X64, Y, True, RIGHT),
+    "a model in 64 bits, inputs in 32": (X, Y, True, either("dtype|float|double")),
+    "classes as numbers of 32 bits": (X, Y.int(), False, either("int|Long|class|scalar type")),
+    "classes as floating-point numbers": (X, Y.float(), False, refused("class|Long|int64|Float")),
+}
+for _name, (_x, _y, _double, _verdict) in DTYPES.items():
 
-
-@TABLE.add("a model in 64 bits", both=RIGHT)
-def _():
-    return Case(mlp().double(), ce, [(X64, Y)], mean_ce)
-
-
-@TABLE.add("a model in 64 bits, inputs in 32", both=either("dtype|float|double"))
-def _():
-    return Case(mlp().double(), ce, DATA, mean_ce)
-
-
-@TABLE.add("classes as numbers of 32 bits", both=either("int|Long|class|scalar type"))
-def _():
-    return Case(mlp(), ce, [(X, Y.int())], mean_ce)
-
-
-@TABLE.add("classes as floating-point numbers", both=refused("class|Long|int64|Float"))
-def _():
-    return Case(mlp(), ce, [(X, Y.float())])
+    @TABLE.add(_name, both=_verdict)
+    def _(x=_x, y=_y, double=_double):
+        return Case(mlp().double() if double else mlp(), ce, [(x, y)], mean_ce)
 
 
 @TABLE.add("probabilities of classes as targets", both=RIGHT)
@@ -491,11 +448,6 @@ def _():
     return Case(model, ce, [(words, Y)], f)
 
 
-@TABLE.add("LazyLinear before its first batch", both=refused("lazy|uninitiali[sz]ed|first"))
-def _():
-    return Case(nn.Sequential(nn.LazyLinear(3), nn.Tanh(), nn.LazyLinear(3)), ce, DATA)
-
-
 @TABLE.add("LazyLinear after its first batch", both=RIGHT)
 def _():
     model = nn.Sequential(nn.LazyLinear(3), nn.Tanh(), nn.LazyLinear(3))
@@ -503,16 +455,10 @@ def _():
     return Case(model, ce, DATA, mean_ce)
 
 
-@TABLE.add("parameters on the meta device", both=refused("meta"))
-def _():
-    return Case(mlp().to("meta"), ce, DATA)
-
-
 @TABLE.add("a parameter that is NaN", both=refused("finite"))
 def _():
     model = mlp()
-    with torch.no_grad():
-        model[0].weight[0, 0] = float("nan")
+    nn.init.constant_(model[0].bias, float("nan"))
     return Case(model, ce, DATA)
 
 
@@ -547,19 +493,24 @@ class _Cast(nn.Module):
         return h.double()
 
 
-@TABLE.add("no trainable parameters", both=refused("trainable|requires_grad|parameters"))
-def _():
-    return Case(mlp().requires_grad_(False), ce, DATA)
+MODULES = {
+    "no trainable parameters": (lambda: mlp().requires_grad_(False), refused("trainable|requires_grad|parameters")),
+    "a module without parameters": (nn.Flatten, refused("trainable|parameters")),
+    "a function instead of a module": (lambda: lambda h: h, refused("Module|operator")),
+    "parameters on the meta device": (lambda: mlp().to("meta"), refused("meta")),
+    "LazyLinear before its first batch": (
+        lambda: nn.Sequential(nn.LazyLinear(3), nn.Tanh(), nn.LazyLinear(3)),
+        refused("lazy|uninitiali[sz]ed|first"),
+    ),
+    "Dropout(p=0) in training mode": (lambda: mlp(lambda: nn.Dropout(0.0)), either("eval")),
+    "Dropout in training mode": (lambda: mlp(nn.Dropout), refused("eval")),
+    "Dropout in eval mode": (lambda: mlp(nn.Dropout).eval(), RIGHT),
+}
+for _name, (_make, _verdict) in MODULES.items():
 
-
-@TABLE.add("a module without parameters", both=refused("trainable|parameters"))
-def _():
-    return Case(nn.Flatten(), ce, DATA)
-
-
-@TABLE.add("a function in the place of a module", both=refused("Module|operator"))
-def _():
-    return Case(lambda h: h, ce, DATA)
+    @TABLE.add(_name, both=_verdict)
+    def _(make=_make):
+        return Case(make(), ce, DATA, mean_ce)
 
 
 @TABLE.add("some parameters frozen", both=RIGHT)
@@ -582,12 +533,6 @@ class Tied(nn.Module):
 @TABLE.add("tied weights", both=RIGHT)
 def _():
     return Case(seeded(Tied), ce, DATA, mean_ce)
-
-
-@TABLE.add("one layer used twice", both=RIGHT)
-def _():
-    layer = seeded(lambda: nn.Linear(4, 4))
-    return Case(nn.Sequential(layer, nn.Tanh(), layer, seeded(lambda: nn.Linear(4, 3), 1)), ce, DATA, mean_ce)
 
 
 @TABLE.add("weights that share memory but are two parameters", both=either("memory|storage|share"))
@@ -624,21 +569,6 @@ def _():
     return Case(seeded(make), ce, DATA, mean_ce, values=True)
 
 
-@TABLE.add("Dropout(p=0) in training mode", both=either("eval"))
-def _():
-    return Case(mlp(lambda: nn.Dropout(0.0)), ce, DATA, mean_ce)
-
-
-@TABLE.add("Dropout in training mode", both=refused("eval"))
-def _():
-    return Case(mlp(nn.Dropout), ce, DATA)
-
-
-@TABLE.add("Dropout in eval mode", both=RIGHT)
-def _():
-    return Case(mlp(nn.Dropout).eval(), ce, DATA, mean_ce)
-
-
 class Noisy(nn.Module):
     def __init__(self, noise):
         super().__init__()
@@ -663,7 +593,7 @@ for _name, _noise in NOISES.items():
 
 
 @pytest.mark.parametrize("door", ["kappa", "train"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_rare_noise_is_refused_whatever_is_drawn(seed: int, door: str):
     """One row of forty is dropped on average: two evaluations are equal in 13 % of all pairs."""
 

@@ -55,20 +55,9 @@ def infonce(o, t):
     return nn.functional.cross_entropy(4 * z @ z.T, torch.arange(len(z)))
 
 
-def supervised_contrast(o, t):
-    z = nn.functional.normalize(o, dim=1)
-    same = (t[:, None] == t).to(o) - torch.eye(len(t)).to(o)
-    return -(same * nn.functional.log_softmax(4 * z @ z.T, dim=1)).sum() / (same.sum() + 1)
-
-
 def soft_f1(o, t):
     p, q = o.softmax(1)[:, 2], (t == 2).to(o)
     return 1 - 2 * (p * q).sum() / (p.sum() + q.sum() + 1e-6)
-
-
-def dice(o, t):
-    p, q = o.softmax(1), nn.functional.one_hot(t, 3).to(o)
-    return 1 - ((2 * (p * q).sum(0) + 1) / ((p + q).sum(0) + 1)).mean()
 
 
 def pairwise_ranking(o, t):
@@ -81,17 +70,8 @@ def worst_example(o, t):
     return nn.functional.cross_entropy(o, t, reduction="none").max()
 
 
-def correlation(o, t):
-    a, b = o[:, 0] - o[:, 0].mean(), t.to(o) - t.to(o).mean()
-    return 1 - (a * b).sum() / (a.norm() * b.norm() + 1e-3)
-
-
 def perplexity(o, t):
     return ce(4 * o, t).exp()
-
-
-def divided_by_a_constant(o, t):
-    return nn.functional.cross_entropy(o, t, reduction="sum") / N
 
 
 def batch_entropy(o, t):
@@ -103,14 +83,10 @@ LOSSES = {
     "class weights": weighted,
     "reduction='sum'": summed,
     "InfoNCE, whose negatives are the batch": infonce,
-    "a supervised contrast of pairs": supervised_contrast,
     "soft F1": soft_f1,
-    "dice": dice,
     "a pairwise ranking": pairwise_ranking,
     "the loss of the worst example": worst_example,
-    "one minus a correlation": correlation,
     "perplexity": perplexity,
-    "a sum divided by the size of the data": divided_by_a_constant,
     "the entropy of the batch's mean prediction": batch_entropy,
 }
 
@@ -153,15 +129,26 @@ for _name, _loss in LOSSES.items():
 # --- class weights ----------------------------------------------------------------------------------------------------
 
 
-@TABLE.add("class weights, batches sorted by class", kappa=SPLIT)
-def _():
-    return Case(mlp(), weighted, batches(X[SORTED], Y[SORTED]))
+CUTS = {
+    "batches sorted by class": batches(X[SORTED], Y[SORTED]),
+    "a batch for each class": [(X[c == Y], Y[c == Y]) for c in range(3)],
+    "the first batch has one class alone": [(X[Y == 0], Y[Y == 0]), (X[Y > 0], Y[Y > 0])],
+    "the first batch is one example": [(X[:1], Y[:1]), (X[1:], Y[1:])],
+    "batches of one example each": batches(X, Y, 1),
+}
+for _name, _cut in CUTS.items():
 
+    @TABLE.add(f"class weights, {_name}", kappa=SPLIT)
+    def _(cut=_cut):
+        return Case(mlp(), weighted, cut)
 
-@TABLE.add("class weights, where the first batch has one class alone", kappa=SPLIT)
-def _():
-    first = int((Y == 0).sum())
-    return Case(mlp(), weighted, [*batches(X[SORTED][:first], Y[SORTED][:first], first), (X[Y > 0], Y[Y > 0])])
+    @TABLE.add(f"class weights, {_name}, and weights= of the targets", kappa=RIGHT)
+    def _(cut=_cut):
+        return Case(mlp(), weighted, cut, lambda net: weighted(net(X64), Y), kappa={"weights": lambda t: RARE[t]})
+
+    @TABLE.add(f"a mean, {_name}", kappa=RIGHT)
+    def _(cut=_cut):
+        return Case(mlp(), ce, cut, mean_ce)
 
 
 @TABLE.add("class weights that differ only for a class of the last batch", kappa=SPLIT)
@@ -170,41 +157,7 @@ def _():
         return nn.functional.cross_entropy(o, t, weight=torch.tensor([1.0, 1.0, 20.0]).to(o))
 
     common = Y < 2
-    parts = [*batches(X[common], Y[common], 9), (X[6:14], Y[6:14])]
-    return Case(mlp(), rare, parts)
-
-
-@TABLE.add("class weights, a batch for each class", kappa=SPLIT)
-def _():
-    return Case(mlp(), weighted, [(X[c == Y], Y[c == Y]) for c in range(3)])
-
-
-@TABLE.add("class weights, where the first batch is one example", kappa=SPLIT)
-def _():
-    return Case(mlp(), weighted, [(X[:1], Y[:1]), (X[1:], Y[1:])])
-
-
-@TABLE.add("class weights, batches of one example each", kappa=SPLIT)
-def _():
-    return Case(mlp(), weighted, batches(X, Y, 1))
-
-
-@TABLE.add("class weights, batches sorted by class, and weights= of the targets", kappa=RIGHT)
-def _():
-    return Case(
-        mlp(),
-        weighted,
-        batches(X[SORTED], Y[SORTED]),
-        lambda net: weighted(net(X64), Y),
-        kappa={"weights": lambda targets: RARE[targets]},
-    )
-
-
-@TABLE.add("class weights, batches of one example each, and weights= of the targets", kappa=RIGHT)
-def _():
-    return Case(
-        mlp(), weighted, batches(X, Y, 1), lambda net: weighted(net(X64), Y), kappa={"weights": lambda t: RARE[t]}
-    )
+    return Case(mlp(), rare, [*batches(X[common], Y[common], 9), (X[6:14], Y[6:14])])
 
 
 @TABLE.add("class weights, more examples than go through at once", kappa=RIGHT)
@@ -222,11 +175,6 @@ def _():
         lambda net: weighted(net(X64), Y),
         kappa={"weights": lambda batch: RARE[batch[1]]},
     )
-
-
-@TABLE.add("class weights, loss(model, batch) of several batches without weights", kappa=SPLIT)
-def _():
-    return Case(mlp(), lambda model, batch: weighted(model(batch[0]), batch[1]), BATCHES)
 
 
 @TABLE.add("class weights, nn.CrossEntropyLoss itself", train=RIGHT, kappa=SPLIT)
@@ -301,11 +249,6 @@ def _masked_batches():
     return [(x, (y, m)) for x, y, m in zip(X.split(11), REAL.split(11), MASK.split(11), strict=True)]
 
 
-@TABLE.add("a masked mean, one batch", kappa=RIGHT)
-def _():
-    return Case(mlp(), masked, [(X, (REAL, MASK))], lambda net: masked(net(X64), (REAL64, MASK)))
-
-
 @TABLE.add("a masked mean, several batches", kappa=SPLIT)
 def _():
     return Case(mlp(), masked, _masked_batches())
@@ -328,15 +271,6 @@ def _():
         return ((o - t[0]).square().mean(1) * t[1]).mean()
 
     return Case(mlp(), loss, _masked_batches(), lambda net: loss(net(X64), (REAL64, MASK)))
-
-
-@TABLE.add("a masked mean with the mask in the last column of the targets", train=RIGHT)
-def _():
-    def loss(o, t):
-        return ((o - t[:, :3]).square().mean(1) * t[:, 3]).sum() / t[:, 3].sum()
-
-    both = torch.cat([REAL, MASK[:, None]], 1)
-    return Case(mlp(), loss, (X, both), lambda net: loss(net(X64), both.double()))
 
 
 # --- a forward pass that looks at the batch ---------------------------------------------------------------------------
@@ -392,44 +326,22 @@ def _():
 # --- what is a mean, however it is cut --------------------------------------------------------------------------------
 
 
-@TABLE.add("a mean over ragged batches", kappa=RIGHT)
-def _():
-    return Case(mlp(), ce, BATCHES, mean_ce)
+def focal(o, t):
+    each = nn.functional.cross_entropy(o, t, reduction="none")
+    return ((1 - torch.exp(-each)) ** 2 * each).mean()
 
 
-@TABLE.add("a mean over batches of one example each", kappa=RIGHT)
-def _():
-    return Case(mlp(), ce, batches(X, Y, 1), mean_ce)
+MEANS = {
+    "a mean": ce,
+    "a mean plus a constant": lambda o, t: ce(o, t) + 3,
+    "label smoothing": nn.CrossEntropyLoss(label_smoothing=0.1),
+    "a focal loss": focal,
+}
+for _name, _loss in MEANS.items():
 
-
-@TABLE.add("a mean whose first batch is one example", kappa=RIGHT)
-def _():
-    return Case(mlp(), ce, [(X[:1], Y[:1]), (X[1:], Y[1:])], mean_ce)
-
-
-@TABLE.add("a mean plus a constant", kappa=RIGHT, train=RIGHT)
-def _():
-    return Case(mlp(), lambda o, t: ce(o, t) + 3, BATCHES, lambda net: mean_ce(net) + 3, clients=[(X, Y)])
-
-
-@TABLE.add("a mean, sorted by class", kappa=RIGHT)
-def _():
-    return Case(mlp(), ce, batches(X[SORTED], Y[SORTED]), mean_ce)
-
-
-@TABLE.add("label smoothing, a mean", kappa=RIGHT, train=RIGHT)
-def _():
-    smooth = nn.CrossEntropyLoss(label_smoothing=0.1)
-    return Case(mlp(), smooth, BATCHES, lambda net: smooth(net(X64), Y), clients=[(X, Y)])
-
-
-@TABLE.add("a focal loss, a mean", kappa=RIGHT, train=RIGHT)
-def _():
-    def focal(o, t):
-        each = nn.functional.cross_entropy(o, t, reduction="none")
-        return ((1 - torch.exp(-each)) ** 2 * each).mean()
-
-    return Case(mlp(), focal, BATCHES, lambda net: focal(net(X64), Y), clients=[(X, Y)])
+    @TABLE.add(f"{_name}, over ragged batches", kappa=RIGHT, train=RIGHT)
+    def _(loss=_loss):
+        return Case(mlp(), loss, BATCHES, lambda net: loss(net(X64), Y), clients=[(X, Y)])
 
 
 @TABLE.add("a mean, with weights= other than the numbers of examples", kappa=RIGHT)
@@ -443,29 +355,18 @@ def _():
 # --- weights that are none --------------------------------------------------------------------------------------------
 
 
-@TABLE.add("fewer weights than batches", kappa=refused("weights must .*4"))
-def _():
-    return Case(mlp(), weighted, BATCHES, kappa={"weights": [1, 2]})
+NO_WEIGHTS = {
+    "fewer weights than batches": ([1, 2], "weights must .*4"),
+    "a weight below zero": ([1, 2, -1, 1], "weights must .*0"),
+    "a function of weights that returns NaN": (lambda t: t / 0.0 - t / 0.0, "weights .*(finite|nan)"),
+    "a function of weights that fails": (lambda t: t.no_such_method(), "weights.*no_such_method"),
+    "a word instead of weights": ("balanced", "weights must"),
+}
+for _name, (_weights, _word) in NO_WEIGHTS.items():
 
-
-@TABLE.add("a weight below zero", kappa=refused("weights must .*0"))
-def _():
-    return Case(mlp(), weighted, BATCHES, kappa={"weights": [1, 2, -1, 1]})
-
-
-@TABLE.add("a function of weights that returns NaN", kappa=refused("weights .*(finite|nan)"))
-def _():
-    return Case(mlp(), weighted, BATCHES, kappa={"weights": lambda t: t / 0.0 - t / 0.0})
-
-
-@TABLE.add("a function of weights that fails", kappa=refused("weights.*no_such_method"))
-def _():
-    return Case(mlp(), weighted, BATCHES, kappa={"weights": lambda t: t.no_such_method()})
-
-
-@TABLE.add("a word in the place of weights", kappa=refused("weights must"))
-def _():
-    return Case(mlp(), weighted, BATCHES, kappa={"weights": "balanced"})
+    @TABLE.add(_name, kappa=refused(_word))
+    def _(weights=_weights):
+        return Case(mlp(), weighted, BATCHES, kappa={"weights": weights})
 
 
 @every(TABLE)

@@ -30,7 +30,7 @@ from tests.situations.situation import (
     seeded,
 )
 
-CURVLINOPS, EIGENTHINGS, BACKPACK = Table(), Table(), Table()
+TABLE = Table()
 SPLIT = refused(WEIGHTS)
 CE, MSE, BCE = nn.CrossEntropyLoss, nn.MSELoss, nn.BCEWithLogitsLoss
 Shape = tuple[int, ...]
@@ -68,11 +68,15 @@ def dense_case(make, loss, batches, **options):
     return Case(seeded(make), loss, batches, whole(loss, batches), **options)
 
 
-# --- curvlinops -------------------------------------------------------------------------------------------------------
+# --- losses, and how they are cut -------------------------------------------------------------------------------------
 
 
 def relu_net(inputs, outputs):
     return lambda: nn.Sequential(nn.Linear(inputs, 4), nn.ReLU(), nn.Linear(4, outputs))
+
+
+def tanh_net(outputs):
+    return lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, outputs)).double()
 
 
 class DictInput(nn.Module):
@@ -92,39 +96,28 @@ TARGETS = {
 }
 for _name, (_loss, _outputs, _targets) in TARGETS.items():
 
-    @CURVLINOPS.add(f"{_name}, mean, batches of 3 and 4", kappa=RIGHT)
+    @TABLE.add(f"{_name}, mean, batches of 3 and 4", kappa=RIGHT)
     def _(loss=_loss, outputs=_outputs, targets=_targets):
         return dense_case(relu_net(5, outputs), loss(), ragged(rand(7, 5), targets(7), 3))
 
-    @CURVLINOPS.add(f"{_name}, sum, batches of 3 and 4", kappa=SPLIT)
+    @TABLE.add(f"{_name}, sum, batches of 3 and 4", kappa=SPLIT)
     def _(loss=_loss, outputs=_outputs, targets=_targets):
         return Case(seeded(relu_net(5, outputs)), loss(reduction="sum"), ragged(rand(7, 5), targets(7), 3))
 
-    @CURVLINOPS.add(f"{_name}, sum, one batch", kappa=RIGHT, train=RIGHT)
+    @TABLE.add(f"{_name}, sum, one batch", kappa=RIGHT, train=RIGHT)
     def _(loss=_loss, outputs=_outputs, targets=_targets):
         data, total = [(rand(7, 5), targets(7))], loss(reduction="sum")
         f = whole(total, data)
         return Case(seeded(relu_net(5, outputs)), total, data, f, train={"lr": 0.01})
 
-    @CURVLINOPS.add(
-        f"{_name}, inputs in a dict that the model takes as one argument", kappa=either("mapping|named|keyword")
-    )
+    @TABLE.add(f"{_name}, inputs in a dict that the model takes as one argument", kappa=either("mapping|named|keyword"))
     def _(loss=_loss, outputs=_outputs, targets=_targets):
         y = targets(7)
         batches = [(UserDict({"x": rand(3, 5)}), y[:3]), ({"x": rand(4, 5)}, y[3:])]
         return dense_case(lambda: DictInput(outputs), loss(), batches)
 
 
-@CURVLINOPS.add("cross-entropy of sequences, mean", kappa=RIGHT, train=RIGHT)
-def _():
-    def loss(o, t):
-        return CE()(o.transpose(1, 2), t)
-
-    data = [(rand(7, 2, 5), classes(7, 2))]
-    return dense_case(relu_net(5, 3), loss, data)
-
-
-@CURVLINOPS.add("cross-entropy of sequences, mean, batches of 3 and 4", kappa=RIGHT)
+@TABLE.add("cross-entropy of sequences, mean, batches of 3 and 4", kappa=RIGHT)
 def _():
     def loss(o, t):
         return CE()(o.transpose(1, 2), t)
@@ -132,100 +125,52 @@ def _():
     return dense_case(relu_net(5, 3), loss, ragged(rand(7, 2, 5), classes(7, 2), 3))
 
 
-for _loss, _outputs in ((BCE, 2), (MSE, 3)):
-
-    @CURVLINOPS.add(f"{_loss.__name__} with a further dimension, batches of 2 and 5", kappa=RIGHT)
-    def _(loss=_loss, outputs=_outputs):
-        return dense_case(relu_net(5, outputs), loss(), ragged(rand(7, 2, 5), rand(7, 2, outputs, seed=3), 2))
-
-    @CURVLINOPS.add(f"{_loss.__name__} with a further dimension, sum, batches of 2 and 5", kappa=SPLIT)
-    def _(loss=_loss, outputs=_outputs):
-        batches = ragged(rand(7, 2, 5), rand(7, 2, outputs, seed=3), 2)
-        return Case(seeded(relu_net(5, outputs)), loss(reduction="sum"), batches)
-
-
-@CURVLINOPS.add("a model that is a function of parameters and inputs", kappa=refused("Module|operator"))
+@TABLE.add("a plain mean over batches of unequal sizes, as weights", kappa=RIGHT)
 def _():
-    return Case(lambda p, x: x @ p["w"], MSE(), ragged(rand(7, 5), rand(7, 3), 3))
+    batches = [(cast(x), y) for x, y in ragged(rand(8, 3), classes(8, of=4), 3)]
+    return Case(
+        seeded(tanh_net(4)),
+        CE(),
+        batches,
+        lambda net: sum(CE()(net(x), y) for x, y in batches) / 2,
+        kappa={"weights": [1, 1]},
+    )
 
 
-@CURVLINOPS.add("a small convolutional network with max-pooling, two batches of 5", kappa=RIGHT)
-def _():
-    def make():
-        return nn.Sequential(
-            nn.Conv2d(1, 2, 3),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(2, 3, 2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(12, 3),
-        )
-
-    return dense_case(make, CE(), ragged(rand(10, 1, 8, 8), classes(10), 5))
-
-
-@CURVLINOPS.add("dropout in training mode", kappa=refused("eval"))
-def _():
-    def make():
-        return nn.Sequential(nn.Linear(5, 4), nn.Dropout(), nn.ReLU(), nn.Linear(4, 2))
-
-    return Case(seeded(make), CE(), DataLoader(TensorDataset(rand(12, 5), classes(12, of=2)), batch_size=3))
-
-
-@CURVLINOPS.add("BatchNorm in training mode, a loader that shuffles", kappa=either("eval|normalisation"))
-def _():
-    def make():
-        return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-
-    x, y = rand(12, 5), classes(12, of=2)
-    loader = DataLoader(TensorDataset(x, y), batch_size=3, shuffle=True)
-    return Case(seeded(make), CE(), loader, lambda net: CE()(net.eval()(x.double()), y))
-
-
-@CURVLINOPS.add("a loader that drops its last batch", kappa=RIGHT)
+@TABLE.add("a loader that drops its last batch", kappa=RIGHT)
 def _():
     x, y = rand(12, 5), classes(12)
     loader = DataLoader(TensorDataset(x, y), batch_size=5, drop_last=True)
     return Case(seeded(relu_net(5, 3)), CE(), loader, lambda net: CE()(net(x[:10].double()), y[:10]))
 
 
-for _outputs in (1, 3):
+for _kind, _shape in ((nn.BatchNorm1d, (5,)), (nn.BatchNorm2d, (5, 2, 2))):
 
-    @CURVLINOPS.add(f"a deep linear network, batches of 1 and 7, {_outputs} outputs", kappa=RIGHT)
-    def _(outputs=_outputs):
-        def make():
-            return nn.Sequential(nn.Linear(5, 3), nn.Linear(3, outputs))
-
-        return dense_case(make, MSE(), ragged(rand(8, 5), rand(8, outputs, seed=3), 1))
-
-
-@CURVLINOPS.add("a single linear layer, two batches of 7", kappa=RIGHT)
-def _():
-    return dense_case(lambda: nn.Linear(5, 3), MSE(), ragged(rand(14, 5), rand(14, 3, seed=3), 7))
+    @TABLE.add(f"{_kind.__name__} in training mode, cut into batches", kappa=either("eval|normalisation"))
+    def _(kind=_kind, shape=_shape):
+        x, y = rand(8, *shape), classes(8, of=2)
+        width = math.prod(shape)
+        model = seeded(lambda: nn.Sequential(kind(5), nn.Flatten(), nn.Linear(width, 2)))
+        return Case(model, CE(), ragged(x, y, 4), lambda net: CE()(net.eval()(x.double()), y))
 
 
-for _reduction in ("mean", "sum"):
+for _tied in (False, True):
 
-    @CURVLINOPS.add(f"one example, {_reduction}", kappa=RIGHT)
-    def _(reduction=_reduction):
-        def make():
-            return nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
-
-        return dense_case(make, CE(reduction=reduction), [(rand(1, 5), classes(1))])
-
-
-@CURVLINOPS.add("a linear layer over two further dimensions", kappa=RIGHT)
-def _():
-    return dense_case(lambda: nn.Linear(5, 3), MSE(), ragged(rand(9, 4, 2, 5), rand(9, 4, 2, 3, seed=3), 2))
+    @TABLE.add(f"a small language model with its own loss, {'tied' if _tied else 'no'} weights", kappa=RIGHT)
+    def _(tied=_tied):
+        ids = classes(10, 4, of=5)
+        data = [{"input_ids": ids, "labels": ids}]
+        return Case(seeded(lambda: Language(tied)), None, data, lambda net: next_token(net.logits(ids), ids))
 
 
-@CURVLINOPS.add("a convolution that is averaged over places", kappa=RIGHT)
-def _():
-    def make():
-        return nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+for _loss, _targets in ((CE, classes(5)), (MSE, rand(5, 3))):
 
-    return dense_case(make, MSE(), ragged(rand(9, 2, 4, 4), rand(9, 2, seed=3), 1))
+    @TABLE.add(f"{_loss.__name__}(reduction='none')", both=refused(r"mean\(\)"))
+    def _(loss=_loss, targets=_targets):
+        return Case(seeded(lambda: nn.Linear(4, 3)), loss(reduction="none"), [(rand(5, 4), targets)])
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
 
 
 class SplitConcat(nn.Module):
@@ -241,14 +186,6 @@ class SplitConcat(nn.Module):
         return torch.cat([self.a(x[:, :3]), self.b(x[:, 3:]).tanh()], 1)
 
 
-for _tied in (False, True):
-    _what = "two layers with tied weights, one without bias" if _tied else "one layer under two names"
-
-    @CURVLINOPS.add(f"halves of the input through {_what}", kappa=RIGHT, train=RIGHT)
-    def _(tied=_tied):
-        return dense_case(lambda: SplitConcat(tied), MSE(), [(rand(7, 6), rand(7, 6, seed=3))])
-
-
 class UNet(nn.Module):
     def __init__(self):
         super().__init__()
@@ -257,119 +194,6 @@ class UNet(nn.Module):
 
     def forward(self, x):
         return self.last(torch.cat([self.up(self.down(x).relu()), x], 1))
-
-
-@CURVLINOPS.add("a network that goes down and up, with a way beside", kappa=RIGHT)
-def _():
-    return dense_case(UNet, MSE(), ragged(rand(5, 1, 4, 4), rand(5, 1, 4, 4, seed=3), 2))
-
-
-@CURVLINOPS.add("activations in place", kappa=RIGHT, train=RIGHT)
-def _():
-    def make():
-        return nn.Sequential(nn.Linear(5, 4), nn.ReLU(inplace=True), nn.Linear(4, 3), nn.Sigmoid())
-
-    return dense_case(make, MSE(), [(rand(7, 5), rand(7, 3, seed=3))])
-
-
-@CURVLINOPS.add("a model in float64", kappa=RIGHT)
-def _():
-    batches = [(x.double(), y) for x, y in ragged(rand(7, 5), classes(7), 3)]
-    return Case(seeded(relu_net(5, 3)).double(), CE(), batches, whole(CE(), batches))
-
-
-@CURVLINOPS.add("biases excluded, by requires_grad", kappa=RIGHT)
-def _():
-    def make():
-        net = relu_net(5, 3)()
-        for part in (net[0], net[2]):
-            part.bias.requires_grad_(False)
-        return net
-
-    return dense_case(make, CE(), ragged(rand(7, 5), classes(7), 3))
-
-
-# --- pytorch-hessian-eigenthings --------------------------------------------------------------------------------------
-
-
-def tanh_net(outputs):
-    return lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, outputs)).double()
-
-
-def doubled(batches):
-    return [(cast(x), cast(y)) for x, y in batches]
-
-
-@EIGENTHINGS.add("a tanh network with squares, one batch, float64", kappa=RIGHT, train=RIGHT)
-def _():
-    return dense_case(tanh_net(2), MSE(), doubled([(rand(8, 3), rand(8, 2, seed=3))]))
-
-
-@EIGENTHINGS.add("a tanh network with cross-entropy, batches of one size", kappa=RIGHT)
-def _():
-    return dense_case(tanh_net(4), CE(), doubled(ragged(rand(8, 3), classes(8, of=4), 4)))
-
-
-@EIGENTHINGS.add("a plain mean over batches of unequal sizes, as weights", kappa=RIGHT)
-def _():
-    batches = doubled(ragged(rand(8, 3), classes(8, of=4), 3))
-
-    def f(net):
-        return sum(CE()(net(x), y) for x, y in batches) / 2
-
-    return Case(seeded(tanh_net(4)), CE(), batches, f, kappa={"weights": [1, 1]})
-
-
-@EIGENTHINGS.add("linear regression without bias", kappa=RIGHT)
-def _():
-    def make():
-        return nn.Linear(5, 1, bias=False)
-
-    return dense_case(make, MSE(), [(rand(16, 5), rand(16, 1, seed=3))])
-
-
-@EIGENTHINGS.add("logistic regression", kappa=RIGHT)
-def _():
-    def make():
-        return nn.Linear(5, 1, bias=False)
-
-    return dense_case(make, BCE(), [(rand(16, 5), classes(16, 1, of=2).float())])
-
-
-@EIGENTHINGS.add("softmax regression", kappa=RIGHT)
-def _():
-    return dense_case(lambda: nn.Linear(4, 3, bias=False), CE(), [(rand(12, 4), classes(12))])
-
-
-@EIGENTHINGS.add("LayerNorm, cut into batches", kappa=RIGHT)
-def _():
-    def make():
-        return nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 2))
-
-    return dense_case(make, CE(), ragged(rand(8, 4), classes(8, of=2), 3))
-
-
-for _kind, _shape in ((nn.BatchNorm1d, (5,)), (nn.BatchNorm2d, (5, 2, 2))):
-
-    @EIGENTHINGS.add(f"{_kind.__name__} in training mode, cut into batches", kappa=either("eval|normalisation"))
-    def _(kind=_kind, shape=_shape):
-        def make():
-            return nn.Sequential(kind(5), nn.Flatten(), nn.LazyLinear(2))
-
-        x, y = rand(8, *shape), classes(8, of=2)
-        model = seeded(make)
-        seeded(lambda: model.eval()(x))
-        return Case(model.train(), CE(), ragged(x, y, 4), lambda net: CE()(net.eval()(x.double()), y))
-
-
-@EIGENTHINGS.add("frozen parameters are no part of H", kappa=RIGHT, train=RIGHT)
-def _():
-    def make():
-        net = tanh_net(2)().float()
-        net[0].requires_grad_(False)
-        return net
-
-    return dense_case(make, MSE(), [(rand(8, 3), rand(8, 2, seed=3))])
 
 
 class Language(nn.Module):
@@ -394,75 +218,6 @@ def next_token(logits, labels):
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
 
 
-IDS = classes(10, 4, of=5)
-MASKED = torch.where(classes(10, 4, of=5) == 0, -100, IDS)
-
-
-for _tied in (False, True):
-
-    @EIGENTHINGS.add(f"a small language model with its own loss, {'tied' if _tied else 'no'} weights", kappa=RIGHT)
-    def _(tied=_tied):
-        data = [{"input_ids": IDS, "labels": IDS}]
-        return Case(seeded(lambda: Language(tied)), None, data, lambda net: next_token(net.logits(IDS), IDS))
-
-
-@EIGENTHINGS.add("a language model with masked tokens, one batch", kappa=RIGHT)
-def _():
-    def loss(o, t):
-        return next_token(o["logits"], t)
-
-    data = [({"input_ids": IDS}, MASKED)]
-    return Case(seeded(Language), loss, data, lambda net: next_token(net.logits(IDS), MASKED))
-
-
-@EIGENTHINGS.add("a language model with masked tokens, two batches", kappa=SPLIT)
-def _():
-    data = [{"input_ids": i, "labels": t} for i, t in zip(IDS.split(5), MASKED.split(5), strict=True)]
-    return Case(seeded(Language), None, data)
-
-
-@EIGENTHINGS.add("a language model with masked tokens, weights= of its labels", kappa=RIGHT)
-def _():
-    data = [{"input_ids": i, "labels": t} for i, t in zip(IDS.split(5), MASKED.split(5), strict=True)]
-    return Case(
-        seeded(Language),
-        None,
-        data,
-        lambda net: next_token(net.logits(IDS), MASKED),
-        kappa={"weights": lambda labels: (labels[:, 1:] != -100).float()},
-    )
-
-
-@EIGENTHINGS.add("a loss of (model, batch)", kappa=RIGHT, train=RIGHT)
-def _():
-    def loss(model, batch):
-        return MSE()(model(batch[0]), batch[1])
-
-    data = [(rand(8, 3), rand(8, 2, seed=3))]
-    return Case(seeded(tanh_net(2)).float(), loss, data, whole(MSE(), data))
-
-
-@EIGENTHINGS.add("a model in bfloat16", kappa=refused("float32"))
-def _():
-    return Case(seeded(tanh_net(2)).bfloat16(), MSE(), [(rand(8, 3).bfloat16(), rand(8, 2).bfloat16())])
-
-
-# --- backpack ---------------------------------------------------------------------------------------------------------
-
-
-@BACKPACK.add("linear, cross-entropy", kappa=RIGHT)
-def _():
-    return dense_case(lambda: nn.Linear(6, 4), CE(), [(rand(3, 6), classes(3, of=4))])
-
-
-@BACKPACK.add("two linear layers and a sigmoid, squares", kappa=RIGHT)
-def _():
-    def make():
-        return nn.Sequential(nn.Linear(6, 4), nn.Sigmoid(), nn.Linear(4, 3))
-
-    return dense_case(make, MSE(), [(rand(3, 6), rand(3, 3, seed=3))])
-
-
 def after(layer, shape, outputs=3, activation=nn.LeakyReLU):
     """The layer, an activation and a frozen linear layer."""
 
@@ -472,20 +227,6 @@ def after(layer, shape, outputs=3, activation=nn.LeakyReLU):
         return nn.Sequential(first, activation(), nn.Flatten(), nn.Linear(width, outputs).requires_grad_(False))
 
     return make
-
-
-ACTIVATIONS = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.LeakyReLU, nn.LogSigmoid, nn.ELU, nn.SELU)
-for _activation in ACTIVATIONS:
-    for _bias in (True, False):
-
-        @BACKPACK.add(
-            f"a convolution, {_activation.__name__}, {'with' if _bias else 'no'} bias, the rest frozen", kappa=RIGHT
-        )
-        def _(activation=_activation, bias=_bias):
-            def layer():
-                return nn.Conv2d(2, 2, 2, bias=bias)
-
-            return dense_case(after(layer, (2, 4, 4), activation=activation), CE(), [(rand(3, 2, 4, 4), classes(3))])
 
 
 LAYERS: dict[str, tuple[object, Shape]] = {
@@ -509,69 +250,19 @@ LAYERS: dict[str, tuple[object, Shape]] = {
 }
 for _name, (_layer, _shape) in LAYERS.items():
 
-    @BACKPACK.add(f"{_name}, sum, one batch", kappa=RIGHT)
+    @TABLE.add(f"{_name}, sum, one batch", kappa=RIGHT)
     def _(layer=_layer, shape=_shape):
         return dense_case(after(layer, shape), CE(reduction="sum"), [(rand(3, *shape), classes(3))])
 
 
-for _shape, _reduction in (((4, 5), "mean"), ((2, 2, 5), "sum"), ((2, 2, 2, 5), "mean")):
+for _activation in (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.LeakyReLU, nn.LogSigmoid, nn.ELU, nn.SELU):
 
-    @BACKPACK.add(f"linear layers over {len(_shape) - 1} further dimensions, {_reduction}", kappa=RIGHT)
-    def _(shape=_shape, reduction=_reduction):
-        def make():
-            return nn.Sequential(nn.Linear(5, 3), nn.Sigmoid(), nn.Linear(3, 2), nn.Flatten())
+    @TABLE.add(f"a convolution without bias, {_activation.__name__}, the rest frozen", kappa=RIGHT)
+    def _(activation=_activation):
+        def layer():
+            return nn.Conv2d(2, 2, 2, bias=False)
 
-        width = 2 * math.prod(shape[:-1])
-        return dense_case(make, MSE(reduction=reduction), [(rand(3, *shape), rand(3, width, seed=3))])
-
-
-class Recurrent(nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.r = kind(3, 2, batch_first=True)
-
-    def forward(self, x):
-        return self.r(x)[0].permute(0, 2, 1)
-
-
-for _kind in (nn.RNN, nn.LSTM, nn.GRU):
-
-    @BACKPACK.add(f"{_kind.__name__}, squares of its flat outputs", kappa=RIGHT, train=RIGHT)
-    def _(kind=_kind):
-        def make():
-            return nn.Sequential(Recurrent(kind), nn.Flatten())
-
-        return dense_case(make, MSE(), [(rand(8, 4, 3), rand(8, 8, seed=3))])
-
-    @BACKPACK.add(f"{_kind.__name__}, cross-entropy at each place", kappa=RIGHT)
-    def _(kind=_kind):
-        return dense_case(lambda: Recurrent(kind), CE(), [(rand(8, 4, 3), classes(8, 4, of=2))])
-
-
-NORMS: dict[str, tuple[object, Shape]] = {
-    "BatchNorm1d": (lambda: nn.BatchNorm1d(3), (3, 4)),
-    "BatchNorm2d": (lambda: nn.BatchNorm2d(3), (3, 2, 3)),
-    "BatchNorm3d": (lambda: nn.BatchNorm3d(3), (3, 2, 1, 2)),
-    "BatchNorm, linear, BatchNorm": (
-        lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU()),
-        (3, 4),
-    ),
-}
-for _name, (_norm, _shape) in NORMS.items():
-
-    @BACKPACK.add(f"{_name} in eval mode, classes at each place", kappa=RIGHT)
-    def _(norm=_norm, shape=_shape):
-        x, model = rand(4, *shape), seeded(norm).eval()
-        data = [(x, classes(4, *model(x).shape[2:]))]
-        return Case(model, CE(), data, whole(CE(), data))
-
-
-@BACKPACK.add("an embedding, a linear layer", kappa=RIGHT, train=RIGHT)
-def _():
-    def make():
-        return nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(6, 3))
-
-    return dense_case(make, CE(), [(classes(8, 2, of=4), classes(8))])
+        return dense_case(after(layer, (2, 4, 4), activation=activation), CE(), [(rand(3, 2, 4, 4), classes(3))])
 
 
 class Branches(nn.Module):
@@ -590,11 +281,6 @@ JOINS = {
     "one after the other, the same activation twice": lambda b, c: torch.cat([b.relu(), c.relu()], 1)[:, 1:3],
     "transposed and back": lambda b, c: (b.t() * 2.5).transpose(0, 1) + c,
 }
-for _name, _join in JOINS.items():
-
-    @BACKPACK.add(f"branches, {_name}", kappa=RIGHT, train=RIGHT)
-    def _(join=_join):
-        return dense_case(lambda: Branches(join), MSE(), [(rand(5, 3), rand(5, 2, seed=3))])
 
 
 class Residual(nn.Module):
@@ -606,11 +292,6 @@ class Residual(nn.Module):
     def forward(self, x):
         h = self.n(self.stem(x)).relu()
         return self.head((h + self.c(h)).relu().mean((2, 3)))
-
-
-@BACKPACK.add("a small residual network in eval mode, two batches", kappa=RIGHT)
-def _():
-    return dense_case(lambda: Residual().eval(), CE(), ragged(rand(5, 1, 4, 4), classes(5), 2))
 
 
 class Characters(nn.Module):
@@ -627,34 +308,122 @@ class Characters(nn.Module):
         return self.head(self.d(self.r(self.d(self.e(x)))[0])).permute(0, 2, 1)
 
 
-@BACKPACK.add("characters, an LSTM with dropout in eval mode", kappa=RIGHT)
-def _():
-    return dense_case(lambda: Characters().eval(), CE(), [(classes(8, 3, of=4), classes(8, 3, of=4))])
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.r = kind(3, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.r(x)[0].permute(0, 2, 1)
 
 
-@BACKPACK.add("characters, an LSTM with dropout in training mode", kappa=refused("eval"))
-def _():
-    return Case(seeded(Characters), CE(), [(classes(8, 3, of=4), classes(8, 3, of=4))])
+NETWORKS = (
+    {
+        "a small convolutional network with max-pooling": (
+            lambda: nn.Sequential(
+                *(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2)),
+                *(nn.Conv2d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)),
+            ),
+            CE,
+            ragged(rand(10, 1, 8, 8), classes(10), 5),
+        ),
+        "a deep linear network, batches of 1 and 7": (
+            lambda: nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 3)),
+            MSE,
+            ragged(rand(8, 5), rand(8, 3, seed=3), 1),
+        ),
+        "linear regression without bias": (
+            lambda: nn.Linear(5, 1, bias=False),
+            MSE,
+            [(rand(16, 5), rand(16, 1, seed=3))],
+        ),
+        "logistic regression": (
+            lambda: nn.Linear(5, 1, bias=False),
+            BCE,
+            [(rand(16, 5), classes(16, 1, of=2).float())],
+        ),
+        "softmax regression of one example": (lambda: nn.Linear(4, 3), CE, [(rand(1, 4), classes(1))]),
+        "a linear layer over two further dimensions": (
+            lambda: nn.Linear(5, 3),
+            MSE,
+            ragged(rand(9, 4, 2, 5), rand(9, 4, 2, 3, seed=3), 2),
+        ),
+        "a convolution that is averaged over places": (
+            lambda: nn.Sequential(
+                nn.Conv2d(2, 3, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)
+            ),
+            MSE,
+            ragged(rand(9, 2, 4, 4), rand(9, 2, seed=3), 1),
+        ),
+        "halves of the input through one layer under two names": (
+            lambda: SplitConcat(False),
+            MSE,
+            [(rand(7, 6), rand(7, 6, seed=3))],
+        ),
+        "halves of the input through two layers with tied weights": (
+            lambda: SplitConcat(True),
+            MSE,
+            [(rand(7, 6), rand(7, 6, seed=3))],
+        ),
+        "a network that goes down and up, with a way beside": (
+            UNet,
+            MSE,
+            ragged(rand(5, 1, 4, 4), rand(5, 1, 4, 4, seed=3), 2),
+        ),
+        "activations in place": (
+            lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(inplace=True), nn.Linear(4, 3), nn.Sigmoid()),
+            MSE,
+            [(rand(7, 5), rand(7, 3, seed=3))],
+        ),
+        "LayerNorm, cut into batches": (
+            lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 2)),
+            CE,
+            ragged(rand(8, 4), classes(8, of=2), 3),
+        ),
+        "BatchNorm, linear, BatchNorm in eval mode": (
+            lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU()).eval(),
+            CE,
+            [(rand(4, 3, 4), classes(4, 3))],
+        ),
+        "an embedding, a linear layer": (
+            lambda: nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(6, 3)),
+            CE,
+            [(classes(8, 2, of=4), classes(8))],
+        ),
+        "a small residual network in eval mode": (
+            lambda: Residual().eval(),
+            CE,
+            ragged(rand(5, 1, 4, 4), classes(5), 2),
+        ),
+        "characters, an LSTM with dropout in eval mode": (
+            lambda: Characters().eval(),
+            CE,
+            [(classes(8, 3, of=4), classes(8, 3, of=4))],
+        ),
+        "a loss that does not depend on some parameters": (
+            lambda: Branches(lambda b, c: b),
+            MSE,
+            [(rand(5, 3), rand(5, 2, seed=3))],
+        ),
+    }
+    | {
+        f"branches, {name}": (lambda join=join: Branches(join), MSE, [(rand(5, 3), rand(5, 2, seed=3))])
+        for name, join in JOINS.items()
+    }
+    | {
+        f"{kind.__name__}, cross-entropy at each place": (
+            lambda kind=kind: Recurrent(kind),
+            CE,
+            [(rand(8, 4, 3), classes(8, 4, of=2))],
+        )
+        for kind in (nn.RNN, nn.LSTM, nn.GRU)
+    }
+)
+for _name, (_make, _loss, _batches) in NETWORKS.items():
 
-
-for _loss, _targets in ((CE, classes(5)), (MSE, rand(5, 3))):
-
-    @BACKPACK.add(f"{_loss.__name__}(reduction='none')", kappa=refused(r"mean\(\)"), train=refused(r"mean\(\)"))
-    def _(loss=_loss, targets=_targets):
-        return Case(seeded(lambda: nn.Linear(4, 3)), loss(reduction="none"), [(rand(5, 4), targets)])
-
-
-@BACKPACK.add("a first batch of one example", kappa=RIGHT)
-def _():
-    return dense_case(relu_net(5, 3), CE(), ragged(rand(5, 5), classes(5), 1))
-
-
-@BACKPACK.add("a loss that does not depend on some parameters", kappa=RIGHT)
-def _():
-    def make():
-        return Branches(lambda b, c: b)
-
-    return dense_case(make, MSE(), [(rand(5, 3), rand(5, 2, seed=3))])
+    @TABLE.add(_name, kappa=RIGHT)
+    def _(make=_make, loss=_loss, batches=_batches):
+        return dense_case(make, loss(), batches)
 
 
 # --- the other matrices -----------------------------------------------------------------------------------------------
@@ -725,16 +494,6 @@ def test_a_random_symmetric_matrix_is_measured_exactly(definite: bool):
     assert_same(hessian.effective_rank(hessian.DenseOperator(H), products=40), truth.curvature(H))
 
 
-@every(CURVLINOPS)
-def test_a_kind_of_case_of_curvlinops(situation: Situation):
-    situation.judge()
-
-
-@every(EIGENTHINGS)
-def test_a_kind_of_case_of_hessian_eigenthings(situation: Situation):
-    situation.judge()
-
-
-@every(BACKPACK)
-def test_a_kind_of_case_of_backpack(situation: Situation):
+@every(TABLE)
+def test_a_kind_of_case_of_other_libraries(situation: Situation):
     situation.judge()

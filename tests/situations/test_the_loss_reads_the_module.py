@@ -41,10 +41,43 @@ def _orthogonality(w):
 # --- by a closure -----------------------------------------------------------------------------------------------------
 
 
-@TABLE.add("weight decay by a closure over the user's model", both=READS)
-def _():
-    model = mlp()
-    return Case(model, lambda o, t: ce(o, t) + 0.1 * _squares(model), (X, Y))
+def _proximal(model):
+    """Zero at x_0 with its gradient."""
+    start = [p.detach().clone() for p in model.parameters()]
+    return lambda: sum((p - q).square().sum() for p, q in zip(model.parameters(), start, strict=True))
+
+
+def _of_a_bias(model):
+    nn.init.zeros_(model[2].bias)
+    return lambda: model[2].bias.square().sum()
+
+
+def _squared(alias):
+    return lambda: alias.square().sum()
+
+
+TERMS = {
+    "weight decay": lambda model: lambda: 0.1 * _squares(model),
+    "a penalty on one layer alone": lambda model: lambda: model[2].weight.square().sum(),
+    "a penalty on one bias that is zero at x_0": _of_a_bias,
+    "a proximal term": _proximal,
+    "a term that calls the model again, on other inputs": lambda model: lambda: model(torch.ones(5, 4)).square().mean(),
+    "a term that calls one layer of the model": lambda model: lambda: model[0](torch.ones(5, 4)).square().mean(),
+    "a spectral penalty": lambda model: lambda: torch.linalg.matrix_norm(model[0].weight, 2),
+    "state_dict(), which has no graph": lambda model: (
+        lambda: sum(t.square().sum() for t in model.state_dict().values())
+    ),
+    "an alias weight.data captured before": lambda model: _squared(model[0].weight.data),
+    "an alias weight.detach() captured before": lambda model: _squared(model[0].weight.detach()),
+    "a parameter captured before": lambda model: _squared(next(iter(model.parameters()))),
+}
+for _name, _term in TERMS.items():
+
+    @TABLE.add(f"by a closure over the user's model: {_name}", both=READS)
+    def _(term_of=_term):
+        model = mlp()
+        term = term_of(model)
+        return Case(model, lambda o, t: ce(o, t) + term(), (X, Y))
 
 
 @TABLE.add("weight decay in one batch of a list", kappa=READS)
@@ -57,60 +90,6 @@ def _():
 def _():
     model = mlp()
     return Case(model, lambda o, t: ce(o, t) + 0.1 * sum(p.abs().sum() for p in model.parameters()), (X, Y))
-
-
-@TABLE.add("a penalty on one layer alone", both=READS)
-def _():
-    model = mlp()
-    return Case(model, lambda o, t: ce(o, t) + model[2].weight.square().sum(), (X, Y))
-
-
-@TABLE.add("a penalty on one bias that is zero at x_0", both=READS)
-def _():
-    model = mlp()
-    nn.init.zeros_(model[2].bias)
-    return Case(model, lambda o, t: ce(o, t) + model[2].bias.square().sum(), (X, Y))
-
-
-@TABLE.add("a proximal term, zero at x_0 with its gradient", both=READS)
-def _():
-    model = mlp()
-    start = [p.detach().clone() for p in model.parameters()]
-
-    def close():
-        return sum((p - q).square().sum() for p, q in zip(model.parameters(), start, strict=True))
-
-    return Case(model, lambda o, t: ce(o, t) + close(), (X, Y))
-
-
-@TABLE.add("a term that calls the model again, on other inputs", both=READS)
-def _():
-    model = mlp()
-    return Case(model, lambda o, t: ce(o, t) + model(torch.ones(5, 4)).square().mean(), (X, Y))
-
-
-@TABLE.add("a term that calls one layer of the model", both=READS)
-def _():
-    model = mlp()
-    return Case(model, lambda o, t: ce(o, t) + model[0](torch.ones(5, 4)).square().mean(), (X, Y))
-
-
-@TABLE.add("a spectral penalty of model[0].weight", both=READS)
-def _():
-    model = mlp()
-    return Case(model, lambda o, t: ce(o, t) + torch.linalg.matrix_norm(model[0].weight, 2), (X, Y))
-
-
-@TABLE.add("an orthogonality penalty of model[0].weight", both=READS)
-def _():
-    model = mlp()
-    return Case(model, lambda o, t: ce(o, t) + _orthogonality(model[0].weight), (X, Y))
-
-
-@TABLE.add("state_dict() read in the loss, which has no graph", both=READS)
-def _():
-    model = mlp()
-    return Case(model, lambda o, t: ce(o, t) + sum(t.square().sum() for t in model.state_dict().values()), (X, Y))
 
 
 @TABLE.add("the weight's norm as a factor of the loss, by item()", both=READS)
@@ -172,27 +151,6 @@ def _():
     return Case(model, lambda o, t: ce(o, t) + once, (X, Y))
 
 
-@TABLE.add("an alias weight.data captured before", both=READS)
-def _():
-    model = mlp()
-    alias = model[0].weight.data
-    return Case(model, lambda o, t: ce(o, t) + alias.square().sum(), (X, Y))
-
-
-@TABLE.add("an alias weight.detach() captured before", both=READS)
-def _():
-    model = mlp()
-    alias = model[0].weight.detach()
-    return Case(model, lambda o, t: ce(o, t) + alias.square().sum(), (X, Y))
-
-
-@TABLE.add("the parameters in a list captured before", both=READS)
-def _():
-    model = mlp()
-    own = list(model.parameters())
-    return Case(model, lambda o, t: ce(o, t) + 0.1 * sum(p.square().sum() for p in own), (X, Y))
-
-
 @TABLE.add("a numpy view of a weight captured before, which no function of torch sees: a constant", both=RIGHT)
 def _():
     model = mlp()
@@ -218,15 +176,6 @@ def _():
 ELSEWHERE = refused(r"requires_grad|regist|parameters of (the|its) loss|parameters of its own|not (among|part of)")
 
 
-class Temperature(nn.Module):
-    def __init__(self, trained=True):
-        super().__init__()
-        self.t = nn.Parameter(torch.tensor(2.0), requires_grad=trained)
-
-    def forward(self, outputs, targets):
-        return ce(outputs * self.t, targets)
-
-
 class Centres(nn.Module):
     def __init__(self, trained=True):
         super().__init__()
@@ -234,11 +183,6 @@ class Centres(nn.Module):
 
     def forward(self, outputs, targets):
         return (outputs - self.c[targets]).square().sum(1).mean()
-
-
-@TABLE.add("a loss that learns a temperature", both=ELSEWHERE)
-def _():
-    return Case(mlp(), Temperature(), (X, Y))
 
 
 @TABLE.add("a loss that learns centres of classes", both=ELSEWHERE)
@@ -250,11 +194,6 @@ def _():
 def _():
     s = torch.zeros((), requires_grad=True)
     return Case(mlp(), lambda o, t: torch.exp(-s) * ce(o, t) + s, (X, Y))
-
-
-@TABLE.add("a loss with a frozen temperature", both=RIGHT)
-def _():
-    return Case(mlp(), Temperature(trained=False), (X, Y), lambda net: ce(2 * net(X64), Y))
 
 
 @TABLE.add("a loss with frozen centres", both=RIGHT)
@@ -330,26 +269,27 @@ def _():
 # --- the right ways ---------------------------------------------------------------------------------------------------
 
 
-@TABLE.add("loss(model, batch) with weight decay", both=RIGHT)
-def _():
-    def loss(model, batch):
-        inputs, targets = batch
-        return ce(model(inputs), targets) + 0.1 * _squares(model)
+TERMS_OF_THE_MODEL = {
+    "weight decay": lambda net: 0.1 * _squares(net),
+    "a penalty on one layer": lambda net: net[2].weight.square().sum(),
+    "a spectral and an orthogonality penalty": lambda net: (
+        torch.linalg.matrix_norm(net[0].weight, 2) + 0.1 * _orthogonality(net[0].weight)
+    ),
+    "a term that calls the model again": lambda net: net(torch.ones(5, 4, dtype=net[0].weight.dtype)).square().mean(),
+}
+for _name, _term in TERMS_OF_THE_MODEL.items():
 
-    return Case(mlp(), loss, [(X, Y)], lambda net: mean_ce(net) + 0.1 * _squares(net))
+    @TABLE.add(f"loss(model, batch) with {_name}", both=RIGHT)
+    def _(term=_term):
+        def loss(model, batch):
+            return ce(model(batch[0]), batch[1]) + term(model)
+
+        return Case(mlp(), loss, [(X, Y)], lambda net: mean_ce(net) + term(net))
 
 
 @TABLE.add("loss(model, batch) of a pair of tensors", both=RIGHT)
 def _():
     return Case(mlp(), lambda model, batch: ce(model(batch[0]), batch[1]), (X, Y), mean_ce)
-
-
-@TABLE.add("loss(model, batch) with a penalty on one layer", both=RIGHT)
-def _():
-    def loss(model, batch):
-        return ce(model(batch[0]), batch[1]) + model[2].weight.square().sum()
-
-    return Case(mlp(), loss, [(X, Y)], lambda net: mean_ce(net) + net[2].weight.square().sum())
 
 
 @TABLE.add("loss(model, batch) with a proximal term", both=RIGHT)
@@ -364,25 +304,6 @@ def _():
         return ce(model(batch[0]), batch[1]) + 0.5 * term(model)
 
     return Case(model, loss, [(X, Y)], lambda net: mean_ce(net) + 0.5 * term(net))
-
-
-@TABLE.add("loss(model, batch) that calls the model twice", both=RIGHT)
-def _():
-    def loss(model, batch):
-        return ce(model(batch[0]), batch[1]) + (model(0.5 * batch[0]) - model(batch[0])).square().mean()
-
-    return Case(mlp(), loss, [(X, Y)], lambda net: mean_ce(net) + (net(0.5 * X64) - net(X64)).square().mean())
-
-
-@TABLE.add("loss(model, batch) with a spectral and an orthogonality penalty", both=RIGHT)
-def _():
-    def penalty(net):
-        return torch.linalg.matrix_norm(net[0].weight, 2) + 0.1 * _orthogonality(net[0].weight)
-
-    def loss(model, batch):
-        return ce(model(batch[0]), batch[1]) + penalty(model)
-
-    return Case(mlp(), loss, [(X, Y)], lambda net: mean_ce(net) + penalty(net))
 
 
 @TABLE.add("loss(model, batch) that calls layers one by one", both=RIGHT)
@@ -437,12 +358,6 @@ def _():
     return Case(mlp(), ce, (X, Y), lambda net: mean_ce(net) + 0.35 * _squares(net), kappa={"weight_decay": 0.7})
 
 
-@TABLE.add("the argument weight_decay, over ragged batches", kappa=RIGHT)
-def _():
-    batches = list(zip(X.split(11), Y.split(11), strict=True))
-    return Case(mlp(), ce, batches, lambda net: mean_ce(net) + 0.35 * _squares(net), kappa={"weight_decay": 0.7})
-
-
 @TABLE.add("a negative weight_decay", kappa=refused("weight_decay λ must be"))
 def _():
     return Case(mlp(), ce, (X, Y), kappa={"weight_decay": -1.0})
@@ -459,19 +374,6 @@ def _():
         return (outputs - wanted).square().mean()
 
     return Case(mlp(), loss, (X, X), lambda net: (net(X64) - teacher64(X64).detach()).square().mean())
-
-
-@TABLE.add("a frozen copy of the model as the teacher", both=RIGHT)
-def _():
-    model = mlp()
-    teacher = copy.deepcopy(model).requires_grad_(False)
-    teacher64 = copy.deepcopy(model).double()
-    return Case(
-        model,
-        lambda o, t: (o - teacher(t) - 1).square().mean(),
-        (X, X),
-        lambda net: ((net(X64) - teacher64(X64).detach() - 1).square()).mean(),
-    )
 
 
 @TABLE.add("a loss that reads only the weight's shape, device and dtype", both=RIGHT)
@@ -493,17 +395,6 @@ def _():
         return ce(outputs, targets) * (1.0 if model.training else 2.0) * sum(p.numel() for p in model.parameters())
 
     return Case(model, loss, (X, Y), lambda net: 27 * mean_ce(net))
-
-
-@TABLE.add("constants in a closure: prototypes of the classes", both=RIGHT)
-def _():
-    prototypes = seeded(lambda: torch.randn(3, 3), 2)
-    return Case(
-        mlp(),
-        lambda o, t: (o - prototypes.to(o)[t]).square().mean(),
-        (X, Y),
-        lambda net: (net(X64) - prototypes.double()[Y]).square().mean(),
-    )
 
 
 @TABLE.add("a clone of the weight as a constant", both=RIGHT)

@@ -106,13 +106,12 @@ def _say(words: str) -> None:
 
 def _simulated(config: TrainConfig) -> tuple[str, float]:
     """Digest and accuracy of the run in this process."""
-    from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.runs.prepared import movable
     from decomfl_lab.runs.run import Run
 
     run = Run(config)
     run.train()
-    assert isinstance(run.federation, DeComFLFederation)
-    return run.federation.observer.digest(), float(run.metrics.test_accuracy.iloc[-1])
+    return movable(run.federation, config.method).observer.digest(), float(run.metrics.test_accuracy.iloc[-1])
 
 
 class _Processes:
@@ -255,15 +254,15 @@ def _nvflare(config: TrainConfig, folder: Path) -> dict[str, str]:
 def by_ray(config: str, out: str) -> None:
     """Run the configuration in two actors, and print {whose: digest of its model} at the end."""
     from decomfl_lab.carriers.ray import Ray
-    from decomfl_lab.federations.in_process import DeComFLFederation
     from decomfl_lab.runs.config import config_from_mapping, read_config
+    from decomfl_lab.runs.prepared import movable
     from decomfl_lab.runs.run import Run
 
     run = Run(config_from_mapping(read_config(Path(config)), config), federation=Ray(workers=2))
     run.train(out=Path(out))
-    assert isinstance(run.federation, DeComFLFederation)
-    clients = {f"client {i}": digest for i, digest in sorted(run.federation.rebuilt().items())}
-    print(json.dumps({"server": run.federation.observer.digest(), **clients}))
+    federation = movable(run.federation, run.config.method)
+    clients = {f"client {i}": digest for i, digest in sorted(federation.rebuilt().items())}
+    print(json.dumps({"server": federation.observer.digest(), **clients}))
 
 
 def _ray(config: TrainConfig, folder: Path) -> dict[str, str]:

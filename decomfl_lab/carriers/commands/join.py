@@ -58,7 +58,8 @@ def join(options: JoinOptions) -> None:
     from decomfl_lab.carriers.stream.client import StreamClient
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.federations.remote import host_of
-    from decomfl_lab.runs.building import dataset_of, movable
+    from decomfl_lab.runs.building import dataset_of
+    from decomfl_lab.runs.prepared import movable
     from decomfl_lab.runs.run import Run
 
     require_int("client", options.client, 0)
@@ -90,7 +91,7 @@ def join(options: JoinOptions) -> None:
         )
     require(options.client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", options.client)
     here = Run(run_config, dataset=dataset_of(run_config, options.device))
-    federation = movable(here.federation, run_config)
+    federation = movable(here.federation, run_config.method)
     x, server = federation.observer, federation.server
     require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {offer.get('x0')}", x.digest())
     run = run_config.identity(x.digest())
@@ -138,6 +139,5 @@ def _agreed(offer: Mapping[str, Any]) -> TrainConfig:
     for name, value in values.items():
         own = isinstance(value, str) and is_own(value)
         require(not own, f"{name} of the server", "name no code (give the run's --config if you trust it)", value)
-    return config_from_mapping(values, "the server's config").but(
-        **({"rebuild": "replay"} if "rebuild" in values else {})
-    )
+    config = config_from_mapping(values, "the server's config")
+    return config.but(config.method.replaying())

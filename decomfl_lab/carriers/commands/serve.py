@@ -102,7 +102,7 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
     from decomfl_lab.carriers.stream.connection import require_address
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.federations.remote import RemoteFederation
-    from decomfl_lab.runs.building import movable
+    from decomfl_lab.runs.prepared import movable
     from decomfl_lab.runs.told import Rebuilt
 
     out, certificates = options.place.out, options.certificates
@@ -111,7 +111,7 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
     require_address("bind", options.bind, secured=certificates is not None)
     own = read_identity(certificates, "server") if certificates is not None else None
     run = prepared(method, options.place, flags, follows=True)
-    here = movable(run.federation, run.config)
+    here = movable(run.federation, run.config.method)
     x = here.observer.digest()
     identity = run.config.identity(x)
     with held(out), contextlib.ExitStack() as stack:

@@ -59,7 +59,7 @@ Take = Callable[[int, bytes, float], bytes | None]
 
 
 class StreamServer:
-    """A carrier of frames (``federations.remote.Carrier``) whose clients connect by gRPC.
+    """A carrier of frames (``federations.carrier.Carrier``) whose clients connect by gRPC.
 
     Attributes:
         address: HOST:PORT that it listens on.

@@ -82,7 +82,10 @@ class _Kind(IntEnum):
 
 _CONV, _POOL, _FLATTEN, _LINEAR, _ROUTE, _MASK, _WEIGHTS, _SCATTER, _VALUES, _VALUES_BACK = (int(k) for k in _Kind)
 _COLUMNS = 17
+"""Numbers of a stage: its kind, then places, steps and counts, then zeros."""
 _ANY = np.float32(-np.inf)
+"""Floor of a tile that has none."""
+# A bias is the weight of an input that is always 1: this one, at offset 0.
 _ONE = np.ones(1, dtype=np.float32)
 _HERE = np.zeros(1, dtype=np.int64)
 
@@ -96,6 +99,7 @@ def _pool(work, stage):
     for y in range(height):
         for x in range(width):
             corner, out = src + y * size * row + x * size * channels, dst + y * dst_row + x * channels
+            # A map has its channels filled up to whole blocks, and ``channels`` counts the filling.
             for c in range(0, channels, BLOCK):
                 largest(work, corner + c, size, row, channels, out + c)
 
@@ -103,9 +107,12 @@ def _pool(work, stage):
 @njit(cache=True, nogil=True)
 def _linear(work, point, stage, images):
     src, step, features, w, bias, outputs, dst, to_step, relu = stage[1:10]
+    # The sums grow where the outputs lie, part after part of the features. So they begin at the biases.
     for i in range(images):
         for o in range(outputs):
             work[dst + i * to_step + o] = point[bias + o] if bias >= 0 else np.float32(0)
+    # The sums of 4 images × 3 outputs are kept in registers. What is left over goes one output, or one image, at a
+    # time. All three kinds of block add the terms of a sum in one order, so its bits do not depend on the other images.
     whole_images, whole_outputs = images - images % _IMAGES, outputs - outputs % _OUTPUTS
     for first in range(0, features, _DEPTH):
         vectors = min(_DEPTH, features - first) // _DOT
@@ -122,6 +129,7 @@ def _linear(work, point, stage, images):
             for o in range(outputs):
                 out = dst + i * to_step + o
                 dots_one(work, a + i * step, step, point, at + o * features, features, vectors, out, to_step)
+    # The last features, fewer than 8, one by one; then the ReLU. A NaN is not below 0 and stays.
     rest = features - features % _DOT
     for i in range(images):
         for o in range(outputs):
@@ -142,8 +150,10 @@ def _convolve(work, stage, src_offsets, dst_offsets, packed):
     src, row, rows, run, pixels, first, weights, biases, blocks, dst, relu, width = stage[1:13]
     floor = np.float32(0) if relu else _ANY
     for block in range(blocks):
+        # Packed weights are (block, row of the kernel, number in that row, output of the block).
         w, b, to = weights + block * rows * run * width, biases + block * width, dst + block * width
         for n in range(0, pixels, PIXELS):
+            # The last tile begins early enough to be whole: it writes some pixels again, with the same bits.
             at = first + min(n, pixels - PIXELS)
             if width == WIDE:
                 wide_tile(work, src, src_offsets, at, rows, row, run, packed, w, b, to, dst_offsets, floor)
@@ -164,6 +174,7 @@ def _image(maps, features, stages, src_offsets, dst_offsets, packed, values, pla
             _pool(maps, stage)
         elif stage[0] == _FLATTEN:
             src, row, stride, channels, height, width, dst, step = stage[1:9]
+            # torch flattens an image channel by channel, and here channels are innermost.
             out = dst + place * step
             for c in range(channels):
                 for y in range(height):
@@ -193,10 +204,13 @@ def cross_entropy_of(work, first, classes, target):
 @njit(cache=True, nogil=True)
 def _chunk(out, point, images, targets, each, shape, tables, memory):
     """out[i] = cross entropy of image i, of at most ``CHUNK``; ``each`` numbers of ``maps`` are an image's own."""
+    # ``width`` counts numbers, not pixels: an image comes as (row, pixel × channel).
     height, width, row, first, logits, step, classes = shape
     stages, linear, src_offsets, dst_offsets, _ = tables
     maps, features, packed, values = memory
     for i in range(images.shape[0]):
+        # Where no gradient follows, ``each`` is 0: all images use the same memory in turn, and it stays in the cache.
+        # The border of zeros around an image is never written, so only its inside is copied.
         own = maps[i * each :]
         for y in range(height):
             for x in range(width):
@@ -211,6 +225,7 @@ def _chunk(out, point, images, targets, each, shape, tables, memory):
 @njit(cache=True, nogil=True)
 def _losses(out, point, images, targets, order, shape, tables, memory):
     """out[i] = cross entropy of image i; see ``Network``."""
+    # The weights are the same for all images: they are put in the order of the tiles once.
     packed = memory[2]
     _pack(packed, point, order)
     spread_weights(packed, point, tables[4])
@@ -238,6 +253,7 @@ def _add_rows(to, a, a_first, a_rows, a_step, b, b_first, b_step, terms, whole):
     Rows of b may be a power of two apart, and then have few places in a cache: some columns at a time are copied.
     """
     array, first, rows = to
+    # Rows of the copy are 528 numbers apart, which is no power of two.
     panel = np.empty((terms, _DEPTH + BLOCK), dtype=np.float32)
     for start in range(0, whole, _DEPTH):
         count, j = min(_DEPTH, whole - start), 0
@@ -256,6 +272,7 @@ def _add_rows(to, a, a_first, a_rows, a_step, b, b_first, b_step, terms, whole):
 def _linear_slopes(gradient, slopes, features, point, stage, images, inputs_too):
     """Adds to the gradient by weights and bias; writes the slopes by the inputs, if they are wanted."""
     src, step, count, w, bias, outputs, dst, to_step, relu = stage[1:10]
+    # Where the ReLU gave 0, nothing comes back. What is left is also the slope by the bias.
     for i in range(images):
         for o in range(outputs):
             at = dst + i * to_step + o
@@ -266,6 +283,7 @@ def _linear_slopes(gradient, slopes, features, point, stage, images, inputs_too)
     image, output = np.arange(images), np.arange(outputs)
     whole = count - count % BLOCK
     by_weights, by_inputs = (gradient, w, output * count), (slopes, src, image * step)
+    # ∂/∂W[o, j] = Σ_i slope[i, o] · input[i, j]: whole blocks of j in tiles, the last j one by one.
     _add_rows(by_weights, slopes, dst, output, to_step, features, src, step, images, whole)
     for o in range(outputs):
         for j in range(whole, count):
@@ -275,6 +293,7 @@ def _linear_slopes(gradient, slopes, features, point, stage, images, inputs_too)
             gradient[w + o * count + j] += total
     if not inputs_too:
         return
+    # ∂/∂input[i, j] = Σ_o slope[i, o] · W[o, j], likewise.
     slopes[src : src + images * step] = np.float32(0)
     _add_rows(by_inputs, slopes, dst, image * to_step, 1, point, w, count, outputs, whole)
     for i in range(images):
@@ -287,6 +306,8 @@ def _linear_slopes(gradient, slopes, features, point, stage, images, inputs_too)
 def _weight_slopes(sums, maps, slopes, stage, src_offsets, dst_offsets):
     """Adds to the gradient of one image by a convolution's packed weights and biases."""
     weights, biases, width, blocks, taps, first, src, row, step, at, at_row, at_step, h, w = stage[1:15]
+    # ∂/∂weight[tap, output] = Σ_pixels input[pixel + tap] · slope[pixel, output]. This is a product: its rows are taps,
+    # its columns a block of outputs, and its terms the h × w pixels.
     from_, to = src_offsets[first : first + taps], dst_offsets[first : first + taps]
     for block in range(blocks):
         of, wide = at + block * width, width == WIDE
@@ -309,6 +330,7 @@ def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offset
             slopes_back(sums, maps, slopes, stage, values, turned)
         elif stage[0] == _ROUTE:
             src, row, channels, size, height, width, top, top_row, of, of_row, to, to_row, to_step, relu = stage[1:15]
+            # Behind a ReLU a largest value of 0 passes nothing on: this is the mask of that ReLU too.
             floor = np.float32(0) if relu else _ANY
             for y in range(height):
                 for x in range(width):
@@ -354,6 +376,7 @@ def _gradient(out, gradient, point, images, targets, orders, each, shape, tables
     slopes, of_features, turned, sums = slopes_memory
     order, turned_order = orders
     _pack(packed, point, order)
+    # ``turned`` has the weights of convolutions turned around, with which slopes go back.
     _pack(turned, point, turned_order)
     spread_weights(packed, point, weights)
     spread_turned(turned, point, weights)
@@ -365,11 +388,14 @@ def _gradient(out, gradient, point, images, targets, orders, each, shape, tables
         for i in range(b - a):
             _softmax_slopes(of_features, features, logits + i * step, classes, targets[a + i])
         for s in range(linear.shape[0] - 1, -1, -1):
+            # Below the first linear layer only convolutions want slopes, if there are any.
             inputs_too = s > 0 or back.shape[0] > 0
             _linear_slopes(gradient, of_features, features, point, linear[s], b - a, inputs_too)
         for i in range(b - a):
             own = maps[i * each :]
             _image_slopes(sums, own, slopes, of_features, back, src_offsets, dst_offsets, turned, values, i)
+    # The sums lie in the order of the packed weights: each goes to its place in x. Those of a convolution through
+    # values have none (−1): they are 36 a kernel, and ``gather_weights`` makes 9 or 25 slopes of them.
     for n in range(order.size):
         if order[n] >= 0:
             gradient[order[n]] += sums[n]
@@ -455,6 +481,8 @@ class _Room:
     def map(
         self, height: int, width: int, channels: int, stride: int, border: int, apart: tuple[int, int] = (1, 1)
     ) -> _Map:
+        # Slopes of a strided convolution are spread out, with zeros between them: its adjoint is then a plain
+        # convolution.
         wide, high = (width - 1) * apart[1] + 1, (height - 1) * apart[0] + 1
         row = (wide + 2 * border) * stride
         first = self.size + border * (row + stride)
@@ -482,6 +510,7 @@ class _Packing:
         return first
 
     def order(self) -> NDArray[np.int64]:
+        # One number more, so that no table is empty.
         return np.concatenate([*self._order, np.full(1, -1)]).astype(np.int64)
 
 
@@ -499,9 +528,9 @@ class _Offsets:
         return first, len(source) + short
 
     def tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        pairs = self._pairs or [(_HERE, _HERE)]
-        source, target = (np.concatenate([pair[n] for pair in pairs]).astype(np.int64) for n in (0, 1))
-        return source, target
+        # A net without convolutions has no pairs, and ``concatenate`` wants one.
+        sources, targets = zip(*(self._pairs or [(_HERE, _HERE)]), strict=True)
+        return np.concatenate(sources).astype(np.int64), np.concatenate(targets).astype(np.int64)
 
 
 @dataclass
@@ -553,6 +582,7 @@ class Network:
         frozen = {name for name, _ in module.named_parameters()} - set(layout.names)
         require(not frozen, "parameters", "all be trainable for the fused engine", sorted(frozen))
         require(layout.dtype == torch.float32, "dtype", "be float32 for the fused engine", layout.dtype)
+        # The place of each parameter in x. The last of the sums is d, to which no name belongs.
         starts = dict(zip(layout.names, np.cumsum([0, *layout.sizes]).tolist(), strict=False))
         self.d = layout.d
         self._maps, self._features, self._packing, self._offsets = _Room(), _Room(), _Packing(), _Offsets()
@@ -583,8 +613,11 @@ class Network:
                 stride = -(-layer.out_channels // BLOCK) * BLOCK
                 to = self._maps.map(h, w, layer.out_channels, stride, _border(layers, n + 1))
                 start, own, m = starts[f"{name}.weight"], _tile_width(stride), 0
+                # The transforms take 16 channels at a time, which the three colours of an image are not.
                 if at.stride % BLOCK == 0:
                     m = tile_size(layer.kernel_size, layer.stride, h, w)
+                # Packed weights have a place in x, but for the 36 values of a kernel: for these room is kept, and
+                # ``spread_weights`` computes them.
                 room = np.full(VALUES * at.stride * stride, -1)
                 weights = self._packing.add(room if m else _packed(_weights(layer, start), stride, at.stride, own))
                 bias = np.full(stride, -1)
@@ -592,6 +625,8 @@ class Network:
                     bias[: layer.out_channels] = starts[f"{name}.bias"] + np.arange(layer.out_channels)
                 conv = _Conv(layer, at, to, start, weights, self._packing.add(bias), relu, m)
                 self._in_order.append(conv)
+                # ``src`` is what the kernel's corner sees at pixel (0, 0). A row of the kernel sees kw pixels ×
+                # channels that lie next to one another: one run of numbers.
                 src, run = at.first - pad * (at.row + at.stride), kw * at.stride
                 if m:
                     tiles = [m, h // m, w // m]
@@ -599,6 +634,7 @@ class Network:
                         [_VALUES, src, at.row, at.stride, *tiles, weights, conv.biases, stride, to.first, to.row, relu]
                     )
                 else:
+                    # The pixels that the corner sees, one for each output pixel.
                     seen = _Map(0, at.row, h, w, at.channels, at.stride, (sy, sx))
                     begin, pixels = self._offsets.add(seen.places(), to.places(), PIXELS)
                     where = [begin, weights, conv.biases, stride // own, to.first]
@@ -643,6 +679,7 @@ class Network:
 
     def _way_back(self, flattened: list[int]) -> list[list[int]]:
         """The stages from the features' slopes to the gradient by the first convolution's weights."""
+        # Slopes have no bias: convolutions of slopes are given zeros.
         zeros = self._turned.add(np.full(max((layer.of.stride for layer in self._in_order), default=0), -1))
         slopes = [self._slope_map(n) for n in range(len(self._in_order))]
         stages: list[list[int]] = []
@@ -656,12 +693,15 @@ class Network:
                 place = [of.first, of.row, of.stride, layer.size, to.height, to.width, to.first, to.row]
                 stages.append([_ROUTE, *place, own.first, own.row, behind.first, *behind.steps, relu])
                 continue
+            # If a pool follows, its route has masked the slopes already.
             pooled = n + 1 < len(self._in_order) and isinstance(self._in_order[n + 1], _Pool)
             if layer.relu and not pooled:
                 stages.append([_MASK, to.first, to.row, to.stride, to.height, to.width, own.first, *own.steps])
             (kh, kw), (sy, sx), pad = layer.layer.kernel_size, layer.layer.stride, int(layer.layer.padding[0])
             src, m = of.first - pad * (of.row + of.stride), layer.tile
-            run, taps = kw * of.stride, np.arange(0 if m else kh * kw * of.stride)  # none: biases alone
+            # Taps are where a kernel looks, from its corner: offsets into the image, and to a row of sums each. A
+            # convolution through values finds its weights' slopes otherwise: it has no taps here.
+            run, taps = kw * of.stride, np.arange(0 if m else kh * kw * of.stride)
             first, _ = self._offsets.add(taps // run * of.row + taps % run, taps * layer.width)
             seen = [src, sy * of.row, sx * of.stride]
             where = [layer.weights, layer.biases, layer.width, to.stride // layer.width, len(taps), first]
@@ -677,9 +717,12 @@ class Network:
                 self._weights.append([*kernels, layer.weights, to.stride, turned_at, of.stride])
                 self._scratch = max(self._scratch, scratch(down * across, of.stride, to.stride, high * wide))
                 continue
+            # Nobody wants slopes by the image's own pixels.
             if n == 0:
                 continue
             behind = slopes[n - 1]
+            # The slopes by the inputs are the convolution of the slopes with weights[input, output, −row, −column]. Its
+            # corner sees k − 1 − pad pixels up and left of the slope that lies over an input.
             turned = _weights(layer.layer, layer.start).transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
             width = _tile_width(of.stride)
             weights = self._turned.add(_packed(turned, of.stride, own.stride, width))
@@ -695,6 +738,8 @@ class Network:
         layer, to = self._in_order[n], self._in_order[n].to
         if isinstance(layer, _Pool) or n == 0 or layer.tile:
             return self._slopes.map(to.height, to.width, to.channels, to.stride, 0)
+        # How far the turned kernel looks beyond the slopes: k − 1 − pad at the first input pixel, and at the last
+        # size − 1 + pad − (out − 1) · step, since the last slope is at (out − 1) · step.
         pad, (sy, sx), of = int(layer.layer.padding[0]), layer.layer.stride, layer.of
         sides = zip(layer.layer.kernel_size, (sy, sx), (of.height, of.width), (to.height, to.width), strict=True)
         border = max(max(k - 1 - pad, size - 1 + pad - (out - 1) * step) for k, step, size, out in sides)

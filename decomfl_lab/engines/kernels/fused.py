@@ -49,6 +49,7 @@ class Fused(Threads):
         except InputError:
             if self.strict:
                 raise
+            # None leaves the call to ``Serial``: language models are left to it, other models to ``Threads``.
             language = isinstance(objective, ModuleObjective) and isinstance(objective.module, Verbalized)
             return None if language else super()._job(objective, x, step)
         _check_classes(labels, network.classes)
@@ -59,15 +60,18 @@ class Fused(Threads):
     def _values(self, seat: Seat, line: Line, points: Sequence[Point], jobs: Sequence[Any]) -> NDArray[np.float64]:
         """See ``Threads``."""
         networks = {job.network if isinstance(job, _Answers) else None for job in jobs}
+        # Samples of one language model share the forming of a point. Those of several nets are taken one by one.
         if len(networks) > 1:
             return np.concatenate([self._values(seat, line, points, [job]) for job in jobs])
         network = networks.pop()
         if network is None:
             return super()._values(seat, line, points, jobs)
 
+        # The first point (p, c) says it all: a second one is its mirror image x − c z_p, which ``form_`` knows to make.
         def form(parts: Sequence[Tensor], first: int) -> None:
             line.form_(parts, *points[0], first=first, workers=1)
 
+        # All prompts go through the net as one batch. Its losses (points, prompts) are then cut at the samples again.
         prompts, targets = Prompts.together([job.prompts for job in jobs]), [job.targets for job in jobs]
         memory = seat.workspace(network)
         losses = network.losses(form, len(points), prompts, np.concatenate(targets), memory)
@@ -88,6 +92,7 @@ class Fused(Threads):
             _check_classes(labels, network.classes)
         sizes = [len(labels) for _, _, labels in batches]
         losses = [np.empty(n) for n in sizes]
+        # One row a part, float32. A part is a job of its own, so that a large batch is shared by all threads.
         sums = [np.empty((-(-n // PART), points[0].numel()), dtype=np.float32) for n in sizes]
 
         def part(seat: Seat, i: int, n: int) -> None:
@@ -98,6 +103,7 @@ class Fused(Threads):
 
         self._share(part, [(i, n) for i in range(len(samples)) for n in range(len(sums[i]))])
         gradients = np.empty((len(samples), points[0].numel()), dtype=np.float32)
+        # Now that all parts are there: they are added in their own order, whichever thread made them.
         self._share(lambda _, i: mean_of_parts(gradients[i], sums[i], sizes[i]), [(i,) for i in range(len(samples))])
         return np.array([own.mean() for own in losses]), torch.from_numpy(gradients)
 
@@ -116,6 +122,7 @@ class Fused(Threads):
         inputs, targets = objective.data
         plain = isinstance(inputs, Tensor) and isinstance(targets, Tensor)
         require(plain, "data", "be tensors of inputs and of targets for the fused engine", type(inputs).__name__)
+        # A net's tables depend on the size of its images.
         key = (module, inputs.shape[1:])
         require(loss is cross_entropy, "loss", "be torch's cross_entropy for the fused engine", loss)
         classes = not targets.is_floating_point() and targets.ndim == 1

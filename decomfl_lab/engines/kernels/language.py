@@ -65,9 +65,13 @@ def _linear(work, src, src_rows, dst, dst_rows, rows, point, linear, packed, flo
         width = min(WIDE, outputs - o)
         for i in range(0, inputs, BLOCK):
             for c in range(0, width, BLOCK):
+                # A tile reads, input after input, the weights of ``width`` outputs side by side.
+                # W has its outputs as rows, so it is transposed, 16 × 16 numbers at a time.
                 turned(packed, i * width + c, width, point, weight + (o + c) * inputs + i, inputs)
         for c in range(width):
             packed[WIDE * inputs + c] = point[bias + o + c] if bias >= 0 else np.float32(0)
+        # A product by a matrix is a convolution of one tap row that is ``inputs`` long. The last tile may take rows
+        # beyond ``rows``: there is memory for them, and nobody reads what becomes of them.
         for n in range(0, rows, PIXELS):
             if width == WIDE:
                 wide_tile(work, src, src_rows, n, 1, 0, inputs, packed, 0, WIDE * inputs, dst + o, dst_rows, floor)
@@ -80,6 +84,7 @@ def _layer_norm(rows, to, count, width, w, b, eps):
     """(row − mean) / √(variance + eps) · w + b, row by row."""
     for n in range(count):
         row, out = rows[n * width : (n + 1) * width], to[n * width : (n + 1) * width]
+        # "reassoc" lets these sums run in vector registers: their order is the compiler's, and the same in every call.
         total = np.float32(0)
         for i in range(width):
             total += row[i]
@@ -129,14 +134,17 @@ def _exponentials(row, count, top, scale, powers):
     of it. NaN stays. t must be below 88.
     """
     for j in range(count):
+        # From here t is in units of ln 2. Below −126 the power of 2 would be no normal number. NaN is not below.
         t = (row[j] - top) * (scale * np.float32(1 / math.log(2)))
         t = np.float32(-126) if t < np.float32(-126) else t
         n = np.floor(t + np.float32(0.5))
         r = (t - n) * np.float32(math.log(2))
+        # Horner: 1 + r + r²/2 + ... + r⁶/720.
         series = np.float32(1 / 720)
         for term in (1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
             series = series * r + np.float32(term)
         row[j] = series
+        # The float32 2ⁿ has no mantissa: its bits are its exponent, n + 127, alone.
         powers[j] = (np.int32(n) + np.int32(127)) << np.int32(23)
 
 
@@ -148,6 +156,7 @@ def _softmax(row, seen, scale, powers):
         top = max(top, row[j])
     _exponentials(row, seen, top, scale, powers)
     total = np.float32(0)
+    # The bits of 2ⁿ, read as the float32 that they are.
     factors = powers.view(np.float32)
     for j in range(seen):
         row[j] *= factors[j]
@@ -163,6 +172,7 @@ def _softmax(row, seen, scale, powers):
 def _gate(gates, to, count, scratch, powers):
     """Multiply each number of ``to`` by g / (1 + e⁻ᵍ) for its gate g; ``powers`` is scratch, int32."""
     for j in range(count):
+        # e⁻ᵍ of a gate below −88 would overflow.
         scratch[j] = np.float32(-87) if gates[j] < np.float32(-87) else gates[j]
     _exponentials(scratch, count, np.float32(0), np.float32(-1), powers)
     factors = powers.view(np.float32)
@@ -199,12 +209,14 @@ def _attend(work, places, steps, score_rows, first, length, query, queries, size
         for n in range(queries):
             t, row = length - queries + n, q + (query + n) * wide
             _rotate(work[row : row + wide], each, cosines[t], sines[t])
+    # Scores are ⟨query, key⟩ / √each: the softmax takes the factor into its exponent.
     scale = np.float32(1 / math.sqrt(each))
     reach = -(-length // BLOCK) * BLOCK
     for i in range(PIXELS):
         score_rows[i] = i * reach
     for head in range(heads):
         own, shared = head * each, head // group * each
+        # ``group`` heads of queries share one head of keys and values, which is packed once for all of them.
         if head % group == 0:
             for start in range(0, length, BLOCK):  # (block, channel, 16 keys); what is no key is not looked at
                 to, row = work[keys + start * each :], work[k + (first + start) * narrow + shared :]
@@ -224,6 +236,8 @@ def _attend(work, places, steps, score_rows, first, length, query, queries, size
                 tile(work, from_, by_query, 0, 1, 0, each, work, at, zeros, to, score_rows, _ANY)
             for i in range(min(PIXELS, queries - n)):
                 row = scores + score_rows[i]
+                # Query i sees the keys up to its own. The weights of later ones become 0, and their values do not
+                # count.
                 _softmax(work[row : row + seen], before + i + 1, scale, powers)
             for start in range(0, each, BLOCK):  # a block's surplus channels are the next head's, which come later
                 at, to = values + start * length, mixed + (query + n) * (wide + BLOCK) + own + start
@@ -243,6 +257,7 @@ def _layer(x, ends, starts, point, linears, norms, rotation, packed, work, regio
     gated = len(linears) == 7
     a, prompts = 0, starts.size - 1
     while a < prompts:
+        # Prompts a..b − 1 go through the layer together: as many as ``TOKENS`` allows, but at least one.
         b = a + 1
         while b < prompts and starts[b + 1] - starts[a] <= TOKENS:
             b += 1
@@ -253,11 +268,14 @@ def _layer(x, ends, starts, point, linears, norms, rotation, packed, work, regio
         _linear(work, u, by_width, v, by_key, count, point, linears[1], packed, _ANY)
         if last:  # rows of the prompts' last tokens alone
             here, count = ends[a * width :], b - a
+            # A prompt has a token at least, so its last one is in row n − a of u or later: none is overwritten before
+            # it is read.
             for n in range(a, b):
                 for i in range(width):
                     ends[n * width + i] = x[(starts[n + 1] - 1) * width + i]
                     work[u + (n - a) * width + i] = work[u + (starts[n + 1] - 1 - first) * width + i]
         _linear(work, u, by_width, q, by_query, count, point, linears[2], packed, _ANY)
+        # Attention is inside a prompt. In the last layer each prompt has one query, which is in row n − a.
         for n in range(a, b):
             length, at = starts[n + 1] - starts[n], starts[n] - first
             queries, query = (1, n - a) if last else (length, at)
@@ -266,6 +284,7 @@ def _layer(x, ends, starts, point, linears, norms, rotation, packed, work, regio
         _linear(work, mixed, by_mixed, u, by_width, count, point, linears[3], packed, _ANY)
         _add(here, work[u:], count * width)
         _norm(here, work[u:], count, width, point, norms[1], eps)
+        # OPT's ReLU is the floor of the tile. Llama's SiLU gate is a map of its own, whose output multiplies f.
         _linear(work, u, by_width, f, by_inner, count, point, linears[4], packed, _ANY if gated else np.float32(0))
         if gated:
             _linear(work, u, by_width, gates, by_inner, count, point, linears[-1], packed, _ANY)
@@ -341,6 +360,7 @@ class _Formed:
 
     def __call__(self, first: int, stop: int) -> list[NDArray[np.float32]]:
         """Elements first..stop - 1 of each point, which are there until the next call."""
+        # What was formed last is kept while it will do. Else at least ``AHEAD`` elements are formed from ``first`` on.
         if not self._first <= first <= stop <= self._stop:
             self._first, self._stop = first, min(max(stop, first + AHEAD), self._d)
             self._parts = [self._memory.sized(f"point {n}", self._stop - first) for n in range(self._points)]
@@ -349,6 +369,8 @@ class _Formed:
 
     def rows(self, first: int, width: int, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
         """Rows of each point's matrix that begins at element ``first``, (points, numbers, width)."""
+        # Each row is formed once, in ascending order. Where a piece has been formed, all wanted rows that lie in it
+        # whole are taken before the next piece.
         wanted, which = np.unique(numbers, return_inverse=True)
         found = np.empty((self._points, len(wanted), width), dtype=np.float32)
         done = 0
@@ -404,6 +426,7 @@ class LanguageNetwork:
         require(layout.dtype == torch.float32, "dtype", "be float32 for the fused engine", layout.dtype)
         frozen = {name for name, _ in module.named_parameters()} - set(layout.names)
         require(not frozen, "parameters", "all be trainable for the fused engine", sorted(frozen)[:3])
+        # The place of each parameter in x. The last of the sums is d, to which no name belongs.
         place = dict(zip(layout.names, np.cumsum([0, *layout.sizes]).tolist(), strict=False))
         shape = dict(zip(layout.names, layout.shapes, strict=True))
         base = self.layers.rpartition(".")[0]
@@ -413,6 +436,7 @@ class LanguageNetwork:
         parts = [f"{part}.{which}" for part in (*self.linears, *self.norms[:-1]) for which in self.pair]
         layers = [[f"{self.layers}.{n}.{part}" for part in parts] for n in range(config.num_hidden_layers)]
         known = {*tables, head, *final, *(name for names in layers for name in names)}
+        # In one of the sets alone: what the architecture has and the model lacks, and the other way round.
         foreign = sorted(known ^ set(place))[:3]
         require(not foreign, "parameters", "be those of the architecture for the fused engine", foreign)
         self._starts = [min(place[name] for name in names) for names in layers]
@@ -479,16 +503,21 @@ class LanguageNetwork:
         n, width, formed = len(targets), self.width, _Formed(form, points, self.d, memory)
         lengths = np.diff(prompts.starts)
         longest = int(lengths.max())
+        # The rows of the vocabulary that are read: those of the verbalizers, (points, C, width), and those of the
+        # tokens, (points, tokens, width), which become the residual x.
         head = formed.rows(self._head, width, self._verbalizers)
         x = formed.rows(self._tables[0], width, prompts.tokens)
         if len(self._tables) > 1:
+            # Positions count from 0 in each prompt.
             positions = np.arange(len(prompts.tokens)) - prompts.starts[:-1].repeat(lengths)
             x += formed.rows(self._tables[1], width, _OFFSET + positions)
+        # Copies, since the next call of ``formed`` writes over what this one gave.
         final = [part.copy() for part in formed(self._final, self._final + len(self.pair) * width)]
         ends, out = np.empty((points, n * width), dtype=np.float32), np.empty((points, n))
         rotation = self.rotation(longest)
         scratch = self._scratch(longest, memory)
         packed = memory.sized("packed", WIDE * (max(inputs for inputs, *_ in self._linears) + 1)).numpy()
+        # Layer by layer: its parameters are formed for all points, and then each point takes its tokens through it.
         for start in self._starts:
             parts = formed(start, start + self._size)
             for i, part in enumerate(parts):
@@ -496,6 +525,7 @@ class LanguageNetwork:
                 tables = (self._linears, self._norms, rotation)
                 _layer(own, ends[i], prompts.starts, part, *tables, packed, *scratch, self._eps, last)
         for i in range(points):
+            # The final norm's bias follows its weight in x.
             norm = (0, width if "bias" in self.pair else -1)
             _answer(out[i], ends[i], final[i], norm, head[i], targets, self._eps)
         return out

@@ -85,6 +85,8 @@ def _products(
     rows[n][y, x] is the number at pointer rows[n] + y·row_steps[0] + x·row_steps[1]; columns[y, x, :] are ``vectors``
     registers at pointer columns + y·column_steps[0] + x·column_steps[1]. Row n's sums are n·vectors and on.
     """
+    # A sum of outer products: the registers of columns are loaded once a term and serve all rows, and each row has one
+    # number a term, spread over a register. All sums stay in registers until the last term.
     sums = _sums(builder, len(rows) * vectors, LANES)
     with cgutils.for_range(builder, counts[0]) as y:
         own = [builder.gep(pointer, [builder.mul(y.index, row_steps[0])]) for pointer in rows]
@@ -116,6 +118,8 @@ def _tile(width: int) -> Any:
         builder, work, src, src_offsets, first, rows, stride, run, packed, weights, bias, dst, dst_offsets, floor
     ):
         inputs = _places(builder, work, src, src_offsets, first, PIXELS)
+        # A row of taps is ``run`` numbers that lie next to one another in the image. Packed weights of a tap are
+        # ``width`` numbers, and those of the next tap follow.
         size = ir.Constant(run.type, width)
         taps = builder.gep(packed, [weights])
         steps = (builder.mul(run, size), size)
@@ -158,6 +162,8 @@ _wide_rows, _rows, _wide_few, _few, _wide_row, _row = (_adding(n, w) for n in (P
 def add_products(to, dst, dst_offsets, work, src, src_offsets, row_steps, of, at, column_steps, counts, wide):
     """See ``_adding``: all rows of the tables, ``WIDE`` columns or ``BLOCK``."""
     (a, b), (c, d), (count_y, count_x) = row_steps, column_steps, counts
+    # The largest tiles first, then smaller ones for the rows left over, then one row at a time. An element has the same
+    # terms in the same order in all of them.
     whole = dst_offsets.size - dst_offsets.size % PIXELS
     for n in range(0, whole, PIXELS):
         if wide:
@@ -188,6 +194,7 @@ def _product_block(rows: int, width: int, *, add: bool) -> Any:
         def pointers(base: Any, first: Any, each: Any) -> list[Any]:
             return [builder.gep(base, [builder.add(first, builder.mul(each, each.type(n)))]) for n in range(rows)]
 
+        # A product of matrices is a sum over one axis: the other axis of ``_products`` has a single step.
         none, one = count.type(0), count.type(1)
         columns = builder.gep(right, [of])
         inputs = pointers(left, at, row_step)
@@ -220,10 +227,12 @@ def multiply(to, place, rows, columns, left, at, right, of, count):
     to[n, c] is at place + n·columns + c and left[n, j] at ``at`` + n·count + j; right is packed: (block, j, ``panel``
     columns), from ``of`` on.
     """
+    # −rows mod n is the number of rows that blocks of n would compute twice: the size with fewer of them is taken.
     each = _MORE if -rows % _MORE <= -rows % _LESS else _LESS
     width = panel(columns)
     for c in range(0, columns, width):
         for first in range(0, rows, each):
+            # The last block begins early enough to be whole, and writes some rows again with the same bits.
             n = min(first, rows - each)
             out, row, column = place + n * columns + c, at + n * count, of + c * count
             if width == WIDE and each == _MORE:
@@ -246,6 +255,7 @@ def add_product(to, place, rows, columns, left, at, right, of, count):
     width = panel(columns)
     for c in range(0, columns, width):
         for n in range(0, rows, _FEW):
+            # left is read column by column (step 1, by ``rows``): it is the transpose that is multiplied.
             out, row, column = place + c * rows + n * width, at + n, of + c
             if width == WIDE:
                 _add_wide(to, out, width, left, row, 1, rows, right, column, columns, count)
@@ -257,6 +267,7 @@ def _dots(left_count: int, right_count: int) -> Any:
     """An intrinsic: out[i, o] += Σ_j work[a + i·a_step + j] · point[w + o·w_step + j] over ``vectors``·8 numbers j."""
 
     def write(builder, work, a, a_step, point, w, w_step, vectors, out, step):
+        # Each of the dot products has 8 partial sums, and number j goes to the one of j mod 8, whatever the machine.
         sums = _sums(builder, left_count * right_count, _DOT)
 
         def rows(base: Any, first: Any, step: Any, count: int) -> list[Any]:
@@ -270,6 +281,7 @@ def _dots(left_count: int, right_count: int) -> Any:
                 features = Lanes.load(builder, builder.gep(row, [j]), F32, 0, _DOT)
                 for o in range(right_count):
                     _add_product(builder, sums[i * right_count + o], features, weights[o])
+        # The 8 are added, halves to halves, and their total to what the output holds from earlier features.
         for i, row in enumerate(rows(work, out, step, left_count)):
             for o in range(right_count):
                 total = Lanes(builder, builder.load(sums[i * right_count + o])).total()
@@ -285,6 +297,8 @@ dots_block, dots_column, dots_one = _dots(*DOTS), _dots(DOTS[0], 1), _dots(1, 1)
 @on_rows
 def turned(builder, to, place, step, of, at, stride):
     """to[place + i·step + o] = of[at + o·stride + i], ``BLOCK`` × ``BLOCK`` numbers."""
+    # A transpose by interleaving: 16 registers are loaded, mixed in pairs four times, and stored. No number is loaded
+    # or stored alone.
     source, target = builder.gep(of, [at]), builder.gep(to, [place])
 
     def row(pointer: Any, step: Any, n: int) -> Any:
@@ -323,6 +337,8 @@ def mask(builder, slopes, place, maps, at):
 @on_rows
 def route(builder, work, corner, size, row, step, top, floor, slopes, of, to, to_row, to_step):
     """The first of the window's pixels equal to its largest, above ``floor``, gets slopes[of...]; the others get 0."""
+    # Lane by lane, ``left`` holds the slope until a pixel has taken it, and 0 from then on. A largest value that is
+    # not above the floor has none to give. NaN equals nothing, so a window with NaN passes nothing on.
     kind = ir.VectorType(F32, BLOCK)
     zero = Lanes(builder, ir.Constant(kind, [0.0] * BLOCK))
     most = Lanes.load(builder, builder.gep(work, [top]), F32, 0, BLOCK)

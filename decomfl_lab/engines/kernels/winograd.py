@@ -68,24 +68,29 @@ def matrices(kernel: int) -> tuple[Matrix, Matrix, Matrix]:
     """
 
     def powers(count: int) -> list[list[Fraction]]:
+        # The value of a polynomial at ∞ is its leading coefficient.
         last = [Fraction(int(n == count - 1)) for n in range(count)]
         return [*([p**n for n in range(count)] for p in POINTS), last]
 
     spread, weights = [], powers(kernel)
+    # Lagrange's interpolation: the polynomial of point p is Π (x − q) / Π (p − q) over the other points q. Its
+    # numerator goes to Bᵀ and is of degree 4, so x⁵ has the coefficient 0. Its denominator goes to G.
     for i, p in enumerate(POINTS):
         others = [q for q in POINTS if q != p]
         spread.append([*_product(others), Fraction(0)])
         scale = math.prod(p - q for q in others)
         weights[i] = [w / scale for w in weights[i]]
+    # The polynomial of ∞ vanishes at all five points, and its leading coefficient is 1.
     spread.append(_product(POINTS))
-    at, g, b = (np.array(rows, dtype=np.float32) for rows in (powers(_SIDE + 1 - kernel), weights, spread))
-    return at.T, g, b
+    a, g, b = (np.array(rows, dtype=np.float32) for rows in (powers(_SIDE + 1 - kernel), weights, spread))
+    return a.T, g, b
 
 
 def _product(roots: Sequence[Fraction]) -> list[Fraction]:
     """The coefficients of Π (x − root), the constant first."""
     found = [Fraction(1)]
     for root in roots:
+        # Times (x − root): x shifts the coefficients up by one, and −root keeps their places.
         found = [up - root * own for up, own in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)]
     return found
 
@@ -130,16 +135,19 @@ def _image_of(matrix: Matrix, vectors: Sequence[Lanes]) -> list[Lanes]:
     Points come as pairs ±p. So either two rows have equal coefficients of even vectors and opposite ones of odd ones,
     or two columns likewise: what a pair shares is added up once.
     """
+    # The rows are those of the points 0, ±2/3, ±3/2, ∞: pairs begin at 1 and at 3.
     if _has_pairs(matrix):
         found = [_combination(matrix[0], vectors)]
         for r in (1, 3):
-            even, odd = (_combination(matrix[r, n::2], vectors[n::2]) for n in (0, 1))
-            found += [even + odd, even - odd]
+            even_part, odd_part = (_combination(matrix[r, n::2], vectors[n::2]) for n in (0, 1))
+            found += [even_part + odd_part, even_part - odd_part]
         return [*found, _combination(matrix[5], vectors)]
     assert _has_pairs(matrix.T)
-    sums, differences = ([sign(vectors[n], vectors[n + 1]) for n in (1, 3)] for sign in (Lanes.__add__, Lanes.__sub__))
-    own = [[vectors[0], *pairs, vectors[5]] for pairs in (sums, differences)]
-    return [_combination(matrix[r, [0, 1, 3, 5]], own[r % 2]) for r in range(len(matrix))]
+    # Row r belongs to the power r: its coefficients of ±p are equal where r is even, and opposite where it is odd.
+    sums = [vectors[n] + vectors[n + 1] for n in (1, 3)]
+    differences = [vectors[n] - vectors[n + 1] for n in (1, 3)]
+    even, odd = [vectors[0], *sums, vectors[5]], [vectors[0], *differences, vectors[5]]
+    return [_combination(matrix[r, [0, 1, 3, 5]], odd if r % 2 else even) for r in range(len(matrix))]
 
 
 def _has_pairs(matrix: Matrix) -> bool:
@@ -150,6 +158,7 @@ def _has_pairs(matrix: Matrix) -> bool:
 def _transformed(builder: Any, matrix: Matrix, of: _Grid) -> list[list[Lanes]]:
     """M X Mᵀ for the vectors X_yx of a grid."""
     side = range(matrix.shape[1])
+    # First M times each column of X, then the rows of that times Mᵀ.
     halves = [_image_of(matrix, [Lanes.load(builder, of(y, x), F32, 0, BLOCK) for y in side]) for x in side]
     return [_image_of(matrix, [half[i] for half in halves]) for i in range(matrix.shape[0])]
 
@@ -204,6 +213,7 @@ _to_weights_3, _to_weights_5, _from_weights_3, _from_weights_5 = map(_writing, (
 @njit(cache=True, nogil=True)
 def _spread(to, place, plane, point, at, kernel, lanes, apart, block):
     """to[place + v·plane...] = (G g Gᵀ)_v of ``lanes`` kernels ``apart`` in x, and 0 in the lanes that are left."""
+    # Weight n of 16 kernels side by side: one transform then takes all 16.
     for n in range(kernel * kernel):
         for lane in range(BLOCK):
             block[n * BLOCK + lane] = point[at + lane * apart + n] if lane < lanes else np.float32(0)
@@ -229,6 +239,8 @@ def spread_weights(packed, point, weights):
         own = kernel * kernel
         for c in range(inputs):
             for o in range(0, outputs, BLOCK):
+                # Lanes are outputs here: their kernels are inputs · k² apart in x. A plane has the values v of all
+                # kernels.
                 to = _in_panel(place, deep, c, wide, o)
                 at, lanes = start + (o * inputs + c) * own, min(BLOCK, outputs - o)
                 _spread(packed, to, deep * wide, point, at, kernel, lanes, inputs * own, block)
@@ -243,6 +255,7 @@ def spread_turned(turned, point, weights):
         own = kernel * kernel
         for o in range(outputs if place >= 0 else 0):
             for c in range(0, inputs, BLOCK):
+                # Lanes are inputs here: their kernels follow one another in x.
                 to = _in_panel(place, wide, o, deep, c)
                 at, lanes = start + (o * inputs + c) * own, min(BLOCK, inputs - c)
                 _spread(turned, to, deep * wide, point, at, kernel, lanes, own, block)
@@ -262,6 +275,7 @@ def gather_weights(gradient, sums, weights):
                     _from_weights_3(block, 0, kernel * BLOCK, BLOCK, sums, of, _SIDE * plane, plane)
                 else:
                     _from_weights_5(block, 0, kernel * BLOCK, BLOCK, sums, of, _SIDE * plane, plane)
+                # The block has each weight of 16 kernels side by side, and x has one kernel after another.
                 for lane in range(min(BLOCK, outputs - o)):
                     at = start + ((o + lane) * inputs + c) * own
                     for i in range(own):
@@ -277,6 +291,7 @@ def _spread_image(values, maps, src, row, inputs, m, down, across):
     plane = down * across * inputs
     for a in range(down):
         for b in range(across):
+            # Tiles of pixels are 6 a side and begin m apart, so neighbours share k − 1 rows or columns.
             at, place = src + a * m * row + b * m * inputs, (a * across + b) * inputs
             for c in range(0, inputs, BLOCK):
                 _to_values(values, place + c, _SIDE * plane, plane, maps, at + c, row, inputs)
@@ -287,6 +302,8 @@ def convolve(maps, stage, values, packed):
     """The convolution of one image, with biases and, where the stage says so, zero as the least."""
     src, row, inputs, m, down, across, weights, biases, outputs, dst, dst_row, relu = stage[1:13]
     floor = np.float32(0) if relu else np.float32(-np.inf)
+    # ``values`` holds 36 planes (tile, input) of Bᵀ D B and then, from ``found`` on, 36 planes (tile, output) of their
+    # products with the weights' values: for each v one product of matrices sums over the inputs.
     tiles = down * across
     spread, found, plane = tiles * inputs, VALUES * tiles * inputs, tiles * outputs
     _spread_image(values, maps, src, row, inputs, m, down, across)
@@ -295,6 +312,7 @@ def convolve(maps, stage, values, packed):
         multiply(values, found + v * plane, tiles, outputs, values, left, packed, right, inputs)
     for a in range(down):
         for b in range(across):
+            # Aᵀ [...] A of a tile: the 36 values are a plane apart, and give m × m pixels with bias and ReLU.
             at, place = found + (a * across + b) * outputs, dst + a * m * dst_row + b * m * outputs
             for c in range(0, outputs, BLOCK):
                 to, of, bias = place + c, at + c, biases + c
@@ -308,6 +326,7 @@ def convolve(maps, stage, values, packed):
 def slopes_back(sums, maps, slopes, stage, values, turned):
     """Adds to the sums over tiles of one image, and writes slopes by the convolution's inputs if they are wanted."""
     src, row, inputs, m, down, across, weights, outputs, of, of_row, turned_at, to, to_row, to_step, pad = stage[1:16]
+    # The values Bᵀ D B are made again, since only the images are kept. Behind them come those of the slopes, A S Aᵀ.
     tiles = down * across
     spread, found, plane = tiles * inputs, VALUES * tiles * inputs, tiles * outputs
     _spread_image(values, maps, src, row, inputs, m, down, across)
@@ -320,13 +339,18 @@ def slopes_back(sums, maps, slopes, stage, values, turned):
                 else:
                     _to_slopes_5(values, place + c, _SIDE * plane, plane, slopes, at + c, of_row, outputs)
     for v in range(VALUES):
+        # sums[v, input, output] += Σ_tiles (Bᵀ D B)_v (A S Aᵀ)_v; ``gather_weights`` makes slopes of them after the
+        # last image.
         own, left = weights + v * inputs * outputs, v * spread
         add_product(sums, own, inputs, outputs, values, left, values, found + v * plane, tiles)
     if turned_at < 0:
         return
     for v in range(VALUES):
+        # (G g Gᵀ) ⊙ (A S Aᵀ), summed over outputs, takes the memory of Bᵀ D B, which is done with.
         left, right = found + v * plane, turned_at + v * inputs * outputs
         multiply(values, v * spread, tiles, inputs, values, left, turned, right, outputs)
+    # Tiles overlap, and a pixel's slope is the sum over the tiles that see it. They are added up in an image of its
+    # own, with the border that the convolution saw.
     seen = found + VALUES * plane
     high, wide = m * (down - 1) + _SIDE, (m * (across - 1) + _SIDE) * inputs
     values[seen : seen + high * wide] = np.float32(0)
@@ -335,6 +359,7 @@ def slopes_back(sums, maps, slopes, stage, values, turned):
             place, at = seen + a * m * wide + b * m * inputs, (a * across + b) * inputs
             for c in range(0, inputs, BLOCK):
                 _from_values(values, place + c, wide, inputs, values, at + c, _SIDE * spread, spread)
+    # Without the border they go to where the layer before expects them.
     for y in range(high - 2 * pad):
         for x in range(wide // inputs - 2 * pad):
             place, at = to + y * to_row + x * to_step, seen + (y + pad) * wide + (x + pad) * inputs

@@ -11,7 +11,8 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from decomfl_flower.shared import content_of, frame_of, run_of
-from decomfl_lab.federations.remote import RemoteFederation, Take
+from decomfl_lab.federations.carrier import Take
+from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.protocol.messages import Ask, Hello
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 

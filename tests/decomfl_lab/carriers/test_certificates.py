@@ -10,7 +10,7 @@ pytest.importorskip("cryptography", reason="the extra stream is not installed")
 
 from cryptography import x509
 
-from decomfl_lab.carriers.stream.certificates import client_name, client_number, make_certificates, read_identity
+from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 
@@ -63,12 +63,6 @@ def test_half_a_pair_and_an_authority_of_another_key_are_refused(tmp_path):
     (tmp_path / "a" / "ca.key").write_bytes((tmp_path / "b" / "ca.key").read_bytes())
     with pytest.raises(InputError, match=r"ca.crt and ca.key must be an authority's certificate and its key"):
         make_certificates(tmp_path / "a", 1)
-
-
-@pytest.mark.parametrize("name", ["client-", "client-01", "client-1x", "client--1", "server", "client-٣", ""])
-def test_a_name_that_is_no_clients_has_no_number(name):
-    assert client_number(name) is None
-    assert client_number(client_name(12)) == 12
 
 
 @pytest.mark.parametrize("flags", ["--clients 0", "--host a/b", "--days 0"])

@@ -44,7 +44,7 @@ def model():
 """
 engine = [
     pytest.mark.engine,
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(
         importlib.util.find_spec("nvflare") is None, reason="NVFlare is not installed here: make engines tests it"
     ),

@@ -24,7 +24,7 @@ from decomfl_lab.records.seeds import Seeding
 from tests.decomfl_lab.federations.direct import CASE, but, host, remote, simulated
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here: make engines tests it")
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -145,7 +145,9 @@ def test_a_run_saved_by_actors_goes_on_with_or_without_them(now, tmp_path):
 
 def test_a_run_saved_without_its_first_records_or_with_another_model_is_not_taken_over(tmp_path):
     trained(rounds=1, out=tmp_path / "young")
-    with pytest.raises(InputError, match="model must be the one at x_0, from which actors begin, .* got 'another'"):
+    with pytest.raises(
+        InputError, match="model must be the one at x_0, from which clients elsewhere begin, .* got 'another'"
+    ):
         lab.load(tmp_path / "young", torch.nn.Linear(3, 2), clients=CLIENTS, test=CLIENTS[0], federation=lab.Ray(1))
     trained(rounds=9, out=tmp_path / "old")
     with pytest.raises(

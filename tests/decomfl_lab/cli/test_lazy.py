@@ -44,12 +44,6 @@ def test_a_line_of_help_is_that_of_the_command_itself(name: str, command: Contri
     assert command.get_short_help_str(200) == command.load().get_short_help_str(200) != "", name
 
 
-@pytest.mark.parametrize(("name", "command"), list(_contributions()))
-def test_help_has_no_marks_for_rich(name: str, command: Contribution) -> None:
-    loaded = command.load()
-    assert "\\[" not in loaded.get_help(click.Context(loaded, info_name=name))
-
-
 def test_a_help_that_only_running_the_source_tells_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "import click\nwhat = 'made'\nmaking = click.Command('making', help=f'Is {what}.')\n"
     (tmp_path / "own_commands.py").write_text(source)
@@ -63,15 +57,6 @@ def test_the_command_that_is_run_is_the_one_that_is_loaded(monkeypatch: pytest.M
     group = LazyGroup("all", [EntryPoint(name, f"decomfl_lab.cli.{name}:{name}", "own") for name in ("noise", "train")])
     group.main(["noise"], standalone_mode=False)
     assert loaded == ["noise"]
-
-
-@pytest.mark.parametrize(("asked", "meant"), [([], ["--help"]), (["help", "noise"], ["noise", "--help"])])
-def test_help_can_be_asked_for_by_name_or_by_nothing(
-    asked: list[str], meant: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (main(asked), main(meant)) == (0, 0)
-    first, _, second = capsys.readouterr().out.partition("Usage:")[2].partition("Usage:")
-    assert first == second
 
 
 def test_a_misspelt_command_is_told_its_neighbours(capsys: pytest.CaptureFixture[str]) -> None:

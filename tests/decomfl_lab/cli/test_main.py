@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from decomfl_lab import __version__
 from decomfl_lab.cli.main import main
 from decomfl_lab.laws import LAWS
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from tests.thorough import sampled
 
 TINY = ["train", "--data", "digits", "--model", "logistic", "--clients", "6", "--sampled", "2", "--rounds", "4"]
 
@@ -86,33 +84,36 @@ def test_bad_flags_are_one_line_with_argument_rule_and_value(
 
 @pytest.mark.parametrize(
     "flags",
-    [
-        *[f"--method {method}" for method in METHODS],
-        "--method fedavg --optimizer adam",
-        "--method fedcom --quantize-bits 4",
-        "--method baffle --seeds per-run",
-        "--method decomfl-projection --seeds per-round --tracking clients",
-        *[f"--seeds {seeding}" for seeding in Seeding],
-        "--seeds per-run --tracking clients --private-seeds --local-steps 2",
-        "--server-model",
-        "--server-model --history 1",
-        "--server-model --history 2 --tracking clients --seeds per-round",
-        "--sampled 6 --history 1",
-        "--server-model --pull auto --bandwidth 1e9 --seeds per-direction",
-        "--private-seeds",
-        "--rule sign",
-        "--rule adamm",
-        "--momentum 0",
-        "--momentum-form paper",
-        "--lean --local-steps 2",
-        "--grid -20 --local-steps 2",
-        "--precision bfloat16 --rounding compensated",
-        "--precision float16 --seeds per-direction",
-        "--revert sync --momentum 0 --weight-decay 0 --local-steps 2",
-        "--revert sync --momentum 0 --weight-decay 0 --local-steps 2 --lean --seeds per-run --tracking clients",
-        "--distribution sphere --estimator forward",
-        "--distribution rademacher --perturbation-schedule 2=3 --lr-schedule 3=0.0005",
-    ],
+    sampled(
+        [
+            *[f"--method {method}" for method in METHODS],
+            "--method fedavg --optimizer adam",
+            "--method fedcom --quantize-bits 4",
+            "--method baffle --seeds per-run",
+            "--method decomfl-projection --seeds per-round --tracking clients",
+            *[f"--seeds {seeding}" for seeding in Seeding],
+            "--seeds per-run --tracking clients --private-seeds --local-steps 2",
+            "--server-model",
+            "--server-model --history 1",
+            "--server-model --history 2 --tracking clients --seeds per-round",
+            "--sampled 6 --history 1",
+            "--server-model --pull auto --bandwidth 1e9 --seeds per-direction",
+            "--private-seeds",
+            "--rule sign",
+            "--rule adamm",
+            "--momentum 0",
+            "--momentum-form paper",
+            "--lean --local-steps 2",
+            "--grid -20 --local-steps 2",
+            "--precision bfloat16 --rounding compensated",
+            "--precision float16 --seeds per-direction",
+            "--revert sync --momentum 0 --weight-decay 0 --local-steps 2",
+            "--revert sync --momentum 0 --weight-decay 0 --local-steps 2 --lean --seeds per-run --tracking clients",
+            "--distribution sphere --estimator forward",
+            "--distribution rademacher --perturbation-schedule 2=3 --lr-schedule 3=0.0005",
+        ],
+        20,
+    ),
 )
 def test_every_method_and_variant_trains_from_the_command_line(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     method = METHODS[flags.split()[1] if flags.startswith("--method") else "decomfl"]
@@ -126,15 +127,6 @@ def test_every_method_and_variant_trains_from_the_command_line(flags: str, capsy
     assert ("drift" in last) == ("sync" in flags)
 
 
-def test_mezo_is_one_agent_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["train", "--method", "mezo", "--data", "digits", "--model", "logistic", "--rounds", "5", "--json"]
-    assert main(argv) == 0
-    config = json.loads(capsys.readouterr().out)["config"]
-    assert (config["clients"], config["sampled"]) == (1, 1)
-    refused = "clients must be left out for mezo, which has no such option (decomfl train mezo --help), got '--clients'"
-    assert refused in _error(capsys, *argv, "--clients", "3")
-
-
 def test_a_config_with_an_unknown_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.toml"
     path.write_text("learning_rate = 0.1\n")
@@ -145,17 +137,6 @@ def test_a_config_with_an_unknown_key_is_refused(tmp_path: Path, capsys: pytest.
     path.write_text("lr = = 1\n")
     assert "config must be valid TOML" in _error(capsys, *TINY, "--config", str(path))
     assert "config must be a readable TOML file" in _error(capsys, *TINY, "--config", str(tmp_path / "none.toml"))
-
-
-def test_a_wrong_checksum_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"not it")
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    out = tmp_path / "out"
-    assert "must have sha256" in _error(capsys, "train", "--data", "mnist", "--rounds", "1", "--out", str(out))
-    assert not out.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,15 +177,8 @@ def test_train_prints_json_that_can_be_repeated(tmp_path: Path, capsys: pytest.C
         assert {**a, "seconds": 0} == {**b, "seconds": 0}
 
 
-def test_train_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TINY, "--method", "fedavg", "--lr", "0.1"]) == 0
-    out = capsys.readouterr().out
-    assert "test_accuracy" in out
-    assert "data: scikit-learn" in out
-
-
 def test_verify_lists_every_law_and_fails_on_a_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--json", "--cases", "3"]) == 0
+    assert main(["verify", "--json", "--cases", "1"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["law"] for row in rows] == list(LAWS)
     assert all(row["passed"] is True and row["cases"] >= 1 for row in rows)
@@ -222,17 +196,3 @@ def test_configuration_round_trips_through_toml(tmp_path: Path) -> None:
     path.write_text(config.to_toml())
     assert config_from_mapping(read_config(path), "c.toml") == config
     assert config.fingerprint(data="a", code="b") != config.fingerprint(data="a", code="c")
-
-
-def test_the_version_needs_no_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"decomfl-lab {__version__}\n"
-
-
-@pytest.mark.parametrize("argv", ["train", "train fedzo", "verify", "noise", "bench rebuild", "bench llm-round"])
-def test_help_loads_nothing_that_only_the_work_needs(argv: str) -> None:
-    code = "import sys; from decomfl_lab.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
-    process = [sys.executable, "-c", code, *argv.split(), "--help"]
-    found = subprocess.run(process, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert found[0].startswith(f"Usage: decomfl {argv}")
-    assert not {"torch", "pandas", "hypothesis", "sympy"} & set(found[-1].split())

@@ -12,12 +12,8 @@ import pytest
 
 from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import JOBS, application, main
-from decomfl_lab.cli.screen import LINES, Screened, lines_of
+from decomfl_lab.cli.screen import LINES, lines_of
 from decomfl_lab.cli.train import FIRST, train
-from decomfl_lab.datasets import DATA_NAMES
-from decomfl_lab.datasets.images import DATA_SETS
-from decomfl_lab.models import MODEL_NAMES
-from decomfl_lab.models.registry import MODELS
 from decomfl_lab.words import WORDS
 
 
@@ -54,19 +50,6 @@ def test_all_of_the_help_has_every_option(
     assert [each.opts[-1] for each in shown if f"  {each.opts[0]}" not in found] == []
 
 
-def test_a_help_that_nobody_sorted_would_be_seen() -> None:
-    many = Screened("many", params=[click.Option([f"--o{n}"], help="A number.") for n in range(LINES)])
-    with click.Context(many) as context:
-        assert lines_of(many.get_help(context)) > LINES
-
-
-def test_options_of_a_group_are_left_to_the_longer_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--momentum-form" not in (short := _screen("decomfl train decomfl", capsys))
-    assert short.endswith("--help-all lists every option, in groups, with all that is said of each.\n")
-    assert "\nOptimizer:\n" in (whole := _screen("decomfl train decomfl", capsys, "--help-all"))
-    assert "--momentum-form" in whole
-
-
 def test_without_arguments_it_shows_the_jobs_and_a_whole_line_for_every_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -81,17 +64,6 @@ def test_without_arguments_it_shows_the_jobs_and_a_whole_line_for_every_command(
 def test_another_word_for_an_option_gets_a_hint(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "decomfl", f"--{word}", "2"]) == 2
     assert capsys.readouterr().err == f"decomfl: error: No such option '--{word}'. Did you mean '--{WORDS[word]}'?\n"
-
-
-def test_every_hint_is_an_option_of_training() -> None:
-    command = dict(EVERY)["decomfl train decomfl"]
-    known = {option for each in command.params for option in each.opts}
-    assert {f"--{meant}" for meant in WORDS.values()} <= known
-    assert not {f"--{word}" for word in WORDS} & known
-
-
-def test_names_for_help_and_completion_are_those_of_the_registers() -> None:
-    assert (tuple(MODELS), tuple(DATA_SETS)) == (MODEL_NAMES, DATA_NAMES)
 
 
 @pytest.mark.parametrize(
@@ -141,15 +113,3 @@ def test_the_digits_are_what_a_command_line_trains_that_names_nothing(argv: list
         (name in words and words[words.index(name) + 1] == FIRST[name]) == added for name in FIRST if name not in given
     )
     assert words[0] == ("fedavg" if "fedavg" in argv else "decomfl")
-
-
-def test_training_says_what_it_trains_and_what_to_look_at(
-    tmp_path: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(str(tmp_path))
-    assert main(["train", "--rounds", "2", "--out", "runs/first"]) == 0
-    told = capsys.readouterr().err
-    assert "this is: decomfl train decomfl --data digits --model mlp" in told
-    looks = [line.split("  ")[1].split()[1:] for line in told.splitlines() if line.startswith("  decomfl")]
-    assert [argv[0] for argv in looks] == ["plot", "kappa", "replay"]
-    assert [main(argv) for argv in looks if argv[0] != "kappa"] == [0, 0]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from decomfl_lab.datasets.given import Gathered, batches_of, one_batch
 from decomfl_lab.errors import InputError
@@ -42,11 +40,6 @@ class Sequenced:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-
-class Streamed(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[Any]:
-        yield from zip(X, Y, strict=True)
 
 
 def same(found: Any, wanted: Any) -> bool:
@@ -100,31 +93,6 @@ def test_these_are_batches_as_their_user_cut_them(data: Any) -> None:
     assert same(found, PARTS)
 
 
-def test_a_list_of_one_batch_is_cut_by_its_user_and_a_loader_too() -> None:
-    for data in ([(X, Y)], DataLoader(TensorDataset(X, Y), 12)):
-        found, cut = batches_of("data", data)
-        assert cut
-        assert same(found, [(X, Y)])
-
-
-def test_a_stream_of_examples_goes_through_a_loader() -> None:
-    found, _ = batches_of("data", Streamed())
-    assert same(found, [(X, Y)])
-
-
-def test_named_inputs_are_a_mapping_without_the_labels() -> None:
-    (batch,), _ = batches_of("data", {"a": X, "labels": Y, "b": X.numpy()})
-    assert list(batch[0]) == ["a", "b"]
-    assert torch.equal(batch[1], Y)
-
-
-def test_targets_may_be_a_tree() -> None:
-    found, cut = batches_of("data", [(X, {"classes": Y, "boxes": X})])
-    assert cut
-    assert list(found[0][1]) == ["classes", "boxes"]
-    assert same(found, [(X, (Y, X))])
-
-
 @pytest.mark.parametrize(
     ("data", "batch"),
     [
@@ -157,11 +125,6 @@ def test_data_are_constants_whatever_they_were_computed_from(form: Any) -> None:
     found, _ = batches_of("data", form(X * torch.ones((), requires_grad=True)))
     assert not any(tensor.requires_grad for tensor in tensors(found))
     assert same(found, [(X, Y)])
-
-
-def test_one_batch_is_not_copied_either_and_several_are_joined() -> None:
-    assert one_batch("data", [(X, Y)])[0].data_ptr() == X.data_ptr()
-    assert same(one_batch("data", PARTS), (X, Y))
 
 
 def test_a_loader_that_shuffles_gives_the_same_batches_and_leaves_the_generator() -> None:
@@ -222,11 +185,6 @@ def test_other_things_are_named_with_what_they_should_be_in_one_line(name: str) 
     assert "\n" not in str(caught.value)
 
 
-def test_a_batch_that_is_an_array_is_named_by_its_number() -> None:
-    with pytest.raises(InputError, match=r"^inputs of batch 1 of client 3 must be tensors"):
-        batches_of("client 3", [(X, Y), (None, Y)])
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -241,10 +199,3 @@ def test_a_batch_that_is_an_array_is_named_by_its_number() -> None:
 def test_batches_that_do_not_fit_together_are_no_one_batch(data: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         one_batch("data", data)
-
-
-def test_numbers_of_numpy_are_a_batchs_targets_too() -> None:
-    data = Rows([(np.ones(2, np.float32), np.float32(n)) for n in range(3)])
-    (batch,), _ = batches_of("data", data)
-    assert batch[1].tolist() == [0.0, 1.0, 2.0]
-    assert batch[0].dtype == batch[1].dtype == torch.float32

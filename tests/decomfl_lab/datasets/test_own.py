@@ -80,24 +80,6 @@ def test_examples_that_are_no_pairs_of_one_shape_are_told_in_a_line(kind: Any, r
 NAMED = {"x": X, "mask": Y > 0, "labels": Y}
 
 
-def test_inputs_and_targets_may_be_trees_and_examples_are_counted_in_all_of_them() -> None:
-    data = own_dataset([(((X[:5], Y[:5])), {"a": Y[:5]}), ((X[5:], Y[5:]), {"a": Y[5:]})], ((X, Y), {"a": Y}))
-    assert [len(part) for part in data.parts or ()] == [5, 7]
-    assert torch.equal(data.train_images[0], X)  # type: ignore[index]
-    assert torch.equal(data.train_labels["a"], Y)  # type: ignore[index]
-    assert data.classes == 0
-    assert "12 held out" in data.source
-
-
-def test_a_mapping_with_labels_is_named_inputs_for_a_loss_of_outputs_and_whole_for_one_of_the_model() -> None:
-    apart, whole = own_dataset([NAMED]), own_dataset([NAMED], whole=True)
-    assert list(apart.train_images) == ["x", "mask"]
-    assert torch.equal(apart.train_labels, Y)
-    assert (apart.classes, whole.classes) == (3, 0)
-    assert list(whole.train_images) == ["x", "mask", "labels"]
-    assert whole.train_labels is None
-
-
 @pytest.mark.parametrize(
     ("batch", "message"),
     [

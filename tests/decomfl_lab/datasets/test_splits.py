@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decomfl_lab.datasets import splits
 from decomfl_lab.datasets.splits import _UNIT, _fit, _round_cycles, split
 from decomfl_lab.errors import InputError
 
@@ -52,13 +51,6 @@ def test_iid_is_a_permutation_cut_into_pieces_whatever_alpha_is() -> None:
     assert [len(part) for part in found] == [6, 6, 6]
 
 
-def test_a_class_without_examples_is_left_out_where_shares_follow_the_data() -> None:
-    parts = split("dirichlet-total", [0] * 10 + [2] * 30, 4, 1, alpha=0.5)
-    assert sorted(np.concatenate(parts).tolist()) == list(range(40))
-    with pytest.raises(InputError, match=r"must have examples \(classes=3\), got none of class 1"):
-        split("dirichlet", [0] * 10 + [2] * 30, 4, 1, alpha=0.5)
-
-
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -73,10 +65,6 @@ def test_what_is_no_label_is_refused(labels: list[Any], message: str) -> None:
         split("iid", labels, 1, 0)
 
 
-def test_a_single_label_is_a_split() -> None:
-    assert [part.tolist() for part in split("iid", [3], 1, 0)] == [[0]]
-
-
 def test_the_fitted_table_has_the_margins_and_keeps_the_odds() -> None:
     q = np.random.default_rng(2).dirichlet(np.full(3, 0.5), size=4)
     rows, columns = np.full(4, 15), np.array([10, 20, 30])
@@ -85,13 +73,3 @@ def test_the_fitted_table_has_the_margins_and_keeps_the_odds() -> None:
     assert np.allclose(T.sum(axis=0), columns, rtol=1e-6)
     change = T / q  # r_i s_c
     assert np.allclose(change / change[:, :1] * change[0, 0], change[0], rtol=1e-6)
-
-
-def test_what_is_rounded_is_the_fitted_table_to_a_hundred_thousandth_of_an_example(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    generator = np.random.default_rng(2)
-    q, counts = generator.dirichlet(np.full(3, 0.5), size=4), np.array([10, 20, 30])
-    monkeypatch.setattr(splits, "_round_cycles", lambda U, _: U)
-    U = splits._equal_tables(q, counts, 15, generator)
-    assert np.abs(U / splits._UNIT - _fit(q, np.full(4, 15), counts)).max() < 1e-5

@@ -41,8 +41,8 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum, Sgd
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 
 TOLERANCE = 2.3 * 2.0**-19 / (2 * MU)
 """A loss of 2.3 rounded some 16 times to float32, and divided by 2μ; of scalars whose typical size is about 1."""
@@ -156,15 +156,6 @@ def test_the_kernel_computes_any_sequential_net_it_accepts(
     assert gradient == pytest.approx(slopes.numpy(), rel=1e-5, abs=1e-5 * float(slopes.abs().max()))
 
 
-def test_a_module_that_let_go_of_its_parameters_is_enough_for_the_kernel() -> None:
-    step = _Step("cnn-mnist", batch=4, clients=1, P=1)
-    wanted = step.scalars(make_engine("fused"))
-    for objective, _ in step.samples:
-        assert isinstance(objective, ModuleObjective)
-        objective.release()
-    assert np.array_equal(step.scalars(make_engine("fused")), wanted)
-
-
 @pytest.mark.parametrize("place", ["0.weight", "0.bias", "3.weight", "7.weight"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_model_that_is_not_finite_has_no_finite_loss(place: str, value: float) -> None:
@@ -264,21 +255,6 @@ def test_auto_takes_threads_where_the_kernel_cannot(objective: ModuleObjective, 
         Fused().gradients([line.x], [(objective, 1)])
 
 
-def test_auto_leaves_other_objectives_to_the_serial_engine() -> None:
-    line, seen = _line(_objective()), set()
-
-    def objective(x: torch.Tensor, step: int) -> float:
-        seen.add(threading.get_ident())
-        return float((x * x).sum()) + step
-
-    points = forward.points(3, 0.1)
-    found = make_engine("auto").losses(line, points, [(objective, 2)])
-    assert np.array_equal(found, Serial().losses(line, points, [(objective, 2)]))
-    assert seen == {threading.get_ident()}
-    with pytest.raises(InputError, match="objective must be a ModuleObjective for the fused engine"):
-        Fused().losses(line, points, [(objective, 2)])
-
-
 @pytest.mark.parametrize("label", [-100, 3])
 def test_a_class_that_the_net_lacks_is_refused(label: int) -> None:
     objective = _objective()
@@ -318,25 +294,6 @@ def test_a_part_of_a_point_has_the_bits_of_the_whole(
     assert torch.equal(part, whole[:, first:stop])
 
 
-def test_only_neighbours_on_both_sides_of_one_direction_are_formed_together() -> None:
-    assert threads._units([(0, 0.0), (0, 1.0), (0, -1.0), (1, 1.0), (2, -1.0), (2, 1.0), (2, -1.0)]) == [
-        [0],
-        [1, 2],
-        [3],
-        [4, 5],
-        [6],
-    ]
-
-
-def test_more_threads_than_points_share_the_tasks() -> None:
-    objectives, line = [_objective() for _ in range(5)], _line(_objective())
-    tasks = [(objective, step) for step, objective in enumerate(objectives)]
-    for kind in (Threads, Fused):
-        wanted = kind(1).losses(line, [(1, 0.1)], tasks)
-        assert len(set(wanted[:, 0])) > 1
-        assert np.array_equal(kind(3).losses(line, [(1, 0.1)], tasks), wanted)
-
-
 def test_threads_leave_torchs_number_of_threads_alone_and_use_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
     objective, own, inside = _objective(), torch.get_num_threads(), []
     right = threads.mean_losses
@@ -350,18 +307,6 @@ def test_threads_leave_torchs_number_of_threads_alone_and_use_one_each(monkeypat
     assert torch.get_num_threads() == own
     assert {count for _, count in inside} == {1}
     assert threading.get_ident() not in {thread for thread, _ in inside}
-
-
-def test_as_many_threads_as_torch_has() -> None:
-    objective, own = _objective(), torch.get_num_threads()
-    engine = Threads()
-    try:
-        for count in (1, 3):
-            torch.set_num_threads(count)
-            engine.losses(_line(objective), central.points(2, 0.1), [(objective, 0)])
-            assert engine.size == count
-    finally:
-        torch.set_num_threads(own)
 
 
 def _federation(engine: Engine, *, K: int = 1, estimator: Any = central, mu: float = 1e-3) -> DeComFLFederation:
@@ -454,6 +399,7 @@ def test_operations_of_a_forward_pass_are_counted_exactly() -> None:
     assert flops(module, (1, 28, 28)) == 2 * (28 * 28 * 16 * 25 + 14 * 14 * 32 * 16 * 25 + 1568 * 10)
 
 
+@pytest.mark.thorough
 def test_rows_of_the_bench_hang_together() -> None:
     rows = list(engine_rows("cnn-mnist", batch=4, clients=2, P=1, repeats=1, engines=("fused", "serial")))
     engines_of = {"central": ["in place", "fused", "serial"], "projection": ["fused", "serial"]}
@@ -473,6 +419,7 @@ def test_rows_of_the_bench_hang_together() -> None:
         assert row.scalar_error < TOLERANCE
 
 
+@pytest.mark.thorough
 def test_bench_round_prints_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "round", "--model", "mnist", "--batch", "2", "--clients", "1", "--repeats", "1"]
     assert main([*arguments, "--engine", "fused", "--json"]) == 0

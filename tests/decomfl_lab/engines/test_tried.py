@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
 from decomfl_lab.engines import threads, tried
-from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss, Serial
+from decomfl_lab.engines.base import Engine, Line, SampleLoss, Serial
 from decomfl_lab.engines.batched import Batched
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.engines.tried import Tried
@@ -113,12 +113,6 @@ def test_losses_that_are_not_the_plain_ones_are_caught(fault: str, name: str) ->
         losses(Tried(Wrong(FAULTS[fault]), name))
 
 
-@pytest.mark.parametrize("fault", ["one per cent more", "one per cent less", "a sum for a mean", "nothing"])
-def test_losses_beside_gradients_are_compared_too(fault: str) -> None:
-    with pytest.raises(InputError, match="engine must give the losses of the module"):
-        gradients(Tried(Wrong(FAULTS[fault]), "auto"))
-
-
 @pytest.mark.parametrize("factor", [1.01, 0.99, 0.0, 10.0])
 def test_gradients_of_another_size_are_caught(factor: float) -> None:
     with pytest.raises(InputError, match="engine must give the gradients of the module"):
@@ -138,21 +132,6 @@ def test_the_labs_engines_pass_their_probation(name: str) -> None:
     assert torch.allclose(gradients(engine)[1], gradients(Serial())[1], atol=1e-5)
 
 
-def test_losses_of_zero_agree_within_rounding_of_nothing() -> None:
-    module = net()
-    with torch.no_grad():
-        module[2].weight.zero_()
-    line, samples = problem(module)
-    zero = [(lambda x, step: 0.0, step) for _, step in samples]
-    assert not Tried(Wrong(lambda values: values + 5e-7), "auto").losses(line, POINTS, zero)[0, 0] > 1e-6
-
-
-def test_a_loss_that_is_no_number_the_plain_way_too_is_left_to_training() -> None:
-    line, samples = problem(net())
-    broken: list[SampleLoss] = [(lambda x, step: float("nan"), step) for _, step in samples]
-    assert np.isnan(Tried(Wrong(), "auto").losses(line, POINTS, broken)).all()
-
-
 def test_the_comparison_is_what_catches_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: with a tolerance of 2 % what is 1 % off passes."""
     monkeypatch.setattr(tried, "AGREES", 0.02)
@@ -160,32 +139,6 @@ def test_the_comparison_is_what_catches_them(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
-
-
-def test_answers_are_compared_at_two_points_of_each_sample_in_calls_that_are_powers_of_two(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[tuple[int, int]] = []
-    right = Plain.losses
-
-    def counted(self: Plain, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Any:
-        asked.append((len(points), len(samples)))
-        return right(self, line, points, samples)
-
-    monkeypatch.setattr(Plain, "losses", counted)
-    engine = Tried(wrong := Wrong(), "auto")
-    seen = []
-    for _ in range(9):
-        losses(engine)
-        seen.append(asked.count((2, 2)))
-    assert wrong.calls == 9
-    assert seen == [1, 2, 2, 3, 3, 3, 3, 4, 4]
-
-
-def test_memory_is_let_go_of_by_the_engine_itself() -> None:
-    engine = Tried(wrong := Wrong(), "auto")
-    engine.release()
-    assert wrong.released
 
 
 # --- what an engine cannot do -----------------------------------------------------------------------------------------
@@ -210,28 +163,6 @@ def test_where_vmap_fails_an_engine_that_was_asked_for_is_refused_by_name(ask: C
     ) as error:
         ask(Tried(Batched(), "batched"), Branching())
     assert "\n" not in str(error.value)
-
-
-def test_an_engine_that_fails_later_is_not_changed_within_a_run() -> None:
-    def fails(values: Any) -> Any:
-        if wrong.calls > 1:
-            raise RuntimeError("no\nmemory")
-        return values
-
-    wrong = Wrong(fails)
-    engine = Tried(wrong, "auto")
-    losses(engine)
-    with pytest.raises(InputError, match=r"got auto \(RuntimeError: no memory\)"):
-        losses(engine)
-    assert engine.engine is wrong
-
-
-def test_errors_that_name_their_argument_are_the_engines_own() -> None:
-    def refuses(values: Any) -> Any:
-        raise InputError("objective must be another, got this")
-
-    with pytest.raises(InputError, match="objective must be another"):
-        losses(Tried(Wrong(refuses), "auto"))
 
 
 # --- in a run ---------------------------------------------------------------------------------------------------------

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,18 +11,15 @@ import torch
 from torch.func import functional_call, hessian
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators import differences as zo
-from decomfl_lab.estimators.second_differences import CURVATURE_COLUMNS, CurvatureLog
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.methods import scalars
-from decomfl_lab.noise import Distribution
-from decomfl_lab.runs import run
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.run import METRICS, train
+from decomfl_lab.runs.folder import METRICS
+from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.run import train
 
 RUN = TrainConfig(
     data="digits", model="logistic", clients=6, sampled=3, rounds=6, perturbations=4, lr=0.01, mu=1e-3, batch_size=16,
@@ -80,47 +74,6 @@ def test_a_log_that_disturbed_the_scalars_would_be_seen(monkeypatch: pytest.Monk
         pd.testing.assert_frame_equal(_plain(train(steep)), quiet, check_exact=True)
 
 
-def test_the_table_has_the_columns_when_they_are_asked_for() -> None:
-    rows = train(RUN)
-    assert tuple(rows.columns) == (*METRICS, *CURVATURE_COLUMNS)
-    assert np.isfinite(rows[list(CURVATURE_COLUMNS)].to_numpy()).all()
-    assert (rows.kappa_low <= rows.kappa_high).all()
-    assert tuple(train(replace(RUN, log_kappa=False)).columns) == METRICS
-
-
-def test_along_scaled_directions_the_table_says_and_has_the_whitened_trace() -> None:
-    many: dict[str, Any] = {"perturbations": 200, "perturbation_schedule": {}, "mu": 1e-3, "log_kappa": True}
-    plain, scaled = (_federation(replace(RUN, method=method, **many)) for method in ("decomfl", "hiso"))
-    for replica in (scaled.observer, *(client.replica for client in scaled.clients)):
-        replica.own()
-        replica.state["scale"].mul_(2)
-    plain.advance()
-    scaled.advance()
-    assert plain.curvature is not None
-    assert scaled.curvature is not None
-    found, whitened = plain.curvature.columns(), scaled.curvature.columns()
-    assert tuple(whitened) == tuple(f"whitened_{name}" for name in CURVATURE_COLUMNS)
-    assert whitened["whitened_hessian_trace"] == pytest.approx(4 * found["hessian_trace"], rel=0.02)
-    rows = train(replace(RUN, method="hiso", log_kappa=True, perturbations=4))
-    assert list(rows.columns) == [*METRICS, *whitened]
-
-
-def test_an_interrupted_run_goes_on_with_the_measurements_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = train(RUN, out=tmp_path / "whole")
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-
-    def interrupt(progress: run.Progress) -> None:
-        if progress.round == 4:  # saved after round 3, between two evaluations
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(RUN, out=tmp_path / "cut", on_round=interrupt)
-    resumed = train(RUN, out=tmp_path / "cut")
-    pd.testing.assert_frame_equal(resumed.drop(columns="seconds"), whole.drop(columns="seconds"), check_exact=True)
-
-
 def test_trace_norm_and_bracket_are_those_of_the_hessian_of_the_mean_loss() -> None:
     """Clients with fixed batches at a model that stands still: truths from dense Hessians of each client's loss."""
     config = replace(
@@ -149,18 +102,6 @@ def test_trace_norm_and_bracket_are_those_of_the_hessian_of_the_mean_loss() -> N
     assert row.kappa_high_psd < 5 * kappa
 
 
-def test_one_step_has_no_spread_and_an_empty_log_starts_anew() -> None:
-    log = CurvatureLog(50, Distribution.GAUSSIAN)
-    log.add(np.random.default_rng(0).chisquare(3, size=(3, 1, 10)))
-    columns = log.columns()
-    assert np.isnan(columns["hessian_trace_stderr"])
-    assert np.isfinite(columns["kappa_high"])
-    log.clear()
-    log.add(np.ones((3, 2, 10)))
-    assert len(log.steps) == 2
-    assert log.columns()["hessian_frobenius"] == 0.0
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -175,12 +116,3 @@ def test_one_step_has_no_spread_and_an_empty_log_starts_anew() -> None:
 def test_runs_that_cannot_log_it_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         RUN.but(**change)  # type: ignore[arg-type]
-
-
-def test_the_command_line_has_the_flag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = "--data digits --model logistic --clients 4 --sampled 3 --rounds 2 --perturbations 3 --log-kappa --json"
-    monkeypatch.setattr("sys.argv", ["decomfl", "train", *flags.split()])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert not end.value.code
-    assert set(CURVATURE_COLUMNS) < set(json.loads(capsys.readouterr().out)["metrics"][0])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.federations.remote import RemoteFederation, Take
+from decomfl_lab.federations.carrier import Take
+from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.protocol.aggregation import Aggregation, Krum, Mean, TrimmedMean
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.replicas.replica import Replica
@@ -77,14 +77,3 @@ def test_a_quorum_is_what_the_aggregation_needs_at_least_and_the_sample_at_most(
     for wrong in (0, least - 1, 6):
         with pytest.raises(InputError, match=rf"quorum must be an integer in {least}\.\.5, got {wrong}"):
             quorum(wrong)
-
-
-def test_a_federation_waits_by_default_as_long_as_the_command_says() -> None:
-    from decomfl_lab.carriers.commands import serve
-
-    words, _, told = next(own for own in vars(serve).values() if isinstance(own, dict) and "patience" in own)[
-        "patience"
-    ]
-    default = inspect.signature(RemoteFederation.__init__).parameters["patience"].default
-    assert default == told["default"] == 300.0
-    assert "[default: 300]" in words

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.language.encoding import encode, verbalizer_ids
-from decomfl_lab.language.tasks import TASKS
+from decomfl_lab.language.encoding import encode
 from tests.decomfl_lab.language.toy import FIRST, PAD, ToyTokens
 
 TOKENS = ToyTokens()
@@ -26,35 +23,7 @@ def test_prompts_end_in_the_last_column() -> None:
     assert ids.dtype == torch.int64
 
 
-def test_a_long_prompt_keeps_its_last_tokens() -> None:
-    ids = encode(["one two three", "four"], TOKENS, max_length=2)
-    assert torch.equal(ids, torch.tensor([_words("two three"), [FIRST, *_words("four")]]))
-
-
 def test_a_prompt_that_may_not_be_cut_is_named() -> None:
     assert encode(["one two", "one two three"], TOKENS, max_length=4, truncate=False).shape == (2, 4)
     with pytest.raises(InputError, match="prompt 1 must fit the model's context of 3 tokens .*, got 4 tokens"):
         encode(["one two", "one two three"], TOKENS, max_length=3, truncate=False)
-
-
-def test_nothing_and_padding_are_no_prompts() -> None:
-    class Odd(ToyTokens):
-        def encode(self, text: str) -> list[int]:
-            return [] if text == "nothing" else [PAD]
-
-    with pytest.raises(InputError, match="prompts must be at least one, got 0"):
-        encode([], TOKENS, max_length=3)
-    with pytest.raises(InputError, match="prompt 0 must have at least one token, got 'nothing'"):
-        encode(["nothing"], Odd(), max_length=3)
-    with pytest.raises(InputError, match="prompt 0 must be free of the padding token 0, got 'pad'"):
-        encode(["pad"], Odd(), max_length=3)
-    with pytest.raises(InputError, match="max_length must be an integer of at least 1, got 0"):
-        encode(["one"], TOKENS, max_length=0)
-
-
-def test_a_verbalizer_is_its_last_token() -> None:
-    task = replace(TASKS["sst2"], verbalizers=("not bad", "good"))
-    assert verbalizer_ids(task, TOKENS) == (_words("bad")[0], _words("good")[0])
-    same = replace(task, verbalizers=("not good", "good"))
-    with pytest.raises(InputError, match="verbalizers of task sst2 must end with different tokens for 'not good', 'g"):
-        verbalizer_ids(same, TOKENS)

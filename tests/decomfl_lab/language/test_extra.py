@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.language.extra import installed, llm_library
+from decomfl_lab.language.extra import llm_library
 
 
 def test_a_missing_library_is_one_line_that_says_what_to_install() -> None:
@@ -17,11 +17,7 @@ def test_a_missing_library_is_one_line_that_says_what_to_install() -> None:
         llm_library("no_such_library", "model m")
 
 
-def test_versions_are_those_installed() -> None:
-    assert installed("no-such-library") is None
-    assert installed("pytest") == pytest.__version__
-
-
+@pytest.mark.thorough
 def test_users_own_import_of_a_model_works() -> None:
     """In a process of its own, in which nothing of the lab's is imported and nothing is passed over."""
     pytest.importorskip("transformers")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from io import BytesIO
 from pathlib import Path
@@ -12,8 +11,7 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.language import tasks
-from decomfl_lab.language.tasks import SOURCES, TASKS, Source, load_task
+from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
 
 EXAMPLES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "sst2": (
@@ -68,11 +66,6 @@ def test_prompts_and_verbalizers_are_the_papers_to_the_letter(name: str) -> None
     assert task.max_length + 1 == (32 if name == "sst2" else 2048)  # the authors count the answer's token
 
 
-def test_a_prompt_without_content_is_the_template_around_nothing() -> None:
-    assert TASKS["sst2"].content_free == "N/A It was"
-    assert TASKS["rte"].content_free == 'N/A\nDoes this mean that "N/A" is true? Yes or No?\n'
-
-
 @pytest.mark.parametrize(
     ("name", "given", "number"),
     [
@@ -90,12 +83,6 @@ def test_labels_are_numbers_names_or_truth_values(name: str, given: Any, number:
     assert TASKS[name].label({"label": given}) == number
 
 
-@pytest.mark.parametrize("given", [-1, 2, "2", "entailment", None, 1.5])
-def test_other_labels_are_refused(given: Any) -> None:
-    with pytest.raises(InputError, match="column 'label' must be one of 0, 1, negative, positive, got"):
-        TASKS["sst2"].label({"label": given})
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_the_hubs_layout_is_read(name: str, tmp_path: Path) -> None:
     example, prompt, _ = EXAMPLES[name]
@@ -106,17 +93,6 @@ def test_the_hubs_layout_is_read(name: str, tmp_path: Path) -> None:
     assert data.train == [(prompt, 0), (prompt, 1)]
     assert data.test == [(prompt, 0)]
     assert f"{TASKS[name].title}: 2 train / 1 test examples, from {tmp_path.name}" in data.source
-
-
-def test_spans_may_be_nested_and_tables_tab_separated(tmp_path: Path) -> None:
-    spans = {"span1_text": "Bob", "span2_text": "He"}
-    row = {"text": "Bob paid. He is hurt.", "target": spans, "label": False}
-    for part in ("train", "val"):
-        _jsonl(tmp_path / "wsc" / f"{part}.jsonl", row)
-    assert load_task("wsc", folder=tmp_path / "wsc").train == [(EXAMPLES["wsc"][1], 0)]
-    for part in ("train", "dev"):
-        (tmp_path / f"{part}.tsv").write_text('sentence\tlabel\na "fine" film \t1\n\u2028odd\t0\n')
-    assert load_task("sst2", folder=tmp_path).test == [('a "fine" film It was', 1), ("odd It was", 0)]
 
 
 def test_parquet_is_read_where_pandas_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,19 +192,3 @@ def test_the_folder_of_the_environment_must_have_the_very_files(
     _jsonl(tmp_path / "cb" / "train.jsonl", EXAMPLES["cb"][0])
     with pytest.raises(InputError, match=r"train\.jsonl must have sha256 32017480d3a1"):
         load_task("cb")
-
-
-def test_borrowed_examples_and_their_passages_are_not_tested_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    monkeypatch.setattr(tasks, "TASKS", {"boolq": TASKS["boolq"]})
-    rows = [{"passage": p, "question": q, "label": True} for p, q in ("aq", "br", "as", "cq")]
-    train = _jsonl(tmp_path / "boolq" / "train.jsonl", {"passage": "c", "question": "o", "label": False})
-    test = _jsonl(tmp_path / "boolq" / "val.jsonl", *rows)
-    digests = [{path.name: hashlib.sha256(path.read_bytes()).hexdigest()} for path in (train, test)]
-    monkeypatch.setitem(SOURCES, "boolq", Source(*digests, borrowed=2, note="64 of the 9,427"))
-    data = load_task("boolq")
-    asked = [[prompt.replace("\nQuestion: ", "")[:2] for prompt, _ in part] for part in (data.train, data.test)]
-    assert asked == [["co", "aq", "br"], ["cq"]]  # not "as": passage a was seen
-    assert data.source == "BoolQ: 3 train / 1 test examples, from DECOMFL_DATA; 64 of the 9,427"

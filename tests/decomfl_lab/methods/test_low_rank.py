@@ -11,12 +11,11 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, LowRank
-from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.records.seeds import stream_of
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd, Step
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 
 SHAPES = ((32, 64), (32,), (10, 32), (10,))
 TAKING = [name for name, method in METHODS.items() if "rank" in method.options()]
@@ -57,10 +56,6 @@ def test_a_step_is_the_sum_of_products_of_factors_with_the_models_shapes() -> No
     assert replica.x.numpy().tobytes() == (np.float32(0.0) - np.float32(0.5) * z[0] + z[1]).tobytes()
 
 
-def test_ranks_are_part_of_what_server_and_clients_must_agree_upon() -> None:
-    assert config(rank=2).identity("x") != config(rank=3).identity("x")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -81,11 +76,3 @@ def test_a_replica_that_was_not_told_the_shapes_refuses_low_rank_records_and_is_
     assert torch.equal(replica.x, torch.ones(6))
     with pytest.raises(InputError, match="elements of the shapes of a LowRank must be d=6, got 5"):
         Replica(torch.ones(6), Sgd(), low_rank=LowRank(((5,),)))
-
-
-def test_a_plan_names_low_rank_directions_in_a_byte() -> None:
-    from decomfl_lab.protocol.wire import decode, encode
-
-    plan = Plan(3, 0.1, 2, Distribution.LOW_RANK, (1, 2))
-    assert decode(encode(plan)) == plan
-    assert len(encode(plan)) == len(encode(Plan(3, 0.1, 2, Distribution.GAUSSIAN, (1, 2))))

@@ -18,8 +18,8 @@ from decomfl_lab.methods._template import FedSgd
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.noise import Format
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, run_options
+from decomfl_lab.runs.prepared import build_federation
 
 EACH = pytest.mark.parametrize("kind", [*METHODS.values(), FedSgd], ids=lambda kind: kind.name)
 
@@ -111,32 +111,7 @@ def test_an_aggregation_of_ones_own_trains_but_is_not_written_and_a_name_or_a_cl
             lab.DeComFL(aggregation=wrong)
 
 
-def test_files_from_before_there_were_aggregations_are_read_as_the_mean() -> None:
-    known = TrainConfig().to_dict()
-    old = {name: value for name, value in known.items() if name not in ("aggregation", "tolerated", "clip")}
-    assert len(known) - len(old) == 3
-    assert config_from_mapping(old, "old.toml") == TrainConfig()
-    assert TrainConfig(aggregation="trimmed", tolerated=2).method.aggregation == lab.TrimmedMean(2)  # type: ignore[attr-defined]
-
-
 SMALL = ["--data", "digits", "--model", "logistic", "--clients", "5", "--sampled", "5", "--rounds", "2"]
-
-
-def test_the_command_line_trains_with_an_aggregation_and_the_file_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wanted = ["--aggregation", "trimmed", "--tolerated", "2", *SMALL, "--out", str(tmp_path / "run")]
-    assert main(["train", "decomfl", *wanted]) == 0
-    assert 'aggregation = "trimmed"\ntolerated = 2\n' in (tmp_path / "run" / "config.toml").read_text()
-    assert "rebuilt: 5 of 5 clients" in capsys.readouterr().out
-
-
-def test_the_traffic_of_an_aggregation_that_needs_many_replies_is_that_of_the_mean() -> None:
-    small = {"data": "digits", "model": "logistic", "clients": 7, "sampled": 7, "rounds": 1, "eval_every": 1}
-    checks = [
-        lab.Run(TrainConfig(lab.DeComFL(aggregation=rule), **small)).check_traffic() for rule in (RULES[0], lab.Krum(2))
-    ]
-    assert str(checks[0]) == str(checks[1])
 
 
 @pytest.mark.parametrize(
@@ -162,16 +137,6 @@ def test_another_method_keeps_what_both_have() -> None:
     with pytest.raises(AttributeError, match="perturbations is no option of a run, nor of its method fedavg"):
         _ = other.perturbations
     assert (run.but("mezo").clients, run.but("mezo").sampled) == (1, 1)
-
-
-def test_files_of_before_are_read_and_what_is_another_methods_is_left_out() -> None:
-    old = {"method": "fedavg", "local_steps": 4, "perturbations": 20, "grid": 0, "revert": "snapshot"}
-    assert config_from_mapping(old, "old.toml") == TrainConfig("fedavg", local_steps=4)
-    with pytest.raises(InputError, match=r"perturbations in old.toml must be left out for fedavg, .*, got 3"):
-        config_from_mapping(old | {"perturbations": 3}, "old.toml")
-    assert config_from_mapping(old | {"perturbations": 3}, "a run", lenient=True) == TrainConfig(
-        "fedavg", local_steps=4
-    )
 
 
 @EACH

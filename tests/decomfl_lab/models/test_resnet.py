@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,8 +27,8 @@ from decomfl_lab.objectives.normalisation import (
     uses_batch_statistics,
 )
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, mean_losses
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TREATMENTS, TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
 
 TINY = TrainConfig(
@@ -83,16 +82,6 @@ def _treated(treatment: str) -> nn.Module:
     return module
 
 
-def test_freezing_leaves_every_layer_the_momentum_that_it_had() -> None:
-    module = _model()
-    layers = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
-    for n, layer in enumerate(layers):
-        layer.momentum = 0.1 + n / 100
-    freeze_(module, _images(50, seed=1))
-    assert [layer.momentum for layer in layers] == [0.1 + n / 100 for n in range(len(layers))]
-    assert not any(layer.training for layer in layers)
-
-
 # The networks --------------------------------------------------------------------------------------------------
 
 
@@ -138,12 +127,6 @@ def test_without_normalisation_the_network_learns() -> None:
         optimizer.step()
     with torch.no_grad():
         assert cross_entropy(module(dataset.test_images), dataset.test_labels) < 1.8  # ln 10 = 2.3 at the start
-
-
-@pytest.mark.parametrize("in_shape", [(1, 3, 8), (64,)])
-def test_images_that_do_not_fit_are_refused(in_shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match=r"images for a resnet must have shape \(C, H, W\) with H and W of at least 4"):
-        _model("resnet8", in_shape)
 
 
 # BatchNorm as a function of x and the batch -------------------------------------------------------------------
@@ -205,20 +188,6 @@ def test_running_statistics_break_replay_and_are_refused_by_name() -> None:
         replace(TINY, batchnorm="running")
 
 
-def test_a_batch_is_normalised_as_a_whole() -> None:
-    objective = _objective(_treated("batch"))
-    x = objective.layout.flatten(objective.module)
-    inputs, targets = objective.batch(0)
-    with torch.no_grad():
-        assert objective(x, 0) == pytest.approx(cross_entropy(objective.module(inputs), targets).item(), abs=1e-6)
-        chunked = mean_losses(objective.module, [cross_entropy], inputs, targets)[0]
-    assert abs(objective(x, 0) - chunked) > 1e-3  # parts of the batch have statistics of their own
-    module = copy.deepcopy(objective.module)
-    cross_entropy(module(inputs), targets).backward()
-    whole = torch.cat([module.get_parameter(name).grad.reshape(-1) for name in objective.layout.names])  # type: ignore[union-attr]
-    assert torch.allclose(objective.value_and_gradient(x, 0)[1], whole, atol=1e-6)
-
-
 @pytest.mark.parametrize("treatment", TREATMENTS)
 @pytest.mark.parametrize("c", [0.0, 1e-2])
 def test_a_layer_at_a_time_has_the_same_bits(treatment: str, c: float) -> None:
@@ -250,33 +219,6 @@ def test_calibrated_statistics_are_the_mean_and_variance_of_what_arrives() -> No
         assert not uses_batch_statistics(module)
         assert torch.allclose(module(images), of_the_batch, atol=0.05)  # they differ by n / (n - 1) alone
         assert torch.allclose(module(images)[:4], module(images[:4]), atol=1e-5)  # an affine function of each example
-
-
-def test_calibration_is_forgotten_also_after_an_error() -> None:
-    module = _treated("batch")
-
-    def fail_inside() -> None:
-        with calibrated(module, _images(9)):
-            assert not uses_batch_statistics(module)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail_inside()
-    assert uses_batch_statistics(module)
-    assert not list(module.buffers())
-    with (
-        pytest.raises(InputError, match="calibration images must be at least 2, got 1"),
-        calibrated(module, _images(1)),
-    ):
-        pass
-    assert uses_batch_statistics(module)
-
-
-def test_calibration_leaves_modules_without_batch_statistics_alone() -> None:
-    for module in (_model("resnet8"), _treated("frozen")):
-        before = copy.deepcopy(module.state_dict())
-        with calibrated(module, _images(9, seed=4)):
-            assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
 
 
 # Federations ---------------------------------------------------------------------------------------------------
@@ -326,42 +268,3 @@ def test_every_method_trains_them_and_repeats(method: str, model: str) -> None:
     if method == "decomfl" and model.endswith("-bn"):
         lean = train(replace(config, lean=True))
         assert lean.test_loss.item() == first.test_loss.item()
-
-
-@pytest.mark.parametrize("treatment", TREATMENTS)
-def test_an_interrupted_run_needs_no_statistics_to_resume(treatment: str, tmp_path: Path) -> None:
-    config = replace(TINY, batchnorm=treatment, perturbations=1, eval_every=1)
-    train(replace(config, rounds=2), out=tmp_path)
-    resumed, whole = train(config, out=tmp_path), train(config)
-    assert resumed.test_loss.to_list() == whole.test_loss.to_list()
-
-
-def test_fedavg_sends_no_statistics_and_learns() -> None:
-    config = TINY.but("fedavg", local_steps=10, rounds=4, lr=0.05, eval_every=4)
-    federation, module, layout = build_federation(config, load_dataset("digits"))
-    assert federation.x.numel() == layout.d == 75_002
-    assert not list(module.buffers())
-    assert train(config).test_accuracy.item() > 0.5  # chance is 0.1
-
-
-def test_colour_images_train_with_both_treatments() -> None:
-    generator = torch.Generator().manual_seed(0)
-    images, labels = torch.rand(60, 3, 32, 32, generator=generator), torch.arange(60) % 10
-    dataset = Dataset(
-        name="cifar10",
-        train_images=images[:40],
-        train_labels=labels[:40],
-        test_images=images[40:],
-        test_labels=labels[40:],
-        classes=10,
-        source="made up",
-        digest="0",
-    )
-    losses = {
-        treatment: train(
-            replace(TINY, data="cifar10", rounds=1, batch_size=8, batchnorm=treatment), dataset=dataset
-        ).test_loss.item()
-        for treatment in TREATMENTS
-    }
-    assert all(np.isfinite(loss) for loss in losses.values())
-    assert losses["batch"] != losses["frozen"]

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.thorough import sampled
+
 ROOT = Path(__file__).parents[3]
 CHECKS = Path(__file__).with_name("triton_checks.py")
 GPU = "decomfl_lab.noise.triton_gpu"
@@ -27,7 +29,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["interpreter", "GPU"])
 def test_backend_has_the_bits_of_the_reference(where: str) -> None:
     if where == "GPU" and not torch.cuda.is_available():
@@ -68,20 +70,23 @@ INEXACT = re.compile(r"\b(?:div|sqrt|rcp|rsqrt|sin|cos|ex2|lg2)\.(?:approx|full)
 @compiled
 @pytest.mark.parametrize(
     ("kernel", "dtypes"),
-    [
-        *(("run_program", (dtype,)) for dtype in FLOATS),
-        ("run_program", (torch.bfloat16, torch.float32)),
-        ("run_program", (torch.float32,) * 3),
-        ("run_program", (torch.float64,) * 8),
-        ("square_sums", ()),
-        ("tile_products", (torch.float32,)),
-        ("tile_products", (torch.float64,)),
-        ("add_in_order", ()),
-        ("form_points", (torch.float32, torch.float32)),
-        ("form_points", (torch.float64, torch.float64)),
-        ("form_points", (torch.float32, torch.bfloat16)),
-        ("form_points", (torch.float32, torch.float16)),
-    ],
+    sampled(
+        [
+            *(("run_program", (dtype,)) for dtype in FLOATS),
+            ("run_program", (torch.bfloat16, torch.float32)),
+            ("run_program", (torch.float32,) * 3),
+            ("run_program", (torch.float64,) * 8),
+            ("square_sums", ()),
+            ("tile_products", (torch.float32,)),
+            ("tile_products", (torch.float64,)),
+            ("add_in_order", ()),
+            ("form_points", (torch.float32, torch.float32)),
+            ("form_points", (torch.float64, torch.float64)),
+            ("form_points", (torch.float32, torch.bfloat16)),
+            ("form_points", (torch.float32, torch.float16)),
+        ],
+        4,
+    ),
 )
 def test_compiled_code_rounds_every_operation_once(kernel: str, dtypes: tuple[torch.dtype, ...]) -> None:
     from decomfl_lab.noise.triton_kernels import ptx
@@ -98,13 +103,16 @@ def test_compiled_code_rounds_every_operation_once(kernel: str, dtypes: tuple[to
 @compiled
 @pytest.mark.parametrize(
     ("kernel", "dtypes"),
-    [
-        ("make_factors", ()),
-        ("run_program", (torch.float32,)),
-        ("run_program", (torch.float64, torch.float64)),
-        ("tile_products", (torch.float32,)),
-        ("form_points", (torch.float32, torch.bfloat16)),
-    ],
+    sampled(
+        [
+            ("make_factors", ()),
+            ("run_program", (torch.float32,)),
+            ("run_program", (torch.float64, torch.float64)),
+            ("tile_products", (torch.float32,)),
+            ("form_points", (torch.float32, torch.bfloat16)),
+        ],
+        2,
+    ),
 )
 def test_compiled_code_of_low_rank_directions_does_so_too(kernel: str, dtypes: tuple[torch.dtype, ...]) -> None:
     from decomfl_lab.noise.triton_kernels import ptx
@@ -133,14 +141,17 @@ def test_compiled_code_is_the_same_for_tensors_at_odd_places() -> None:
 @compiled
 @pytest.mark.parametrize(
     ("kernel", "dtypes", "kind"),
-    [
-        ("run_program", (torch.float32,), "f32"),
-        ("run_program", (torch.float64,), "f64"),
-        ("square_sums", (), "f32"),
-        ("tile_products", (torch.float64,), "f64"),
-        ("form_points", (torch.float32,) * 2, "f32"),
-        ("form_points", (torch.float64,) * 2, "f64"),
-    ],
+    sampled(
+        [
+            ("run_program", (torch.float32,), "f32"),
+            ("run_program", (torch.float64,), "f64"),
+            ("square_sums", (), "f32"),
+            ("tile_products", (torch.float64,), "f64"),
+            ("form_points", (torch.float32,) * 2, "f32"),
+            ("form_points", (torch.float64,) * 2, "f64"),
+        ],
+        2,
+    ),
 )
 def test_the_check_of_the_compiled_code_can_fail(kernel: str, dtypes: tuple[torch.dtype, ...], kind: str) -> None:
     from decomfl_lab.noise.triton_kernels import ptx

@@ -60,13 +60,6 @@ def test_a_held_embedding_has_torchs_values_at_its_own_weight_and_its_row_at_any
     assert torch.equal(moved[~is_pad], plain(TOKENS)[~is_pad] + 1)
 
 
-def test_a_held_row_is_of_the_dtype_of_whatever_weight_is_there_and_no_part_of_the_state() -> None:
-    plain = table()
-    held = prepared(plain, shared=False)
-    assert functional_call(held, {"weight": plain.weight.float()}, TOKENS).dtype == torch.float32
-    assert held.state_dict().keys() == plain.state_dict().keys()
-
-
 def test_first_derivatives_of_a_held_embedding_forward_and_reverse_are_the_differences() -> None:
     held = prepared(table(), shared=False)
     weight = held.weight.detach()
@@ -91,13 +84,6 @@ def test_second_derivatives_of_a_held_embedding_are_the_differences_of_first_one
     torch.testing.assert_close((H * unit).sum((2, 3)), difference, rtol=1e-6, atol=1e-6)
     assert not H[PAD].any()
     assert not H[:, :, PAD].any()
-
-
-def test_torchs_own_embedding_has_two_derivatives_so_the_comparison_can_fail() -> None:
-    plain = table()
-    forward, reverse = (jac(lambda w: _loss(plain, w))(plain.weight.detach()) for jac in (jacfwd, jacrev))
-    assert not reverse[PAD].any()
-    assert forward[PAD].any()
 
 
 @pytest.mark.parametrize("padding", [PAD, -1, 2])
@@ -126,19 +112,6 @@ def test_a_row_that_is_tied_to_another_layer_is_that_layers_and_stays_moved() ->
     assert back.head.weight is back.table.weight
 
 
-def test_a_tied_row_has_the_derivative_of_the_layer_that_uses_it() -> None:
-    held = prepared(Tied(), shared=False)
-    weight = held.table.weight.detach()
-
-    def f(w: Tensor) -> Tensor:
-        with swapped(held, {"table.weight": w}):
-            return held(TOKENS).sin().sum()
-
-    gradient, forward = jacrev(f)(weight), jacfwd(f)(weight)
-    torch.testing.assert_close(gradient, forward)
-    assert gradient[PAD].all()
-
-
 # --- the copy ---------------------------------------------------------------------------------------------------------
 
 
@@ -163,25 +136,6 @@ def test_wrappers_are_taken_off_outside_and_inside_and_the_module_keeps_its_own(
     assert type(module[1]).__name__ == "OptimizedModule"
 
 
-def test_compiling_in_place_is_undone_in_the_copy_alone() -> None:
-    module = nn.Sequential(nn.Linear(2, 2))
-    module[0].compile(backend="eager")
-    own = prepared(module, shared=True)
-    assert own[0]._compiled_call_impl is None
-    assert module[0]._compiled_call_impl is not None
-
-
-def test_sparse_gradients_become_dense_ones_without_another_value() -> None:
-    module = nn.Sequential(nn.Embedding(4, 2, sparse=True, scale_grad_by_freq=True))
-    own = prepared(module, shared=True)
-    assert torch.equal(own(TOKENS), module(TOKENS))
-    (slope,) = torch.autograd.grad(own(TOKENS).sum(), own[0].weight)
-    assert slope.layout is torch.strided
-    assert torch.equal(slope[:, 0], TOKENS.flatten().bincount().float())  # each token by how often it is there
-    assert module[0].sparse
-    assert module[0].scale_grad_by_freq
-
-
 class Uncopied(nn.Module):
     """It holds a lock, which nothing can copy."""
 
@@ -190,50 +144,19 @@ class Uncopied(nn.Module):
         self.parts, self.lock = nn.ModuleList(parts), threading.Lock()
 
 
-def test_a_module_that_cannot_be_copied_is_used_itself_where_nothing_has_to_be_changed() -> None:
-    module = Uncopied(nn.Linear(2, 2), nn.Embedding(3, 2))
-    assert prepared(module, shared=True) is module
-
-
 @pytest.mark.parametrize(
-    "part",
+    "make",
     [
-        nn.Embedding(3, 2, padding_idx=0),
-        nn.Embedding(3, 2, sparse=True),
-        nn.EmbeddingBag(3, 2, sparse=True),
-        DataParallel(nn.Linear(2, 2)),
-        torch.compile(nn.Linear(2, 2), backend="eager"),
+        lambda: nn.Embedding(3, 2, padding_idx=0),
+        lambda: nn.EmbeddingBag(3, 2, sparse=True),
+        lambda: DataParallel(nn.Linear(2, 2)),
+        lambda: torch.compile(nn.Linear(2, 2), backend="eager"),  # the import behind it takes seconds
     ],
-    ids=["padding", "sparse", "a sparse bag", "parallel", "compiled"],
+    ids=["padding", "a sparse bag", "parallel", "compiled"],
 )
-def test_a_module_that_cannot_be_copied_is_refused_where_something_has_to_be(part: Any) -> None:
+def test_a_module_that_cannot_be_copied_is_refused_where_something_has_to_be(make: Any) -> None:
     with pytest.raises(InputError, match=r"model must be a module that copy.deepcopy can copy, got TypeError: .*lock"):
-        prepared(Uncopied(part), shared=True)
-
-
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (7, "model must be a torch.nn.Module, got 7"),
-        (nn.Sequential(nn.LazyLinear(2)), "parameter '0.weight' must have a shape: call the module once"),
-        (nn.Linear(2, 2, dtype=torch.complex64), "parameter 'weight' must be of real numbers, got torch.complex64"),
-        (nn.Sequential(nn.Embedding(3, 2, max_norm=1.0)), "max_norm of '0' must be None, .*got 1.0"),
-        (nn.EmbeddingBag(3, 2, max_norm=1.0), "max_norm of '' must be None"),
-        (Uncopied(nn.Linear(2, 2)), "model must be a module that copy.deepcopy can copy"),
-    ],
-    ids=["a number", "lazy", "complex", "clips", "a bag that clips", "a lock"],
-)
-def test_modules_that_cannot_be_computed_with_are_refused_by_name(module: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        prepared(module, shared=False)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
-def test_a_script_is_refused() -> None:
-    module = nn.Sequential(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)))
-    with pytest.raises(InputError, match="module '0' must be the one that torch.jit made its script of"):
-        prepared(module, shared=True)
+        prepared(Uncopied(make()), shared=True)
 
 
 # --- what is not trained ---------------------------------------------------------------------------------------------
@@ -300,15 +223,6 @@ def test_inside_a_tensor_is_there_under_every_name_and_outside_the_users_own(nam
     assert _own(module) == before
 
 
-def test_torchs_own_swap_leaves_a_layer_with_two_names_changed() -> None:
-    """Why ``swapped`` is not torch's; where that is mended, ``swapped`` may go."""
-    module = TwoNames()
-    before = _own(module)
-    functional_call(module, {"a.weight": torch.zeros(2, 2), "a.bias": torch.zeros(2)}, torch.ones(1, 2))
-    if _own(module) == before:
-        pytest.skip("this torch restores a layer with two names")
-
-
 def test_whatever_is_raised_inside_however_deep_the_users_tensors_are_restored() -> None:
     module = TwoNames()
     before, first = _own(module), torch.ones(2, 2)
@@ -325,14 +239,6 @@ def test_whatever_is_raised_inside_however_deep_the_users_tensors_are_restored()
     assert _own(module) == before
     with pytest.raises(KeyError, match="outside"), swapped(module, {"a.weight": first}):
         raise KeyError("outside")
-    assert _own(module) == before
-
-
-def test_a_name_that_the_module_does_not_have_changes_nothing() -> None:
-    module = TwoNames()
-    before = _own(module)
-    with pytest.raises(KeyError), swapped(module, {"a.weight": torch.zeros(2, 2), "d": torch.zeros(2)}):
-        raise AssertionError
     assert _own(module) == before
 
 

@@ -11,21 +11,17 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.engines.base import Line, Serial
-from decomfl_lab.engines.kernels.fused import Fused
-from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError
-from decomfl_lab.estimators.differences import central, projection
+from decomfl_lab.estimators.differences import central
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, RoundedObjective
-from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs import finetuning
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
 from tests.decomfl_lab.language.tiny import answers, prompts
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2
@@ -90,34 +86,6 @@ def test_scalars_tend_to_those_of_float32_while_mu_is_above_the_grid_and_vanish_
     assert len(set(values)) == 1
 
 
-def test_auto_leaves_it_to_the_serial_engine_and_fused_refuses() -> None:
-    exact, rounded = pair()
-    line, points = Line(Replica(start(exact), Sgd()), 5, Distribution.GAUSSIAN), central.points(2, MU)
-    serial = Serial().losses(line, points, [(rounded, 0)])
-    assert np.array_equal(make_engine("auto").losses(line, points, [(rounded, 0)]), serial)
-    with pytest.raises(InputError, match="objective must be a ModuleObjective for the fused engine"):
-        Fused().losses(line, points, [(rounded, 0)])
-
-
-def test_it_gives_neither_gradients_nor_layers() -> None:
-    exact, rounded = pair()
-    replica = Replica(start(exact), Sgd())
-    with pytest.raises(InputError, match="lean clients need a Perturbable objective"):
-        Client(0, replica, rounded, central, MU, lean=True)
-    client = Client(0, replica, rounded, projection, MU)
-    with pytest.raises(InputError, match="gradient projection needs an objective with a gradient"):
-        client.local_update(Plan(0, 0.01, 1, Distribution.GAUSSIAN, (5,)))
-
-
-def test_a_module_of_two_dtypes_is_refused() -> None:
-    exact, rounded = pair()
-    with pytest.raises(InputError, match=r"module and layout must be in bfloat16, got \['torch.float32'\]"):
-        RoundedObjective(exact)
-    rounded.narrow.module.get_parameter("module.model.decoder.final_layer_norm.bias").data = torch.zeros(16)
-    with pytest.raises(InputError, match=r"must be in bfloat16, got \['torch.bfloat16', 'torch.float32'\]"):
-        RoundedObjective(rounded.narrow)
-
-
 @pytest.fixture
 def config(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
     monkeypatch.setattr(finetuning, "load_causal", toy_causal)
@@ -146,14 +114,6 @@ def test_replicas_are_float32_and_equal_to_the_bit(
     assert not torch.equal(x, x.bfloat16().float())
     assert layout.dtype == torch.float32
     assert {p.dtype for p in module.parameters()} == {torch.float32}
-
-
-def test_a_run_learns_what_it_does_in_float32(config: TrainConfig) -> None:
-    narrow, exact = train(config), train(replace(config, compute="float32"))
-    assert narrow.test_loss.iloc[-1] < 0.9 * narrow.test_loss.iloc[0]
-    assert abs(narrow.test_loss.iloc[-1] - exact.test_loss.iloc[-1]) < 0.1
-    assert narrow.test_loss.iloc[0] == exact.test_loss.iloc[0]  # evaluations are in float32
-    assert narrow.train_loss.iloc[-1] != exact.train_loss.iloc[-1]
 
 
 @pytest.mark.parametrize("method", ["fedzo", "mezo", "baffle"])

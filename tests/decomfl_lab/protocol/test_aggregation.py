@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import stats
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.aggregation import (
@@ -77,12 +77,6 @@ def test_a_reply_of_weight_n_counts_as_n_replies_of_its_scalars(drawn: list[tupl
     assert weighed_mean(_replies(*scalars), weights).tobytes() == Mean()(_replies(*each)).tobytes()
 
 
-def test_the_largest_weight_times_the_finest_scalar_loses_nothing() -> None:
-    fine = float(np.nextafter(np.float32(1), np.float32(2)))
-    assert Fraction(fine) * MOST_EXAMPLES == Fraction(fine * MOST_EXAMPLES)
-    assert Fraction(fine) * (2 * MOST_EXAMPLES + 1) != Fraction(fine * (2 * MOST_EXAMPLES + 1))
-
-
 def test_they_are_those_of_numpy_and_scipy() -> None:
     values = np.random.default_rng(0).standard_normal((10, 3, 4)).astype(np.float32)
     np.testing.assert_allclose(Median()(list(values)), np.median(values, axis=0), rtol=1e-6)
@@ -117,12 +111,6 @@ def test_a_clip_of_0_is_the_median_norm_of_an_even_number_that_between_the_two_i
         assert _of(ClippedMean(), *order) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("shape", [(1, 2), (2, 1)])
-def test_the_median_norm_is_that_over_all_steps_and_directions(shape: tuple[int, int]) -> None:
-    replies = [np.array(row, np.float32).reshape(shape) for row in ([3.0, 4.0], [0.0, 1.0])]  # of norms 5 and 1: c = 3
-    assert ClippedMean()(replies) == pytest.approx(np.array([0.9, 1.7]).reshape(shape))
-
-
 def test_krum_takes_the_reply_with_the_nearest_neighbours() -> None:
     # n − f − 2 = 2 neighbours: 1.0 has squared distances 0.04 and 0.09, 1.2 has 0.01 and 0.04, 1.3 has 0.01 and 0.09.
     assert _of(Krum(1), 1.0, 1.2, 1.3, 7.0, FAR) == np.float32(1.2)
@@ -148,12 +136,6 @@ def test_liars_turn_a_unanimous_vote_where_they_are_as_many_as_the_others(n: int
         assert omega(Majority(), n, f) == math.inf
 
 
-def test_zeros_of_either_sign_and_ties_have_no_order() -> None:
-    for rule in (Mean(), Median(), TrimmedMean(1), Krum(1), ClippedMean(0.5)):
-        found = {rule(_replies(*order)).tobytes() for order in itertools.permutations((0.0, -0.0, 1.0, -1.0, 0.0))}
-        assert len(found) == 1, rule
-
-
 @pytest.mark.parametrize(
     ("rule", "n", "borne"), [(Mean(), 9, 0), (ClippedMean(), 9, 4), (Median(), 9, 4), (Median(), 8, 3)]
 )
@@ -161,16 +143,6 @@ def test_the_breakdown_point_is_where_one_more_liar_moves_it_anywhere(rule: Aggr
     honest = [0.5, 1.0, 1.5] * 3
     assert abs(_of(rule, *honest[: n - borne], *[FAR] * borne)) <= 1.5
     assert _of(rule, *honest[: n - borne - 1], *[FAR] * (borne + 1)) > 1e28
-
-
-@pytest.mark.parametrize("t", [1, 2])
-def test_a_trimmed_mean_bears_as_many_as_it_drops_and_krum_one_more(t: int) -> None:
-    honest = [0.5, 1.0, 1.5, 1.0, 0.5, 1.0, 1.5, 1.0]
-    n = 2 * t + 3
-    assert 0.5 <= _of(TrimmedMean(t), *honest[: n - t], *[FAR] * t) <= 1.5
-    assert _of(TrimmedMean(t), *honest[: n - t - 1], *[FAR] * (t + 1)) > 1e28
-    assert 0.5 <= _of(Krum(t), *honest[: n - t - 1], *[FAR] * (t + 1)) <= 1.5
-    assert _of(Krum(t), *honest[: n - t - 2], *[FAR] * (t + 2)) == np.float32(FAR)
 
 
 def _share(rule: Aggregation, honest: list[float], liars: list[float]) -> float:
@@ -221,47 +193,10 @@ def test_omega_is_the_formula_of_the_document_and_infinite_where_there_is_no_pro
     assert omega(ClippedMean(), 5, 0) == math.inf
 
 
-def test_clipping_changes_a_mean_by_a_quarter_of_the_variance_over_what_c_leaves() -> None:
-    # docs/robust.md: |E clip(v) − a| ≤ s²/(4(c − |a|)). v is a + 2c' with a chance of p, c' = c − a: nearly the worst.
-    c, a = 3.0, 1.0
-    ratios = []
-    for p in (0.5, 0.1, 1e-2, 1e-4):
-        values, chances = np.array([a + 2 * (c - a), a - 2 * (c - a) * p / (1 - p)]), np.array([p, 1 - p])
-        assert chances @ values == pytest.approx(a)
-        bias = abs(chances @ np.clip(values, -c, c) - a)
-        ratios.append(bias / (chances @ (values - a) ** 2 / (4 * (c - a))))
-    assert max(ratios) <= 1
-    assert max(ratios) > 0.999, "a constant below 1/4 would be seen"
-
-
-def test_clipping_gaussian_scalars_costs_what_the_bound_on_training_says() -> None:
-    # docs/robust.md: E(‖v‖ − c)₊² ≤ P B², B² = (1 + 2/P)G²/(16γ²), for ‖v‖ = Gχ_P and c = γ√P G.
-    ratios = []
-    for P, gamma in itertools.product((1, 4, 20), (0.5, 1.0, 2.0)):
-        c, density = gamma * P**0.5, stats.chi(P).pdf
-        cost, _ = integrate.quad(lambda t, c=c, pdf=density: (t - c) ** 2 * pdf(t), c, np.inf)
-        ratios.append(cost / P / ((1 + 2 / P) / (16 * gamma**2)))
-    assert 0.95 < max(ratios) <= 1, "a wrong constant would be seen"
-
-
-@given(st.lists(st.floats(-4, 4), min_size=2, max_size=8), st.floats(0.1, 4))
-def test_clipping_never_adds_variance(values: list[float], c: float) -> None:
-    assert np.var(np.clip(values, -c, c)) <= np.var(values) * (1 + 1e-9) + 1e-12
-
-
 @pytest.mark.parametrize("f", [0, 1, 4])
 def test_liars_move_a_clipped_mean_by_two_fths_of_c(f: int) -> None:
     honest = [-7.0] * (10 - f)  # -3 when they are clipped
     assert _of(ClippedMean(3.0), *honest, *[FAR] * f) == pytest.approx(-3.0 + 2 * 3.0 * f / 10)
-
-
-@pytest.mark.parametrize("rule", [Mean(), ClippedMean(), Median(), TrimmedMean(0)])
-def test_one_reply_is_enough_and_is_taken(rule: Aggregation) -> None:
-    assert (rule.least, _of(rule, 2.5)) == (1, 2.5)
-
-
-def test_one_liar_is_tolerated_unless_told() -> None:
-    assert (TrimmedMean(), Krum()) == (TrimmedMean(1), Krum(1))
 
 
 @pytest.mark.parametrize(

@@ -55,16 +55,6 @@ def test_a_model_comes_with_its_state_and_takes_the_place_of_the_clients() -> No
     assert clients[2].replica.digest() == delivery.server.replica.digest()
 
 
-def test_a_model_without_state_begins_with_none() -> None:
-    delivery, client = LAB.delivery(CASE), LAB.client(CASE, 0)
-    client.replica.own()
-    client.replica.state["momentum"] += 1
-    *_, x = delivery.model(0, delivery.ledger)
-    ((_, messages),) = delivery.open([0])
-    receive(client, [x, *messages])
-    assert not client.replica.state["momentum"].any()
-
-
 def test_reports_are_asked_for_where_clients_track_their_rounds() -> None:
     assert not LAB.delivery(CASE).wants_reports
     delivery = LAB.delivery(dataclasses.replace(CASE, tracking=Tracking.CLIENTS))
@@ -81,14 +71,3 @@ def test_messages_without_a_plan_and_messages_that_are_none_are_refused() -> Non
         receive(client, [b"DC"])
     with pytest.raises(InputError, match=r"kind of the message must be in 1\.\.\d+, got 99"):
         receive(client, [b"DC\x02\x63" + bytes(8)])
-
-
-def test_totals_are_the_sums_over_clients() -> None:
-    delivery, client = LAB.delivery(CASE), LAB.client(CASE, 0)
-    ((_, messages),) = delivery.open([0])
-    delivery.close([delivery.ledger.reply(client.handle(receive(client, messages)))])
-    ledger = delivery.ledger
-    assert ledger.bytes == sum(t.bytes for t in (*ledger.up, *ledger.down)) > 0
-    assert ledger.scalars == sum(t.scalars for t in (*ledger.up, *ledger.down)) == 4
-    again = type(ledger).from_json(3, ledger.to_json())
-    assert (again.bytes, again.bytes_up, again.scalars) == (ledger.bytes, ledger.bytes_up, ledger.scalars)

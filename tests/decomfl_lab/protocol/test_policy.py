@@ -35,7 +35,3 @@ def test_a_policy_is_told_what_a_pull_would_send(rule: UpdateRule, dtype: torch.
     server = Server(M=1, m=1, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0, replica=replica)
     list(Delivery(server, policy=Spy()).open([0]))
     assert seen == [told]
-
-
-def test_the_link_is_100_megabits_a_second_unless_told() -> None:
-    assert PullPolicy() == PullPolicy(bandwidth=100e6 / 8, replay_ns=1.0)

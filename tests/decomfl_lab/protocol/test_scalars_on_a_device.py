@@ -15,8 +15,8 @@ from decomfl_lab.noise import Distribution, Program
 from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, Step, UpdateRule
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 
 SETTINGS: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 4, "sampled": 2, "perturbations": 3}
 
@@ -59,7 +59,7 @@ def test_the_host_waits_once_a_round_for_lean_clients_too(monkeypatch: pytest.Mo
 def test_steps_of_a_tensor_and_of_an_array_have_the_same_bits(rule: UpdateRule, seed: Any, g: Any) -> None:
     g = np.array(g, dtype=np.float32 if 0.3 in g else np.int8)
     x = torch.linspace(-1, 1, 300)
-    replicas = [Replica(rule.snap(x) if isinstance(rule, GridSgd) else x, rule) for _ in range(2)]
+    replicas = [Replica(rule.begin(x), rule) for _ in range(2)]
     for replica, scalars in zip(replicas, (g, torch.from_numpy(g)), strict=True):
         replica.step_(Step(seed, scalars, 1e-3, Distribution.GAUSSIAN))
     assert replicas[0].digest() == replicas[1].digest()

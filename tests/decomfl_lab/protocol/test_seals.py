@@ -82,11 +82,6 @@ def test_a_frame_is_refused_whichever_of_its_bytes_was_changed() -> None:
     assert client.open(sealed) == b"plan of a round"
 
 
-def test_no_two_clients_of_two_runs_have_one_key() -> None:
-    places = [(run, i) for run in (RUN, *changed(RUN)) for i in (0, 1, 2, 255, 256, 2**32 - 1)]
-    assert len({client_key(KEY, run, i) for run, i in places}) == len(places)
-
-
 @pytest.mark.parametrize(
     ("key", "nonce", "says"),
     [

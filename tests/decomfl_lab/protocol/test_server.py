@@ -44,13 +44,6 @@ def test_plans_and_records_have_the_rate_and_the_directions_of_their_own_round(s
             Terms.of(own).check(head)
 
 
-def test_a_seed_a_direction_comes_for_each_direction_of_the_round() -> None:
-    own = server(seeding=Seeding.PER_DIRECTION)
-    for _, directions in ROUNDS:
-        plans, _ = played(own)
-        assert [[len(step) for step in plan.seeds] for plan in plans.values()] == [[directions] * 2] * 2  # type: ignore[arg-type]
-
-
 def test_who_answers_with_as_many_scalars_as_the_round_before_had_is_refused() -> None:
     own = server()
     for (_, before), (_, directions) in zip(ROUNDS[:1] + ROUNDS, ROUNDS, strict=False):
@@ -86,13 +79,6 @@ def test_a_bounded_history_has_the_newest_records_and_serves_who_is_no_older(kee
     assert len(own.plan_round([2], held[0])[2].records) == keep
     with pytest.raises(InputError, match=f"client 3 holds round {7 - keep}, but the oldest .* of round {8 - keep} "):
         own.plan_round([3], held[1])
-
-
-def test_an_unbounded_history_begins_with_what_the_slowest_client_lacks() -> None:
-    own = server(M=3)
-    for chosen, start in (((0, 1), 0), ((0, 2), 0), ((1, 2), 1), ((0, 1), 2), ((0, 2), 3), ((0, 1), 4), ((1, 2), 5)):
-        played(own, *chosen)
-        assert own.history.start == min(own.held) == start
 
 
 @pytest.mark.parametrize(

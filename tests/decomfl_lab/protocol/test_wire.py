@@ -15,7 +15,6 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.delivery import Delivery, receive
-from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Quantized, Reply, RunSeed, Sparse
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import HEADER_BYTES, decode, encode, read, vector_of
@@ -23,7 +22,7 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, draw_seeds
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import LowPrecision, Momentum
+from decomfl_lab.replicas.rules import Momentum
 
 PLAN = Plan(3, 0.1, 2, Distribution.GAUSSIAN, (1, 2))
 RECORD = RoundRecord(2, 0.1, Distribution.SPHERE, (5,), np.ones((1, 3), np.float32))
@@ -99,20 +98,6 @@ def test_a_message_to_the_wrong_side_is_refused() -> None:
         receive(Client(), [encode(Held(0, 0))])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="messages to client 4 must end with a plan, got none"):
         receive(Client(), [encode(RunSeed(1))])  # type: ignore[arg-type]
-
-
-def test_the_ledger_counts_by_the_codec_that_it_is_given() -> None:
-    ledger = Ledger(2, encode=lambda message: b"seven b")
-    ledger.held(Held(1, 0))
-    ledger.run_seed(1, 5)
-    assert (ledger.up[1].bytes, ledger.down[1].bytes, ledger.down[1].seeds, ledger.bytes) == (7, 7, 1, 14)
-    assert (ledger.up[0].messages, ledger.up[1].messages, ledger.bytes_up) == (0, 1, 7)
-
-
-def test_a_message_of_more_than_its_length_can_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decomfl_lab.protocol.wire.MAX_BODY", 16 + 4 * 5)
-    with pytest.raises(InputError, match="message body must be at most 36 bytes, got 37"):
-        encode(Dense(0, np.zeros(6, np.float32)))
 
 
 @pytest.mark.parametrize("shape", [(1, 65536), (65536, 1)])
@@ -198,11 +183,6 @@ def test_signs_take_a_bit_each_and_come_back_as_signs(shape: tuple[int, int]) ->
     assert decode(encode((record,)), 77) == (record,)
 
 
-def test_what_is_no_sign_is_not_sent() -> None:
-    with pytest.raises(InputError, match="signs must be -1 or 1, got 0"):
-        encode(Reply(7, 3, 0 * SIGNS))
-
-
 def test_bits_after_the_last_sign_are_refused() -> None:
     for message in (Reply(7, 3, SIGNS), (RoundRecord(3, 0.1, Distribution.SPHERE, (5, 6), SIGNS),)):
         sent = encode(message)  # type: ignore[arg-type]
@@ -211,27 +191,9 @@ def test_bits_after_the_last_sign_are_refused() -> None:
                 decode(_with(sent, len(sent) - HEADER_BYTES - 1, sent[-1] | 1 << bit))
 
 
-def test_a_plan_has_no_scalars_that_could_be_signs() -> None:
-    plan = encode(Plan(3, 0.1, 3, Distribution.SPHERE, (5, 6)))
-    with pytest.raises(InputError, match="scalars of the plan message must be none"):
-        decode(_with(plan, 18, plan[12 + 18] | 0x80))
-
-
-def test_a_half_byte_that_says_nothing_is_checked() -> None:
-    message = encode(Quantized(3, QuantizedVector(4, 0.5, np.array([1, -7, 3], np.int8))))
-    with pytest.raises(InputError, match="half byte after the levels must repeat the first level"):
-        decode(_with(message, 18, 0x23))
-
-
 def test_a_sparse_update_that_could_not_be_sent_again_is_refused() -> None:
     with pytest.raises(InputError, match=r"d of a sparse message must be at most 2\^32, got 4294967297"):
         decode(_with(encode(Sparse(0, SPARSE)), 4, 1))
-
-
-def test_the_error_of_a_large_reply_that_is_not_finite_is_short() -> None:
-    with pytest.raises(InputError, match="scalars of client 7 in round 2 must be finite, got nan") as refused:
-        decode(encode(Reply(7, 2, np.full((300, 300), np.nan, np.float32))))
-    assert len(str(refused.value)) <= 300
 
 
 class _Client:
@@ -255,10 +217,3 @@ def test_a_model_that_is_not_the_clients_is_refused_and_leaves_it_as_it_was(vect
     with pytest.raises(InputError, match=wrong):
         receive(client, map(encode, [RunSeed(1), *vectors, PLAN]))
     assert (client.run_seed, client.replica.round, client.replica.x.tolist()) == (None, 0, [0, 0, 0])
-
-
-def test_a_model_too_large_for_the_clients_numbers_is_refused() -> None:
-    client: Any = _Client()
-    client.replica = Replica(torch.zeros(3, dtype=torch.bfloat16), LowPrecision(Momentum(0.5)))
-    with pytest.raises(InputError, match=r"model to client 4 must be finite in torch\.bfloat16"):
-        receive(client, map(encode, [Dense(3, np.full(3, 3.4e38, np.float32)), PLAN]))

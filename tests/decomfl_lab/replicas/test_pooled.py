@@ -15,6 +15,7 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import PooledSeeds, Seeding, draw_seeds, step_seed, stream_of
 from decomfl_lab.replicas import pooled
+from decomfl_lab.replicas.making import make_replica
 from decomfl_lab.replicas.pooled import PooledReplica, PooledSgd
 from decomfl_lab.replicas.rules import LowPrecision, Sgd
 
@@ -66,10 +67,6 @@ def test_x_is_the_start_and_the_sums_times_the_directions() -> None:
 def test_a_step_is_rounded_to_the_grid_and_halves_to_even() -> None:
     for g, wanted in ((0.5, 0), (1.5, -2), (2.5, -2), (-3.5, 4)):
         assert PoolSums(0, 0, np.zeros(1, np.int32)).after([of_places(0, g=g)]).values.tolist() == [wanted]
-
-
-def test_a_direction_that_is_picked_twice_in_a_step_counts_twice() -> None:
-    assert PoolSums(0, 0, np.zeros(3, np.int32)).after([of_places(2, 2, g=-6)]).values.tolist() == [0, 0, 6]
 
 
 @pytest.mark.parametrize("scalars", [(1.9, 1.9), (3e38, 1.0)])
@@ -136,14 +133,6 @@ def test_a_thousand_records_are_added_and_x_is_built_once(built: list[int]) -> N
     assert built == [S]
 
 
-def test_a_replica_without_memory_follows_the_sums_and_builds_nothing(built: list[int]) -> None:
-    own = replica(torch.empty(10**12, device="meta"))
-    own.catch_up(RECORDS)
-    assert own.snapshot().x.is_meta
-    assert built == []
-    assert own.sums.values.tolist() == followed().sums.values.tolist()
-
-
 def test_a_snapshot_stays_as_it_is_whatever_the_replica_does_next() -> None:
     own = replica()
     own.catch_up(RECORDS[:5])
@@ -153,12 +142,6 @@ def test_a_snapshot_stays_as_it_is_whatever_the_replica_does_next() -> None:
     own.x.add_(own.x)
     for was, now in zip(before, [kept.x, *kept.state.values()], strict=True):
         assert torch.equal(was, now)
-
-
-def test_a_start_of_minus_zero_stays_where_nothing_moved() -> None:
-    own = replica(torch.full((D,), -0.0))
-    own.catch_up([record(0, g=0.0)])
-    assert torch.signbit(own.x).all()
 
 
 def test_replicas_share_what_is_equal_and_nothing_else() -> None:
@@ -172,7 +155,7 @@ def test_replicas_share_what_is_equal_and_nothing_else() -> None:
 
 
 def test_a_local_step_is_one_of_plain_sgd() -> None:
-    own, plain = followed(), Sgd().replica()(followed().x, Sgd())
+    own, plain = followed(), make_replica(followed().x, Sgd())
     (step,) = (pooled.Step(RECORDS[3].seeds[0], RECORDS[3].scalars[0], 0.5, Z),)
     own.step_(step)
     plain.step_(step)

@@ -9,10 +9,10 @@ import torch
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import Distribution
-from decomfl_lab.replicas.replica import Replica, step_together_
+from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum, Step
-from decomfl_lab.runs.building import build_federation
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 
 STEP = Step(7, np.ones(2, dtype=np.float32), 0.1, Distribution.GAUSSIAN)
 
@@ -33,14 +33,6 @@ def test_snapshots_and_clones_cost_nothing_until_somebody_steps() -> None:
     assert replica.x is other.x
 
 
-def test_steps_taken_together_reach_nobody_else() -> None:
-    replica = _replica()
-    pair = [replica.clone(), replica.clone()]
-    before = replica.digest()
-    assert step_together_(pair, [STEP, STEP])
-    assert replica.digest() == before != pair[0].digest() == pair[1].digest()
-
-
 @pytest.mark.parametrize(("which", "equal"), [("x", False), ("state", False), ("round", False), ("nothing", True)])
 def test_only_equal_bits_are_shared(which: str, equal: bool) -> None:
     one, other = _replica(), _replica()
@@ -53,21 +45,6 @@ def test_only_equal_bits_are_shared(which: str, equal: bool) -> None:
     other.round += which == "round"
     assert one.share(other) == equal
     assert (one.x is other.x) == equal
-
-
-def test_a_zero_of_the_other_sign_is_another_model() -> None:
-    one, other = Replica(torch.tensor([0.0]), Momentum(0.9)), Replica(torch.tensor([-0.0]), Momentum(0.9))
-    assert not one.share(other)
-
-
-def test_a_replica_that_forgot_keeps_its_round_and_size_and_can_be_restored() -> None:
-    replica, other = _replica(), _replica()
-    replica.round = 4
-    replica.forget()
-    assert (replica.forgotten, replica.round, replica.d) == (True, 4, 9)
-    replica.restore(other.snapshot())
-    assert not replica.forgotten
-    assert replica.digest() == other.digest()
 
 
 def _vectors(federation: DeComFLFederation) -> int:

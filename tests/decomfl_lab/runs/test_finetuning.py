@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,12 +14,12 @@ from torch import Tensor
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from decomfl_lab.language.tasks import TASKS, load_task
-from decomfl_lab.objectives.objective import EpochBatches
-from decomfl_lab.runs import evaluation, finetuning, provenance
-from decomfl_lab.runs.building import build_federation, dataset_of
+from decomfl_lab.language.tasks import load_task
+from decomfl_lab.runs import evaluation, finetuning
+from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.finetuning import task_dataset, task_module
+from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import load_run, train
 from tests.decomfl_lab.language.toy import PAD, ToyTokens, toy_causal, write_sst2
 
@@ -46,14 +45,6 @@ def config(tmp_path: Path) -> TrainConfig:
         batch_size=8,
         eval_every=10,
     )
-
-
-def _write_cb(folder: Path) -> Path:
-    folder.mkdir()
-    rows = [{"premise": f"it {n}", "hypothesis": "so", "label": c} for n, c in enumerate(TASKS["cb"].classes)]
-    for part in ("train", "val"):
-        (folder / f"{part}.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    return folder
 
 
 def test_a_task_is_a_data_set_of_prompts_and_classes(config: TrainConfig) -> None:
@@ -88,48 +79,6 @@ def test_an_evaluation_is_of_all_examples_in_order_of_length(
         assert tested == wanted
     train(replace(config, rounds=1, test_examples=7), dataset=data)
     assert [len(classes) for _, classes, _ in seen] == [20, 20, 7, 7]
-
-
-def test_a_batch_is_the_same_examples_in_order_of_length(config: TrainConfig) -> None:
-    data = task_dataset(config)
-    federation, _, _ = build_federation(config, data)
-    client = federation.clients[1]  # type: ignore[attr-defined]
-    steps = -(-len(client.objective.targets) // config.batch_size)
-    epoch = []
-    for step in range(steps):
-        ids, classes = client.objective.batch(step)
-        lengths = (ids != PAD).sum(1)
-        assert torch.equal(lengths, lengths.sort().values)
-        epoch += [(*row.tolist(), int(c)) for row, c in zip(ids, classes, strict=True)]
-    known = zip(data.train_images, data.train_labels, strict=True)
-    assert len(epoch) == 20
-    assert set(epoch) <= {(*row.tolist(), int(c)) for row, c in known}
-    plain, sorted_ = (EpochBatches(20, 8, (0, 3, 1), ascending) for ascending in (False, True))
-    for step in range(5):
-        assert sorted_(step).tolist() == sorted(plain(step).tolist())
-    assert plain(0).tolist() != sorted_(0).tolist()
-
-
-def test_prompts_are_cut_to_the_length_that_is_asked_for(config: TrainConfig) -> None:
-    whole, cut = task_dataset(config), task_dataset(replace(config, max_length=3))
-    assert torch.equal(cut.train_images, whole.train_images[:, -3:])
-    assert whole.digest != cut.digest
-
-
-def test_a_prompt_must_fit_the_context_or_be_cut(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finetuning, "load_causal", lambda source: toy_causal(source, context=7))
-    with pytest.raises(InputError, match="training .* sst2: prompt 0 must fit the model's context of 7 .*, got 8"):
-        task_dataset(config)  # the task's own length, 31, is beyond the context
-    assert task_dataset(replace(config, max_length=7)).train_images.shape[1] == 7
-
-
-def test_the_authors_reading_of_cb_has_no_neutral(tmp_path: Path) -> None:
-    folder = str(_write_cb(tmp_path / "cb"))
-    three = TrainConfig(task="cb", task_data=folder, model="toy", clients=1, sampled=1)
-    two = replace(three, cb_two_way=True)
-    assert task_dataset(three).train_labels.tolist() == [0, 1, 2]
-    assert task_dataset(two).train_labels.tolist() == [0, 1, 0]
-    assert task_module(two)(task_dataset(two).train_images).shape == (3, 3)  # answers stay three
 
 
 def test_the_module_gives_the_logits_of_the_verbalizers(config: TrainConfig) -> None:
@@ -203,26 +152,6 @@ def test_a_run_resumes_and_can_be_loaded(config: TrainConfig, tmp_path: Path) ->
     assert float(hits.double().mean()) == pytest.approx(whole["test_accuracy"].iloc[-1])
 
 
-def test_other_weights_are_another_run(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(replace(config, rounds=1), out=tmp_path / "run")
-
-    def other(source: str) -> SimpleNamespace:
-        return SimpleNamespace(**{**vars(toy_causal(source)), "source": "toy, other weights"})
-
-    monkeypatch.setattr(finetuning, "load_causal", other)
-    with pytest.raises(InputError, match="out must be empty or hold the same run"):
-        train(config, out=tmp_path / "run")
-
-
-def test_splits_are_by_class(config: TrainConfig) -> None:
-    skewed = replace(config, split="dirichlet", alpha=0.05)
-    data = task_dataset(skewed)
-    federation, _, _ = build_federation(skewed, data)
-    shares = [float(client.objective.targets.double().mean()) for client in federation.clients]  # type: ignore[attr-defined]
-    assert len(shares) == 4
-    assert max(shares) - min(shares) > 0.5
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -244,32 +173,6 @@ def test_a_tasks_configuration_names_no_other_data(config: TrainConfig, tmp_path
     (tmp_path / "c.toml").write_text(config.to_toml())
     assert config_from_mapping(read_config(tmp_path / "c.toml"), "c.toml") == config
     assert TrainConfig().to_dict()["data"] == "mnist"
-
-
-def test_a_run_loads_its_model_once(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-    monkeypatch.setattr(finetuning, "load_causal", lambda source: loaded.append(source) or toy_causal(source))
-    data = dataset_of(config)
-    first = train(replace(config, rounds=3), dataset=data)
-    assert loaded == ["toy"]
-    assert not data.models
-    again = train(replace(config, rounds=3), dataset=data)  # the first run's parameters have moved
-    assert loaded == ["toy", "toy"]
-    pd.testing.assert_frame_equal(first.drop(columns="seconds"), again.drop(columns="seconds"))
-
-
-def test_provenance_names_the_library_of_a_tasks_model(config: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = dataset_of(config)
-    monkeypatch.setattr(provenance, "installed", {"transformers": "5.0.1"}.get)
-    assert provenance.provenance(data)["transformers"] == "5.0.1"
-    assert "transformers" not in provenance.provenance(replace(data, pad=None))
-    monkeypatch.setattr(provenance, "installed", lambda _: None)
-    assert "transformers" not in provenance.provenance(data)
-
-
-def test_a_model_of_images_takes_no_task(config: TrainConfig) -> None:
-    with pytest.raises(InputError, match="model for task sst2 must be a causal language model: .*, got 'logistic'"):
-        train(replace(config, model="logistic"))
 
 
 def test_the_command_tells_what_the_model_can_do_untrained(

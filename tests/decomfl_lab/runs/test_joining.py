@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,10 @@ import torch
 from torch import nn
 
 import decomfl_lab as lab
-from decomfl_lab.datasets.own import first_clients, own_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping
-from decomfl_lab.runs.joining import differing
+from tests.thorough import sampled
 
 x = torch.randn(120, 6, generator=torch.Generator().manual_seed(1))
 y = (x[:, 0] > 0).long()
@@ -47,19 +44,22 @@ def _state(run: lab.Run) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        *({"method": name} for name, kind in METHODS.items() if not kind.alone),
-        {"rebuild": "copy"},
-        {"tracking": "clients"},
-        {"rebuild": "copy", "tracking": "clients"},
-        {"history": 2, "momentum": 0.9},
-        {"pull": "auto", "bandwidth": 1e9},
-        {"rebuild": "copy", "history": 2, "pull": "auto"},
-        {"revert": "sync", "local_steps": 2, **PLAIN},
-        {"private_seeds": True, "seeds": "per-run"},
-        {"method": "fedkseed", "pool": 8, "local_steps": 2},
-        {"sampled": 5},
-    ],
+    sampled(
+        [
+            *({"method": name} for name, kind in METHODS.items() if not kind.alone),
+            {"rebuild": "copy"},
+            {"tracking": "clients"},
+            {"rebuild": "copy", "tracking": "clients"},
+            {"history": 2, "momentum": 0.9},
+            {"pull": "auto", "bandwidth": 1e9},
+            {"rebuild": "copy", "history": 2, "pull": "auto"},
+            {"revert": "sync", "local_steps": 2, **PLAIN},
+            {"private_seeds": True, "seeds": "per-run"},
+            {"method": "fedkseed", "pool": 8, "local_steps": 2},
+            {"sampled": 5},
+        ],
+        6,
+    ),
     ids=str,
 )
 def test_a_client_that_joins_equals_one_that_was_there_and_never_sampled(
@@ -143,87 +143,3 @@ def test_records_that_are_gone_come_from_the_log_or_a_model_from_the_server(mode
     run = _load(tmp_path / "model", model).more(3)
     assert run.federation.pulls == 2
     assert run.verify()
-
-
-def test_a_run_says_nothing_of_joining_where_nobody_did(model: nn.Module) -> None:
-    config = _train(model).config
-    assert "joined" not in config.to_dict()
-    assert config.but(clients=4, joined={3: 1}).identity("x") == config.identity("x")
-    assert config.but(clients=4).identity("x") != config.identity("x")
-
-
-def test_who_samples_everybody_goes_on_to_do_so(model: nn.Module, tmp_path: Path) -> None:
-    for sampled, then in ((3, 5), (2, 2)):
-        _train(model, out=tmp_path / str(sampled), sampled=sampled)
-        assert _load(tmp_path / str(sampled), model).config.sampled == then
-
-
-@pytest.mark.parametrize(
-    ("joined", "message"),
-    [
-        ({0: 1}, "round in joined must be an integer of at least 1, got 0"),
-        ({2: 0}, "clients that joined in round 2 must be an integer of at least 1, got 0"),
-        ({2: 2, 4: 1}, "joined must leave at least 1 of the 3 clients in round 0"),
-        (4, "joined must be {round: clients, ...}, got 4"),
-    ],
-)
-def test_who_joined_is_checked(joined: Any, message: str) -> None:
-    with pytest.raises(InputError) as error:
-        TrainConfig(clients=3, sampled=2, joined=joined)
-    assert message in str(error.value)
-
-
-def test_a_configuration_with_those_who_joined_is_read_back() -> None:
-    config = TrainConfig(clients=6, sampled=4, joined={7: 1, 4: 2})
-    assert config_from_mapping(tomllib.loads(config.to_toml()), "a file") == config
-    assert [config.present(r) for r in (0, 3, 4, 6, 7, 99)] == [3, 3, 5, 5, 6, 6]
-    first = config.of_first(3)
-    assert (first.clients, first.sampled, first.joined) == (3, 3, {})
-    assert config.of_first(5).joined == {4: 2}
-    with pytest.raises(InputError, match=r"clients M of the run at some time must be one of \[3, 5, 6\], got 4"):
-        config.of_first(4)
-
-
-def test_nobody_joins_in_a_round_that_is_done() -> None:
-    then = TrainConfig(clients=5, sampled=2)
-    for r, differ in ((3, ["clients", "joined"]), (4, [])):
-        assert differing(then, then.but(clients=6, joined={r: 1}), done=4) == differ
-    assert differing(then, then.but(clients=6), done=4) == ["clients"]
-
-
-def test_the_first_clients_have_the_digest_that_they_had_alone() -> None:
-    found = first_clients(own_dataset(PAIRS, HELD), 3)
-    assert found is not None
-    assert found.digest == own_dataset(PAIRS[:3], HELD).digest
-    assert torch.equal(found.train_images, x[:60])
-
-
-def test_statistics_that_are_frozen_are_those_of_the_clients_of_round_0(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    norm = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
-    _train(norm, out=tmp_path, batchnorm="frozen")
-    run = _load(tmp_path, norm).more(4)
-    assert _state(run) == _state(_train(norm, 5, joined={5: 2}, rounds=9, batchnorm="frozen"))
-
-
-def test_examples_that_are_dealt_by_split_admit_nobody_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from decomfl_lab.cli.main import main
-
-    command = f"train --data digits --model logistic --sampled 2 --perturbations 2 --rounds 2 --out {tmp_path}"
-    assert main([*command.split(), "--clients", "3"]) == 0
-    assert main([*command.split(), "--clients", "4", "--rounds", "4"]) == 2
-    assert "must be 3, as its examples are dealt by split" in capsys.readouterr().err
-
-
-def test_a_longer_list_of_clients_joins_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from decomfl_lab.cli.main import main
-
-    monkeypatch.chdir(tmp_path)
-    text = "import os, torch\nx = torch.arange(60.).view(20, 3) / 60\ny = torch.arange(20) % 2\n"
-    text += "def clients():\n    return list(zip(x.split(5), y.split(5)))[:int(os.environ['WARDS'])]\n"
-    (tmp_path / "wards.py").write_text(text)
-    command = "train --data wards:clients --model logistic --perturbations 2 --batch-size 4 --out run --rounds"
-    for wards, rounds in (("3", "4"), ("4", "6"), ("4", "7")):
-        monkeypatch.setenv("WARDS", wards)
-        assert main([*command.split(), rounds]) == 0
-    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["joined"] == {"4": 1}

@@ -58,7 +58,7 @@ memory.main(sys.argv[1:])
 """
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(status_bytes("VmPeak") is None, reason="this system does not tell peaks"),
 ]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +21,13 @@ from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.protocol.log import Entry, RunLog
-from decomfl_lab.runs import finetuning, provenance, run
+from decomfl_lab.runs import kept, run
 from decomfl_lab.runs import replay as module
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.provenance import read_provenance
-from decomfl_lab.runs.run import CHECKPOINT_FILE, LOG_FILE, Run, load_run, train
-from tests.decomfl_lab.language.toy import toy_causal, write_sst2
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
+from decomfl_lab.runs.run import Run, load_run, train
 from tests.decomfl_lab.test_files import _holder
+from tests.thorough import sampled
 
 TINY = TrainConfig(
     data="digits",
@@ -89,14 +88,6 @@ def test_a_run_logs_who_took_part_and_what_came_of_it(out: Path) -> None:
     assert [last.get(i, 0) for i in range(5)] == found.server.held
 
 
-def test_what_clients_report_is_logged_where_they_track_themselves(tmp_path: Path) -> None:
-    train(TINY.but(tracking="clients"), out=tmp_path)
-    held = dict.fromkeys(range(5), 0)
-    for entry in _entries(tmp_path / LOG_FILE):
-        assert entry.held == tuple(held[i] for i in entry.sampled)
-        held.update(dict.fromkeys(entry.answered, entry.record.round))
-
-
 def test_a_killed_run_goes_on_with_its_log_cut_to_its_checkpoint(out: Path, tmp_path: Path) -> None:
     train(replace(TINY, rounds=3), out=tmp_path)
     kept = {name: (tmp_path / name).read_bytes() for name in (CHECKPOINT_FILE, "config.toml")}
@@ -120,20 +111,11 @@ def test_a_log_that_lacks_rounds_or_is_of_another_run_is_refused(changes: dict[s
         train(replace(TINY, rounds=8), out=tmp_path / "a")
 
 
-def test_a_run_without_a_log_goes_on_without_one_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train(replace(TINY, rounds=3), out=tmp_path)
-    (tmp_path / LOG_FILE).unlink()
-    with caplog.at_level("INFO"):
-        train(TINY, out=tmp_path)
-    assert f"no {tmp_path / LOG_FILE}: it would have to begin at round 0" in caplog.text
-    assert not (tmp_path / LOG_FILE).exists()
-
-
 def test_no_checkpoint_is_ahead_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(RunLog, "sync", lambda log: synced.append(len(log)))
-    written = run.write_checkpoint
-    monkeypatch.setattr(run, "write_checkpoint", lambda *a: (synced.append(-1), written(*a)))
+    written = kept.write_checkpoint
+    monkeypatch.setattr(kept, "write_checkpoint", lambda *a: (synced.append(-1), written(*a)))
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
     train(replace(TINY, rounds=2), out=tmp_path)
     assert synced == [1, -1, 2, -1, 2, -1]
@@ -170,13 +152,6 @@ def test_the_log_alone_gives_the_model_and_its_scalars_are_measured_again(
         assert torch.equal(one, other)
 
 
-def test_a_replay_stops_at_a_round(out: Path, tmp_path: Path) -> None:
-    train(replace(TINY, rounds=4), out=tmp_path)
-    stopped = lab.replay(out, rounds=4)
-    assert stopped.digest == lab.replay(tmp_path).digest != lab.replay(out).digest
-    assert str(stopped).endswith("the last after round 3; rounds 4 to 4 have no digest, so they are not checked")
-
-
 @pytest.mark.parametrize("factor", [1.05, -1.0, 100.0, 1e30])
 def test_a_wrong_scalar_with_a_true_chain_is_caught_by_the_digest_and_by_measuring(
     factor: float, out: Path, tmp_path: Path
@@ -186,17 +161,6 @@ def test_a_wrong_scalar_with_a_true_chain_is_caught_by_the_digest_and_by_measuri
     assert [each.agrees for each in found.measured] == [True, False]
     assert str(found).startswith("the model does NOT agree: after 6 rounds its bits are not")
     assert "more than rounding explains: NOT what was recorded" in str(found.measured[1])
-
-
-def test_a_liar_who_makes_new_digests_is_caught_by_measuring_alone(out: Path, tmp_path: Path) -> None:
-    lied = _rewritten(out, tmp_path / "lied", lambda entry: replace(_liar(4, 2.0)(entry), digest=None))
-    digests = {r: lab.replay(lied, rounds=r).digest for r in (3, 6, 7)}
-    forged = _rewritten(
-        out, tmp_path / LOG_FILE, lambda e: replace(_liar(4, 2.0)(e), digest=digests.get(e.record.round + 1))
-    )
-    assert lab.replay(forged).agrees
-    found = lab.replay(forged, measure=[3, 4, 5]).measured
-    assert [each.agrees for each in found] == [True, False, False]  # what follows was measured at another model
 
 
 @pytest.mark.parametrize(
@@ -219,22 +183,6 @@ def test_a_number_of_examples_that_the_data_do_not_have_is_named(tmp_path: Path)
     more = _rewritten(tmp_path / "true", tmp_path / LOG_FILE, lambda entry: replace(entry, examples=(9, 9)))
     (found,) = lab.replay(more, measure=[2]).measured
     assert (found.others, found.agrees) == (("numbers of examples",), False)
-
-
-def test_measuring_counts_the_steps_that_clients_have_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Still(Counter[int]):
-        def __setitem__(self, key: int, value: int) -> None: ...
-
-    train(replace(TINY, batch_size=8), out=tmp_path)
-    assert lab.replay(tmp_path, measure=[6]).agrees
-    monkeypatch.setattr(module, "Counter", Still)
-    assert not lab.replay(tmp_path, measure=[6]).agrees
-
-
-def test_another_x_0_is_told_and_nothing_is_applied(out: Path, tmp_path: Path) -> None:
-    found = lab.replay(_rewritten(out, tmp_path / LOG_FILE, lambda entry: entry, x0="0" * 32))
-    assert (found.agrees, found.round, len(found.compared)) == (False, 0, 1)
-    assert str(found).startswith("the model does NOT agree: x_0 is not the run's")
 
 
 def test_a_module_of_ones_own_is_given_again_to_replay_and_the_data_to_measure(tmp_path: Path) -> None:
@@ -266,18 +214,6 @@ def test_frozen_normalisation_needs_the_data_to_be_replayed(tmp_path: Path) -> N
     assert torch.equal(again.model(x), trained.model(x))
 
 
-def test_a_language_model_is_replayed_without_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
-    folder = write_sst2(tmp_path / "sst2")
-    task = {"task": "sst2", "task_data": str(folder), "data": "mnist", "model": "toy", "local_steps": 1}
-    train(TINY.but(**task), out=tmp_path / "run")
-    assert lab.replay(tmp_path / "run", measure=[0, 6]).agrees
-    shutil.rmtree(folder)
-    assert lab.replay(tmp_path / "run").agrees
-    with pytest.raises(lab.InputError, match="sst2"):
-        lab.replay(tmp_path / "run", measure=[0])
-
-
 def test_a_log_has_one_writer_at_a_time(tmp_path: Path) -> None:
     train(replace(TINY, rounds=3), out=tmp_path)
     before = (tmp_path / LOG_FILE).read_bytes()
@@ -297,13 +233,6 @@ def test_rounds_and_tolerances_that_are_none_are_refused(out: Path) -> None:
     ):
         with pytest.raises(lab.InputError, match=told):
             lab.replay(out, **wrong)  # type: ignore[arg-type]
-
-
-def test_replicas_that_drift_cannot_be_measured_again(tmp_path: Path) -> None:
-    train(TINY.but(revert="sync", momentum=0.0, weight_decay=0.0), out=tmp_path)
-    assert lab.replay(tmp_path).agrees
-    with pytest.raises(lab.InputError, match="measure must be left out for revert sync"):
-        lab.replay(tmp_path, measure=[1])
 
 
 def test_the_command_says_it_in_words_in_json_and_by_its_exit_code(
@@ -342,22 +271,25 @@ def test_bad_flags_of_the_command_are_one_line(
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"rebuild": "copy", "momentum": 0.9, "weight_decay": 1e-3},
-        {"tracking": "clients", "seeds": "per-direction", "eval_every": 2},
-        {"log_kappa": True},
-        {"pull": "auto", "history": 2, "server_model": True},
-        {"method": "decomfl-projection", "rule": "adamm"},
-        {"method": "feedsign"},
-        {"method": "fedkseed"},
-        {"method": "fzoo"},
-        {"method": "hiso"},
-        {"method": "baffle"},
-        {"aggregation": "trimmed", "sampled": 4},
-        {"weighting": "examples", "seeds": "per-run"},
-        {"perturbation_schedule": {3: 5}, "lr_schedule": {4: 0.005}},
-    ],
+    sampled(
+        [
+            {},
+            {"rebuild": "copy", "momentum": 0.9, "weight_decay": 1e-3},
+            {"tracking": "clients", "seeds": "per-direction", "eval_every": 2},
+            {"log_kappa": True},
+            {"pull": "auto", "history": 2, "server_model": True},
+            {"method": "decomfl-projection", "rule": "adamm"},
+            {"method": "feedsign"},
+            {"method": "fedkseed"},
+            {"method": "fzoo"},
+            {"method": "hiso"},
+            {"method": "baffle"},
+            {"aggregation": "trimmed", "sampled": 4},
+            {"weighting": "examples", "seeds": "per-run"},
+            {"perturbation_schedule": {3: 5}, "lr_schedule": {4: 0.005}},
+        ],
+        5,
+    ),
 )
 def test_a_run_whose_checkpoint_is_gone_goes_on_by_its_log_to_the_same_bits(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -426,24 +358,3 @@ def test_a_shorter_run_than_the_log_has_or_a_table_that_is_none_is_refused(out: 
     (tmp_path / "run" / run.METRICS_FILE).write_text("round\n3\n")
     with pytest.raises(lab.InputError, match=r"got .*metrics\.csv \(KeyError"):
         train(TINY, out=tmp_path / "run")
-
-
-def test_another_version_may_go_on_by_the_log_and_is_named(
-    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(out, tmp_path / "run")
-    (tmp_path / "run" / CHECKPOINT_FILE).unlink()
-    before = read_provenance(tmp_path / "run")["code"]
-    for each in (provenance, run):
-        monkeypatch.setattr(each, "code_version", lambda: "another")
-    train(TINY.but(rounds=9), out=tmp_path / "run")
-    assert read_provenance(tmp_path / "run")["codes"] == [before, "another"]
-    assert lab.replay(tmp_path / "run").agrees
-
-
-def test_models_that_no_record_gives_are_trained_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = TINY.but(revert="sync", momentum=0.0, weight_decay=0.0)
-    whole = train(config, out=tmp_path)
-    (tmp_path / CHECKPOINT_FILE).unlink()
-    assert train(config, out=tmp_path).drop(columns="seconds").equals(whole.drop(columns="seconds"))
-    assert "are those of" not in caplog.text

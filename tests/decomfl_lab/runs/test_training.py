@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -17,10 +16,11 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.runs import evaluation, run
-from decomfl_lab.runs.building import build_federation
+from decomfl_lab.runs import run
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.run import METRICS, train
+from decomfl_lab.runs.folder import METRICS
+from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.run import train
 
 TINY = TrainConfig(
     data="digits",
@@ -112,13 +112,6 @@ def test_a_server_that_tracks_no_client_has_all_its_records_after_a_restart() ->
     assert late.digest() == one.observer.digest()
 
 
-def test_a_finished_run_can_be_prolonged(tmp_path: Path) -> None:
-    train(replace(TINY, rounds=6), out=tmp_path)
-    longer = train(replace(TINY, rounds=9), out=tmp_path)
-    whole = train(replace(TINY, rounds=9))
-    pd.testing.assert_frame_equal(_without_time(longer), _without_time(whole), check_exact=True)
-
-
 @pytest.mark.parametrize("more", [{}, {"log_kappa": True, "momentum": 0.9}, {"method": "fedavg"}])
 def test_a_run_that_ended_between_two_evaluations_has_the_table_of_a_longer_one_once_it_goes_on(
     more: dict[str, Any], tmp_path: Path
@@ -177,30 +170,13 @@ def test_training_learns_on_real_digits() -> None:
     assert train(config).test_accuracy.iloc[-1] > 0.6  # chance is 0.1
 
 
-def test_divergence_is_reported_by_client_and_round() -> None:
-    wild = replace(TINY, lr=1e30, lr_schedule={}, rounds=50)
-    with pytest.raises(
-        InputError, match=r"scalars of client \d+ must be finite: training diverged in round \d+ at lr = 1e\+30; try"
-    ):
-        train(wild)
-
-
 def test_a_loss_that_rose_is_warned_of_at_the_rate_of_the_last_round(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("decomfl_lab.runs.run.RISEN", 0.0)  # any loss did
+    monkeypatch.setattr("decomfl_lab.runs.told.RISEN", 0.0)  # any loss did
     train(replace(TINY, lr=0.01, lr_schedule={1: 0.002, 2: 0.003, 3: 0.004}, rounds=3))
     (told,) = [said for said in caplog.messages if "the training loss ended at" in said]
     assert told.endswith("at lr = 0.003; try lr = 0.0003")
-
-
-def test_the_observer_equals_a_server_with_a_model() -> None:
-    federation, _, _ = build_federation(replace(TINY, server_model=True), load_dataset("digits"))
-    assert isinstance(federation, DeComFLFederation)
-    for _ in range(4):
-        federation.advance()
-    assert federation.server.replica is not None
-    assert federation.server.replica.digest() == federation.observer.digest()
 
 
 @pytest.mark.parametrize("changes", [{}, {"rebuild": "copy"}, {"method": "decomfl-projection"}, {"history": 2}])
@@ -219,21 +195,6 @@ def test_every_client_rebuilds_the_global_model(changes: dict[str, Any]) -> None
     lagging.x[-1] += 1e-3  # one number of one client, or of the model that stands for all
     wrong = [i for i, digest in federation.rebuilt().items() if digest != federation.observer.digest()]
     assert wrong == (reach if federation.base else reach[:1])
-
-
-def test_an_evaluation_on_fewer_images_uses_the_same_ones_for_every_seed() -> None:
-    dataset = load_dataset("digits")
-    images, labels = evaluation.held_out(replace(TINY, test_examples=50), dataset)
-    again, _ = evaluation.held_out(replace(TINY, test_examples=50, seed=7), dataset)
-    assert len(labels) == 50
-    assert torch.equal(images, again)
-    assert len(evaluation.held_out(replace(TINY, test_examples=10**6), dataset)[1]) == len(dataset.test_labels)
-
-
-def test_wire_scalars_are_the_ledgers_bytes() -> None:
-    rows = train(TINY)
-    assert np.allclose(rows.wire_scalars, rows.wire_bytes / 4 / TINY.clients)
-    assert (rows.wire_bytes.diff().dropna() > 0).all()
 
 
 def test_a_run_that_diverges_says_so_and_keeps_its_rows(tmp_path: Path) -> None:
@@ -274,10 +235,3 @@ def test_copied_replicas_are_the_replayed_ones(changes: dict[str, Any], tmp_path
         assert {c.replica.round for c in federation.clients} > {6}
     pd.testing.assert_frame_equal(*tables)
     assert digests[0] == digests[1]
-
-
-def test_only_what_replays_can_be_copied() -> None:
-    with pytest.raises(InputError, match="rebuild must be replay with revert sync, where replicas drift"):
-        TrainConfig(rebuild="copy", revert="sync", momentum=0.0, weight_decay=0.0)
-    with pytest.raises(InputError, match=r"option of fedavg must be one of lr, .*, got 'rebuild'"):
-        TrainConfig("fedavg", rebuild="copy")

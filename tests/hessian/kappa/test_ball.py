@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 
@@ -176,13 +175,3 @@ def test_the_radius_is_the_papers():
 def test_arguments_that_break_a_rule_are_named(change, message):
     with pytest.raises(InputError, match=message):
         ball_probe(at, **{"x": torch.ones(4).double(), "radius": 1.0, "seed": 0, **change})
-
-
-def test_training_without_checkpoints_is_refused():
-    with pytest.raises(InputError, match="checkpoints must hold at least one model"):
-        along_training(at, [], seed=0)
-
-
-def test_both_ways_to_probe_have_the_budget_that_the_command_gives_a_point() -> None:
-    defaults = [inspect.signature(probe).parameters["max_products"].default for probe in (ball_probe, along_training)]
-    assert defaults == [60, 60]

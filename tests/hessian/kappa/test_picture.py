@@ -89,13 +89,6 @@ def test_lanczos_weights_are_gausss_rule_of_the_start_vector_until_it_is_restart
     assert lanczos(rotated(VALUES), steps=12, seed=0, max_basis=6).weights is None
 
 
-def test_after_a_restart_only_single_eigenvalues_are_drawn() -> None:
-    result = effective_rank(rotated(VALUES), seed=0, max_basis=4, trace=float(VALUES.sum()), products=20)
-    assert result.ritz_weights == ()
-    assert lines(picture(result).axes[0])["single eigenvalues"][0]
-    assert "eigenvalues nearby (quadrature)" not in lines(picture(result).axes[0])
-
-
 def test_a_result_draws_itself_to_a_file_in_a_new_folder(tmp_path: Path) -> None:
     for values in ([1.0], [3.0, -2.0], [2.0] * 50, VALUES.tolist()):
         path = tmp_path / "new" / f"{len(values)}.png"

@@ -21,7 +21,7 @@ from tests.hessian import problems
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_processes_make_the_products_of_one_and_agree_to_the_bit(tmp_path):
     workers = [
         subprocess.Popen(

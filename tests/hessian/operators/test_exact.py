@@ -94,26 +94,12 @@ def test_a_known_trace_leaves_only_the_norm_to_be_found() -> None:
     assert not wrong.interval[0] <= truth <= wrong.interval[1]
 
 
-def test_a_known_trace_must_be_a_number_and_stand_alone() -> None:
-    operator = HessianOperator(_objective(nn.ReLU))
-    with pytest.raises(InputError, match="trace must be a finite number where it is known, got nan"):
-        effective_rank(operator, trace=float("nan"), seed=0)
-
-
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
 def test_a_penalty_adds_d_times_its_constant(activation: type[nn.Module]) -> None:
     operator = GaussNewtonOperator(_objective(activation, weight_decay=0.7))
     plain = gauss_newton_trace(GaussNewtonOperator(_objective(activation)))
     assert gauss_newton_trace(operator) == pytest.approx(plain + 0.7 * operator.d, rel=1e-12)
     assert gauss_newton_trace(operator) == pytest.approx(_diagonal_sum(operator), rel=1e-12)
-
-
-def test_a_penalty_is_whitened_with_everything_else() -> None:
-    operator = GaussNewtonOperator(_objective(nn.GELU, weight_decay=0.7))
-    s = torch.linspace(0.5, 2.0, operator.d, dtype=torch.float64)
-    unit = torch.eye(operator.d, dtype=torch.float64)
-    wanted = sum(float(s[i] * operator.matvec(s * e)[i]) for i, e in enumerate(unit))
-    assert gauss_newton_trace(operator, whiten=s) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_weights_of_examples_are_refused() -> None:

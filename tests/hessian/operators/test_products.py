@@ -10,17 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import coverage
-from benchmarks import kappa as bench
-from benchmarks.coverage import coverage_runs
-from benchmarks.kappa import Problem, kappa_rows
-from hessian.kappa.ball import ball_probe
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.forward import forward_only, mu_ladder
-from hessian.kappa.halves import split_sample
 from hessian.kappa.result import EffectiveRankProgress
 from hessian.operators.operator import DenseOperator
-from hessian.spectrum.density import spectral_density
 from hessian.spectrum.lanczos import lanczos
 from tests.hessian.spectra import rotated
 
@@ -131,54 +124,6 @@ def test_lanczos_tells_the_products_of_all_its_parts(settings: dict[str, Any], k
     assert lanczos(operator, seed=0, checkpoint=path, **settings).products == operator.calls > killed_at
     whole = Counting(rotated(VALUES))
     assert lanczos(whole, seed=0, **settings).products == whole.calls == operator.calls
-
-
-@pytest.mark.parametrize("values", [VALUES, [3.0] * 40 + [1.0] * 20, [1.0, 2.0, 5.0]], ids=["many", "two", "all"])
-def test_a_density_tells_its_products(values: Tensor | list[float]) -> None:
-    operator = Counting(rotated(values))
-    assert spectral_density(operator, products=30).products == operator.calls
-
-
-@pytest.mark.parametrize("steps", [1, 6, 100])
-def test_two_halves_tell_the_products_of_both_and_of_the_forms_across(steps: int) -> None:
-    halves = Counting(rotated(VALUES)), Counting(rotated(VALUES, seed=1))
-    found = split_sample(halves, seed=0, steps=steps)
-    assert found.products == sum(half.calls for half in halves)
-    assert [half.forms for half in halves] == [1, 1]
-
-
-def test_the_points_of_a_ball_tell_their_products() -> None:
-    operator = Counting(rotated(VALUES))
-    found = ball_probe(lambda _: operator, torch.ones(60), 1.0, points=2, seed=0, dominate=False)
-    assert sum(point.rank.products for point in found.points) == operator.calls
-
-
-def test_runs_that_are_counted_for_their_coverage_tell_their_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = Counting(rotated(VALUES))
-    monkeypatch.setitem(coverage.SPECTRA, "counting", lambda: operator)
-    runs = list(coverage_runs(seeds=range(3), spectra=["counting"]))
-    assert sum(run.products for run in runs) == operator.calls
-    table = coverage.counted(runs, "all")
-    assert table["products"].tolist() == [pytest.approx(operator.calls / 3)]
-    assert table["most_products"].tolist() == [max(run.products for run in runs)]
-
-
-class Known(Problem):
-    """The comparison's problem, of an operator that is given."""
-
-    def __init__(self, operator: Counting) -> None:
-        self.operator = operator  # type: ignore[assignment]
-        self.trace = float(operator.matrix.trace())
-        self.lambda_max = 40.0
-
-
-def test_our_rows_of_the_comparison_tell_their_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = Counting(rotated(VALUES))
-    monkeypatch.setattr(bench, "_installed", list)
-    monkeypatch.setattr(bench, "_costs", lambda _: [])
-    rows = list(kappa_rows(Known(operator), seeds=1, library_seeds=1))
-    assert sum(row.products for row in rows) == operator.calls
-    assert rows[0].products == 20
 
 
 @pytest.mark.parametrize("count", [2, 7])

@@ -18,7 +18,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.runs.run import load_run
 from hessian.commands.kappa import OPERATORS
-from hessian.named import from_run, scale_of, trained_here
+from hessian.named import from_run, scale_of
 from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.operator import DenseOperator
@@ -86,13 +86,6 @@ def test_the_gauss_newton_trace_of_a_relu_net_is_the_hessians_when_both_are_whit
     assert hessian.effective_rank(plain, whiten=s, trace=trace).kappa == pytest.approx(kappa, rel=1e-3)
 
 
-def test_a_whitened_gauss_newton_matrix_is_still_known_to_have_no_negative_eigenvalue() -> None:
-    operator = hessian.GaussNewtonOperator(net())
-    found = hessian.effective_rank(operator, whiten=torch.linspace(1.0, 2.0, operator.d), products=20)
-    assert found.kappa_positive is not None
-    assert found.kappa_positive.value == pytest.approx(found.kappa)
-
-
 def test_values_of_the_loss_alone_see_the_whitened_trace() -> None:
     def f(x: Tensor) -> float:
         return float(x @ H.matrix @ x) / 2
@@ -114,11 +107,6 @@ def test_values_of_the_loss_alone_see_the_whitened_trace() -> None:
     assert torch.allclose(smoothed.matvec(S), S * (H.matrix @ (S * S)), rtol=1e-6)
 
 
-def test_another_scale_is_another_run() -> None:
-    prints = {hessian.WhitenedOperator(H, s).fingerprint() for s in (S, S + 1e-9, torch.ones(60))}
-    assert len(prints | {H.fingerprint()}) == 4
-
-
 @pytest.mark.parametrize(
     ("s", "message"),
     [
@@ -137,21 +125,6 @@ def kappa(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert cli.main(["kappa", *SMALL, *argv, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
-
-
-def test_both_kinds_of_file_give_the_whitened_kappa_of_the_dense_matrix(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    s = torch.linspace(0.5, 2.0, 650)
-    np.save(tmp_path / "s.npy", s.numpy())
-    save_file({"anything": s}, tmp_path / "s.safetensors")
-    files = [str(tmp_path / name) for name in ("s.npy", "s.safetensors")]
-    first, second = (kappa(capsys, "--whiten", file) for file in files)
-    assert first["estimate"]["kappa"] == second["estimate"]["kappa"]
-    assert [first["whitened_by"], second["whitened_by"]] == files
-    (objective,) = trained_here("logistic", "digits", steps=0, descent=None).mean_loss(examples=100)  # type: ignore[arg-type]
-    low, high = first["estimate"]["interval"]
-    assert low <= exact(dense(hessian.HessianOperator(objective)).double(), s.double())[1] <= high
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -226,21 +199,3 @@ def test_a_scale_that_cannot_be_had_is_one_line(tmp_path: Path, capsys: pytest.C
     ):
         assert cli.main(["kappa", *SMALL, "--whiten", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("kind", [hessian.HessianOperator, hessian.GaussNewtonOperator])
-def test_a_penalty_is_whitened_like_the_matrix_that_it_is_added_to(kind: Any) -> None:
-    decayed = kind(MeanLoss(mlp(), torch.nn.functional.cross_entropy, data(), weight_decay=0.3))
-    plain, s = kind(net()), torch.linspace(0.5, 2.0, decayed.d, dtype=torch.float64)
-    wanted = s[:, None] * (dense(plain) + 0.3 * torch.eye(plain.d, dtype=torch.float64)) * s
-    torch.testing.assert_close(dense(hessian.WhitenedOperator(decayed, s)), wanted)
-    found = hessian.effective_rank(decayed, whiten=s, products=decayed.d + 5)
-    assert found.kappa == pytest.approx(float(wanted.trace() / torch.linalg.eigvalsh(wanted).abs().max()), rel=1e-8)
-
-
-def test_whitened_values_and_gradients_have_the_penalty_too() -> None:
-    decayed = MeanLoss(mlp(), torch.nn.functional.cross_entropy, data(), weight_decay=0.3)
-    s = torch.linspace(0.5, 2.0, decayed.d, dtype=torch.float64)
-    whitened, plain = hessian.WhitenedObjective(decayed, decayed.x, s), hessian.WhitenedObjective(net(), decayed.x, s)
-    assert whitened(whitened.y) == pytest.approx(plain(plain.y) + 0.15 * float(decayed.x.square().sum()))
-    torch.testing.assert_close(whitened.gradient(whitened.y), plain.gradient(plain.y) + 0.3 * s * decayed.x)

@@ -20,6 +20,7 @@ def test_where_lanczos_spans_everything_the_readings_are_exact() -> None:
         assert found[name] == pytest.approx((value,) * 3), name
 
 
+@pytest.mark.thorough
 def test_intervals_hold_the_truth_over_many_seeds() -> None:
     generator = np.random.default_rng(0)
     values = np.concatenate([[9.0, 5.0, -2.0], generator.normal(0.0, 0.2, 197)])

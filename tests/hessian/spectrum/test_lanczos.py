@@ -15,7 +15,7 @@ from torch import Tensor
 from decomfl_lab.errors import InputError
 from hessian.operators.counted import Counted
 from hessian.operators.operator import DenseOperator
-from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos, missed_above
+from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos
 from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
 
 OUTLIERS = [10.0, 7.0, -6.0, 4.0, *np.linspace(-1, 1, 60)]
@@ -109,7 +109,7 @@ def without_reorthogonalisation(H: Tensor, steps: int) -> Tensor:
     return torch.from_numpy(np.linalg.eigvalsh(T))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_ghost_eigenvalues_in_float32_after_200_steps() -> None:
     operator = DenseOperator(mlp_hessian().matrix.float())
     true = eigenvalues()
@@ -140,12 +140,6 @@ def test_spaces_that_end(values: list[float], steps: int, ritz: list[float], dty
     np.testing.assert_allclose(found.ritz_values, ritz, atol=1e-5)
     assert (found.following is None) == (steps >= len(values))
     assert not found.ritz_residuals.any()
-
-
-def test_tol_ends_an_invariant_space_at_once() -> None:
-    found = lanczos(rotated([0.0] * 29 + [2.0]), steps=20, seed=0, tol=1e-9)
-    assert found.products == 2
-    assert found.converged
 
 
 @pytest.mark.parametrize("max_basis", [None, 6])
@@ -199,19 +193,6 @@ def test_lambda_max_is_within_the_top_error_once_it_is_apart() -> None:
     assert crowded.top_error == float(crowded.ritz_residuals[crowded.top])
 
 
-def test_eigenvalues_are_missed_no_more_often_than_the_bound_says() -> None:
-    values = torch.cat([torch.linspace(0, 0.9, 99), torch.tensor([1.0])])
-    operator = rotated(values)
-    bound = missed_above(100, 12, probability=0.05)
-    assert 0 < bound < 1
-    seeds = 200
-    missed = sum(1.0 - float(lanczos(operator, steps=12, seed=s).ritz_values[-1]) > bound for s in range(seeds))
-    assert missed <= 0.05 * seeds
-    assert missed_above(100, 100) == 0.0
-    assert missed_above(10**9, 2) == 1.0
-    assert missed_above(100, 30) < missed_above(100, 20)
-
-
 def test_products_that_are_not_finite_are_named() -> None:
     with pytest.raises(InputError, match=r"product 4 of dense must be finite, got 'NaN or infinity in 64 of 64"):
         lanczos(Broken(rotated(OUTLIERS), 4), steps=9, seed=0)
@@ -229,11 +210,3 @@ def test_products_that_are_not_finite_are_named() -> None:
 def test_bad_arguments(settings: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         lanczos(rotated([1.0, 2.0]), **{"steps": 2, "seed": 0, **settings})  # type: ignore[arg-type]
-
-
-def test_a_single_step_is_the_rayleigh_quotient_of_its_start() -> None:
-    operator = rotated(OUTLIERS)
-    found = lanczos(operator, steps=1, seed=0)
-    v = found.vectors[0].double()
-    assert found.products == 1
-    assert float(found.ritz_values[0]) == pytest.approx(float(v @ operator.matvec(v)))

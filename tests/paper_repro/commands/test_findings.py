@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from decomfl_lab.errors import InputError
-from paper_repro.commands.findings import FindingsOptions, findings, page
+from paper_repro.commands.findings import page
 from paper_repro.workflow import claims
 from theory.findings.registry import CAUSES
 
@@ -30,8 +29,3 @@ def test_pictures_that_it_names_are_there(made: str) -> None:
     pictures = re.findall(r"\]\(([\w-]+\.png)\)", made)
     assert len(pictures) >= 4
     assert all((DOCS / name).is_file() for name in pictures)
-
-
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--write must be a folder that is there"):
-        findings.run(FindingsOptions(write=tmp_path / "none"))

@@ -11,10 +11,9 @@ import torch
 
 from decomfl_lab.cli.main import main
 from paper_repro import making
-from paper_repro.making import PARTS, _on_device
-from paper_repro.parts import fig2, fig3, hessian
+from paper_repro.making import _on_device
+from paper_repro.parts import fig2, fig3
 from paper_repro.workflow import scales
-from paper_repro.workflow.claims import ON_GPU
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES
@@ -44,28 +43,10 @@ def test_differences_are_whole_and_of_every_seed_on_a_gpu() -> None:
     assert rounds == SCALES["full"].fig3.rounds
 
 
-def test_what_is_worth_most_goes_first() -> None:
-    works = {name: _on_device(PARTS[name].jobs(_options("cuda")), "cuda", n) for n, name in enumerate(ON_GPU)}
-    assert all(getattr(work, "device", "cuda") == "cuda" for own in works.values() for work in own)
-    first = [work for work in works["fig2"] if getattr(work, "urgency", None) == 0]
-    assert any(isinstance(work, Job) and work.config.method.name == "decomfl" for work in first)
-    last = max(getattr(work, "urgency", 0) for work in works["fig2"])
-    assert last < min(work.urgency for work in works["fig3"] if isinstance(work, Job))
-    spectrum = next(work for work in works["hessian"] if isinstance(work, hessian.SpectrumWork))
-    assert spectrum.urgency == 10 * ON_GPU.index("hessian")
-
-
 def test_a_run_has_one_key_on_all_devices() -> None:
     job = fig3.decomfl(SCALES["smoke"])[0]
     (moved,) = _on_device([job], "cuda", 0)
     assert moved.key() == job.key()
-
-
-def test_minutes_are_hours_of_another_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["paper", "--minutes", "3", "--hours", "1"]) == 2
-    assert "minutes must be left out where hours are given, got 3.0" in capsys.readouterr().err
-    assert main(["paper", "--minutes", "0"]) == 2
-    assert "minutes must be" in capsys.readouterr().err
 
 
 def test_checking_the_bits_is_a_part_of_the_minutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Mapping
@@ -16,7 +15,6 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.cli.main import main
-from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.language import tasks
 from decomfl_lab.language.tasks import TASKS, TaskData
 from decomfl_lab.runs import finetuning
@@ -31,12 +29,10 @@ from paper_repro.pretraining.family import PretrainConfig
 from paper_repro.workflow import measures, recorded
 from paper_repro.workflow.claims import decided, limits
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.scales import SCALES, TASK_ROWS, Tuning
+from paper_repro.workflow.scales import SCALES, Tuning
 from tests.decomfl_lab.language.tiny import transformers
 from theory.communication import expected_traffic
 from theory.notation.printed import EXAMPLES, RESULTS, Cell
-
-FULL = SCALES["full"].llm
 
 
 def options(scale: str = "full", **changes: Any) -> Options:
@@ -85,27 +81,6 @@ def test_full_scale_has_the_papers_rounds_and_rates_to_the_letter() -> None:
 
 
 @pytest.mark.usefixtures("at_hand")
-def test_full_scale_has_the_settings_that_all_runs_share() -> None:
-    for (row, task, series), config in configurations().items():
-        assert (config.local_steps, config.momentum, config.weight_decay) == (1, 0.0, 0.0)
-        assert (config.split, config.alpha, config.max_length, config.test_examples) == ("dirichlet-total", 1.0, 0, 0)
-        own, alone = config.method.plain(), series == "MeZO"
-        assert own.get("precision", "float32") == "float32"
-        assert (config.clients, config.sampled) == ((1, 1) if alone else (8, 2))
-        assert own.get("mu", 1e-3) == 1e-3
-        assert own.get("estimator") == (None if series == "FedAvg" else "central" if alone else "forward")
-        small = series == "FedAvg" and task == "boolq"
-        assert config.batch_size == (64 if alone else 16 if small else 32), (row, task, series)
-        assert config.cb_two_way == (task == "cb-two-way")
-        if row.endswith("LoRA"):
-            assert (config.tune, config.lora_rank, config.lora_alpha) == ("lora", 8, 8.0)
-        else:
-            assert config.tune == "full"
-        P = {"MeZO": 1, FEDZO: 5 if row.endswith("LoRA") else 10, P5: 5, P10: 10}.get(series)
-        assert P is None or config.perturbations == P
-
-
-@pytest.mark.usefixtures("at_hand")
 def test_fedavg_has_the_script_s_rate_and_the_rounds_that_its_costs_imply() -> None:
     found = {key: config for key, config in configurations().items() if key[2] == "FedAvg"}
     assert {config.lr for config in found.values()} == {1e-3}
@@ -115,13 +90,6 @@ def test_fedavg_has_the_script_s_rate_and_the_rounds_that_its_costs_imply() -> N
     implied |= {("OPT-125M", "rte"): 2000, ("OPT-1.3B", "rte"): 1000, ("OPT-1.3B", "boolq"): 2000}
     assert rounds == implied
     assert all(config.tune == "full" for config in found.values())
-
-
-def test_the_section_says_what_stands_for_the_papers_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert llm._models_words(SCALES["full"]) == "The models are the paper's, from the hub."
-    own = PretrainConfig(size="opt-0.3m", steps=10, batch=2, verdicts=8)
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], pretrained={"opt-0.3m": own}))
-    assert "opt-0.3m: 5,120 tokens of text and 512 lines of film reviews" in llm._models_words(SCALES["smoke"])
 
 
 @pytest.mark.usefixtures("at_hand")
@@ -139,55 +107,6 @@ def test_every_scale_says_what_it_is(scale: str) -> None:
         own = SCALES[scale].pretrained.get(job.config.model)
         assert [need.config for need in job.needs] == ([] if own is None else [own])
         assert (own is None) == (scale == "full")
-
-
-@pytest.mark.usefixtures("at_hand")
-@pytest.mark.parametrize(
-    ("scale", "pair"),
-    [
-        ("smoke", ("OPT-125M", "OPT-125M+LoRA")),
-        ("default", ("OPT-125M", "OPT-125M+LoRA")),
-        ("default", ("OPT-125M", "OPT-1.3B")),
-        ("full", ("OPT-125M", "OPT-1.3B")),
-    ],
-)
-def test_costs_can_be_compared_at_equal_rounds(scale: str, pair: tuple[str, str]) -> None:
-    evaluated = {
-        key: {*range(config.eval_every, config.rounds + 1, config.eval_every), config.rounds}
-        for key, config in configurations(scale).items()
-    }
-    tasks = {task for row, task, _ in evaluated if row == pair[1]}
-    assert any(evaluated[pair[0], task, P10] & evaluated[pair[1], task, P10] for task in tasks)
-
-
-def test_the_settings_table_tells_the_paper_s_and_the_run_apart() -> None:
-    table = llm.settings_table(SCALES["full"]).set_index("setting")
-    for row in FULL.settings:
-        assert table.loc[f"η, R of {row}", "run here"] == table.loc[f"η, R of {row}", "the paper's text"]
-    assert "WiC 2e-7, 3,000" in table.loc["η, R of OPT-125M", "run here"]
-    reduced = llm.settings_table(SCALES["smoke"]).set_index("setting")
-    assert reduced.loc["η, R of OPT-1.3B", "run here"] == "not run"
-
-
-def test_runs_of_a_model_and_process_encode_a_task_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    encoded = []
-    trained = []
-
-    def task_dataset(config: TrainConfig) -> str:
-        encoded.append((config.model, config.task, config.max_length, config.cb_two_way))
-        return f"data {len(encoded)}"
-
-    def train(config: TrainConfig, *, dataset: Dataset, **_: Any) -> None:
-        trained.append((config.model, config.seed, dataset))
-
-    monkeypatch.setattr(language, "task_dataset", task_dataset)
-    monkeypatch.setattr("paper_repro.workflow.runs.train", train)
-    config = TrainConfig(task="cb", model="owner/once", max_length=7)
-    for seed, two_way in ((0, False), (1, False), (2, True)):
-        own = TrainConfig(**(vars(config) | {"seed": seed, "cb_two_way": two_way}))
-        language.TaskJob(own, {}, "run", None).run(tmp_path / "run", lambda _: None)
-    assert encoded == [("owner/once", "cb", 7, False), ("owner/once", "cb", 7, True)]
-    assert trained == [("owner/once", 0, "data 1"), ("owner/once", 1, "data 1"), ("owner/once", 2, "data 2")]
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------
@@ -291,20 +210,6 @@ def test_a_run_that_diverged_has_no_accuracy_and_is_not_compared() -> None:
     assert "gain, RTE, tiny" in found["llm.gain"].measured
 
 
-def test_the_table_has_two_lines_a_task_ours_and_the_papers() -> None:
-    shown = llm.wide_table(results(table())).replace("\u00a0", " ", regex=True)
-    assert len(shown) == 2 * 6
-    ours, paper = shown.iloc[0], shown.iloc[1]
-    assert (ours["task"], ours["model, rounds"]) == ("SST-2", "tiny, 100")
-    assert (ours["zero-shot"], ours["calibrated"], ours["most frequent"]) == ("55.0", "50.0", "51.0")
-    assert (ours[P10], ours["MeZO"]) == ("76.0 ± 1.0 (12 kB)", "75.0 ± 1.0")
-    assert (paper["task"], paper["model, rounds"]) == ("the paper", "OPT-125M")
-    assert (paper["FedAvg"], paper["MeZO"], paper[P10]) == ("87.32 (0.24 TB)", "83.99", "85.08 (0.36 MB)")
-    assert shown.iloc[-2]["task"] == "RTE, LoRA"
-    assert shown.iloc[-1][FEDZO] == "50.92 (0.11 TB)"
-    assert pd.isna(paper[P5])
-
-
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
@@ -318,7 +223,6 @@ def every(series: str, *, rows: tuple[str, ...] = ("OPT-125M", "OPT-1.3B"), **va
 
 ALWAYS = dict.fromkeys(("printed-accuracies", "printed-costs", "lora-costs", "rounds"), "does not hold")
 ALWAYS["ten-gigabytes"] = "holds"
-LORA = ("OPT-125M+LoRA",)
 
 
 def test_verdicts_on_results_like_the_papers() -> None:
@@ -349,32 +253,6 @@ def test_each_verdict_can_be_against_the_paper(claim: str, changes: dict[Any, An
     found = verdicts(table(changes))
     assert found[claim] == "does not hold"
     assert sum(verdict == "holds" for verdict in found.values()) >= 5, found
-
-
-def test_untrained_models_prove_nothing() -> None:
-    same = {
-        (row, task, series): {"accuracy": 0.55}
-        for row in ("OPT-125M", "OPT-1.3B", "OPT-125M+LoRA")
-        for task in ("sst2", "rte")
-        for series in methods(row)
-    }
-    found = verdicts(table(same))
-    for name in ("gain", "mezo", "fedzo", "directions", "lora", "first-order"):
-        assert found[name] == "not tested at this scale", name
-    assert found["five-points"] == "does not hold"
-    small = verdicts(table(same, examples=100))
-    assert small["five-points"] == "not tested at this scale"
-
-
-def test_a_better_method_is_as_good_but_not_almost_the_same() -> None:
-    better = verdicts(table(every(P10, accuracy=0.86) | every(P5, accuracy=0.86)))
-    assert (better["mezo"], better["fedzo"]) == ("holds", "does not hold")
-
-
-def test_few_examples_decide_little() -> None:
-    rows = table({("OPT-1.3B", "rte", "MeZO"): {"accuracy": 0.85}}, examples=60)
-    assert verdicts(rows)["mezo"] == "holds"  # 0.09 is within 2.7 of its standard errors, 0.07
-    assert verdicts(rows)["gain"] == "not tested at this scale"
 
 
 def test_without_runs_only_the_papers_arithmetic_is_judged() -> None:
@@ -464,24 +342,6 @@ def made(rows: pd.DataFrame) -> Made:
     return llm.make(rows, PROVENANCE, options("default"))
 
 
-def test_the_section_says_which_data_were_incomplete() -> None:
-    facts = made(table()).section.facts
-    assert facts["data"] == (
-        "SST-2: 9 train / 2 test examples, here; WSC: 404 train / 104 test examples, here; "
-        "training examples are 404 of the 554"
-    )
-
-
-def test_rows_survive_their_file() -> None:
-    lost = {("OPT-125M", "sst2", "MeZO"): {"diverged": True}}
-    rows = table(lost)
-    again = pd.read_csv(io.StringIO(rows.to_csv(index=False)))
-    first, second = made(rows), made(again)
-    assert first.claims == second.claims
-    pd.testing.assert_frame_equal(first.tables["llm"], second.tables["llm"])
-    assert llm.wide_table(results(rows)).equals(llm.wide_table(results(again)))
-
-
 def test_points_are_where_the_numbers_are() -> None:
     part = made(table({("OPT-125M", "sst2", P10): {"accuracy": 0.81}}))
     axes = part.figures["llm"].axes
@@ -519,21 +379,6 @@ def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
     assert language.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"}) == ""
 
 
-def test_models_of_the_hub_have_to_be_fetched_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    for name in TASKS:
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    cached = {"facebook/opt-125m": "/a/file"}
-    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda model, _: cached.get(model))
-    assert llm.jobs(options("full")) == []
-    note = llm.make(pd.DataFrame(), [], options("full")).section.notes[0]
-    assert note == "Not computed: fetch facebook/opt-1.3b (hf download facebook/opt-1.3b)."
-    cached["facebook/opt-1.3b"] = "/another"
-    monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
-    assert len(llm.jobs(options("full"))) == 2 * 7 * 5 + 6 * 4
-
-
 MACHINE = {"python": "3", "torch": "2", "numpy": "2", "device": "cpu", "stream_version": 1, "noise_backend": "numba"}
 
 
@@ -557,25 +402,13 @@ def test_without_data_recorded_rows_are_drawn(
     assert "run by of then" in page
 
 
-def test_without_data_and_recorded_rows_the_page_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(recorded, "load", lambda part, scale: None)
-    assert main(["paper", "--only", "llm", "--out", str(tmp_path)]) == 0
-    assert "Not computed: set DECOMFL_DATA to a folder that has sst2" in (tmp_path / "report.html").read_text()
-    assert not list((tmp_path / "figures").iterdir())
-
-
-def test_every_task_has_a_row_in_print() -> None:
-    assert set(TASK_ROWS) == {*TASKS, "cb-two-way"}
-    assert {row for task, row in TASK_ROWS.items() if task in TASKS} == set(RESULTS["OPT-125M"])
-
-
 def _examples(task: str, folder: str | Path | None = None) -> TaskData:
     classes = len(TASKS[task].classes)
     some = [(f"words of class {n % classes} number {n}? Yes or No?\n", n % classes) for n in range(40)]
     return TaskData(some, some[:12], f"{TASKS[task].title}: 40 train / 12 test examples; half of it is missing", "d")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_pretrains_a_model_and_makes_the_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

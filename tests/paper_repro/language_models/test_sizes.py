@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,16 +14,13 @@ import pandas as pd
 import pytest
 import torch
 
-from decomfl_lab.errors import InputError
 from decomfl_lab.language import tasks
 from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
-from figures.sizes import READINGS, size_figure
-from figures.style import series_styles
+from figures.sizes import READINGS
 from paper_repro.language_models import sizes
-from paper_repro.language_models.sizes import SizeWork, Slope, claims, kappa_table, run_table
-from paper_repro.workflow import recorded
+from paper_repro.language_models.sizes import SizeWork, Slope, claims, run_table
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.scales import SCALES, SizesScale
@@ -106,12 +102,6 @@ def test_every_model_is_pretrained_here_or_of_the_hub(scale: str) -> None:
     assert all((model in here) != model.startswith("facebook/opt-") for model in size.models)
     assert all((model in size.etas) != (model in here) for model in size.models)
     assert all(here[model].size == model for model in size.models if model in here)
-
-
-def test_eta_is_the_share_of_what_theorem_2_admits() -> None:
-    work = SizeWork(SCALES["default"].sizes, "opt-0.3m", None)
-    share = SCALES["default"].sizes.share
-    assert work.eta({"d": 1e6, "kappa": 4.0, "lambda_max": 50.0}) == pytest.approx(share / (4 * 50 * (1 + 5 / 5)))
 
 
 def test_rounds_are_those_of_the_exponential_fall() -> None:
@@ -264,28 +254,6 @@ def test_a_run_that_diverges_ends_its_rows(tmp_path: Path) -> None:
     assert not run_table(rows, size).settled.any()
 
 
-def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set() -> None:
-    assert sizes.jobs(options("default")) == []
-    made = sizes.make(pd.DataFrame(), [], options("default"))
-    assert "DECOMFL_DATA" in made.section.notes[0]
-    assert made.section.figure is None
-    assert {claim.verdict for claim in made.claims} == {"not tested at this scale"}
-    assert [claim.id for claim in made.claims] == [claim.id for claim in claims(family(FLAT), SIZE, "made up")]
-
-
-def test_recorded_rows_give_the_same_part(tmp_path: Path) -> None:
-    rows = family(FLAT)
-    recorded.save("sizes", "default", rows, PROVENANCE, tmp_path)
-    again = recorded.load("sizes", "default", tmp_path)
-    assert again is not None
-    made, told = (sizes.make(each, PROVENANCE, options("default")) for each in (rows, again.rows))
-    assert [claim.verdict for claim in made.claims] == [claim.verdict for claim in told.claims]
-    for stem, table in made.tables.items():
-        read = [pd.read_csv(io.StringIO(each.to_csv(index=False))) for each in (table, told.tables[stem])]
-        pd.testing.assert_frame_equal(read[0], read[1])
-    assert "Data" not in told.section.title
-
-
 def test_the_figure_shows_the_numbers() -> None:
     rows = family(FLAT)
     made = sizes.make(rows, PROVENANCE, options("default"))
@@ -299,13 +267,3 @@ def test_the_figure_shows_the_numbers() -> None:
     assert np.allclose([y for x, y in ends if x == 10**5], of_a)
     (by_d,) = [line for line in needed.get_lines() if line.get_linestyle() == "--"]
     assert np.allclose(by_d.get_xydata(), [[10**5, of_a], [10**7, 100 * of_a]])
-
-
-def test_a_figure_without_a_model_that_got_there_says_so() -> None:
-    rows = family(FLAT)
-    points = sizes._points(run_table(rows, SIZE), kappa_table(rows)).assign(rounds=math.nan)
-    curves = rows[rows.what == "evaluation"].assign(series="a", relative_loss=1.0).query("model == 'a'")
-    figure = size_figure(curves, points.assign(series="a"), series_styles("a"), share=0.9)
-    assert [text.get_text() for text in figure.axes[2].texts] == ["no run got there"]
-    with pytest.raises(InputError, match="series must be among a, got"):
-        size_figure(curves.assign(series="z"), points.assign(series="a"), series_styles("a"), share=0.9)

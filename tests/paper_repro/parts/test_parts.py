@@ -14,10 +14,8 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from figures.style import method_styles
 from paper_repro import making
-from paper_repro.parts import fig2, fig3, hessian, memory, projection, table1, topk
-from paper_repro.workflow import measures, recorded
+from paper_repro.parts import fig2, fig3, hessian, projection, table1, topk
 from paper_repro.workflow.claims import Outcome
 from paper_repro.workflow.drawing import ingredients
 from paper_repro.workflow.part import Made, Options
@@ -64,17 +62,6 @@ def test_a_tenth_is_sampled_and_shorter_runs_are_the_beginning_of_the_papers(sca
     reached = fig3.settings_table(SCALES[scale], "mnist").set_index("setting").loc["P", "here"]
     assert ("200 from round 2000" in reached) == (size.rounds > 2000)
     assert ("not the paper's" in fig3.scale_words(SCALES[scale])) == (scale != "full")
-
-
-def test_figures_share_their_runs() -> None:
-    of_fig3 = {job.title: job.config for job in fig3.jobs(options())}
-    of_topk = {job.title: job.config for job in topk.jobs(options())}
-    seeds = [f"DeComFL, seed {seed}" for seed in SCALES["full"].fig3.seeds]
-    shared = [*seeds, "DeComFL, seed 0, finite differences", "FedAvg, seed 0", "FedAvg+Top-k 10 %, seed 0"]
-    assert set(of_fig3) & set(of_topk) == {f"{fig3.data_set()}: {title}" for title in shared}
-    assert all(of_topk[title] == config for title, config in of_fig3.items() if title in of_topk)
-    sparse = [job.config for job in topk.jobs(options()) if job.config.method.name == "fedavg-topk"]
-    assert [config.top_k for config in sparse] == [0.1, 0.05, 0.01]
 
 
 def curve(series: str, accuracy: Sequence[float], cost: float, *, up: float = 0.5, **labels: Any) -> pd.DataFrame:
@@ -124,58 +111,6 @@ def test_a_baseline_that_never_gets_there_counts_with_what_it_spent() -> None:
     assert claim.verdict == "holds"  # 42 rounds of FedAvg cost ten million scalars, ours about ten thousand
     assert claim.measured["FedAvg, wire scalars a client to reach it"] is None
     assert claim.measured["FedAvg / DeComFL, at least"] == pytest.approx(42 * 2.4e5 / (40 * 250))
-
-
-def test_a_run_under_way_has_no_final_accuracy_to_be_judged_by() -> None:
-    rows = fashion(ours=0.85, theirs=0.9, top_k=0.5, cost=250.0).assign(estimator="gradients")
-    begun = rows.assign(finished=rows.series != "DeComFL")
-    found = verdicts(fig3.claims(begun, "made up"))
-    assert found["fig3.twenty-times"] == found["fig3.saving"] == "not tested at this scale"
-    reached = verdicts(fig3.claims(rows.assign(finished=rows.series != "FedAvg"), "made up"))
-    assert reached["fig3.saving"] == reached["fig3.twenty-times"] == "holds"  # FedAvg was there before its end
-    behind = verdicts(fig3.claims(rows.assign(finished=~rows.series.str.contains("Top-k")), "made up"))
-    assert behind["fig3.saving"] == "not tested at this scale"  # who knows whether it gets there
-
-
-def test_the_slower_method_is_told_where_a_run_is_over_and_not_where_one_has_come() -> None:
-    rows = fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0).assign(estimator="gradients")
-    shorter = rows[~(rows.series.str.contains("Top-k") & (rows["round"] > 38))]
-    assert verdicts(fig3.claims(shorter, "made up"))["fig3.slower"] == "holds"
-    begun = shorter.assign(finished=~shorter.series.str.contains("Top-k"))
-    assert verdicts(fig3.claims(begun, "made up"))["fig3.slower"] == "not tested at this scale"
-    longer = shorter.assign(finished=shorter.series != "DeComFL")
-    assert verdicts(fig3.claims(longer, "made up"))["fig3.slower"] == "holds"
-
-
-def test_fedavg_lies_over_the_other_first_order_curves_and_lets_them_be_seen() -> None:
-    rows = fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0).assign(data="mnist", estimator="gradients")
-    figure = fig3.make(rows, [{"data": "made up"}], options("full")).figures["fig3"]
-    for ax in figure.axes:
-        curves = [line for line in ax.lines if not str(line.get_label()).startswith("_")]
-        assert curves[-1].get_label() == "FedAvg"
-    styles = method_styles(["FedAvg", "FedCom 8 bit", "DeComFL"])
-    assert [bool(styles[name].dash[1]) for name in styles] == [True, False, False]
-
-
-def test_countings_of_figure_3() -> None:
-    P = fig3.PERTURBATIONS
-    rows = pd.DataFrame(
-        {
-            "series": ["DeComFL", "FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"],
-            "method": ["decomfl", "fedavg", "fedcom", "fedavg-topk"],
-            "uplink": [0.0, 1.0, 0.25, 0.2],
-            "top_k": [0.0, 0.0, 0.0, 0.1],
-            "round": [502, 2, 3, 11],
-        }
-    )
-    counted = fig3.countings(rows, P, M=100, m=10)
-    pairs = 5 * (500 * 25 + 2 * 50)
-    assert counted["table1_scalars"] == pytest.approx(
-        [2.1 * pairs, 0.2 * 2 * fig3.D, 0.125 * 3 * fig3.D, 0.12 * 11 * fig3.D]
-    )
-    assert counted["plotted_scalars"] == pytest.approx(
-        [5 * (pairs - 5 * 50), 2 * fig3.D, 0.25 * 2 * fig3.D, 0.1 * 10 * fig3.D]
-    )
 
 
 def top_ks(finals: Sequence[float], costs: Sequence[float]) -> pd.DataFrame:
@@ -235,22 +170,6 @@ def test_a_run_that_diverged_counts_as_chance() -> None:
     assert final[final.diverged].test_accuracy.tolist() == [projection.CHANCE]
 
 
-def test_a_run_whose_loss_is_lost_though_finite_counts_as_chance() -> None:
-    rows = projections((0.8, 0.7), (0.8, 0.7))
-    rows.loc[rows.series.eq(projection.ZO) & rows.eta.eq(0.002) & rows["round"].eq(3), "test_loss"] = 5.7e27
-    final = projection.final_by_rate(rows)
-    assert final[final.diverged].test_accuracy.tolist() == [projection.CHANCE]
-
-
-def test_a_rate_that_only_one_estimator_has_run_with_decides_nothing() -> None:
-    rows = projections((0.8, 0.7), (0.8, 0.7))
-    begun = rows[~(rows.estimator.eq(projection.ZO) & rows.eta.eq(0.002))]
-    begun = begun.assign(series=[projection._label(row.estimator, row.eta) for row in begun.itertuples()])
-    made = projection.make(begun, [{"data": "made up"}], options("smoke"))
-    assert set(made.tables["projection"].eta) == {0.001}
-    assert not made.tables["projection"].diverged.any()
-
-
 def table1_rows(ratio: float = 1.0, ours: float = 1.0) -> pd.DataFrame:
     M, m, d = 100, 10, table1.D
     cost = {name: (1 + row.beta) * m * d / M for name, row in table1._ROWS.items() if row.beta is not None}
@@ -288,14 +207,6 @@ def test_each_verdict_of_table_1_can_come_out_either_way() -> None:
     ] == ("not tested at this scale")
 
 
-def test_levels_and_final_accuracies() -> None:
-    a, b = curve("a", [0.1, 0.5, 0.86], 1.0), curve("b", [0.3, 0.72, 0.7], 1.0)
-    assert measures.highest_level([a, b]) == 0.7
-    assert measures.highest_level([a, curve("c", [0.1], 1.0)]) is None
-    assert measures.final_accuracy(a)[0] == 0.86
-    assert measures.scalars_to_reach(a, 0.5, "round") == 2.0
-
-
 REFERENCE = """figure,series,seed,step,metric,value
 fig3_left,DeComFL K=5 P=25..200 lr=0.0005,4242,3,train_loss,2.0
 fig3_right,DeComFL K=5 P=25..200 lr=0.0005,4242,19,test_accuracy,0.5
@@ -318,7 +229,7 @@ def test_the_authors_curves_of_figure_3_are_read(tmp_path: Path) -> None:
     assert rows.test_accuracy.count() == 3
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_makes_every_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -452,19 +363,3 @@ def test_what_cannot_be_made_is_refused_before_anything_is_left(
     assert main(["paper", "--scale", "smoke", *more]) == 2
     assert says in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_the_long_labels_of_the_memory_figure_stay_inside_it() -> None:
-    kept = recorded.largest("memory")
-    assert kept is not None
-    figure = memory.make(kept.rows, kept.provenance, options(kept.scale)).figures["memory"]
-    figure.canvas.draw()
-    (legend,) = figure.subfigs[0].legends
-    box = legend.get_window_extent()
-    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
-
-
-def test_curves_of_the_memory_figure_that_hide_each_other_are_named() -> None:
-    table = pd.DataFrame({"d": 10, "what": ["a: x", "b: x, y", "c"], "models": [1.001, 1.002, 2.0]})
-    assert memory._coinciding(table) == "On each other end: a and b."
-    assert memory._coinciding(table[1:]) == ""

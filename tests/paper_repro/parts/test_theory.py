@@ -16,9 +16,8 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.runs.told import Progress
 from paper_repro.parts import audit, sweeps, theory, trained
-from paper_repro.parts.sweeps import KAPPA, SWEEPS, SweepWork
+from paper_repro.parts.sweeps import KAPPA, SWEEPS
 from paper_repro.parts.trained import TrainingWork
-from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES, TheoryScale
 from theory.bounds import statement
 from theory.findings.finding import Cause, Check, Entry, Evidence, Kind, Result, Status, gather
@@ -181,15 +180,6 @@ def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: 
     assert (runs.max(axis=1) < bounds["value"].reindex(runs.index)).all()
 
 
-def test_what_the_results_depend_on_is_in_their_keys() -> None:
-    works = theory.jobs(Options(scale=SCALES["smoke"], readings=(), count="wire"))
-    works += theory.jobs(Options(scale=SCALES["default"], readings=(), count="wire"))
-    works += audit.jobs(Options(scale=SCALES["smoke"], readings=(), count="wire"))
-    keys = [work.key() for work in works]
-    assert len(set(keys)) == len(keys)
-    assert SweepWork("rounds", TINY, "a").key() == SweepWork("rounds", TINY, "b").key()
-
-
 # --- audit ------------------------------------------------------------------------------------------------------------
 
 
@@ -234,19 +224,7 @@ def test_each_finding_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
     assert verdicts(audit.claims(audited(entry("correct", holds=False))))["a"] == "not tested at this scale"
 
 
-def test_the_page_opens_to_the_evidence_and_says_what_was_not_borne_out() -> None:
-    options = Options(scale=SCALES["smoke"], readings=(), count="wire")
-    made = audit.make(audited(entry("refuted"), entry("misprint", holds=False, label="b")), [], options)
-    good, bad = made.section.folded
-    assert (good.verdict, good.tone) == ("refuted", "no")
-    where = "Lemma 1, lemma, line 7"
-    assert dict(good.body) == {"where": where, "why": "so", "refutes": "units: F and X", "instead": "2 = 2"}
-    assert (bad.verdict, bad.tone) == ("misprint: not borne out", "untested")
-    assert "refutes (fails)" in dict(bad.body)
-    assert made.section.facts["findings borne out"] == "1 of 2"
-
-
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_command_makes_both_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib
 import json
 import math
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from decomfl_lab.models.registry import num_parameters
 from paper_repro.pretraining import corpus, family
 from paper_repro.pretraining.command import PretrainOptions
 from paper_repro.pretraining.command import pretrain as command
-from paper_repro.pretraining.corpus import Corpus, gpt2_vocabulary, load_corpus, train_vocabulary
+from paper_repro.pretraining.corpus import Corpus, load_corpus, train_vocabulary
 from paper_repro.pretraining.family import PretrainConfig, pretrain
 from paper_repro.pretraining.verdicts import Verdicts
 
@@ -84,12 +82,6 @@ def test_vocabularies_repeat_round_trip_and_begin_texts() -> None:
     assert [first.token_to_id(token) for token in SPECIAL] == [0, 1, 2, 3]
 
 
-def test_the_tasks_answers_end_in_tokens_of_their_own() -> None:
-    vocabulary = train_vocabulary(load_corpus(), 1000)
-    for answers in ((" bad", " good"), ("Yes", "No", "Maybe")):
-        assert len({vocabulary.encode(answer).ids[-1] for answer in answers}) == len(answers)
-
-
 def test_the_embedded_text_says_so_and_holds_every_twentieth_piece_out() -> None:
     text = load_corpus()
     assert text.source.startswith("embedded: the language reference")
@@ -119,34 +111,6 @@ def test_text_from_a_folder_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path
         load_corpus()
 
 
-def test_gpt2s_vocabulary_is_read_with_special_tokens_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = tmp_path / "gpt2-bpe"
-    folder.mkdir()
-    learnt = tokenizers.ByteLevelBPETokenizer()
-    learnt.train_from_iterator(["it was good, it was good"] * 3, vocab_size=270, show_progress=False)
-    for saved, name in zip(learnt.save_model(str(folder)), corpus.GPT2, strict=True):
-        Path(saved).rename(folder / name)
-        monkeypatch.setitem(corpus.GPT2, name, hashlib.sha256((folder / name).read_bytes()).hexdigest())
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    read, known = gpt2_vocabulary(), learnt.get_vocab_size()
-    text = "it was good"
-    assert read.encode(text).ids == [known + 2, *learnt.encode(text).ids]
-    assert [read.token_to_id(token) for token in SPECIAL] == [known, known + 1, known + 2, known + 3]
-    (folder / "vocab.bpe").write_bytes(b"")
-    with pytest.raises(InputError, match="vocab.bpe must have sha256"):
-        gpt2_vocabulary()
-
-
-def test_vocabularies_refuse_what_cannot_be() -> None:
-    small = Corpus(("ab\n" * 20,), (), "", "")
-    with pytest.raises(InputError, match="vocabulary must be an integer of at least 260, got 259"):
-        train_vocabulary(small, 259)
-    with pytest.raises(InputError, match=r"vocabulary must be at most the 26\d tokens that .*, got 999"):
-        train_vocabulary(small, 999)
-    with pytest.raises(InputError, match="DECOMFL_DATA must be set to a folder that has gpt2-bpe/"):
-        gpt2_vocabulary()
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -163,15 +127,6 @@ def test_vocabularies_refuse_what_cannot_be() -> None:
 def test_bad_configurations_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         _run(**values)
-
-
-def test_the_rate_warms_up_and_falls_to_a_tenth() -> None:
-    config = _run(steps=100, lr=1.0)
-    rates = [config.rate(step) for step in range(101)]
-    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert rates[5] == 1.0
-    assert rates[5:] == sorted(rates[5:], reverse=True)
-    assert rates[100] == pytest.approx(0.1)
 
 
 def test_the_same_seed_gives_the_same_bits_and_transformers_reads_them(tmp_path: Path) -> None:
@@ -240,23 +195,6 @@ def test_verdicts_are_learnt_in_the_middle_of_the_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_reviews")
-def test_an_interrupted_run_resumes_to_the_bit_among_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = _run(steps=4, verdicts=4, vocabulary=600)
-    pretrain(config, tmp_path / "whole")
-    monkeypatch.setattr(family, "CHECKPOINT_SECONDS", 0.0)
-
-    def interrupt(at: family.PretrainProgress) -> None:
-        if at.step == 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(config, tmp_path / "parts", on_step=interrupt)
-    pretrain(config, tmp_path / "parts")
-    same = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
-    assert same[0] == same[1]
-
-
-@pytest.mark.usefixtures("_reviews")
 def test_the_loss_of_verdicts_is_that_of_the_two_answers() -> None:
     corpus, vocabulary = family.load_corpus(), train_vocabulary(family.load_corpus(), 600)
     model: Any = build_opt(TINY, vocabulary, seed=0)
@@ -269,33 +207,6 @@ def test_the_loss_of_verdicts_is_that_of_the_two_answers() -> None:
         bad, good = (logits[vocabulary.encode(word).ids[-1]] for word in (" bad", " good"))
         expected.append(torch.log1p(torch.exp(bad - good if favourable else good - bad)))
     assert found.item() == pytest.approx(torch.stack(expected).mean().item(), rel=1e-5)
-
-
-def test_verdicts_need_reviews(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="verdicts must be 0 for a text without film reviews, got 'four hundred"):
-        pretrain(_run(verdicts=3), tmp_path)
-
-
-def test_lines_of_reviews_have_their_reviews_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "corpus").mkdir()
-    text = "\n\n".join(f"review {n} \nmore of {n}\n" for n in range(60)).encode()
-    packed = gzip.compress(text, mtime=0)
-    (tmp_path / "corpus" / corpus.REVIEWS).write_bytes(packed)
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    monkeypatch.setattr(corpus, "CORPUS", {corpus.REVIEWS: hashlib.sha256(packed).hexdigest()})
-    monkeypatch.setattr(corpus, "UNFAVOURABLE", 30)
-    found = load_corpus()
-    held_out = [n for n in range(60) if n % 20 == 19]
-    assert found.held_out_reviews == tuple((f"{a} {n}", n >= 30) for n in held_out for a in ("review", "more of"))
-    rest = [n for n in range(60) if n not in held_out]
-    assert found.reviews == tuple((f"{a} {n}", n >= 30) for n in rest for a in ("review", "more of"))
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(InputError, match="out must be empty or hold the same pretraining run"):
-        pretrain(_run(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_the_loss_is_the_models_own_and_divergence_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,22 +228,3 @@ def test_the_command_pretrains(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert facts["tokens"] == 2 * 2 * 16
     command.run(PretrainOptions(out=tmp_path, **flags))  # type: ignore[arg-type]
     assert f"tiny: d = {facts['d']:,}, 64 tokens; seed 0" in capsys.readouterr().out
-
-
-def test_tokens_in_place_of_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = {"size": "tiny", "vocabulary": "300", "batch": 2, "as_json": True}
-    command.run(PretrainOptions(out=tmp_path, tokens=33, **flags))  # type: ignore[arg-type]
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["config"]["steps"], facts["tokens"]) == (2, 64)  # a step predicts 2 · 16
-    with pytest.raises(InputError, match=r"steps and tokens must not both be given, got \(1, 33\)"):
-        command.run(PretrainOptions(out=tmp_path, steps=1, tokens=33, **flags))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="tokens must be an integer of at least 1, got 0"):
-        command.run(PretrainOptions(out=tmp_path, tokens=0, **flags))  # type: ignore[arg-type]
-
-
-def test_the_command_is_one_of_decomfls() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    module, _, name = project["entry-points"]["decomfl.commands"]["pretrain"].partition(":")
-    assert getattr(importlib.import_module(module), name) is command
-    with pytest.raises(InputError, match=r"size must be one of opt-0.3m, .*, got 'opt-9t'"):
-        command.run(PretrainOptions(size="opt-9t", out=Path("nowhere")))

@@ -17,8 +17,6 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.run import Run
-from decomfl_lab.runs.told import Progress
 from paper_repro.commands.board import BoardOptions, page
 from paper_repro.commands.board import board as command
 from paper_repro.studies import board
@@ -31,7 +29,6 @@ from paper_repro.studies.board_runs import (
     TOP,
     BoardWork,
     Score,
-    _loss_at_start,
     costs,
     searched,
 )
@@ -67,10 +64,6 @@ def test_the_search_ends_at_the_best_rate_wherever_it_is_and_never_at_an_edge_of
     assert min(found) < best < max(found)
 
 
-def test_the_search_goes_down_while_nothing_learns_and_stops_at_the_floor() -> None:
-    assert min(searched(lambda n, _: Score(math.inf, True, -n))) <= FLOOR
-
-
 def test_a_rate_gets_no_more_rounds_than_would_make_it_the_best() -> None:
     limits = {}
 
@@ -81,19 +74,6 @@ def test_a_rate_gets_no_more_rounds_than_would_make_it_the_best() -> None:
     searched(score)
     assert limits[TOP] == math.inf
     assert all(limits[n] <= 100.0 + TOP for n in limits if n != TOP)
-
-
-def test_tuning_on_a_seed_of_the_table_is_refused() -> None:
-    with pytest.raises(InputError, match=r"tuning_seeds must be none of the table's seeds, got \(0, 7\)"):
-        replace(TINY, tuning_seeds=(0, 7))
-
-
-def test_a_race_is_to_an_accuracy_or_to_a_loss() -> None:
-    assert Race(rounds=9, loss=0.5).reached(math.nan, 0.5)
-    assert not Race(rounds=9, accuracy=0.5).reached(0.49, 0.0)
-    assert not Race(rounds=9, accuracy=0.5).reached(math.nan, math.nan)
-    with pytest.raises(InputError, match="race must be to an accuracy or to a loss"):
-        Race(rounds=9)
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -152,19 +132,6 @@ def test_a_rebuild_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) 
     assert not measured("DeComFL")["exact"]
 
 
-def test_only_tuning_gives_a_run_up_that_got_worse_by_more_than_noise(tmp_path: Path) -> None:
-    size = replace(TINY, races={PROBLEM: Race(rounds=20, accuracy=0.99)})
-    work = BoardWork(size, PROBLEM, "FedAvg")
-    config, dataset = work._placed(tmp_path)
-    hopeless = config.but(lr=1e-9, seed=0)
-    start = _loss_at_start(config, dataset)
-    ended = {}
-    for name, limit in (("tuning", start / 1.06), ("noise", start / 1.04), ("table", math.inf)):
-        rows = work._raced(hopeless, tmp_path / f"{name}.csv", dataset, limit, math.inf, lambda at: None)
-        ended[name] = rows["ended"].iloc[-1], int(rows["round"].iloc[-1])
-    assert ended == {"tuning": ("given up", 2), "noise": ("out of rounds", 20), "table": ("out of rounds", 20)}
-
-
 @pytest.mark.parametrize("name", ["DeComFL", "FedAvg", "FedKSeed", "MeZO"])
 def test_a_rate_that_is_far_too_large_has_diverged_and_stops_nothing(name: str, tmp_path: Path) -> None:
     bowl = "quadratic κ = 4"
@@ -173,20 +140,6 @@ def test_a_rate_that_is_far_too_large_has_diverged_and_stops_nothing(name: str, 
     rows = work._raced(config.but(lr=1e30), tmp_path / "far.csv", dataset, 1.0, math.inf, lambda at: None)
     assert rows["ended"].iloc[-1] == "diverged"
     assert list(tmp_path.iterdir()) == [tmp_path / "far.csv"]
-
-
-def test_what_is_wrong_but_not_too_large_a_rate_is_no_divergence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = BoardWork(TINY, PROBLEM, "FedAvg")
-    config, dataset = work._placed(tmp_path)
-
-    def broken(self: Run, **options: Any) -> None:
-        raise InputError("out must be a folder, got a file")
-
-    monkeypatch.setattr(Run, "train", broken)
-    with pytest.raises(InputError, match="out must be a folder"):
-        work._raced(config, tmp_path / "a.csv", dataset, 3.0, math.inf, lambda at: None)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -218,12 +171,6 @@ def test_the_table_has_means_errors_and_nothing_of_a_race_that_a_seed_did_not_en
     assert shown.loc["A", "back after missed rounds"] == "5 kB, 1 ms"
 
 
-def test_the_table_says_where_a_rebuild_is_not_the_global_model() -> None:
-    table = board.summary(pd.concat([line("A", [1, 2]), line("B", [1, 2], exact=False)])).set_index("line")
-    assert table.loc["A", "replayable"].startswith("yes")
-    assert "NOT" in table.loc["B", "replayable"]
-
-
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
@@ -252,14 +199,6 @@ def test_fzoo_takes_a_third_of_mezos_passes_or_more_or_nearly(forward: int, expe
     found = verdicts(line("MeZO", [30, 33, 36]), line(ONE_CLIENT, [30, 33, 36], forward=forward))["fzoo"]
     assert found.verdict == expected
     assert found.measured["forward passes, MeZO / FZOO, one client"] == pytest.approx(20 / forward)
-
-
-def test_fzoo_and_mezo_are_compared_as_one_agent_each_and_records_without_that_line_decide_nothing() -> None:
-    mezo, fzoo = (BoardWork(SCALES["smoke"].board, PROBLEM, name).config for name in ("MeZO", ONE_CLIENT))
-    assert (mezo.clients, mezo.sampled) == (fzoo.clients, fzoo.sampled) == (1, 1)
-    assert (mezo.batch_size, mezo.perturbations) == (fzoo.batch_size, fzoo.perturbations)
-    federated = verdicts(line("MeZO", [30, 33]), line("FZOO", [9, 9], forward=1))["fzoo"]
-    assert (federated.verdict, federated.measured) == ("not tested at this scale", {})
 
 
 def test_a_ratio_is_the_geometric_mean_over_the_problems_that_both_finish() -> None:
@@ -320,22 +259,6 @@ def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
     assert "One rule chooses η" in capsys.readouterr().out
 
 
-def test_a_race_that_is_interrupted_goes_on(tmp_path: Path) -> None:
-    work, seen = BoardWork(TINY, PROBLEM, "MeZO"), []
-
-    def stop(at: Progress) -> None:
-        seen.append(at)
-        if len(seen) == 9:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        work.run(tmp_path / "a", stop)
-    ended = {name: work.run(tmp_path / name, lambda at: None) for name in ("a", "b")}
-    rows = [work.result(tmp_path / name, ended[name])[0] for name in ("a", "b")]
-    timed = ["seconds", "back_seconds", "pace"]
-    pd.testing.assert_frame_equal(*(each.drop(columns=timed) for each in rows))
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -366,15 +289,6 @@ def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytes
     assert "Scale full: to accuracy 0.9 within 1,500 rounds; the lines that were raced, from rows recorded" in text
     assert text.count("| FZOO | 0.1 | 7 | 3 of 3 | 7 ") == 1  # of the problem that the default lacks
     assert (tmp_path / "board.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_a_line_raced_alone_is_recorded_beside_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], board=TINY))
-    for methods in ("FedAvg", "FedCom"):
-        run_board(tmp_path / methods, methods=methods, record=tmp_path)
-    kept = recorded.load("board", "smoke", tmp_path)
-    assert kept is not None
-    assert (set(kept.rows["line"]), kept.runs) == ({"FedAvg", "FedCom"}, (2, len(LINES)))
 
 
 def test_every_scale_names_problems_that_there_are_and_seeds_of_the_registry() -> None:

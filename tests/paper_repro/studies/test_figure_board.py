@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from decomfl_lab.errors import InputError
 from paper_repro.studies.figure_board import line_styles, races
 
 STYLES = line_styles({"A": False, "B": True, "silent": False})
@@ -47,10 +46,3 @@ def test_who_did_not_get_there_is_hollow_and_last() -> None:
     names = [text.get_text() for text in below.get_yticklabels()]
     assert names == ["silent", "A", "B"]
     assert [dots[place] == "white" for place in range(3)] == [False, False, True]
-
-
-def test_a_line_without_a_style_and_a_frame_without_a_column_are_refused() -> None:
-    with pytest.raises(InputError, match=r"lines of frame must be among A, B, silent, got \['C'\]"):
-        races(FRAME.assign(line="C"), STYLES)
-    with pytest.raises(InputError, match="none named passes"):
-        races(FRAME.drop(columns="passes"), STYLES)

@@ -49,17 +49,6 @@ def test_every_panel_shows_what_it_is_given() -> None:
     assert [text.get_text() for ax in (push, load) for text in ax.texts] == ["loss rises above", "unstable above"]
 
 
-def test_a_lost_net_without_curvature_does_not_stretch_the_axis() -> None:
-    lost = ALONG.assign(push=[0.1, 0.5, 0.1, 1e-12], load=[0.1, 0.4, 0.1, 1e-12])
-    *_, push, load = (ax for part in drawn(along=lost).subfigs for ax in part.axes)
-    assert push.get_ylim()[0] == load.get_ylim()[0] == 0.05
-
-
-def test_lines_that_were_not_run_are_said_to_be_missing() -> None:
-    by_knob = drawn(lines=LINES.iloc[:0]).subfigs[0].axes[1]
-    assert [text.get_text() for text in by_knob.texts] == ["not run here"]
-
-
 def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(InputError, match="along must have the columns .* got none named push"):
         drawn(along=ALONG.drop(columns="push"))

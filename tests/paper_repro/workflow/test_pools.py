@@ -25,11 +25,12 @@ RUNS = 4
 
 @dataclass
 class Told:
-    """Work that says in a file that it was done; it fails, or takes its time, where it is told to."""
+    """Work that says in a file that it was begun; it fails, takes its time, or waits for company, if told to."""
 
     name: str
     seconds: float = 0.0
     wrong: bool = False
+    shared: bool = False  # it ends when two processes have begun something
 
     @property
     def title(self) -> str:
@@ -47,6 +48,8 @@ class Told:
             raise InputError(f"{self.name} must be right, got wrong")
         with (folder.parent / "told.txt").open("a") as file:
             file.write(f"{self.name} {os.getpid()}\n")
+        if self.shared:
+            until(lambda: len({process for _, process in told(folder.parent)}) == 2)
         end = time.monotonic() + self.seconds
         while time.monotonic() < end:
             time.sleep(0.05)
@@ -57,8 +60,8 @@ class Told:
         return pd.DataFrame({"name": [self.name]}), {"ended": ended}
 
 
-def works(seconds: float = 0.0) -> list[Told]:
-    return [Told(f"run-{n}", seconds) for n in range(RUNS)]
+def works(seconds: float = 0.0, *, shared: bool = False) -> list[Told]:
+    return [Told(f"run-{n}", seconds, shared=shared) for n in range(RUNS)]
 
 
 def told(root: Path) -> list[tuple[str, str]]:
@@ -68,14 +71,14 @@ def told(root: Path) -> list[tuple[str, str]]:
     return sorted((name, process) for name, process in map(str.split, lines))
 
 
-def runner(root: Path, seconds: float) -> subprocess.Popen[str]:
-    """Another command that does the same works in the same folder, one at a time."""
+def runner(root: Path, seconds: float = 0.0) -> subprocess.Popen[str]:
+    """Another command that does the same works in the same folder, one at a time; without seconds, shared ones."""
     program = "import sys, pathlib, runpy; at = runpy.run_path(sys.argv[1]); at['another'](*sys.argv[2:])"
     return subprocess.Popen([sys.executable, "-c", program, __file__, str(root), str(seconds)], text=True)
 
 
 def another(root: str, seconds: str) -> None:
-    run_all(works(float(seconds)), Path(root), n_jobs=1)
+    run_all(works(float(seconds), shared=not float(seconds)), Path(root), n_jobs=1)
 
 
 def until(holds: Callable[[], object]) -> None:
@@ -85,11 +88,11 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_runners_at_once_compute_each_key_once_and_share_them(tmp_path: Path) -> None:
-    with runner(tmp_path, 0.5) as other:
+    with runner(tmp_path) as other:
         until(lambda: told(tmp_path))
-        results = run_all(works(0.5), tmp_path, n_jobs=1)
+        results = run_all(works(shared=True), tmp_path, n_jobs=1)
     assert other.returncode == 0
     assert [name for name, _ in told(tmp_path)] == [f"run-{n}" for n in range(RUNS)]
     assert {process for _, process in told(tmp_path)} == {str(other.pid), str(os.getpid())}
@@ -97,7 +100,7 @@ def test_two_runners_at_once_compute_each_key_once_and_share_them(tmp_path: Path
     assert not list(tmp_path.glob(f"*{TURN_FILE}-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_a_killed_runner_had_begun_is_done_by_the_other_and_its_turn_ends(tmp_path: Path) -> None:
     with runner(tmp_path, 60.0) as other:
         until(lambda: told(tmp_path))
@@ -109,7 +112,7 @@ def test_what_a_killed_runner_had_begun_is_done_by_the_other_and_its_turn_ends(t
 
 
 @pytest.mark.engine
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("backend", "library"), [("loky", "joblib"), ("ray", "ray"), ("dask", "distributed")])
 def test_every_backend_computes_elsewhere_and_brings_errors_back(backend: str, library: str, tmp_path: Path) -> None:
     pytest.importorskip(library, reason=f"{library} is not installed here: make engines tests it")

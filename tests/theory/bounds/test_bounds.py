@@ -22,7 +22,7 @@ from theory.notation.setting import (
     second_moment_factor,
     sixth_moment,
 )
-from theory.notation.units import UnitError, require_one_unit
+from theory.notation.units import require_one_unit
 
 BASE = Setting(
     d=50, L=2.0, m=3, M=9, P=4, R=100, eta=1e-4, mu=1e-3, sigma=0.5, sigma_G=0.3, D=2.0, kappa=5.0, G=4.0,
@@ -56,10 +56,6 @@ POINT = {"a": 0.7, "delta": 0.1}
 def test_bad_constants_are_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=f"^{named} must"):
         replace(BASE, **changes)
-
-
-def test_more_sampled_than_clients_is_possible_only_with_replacement() -> None:
-    assert replace(BASE, m=20, replacement=True).phi == 1.0
 
 
 @pytest.mark.parametrize(("M", "m", "phi"), [(9, 9, 0.0), (9, 1, 1.0), (9, 3, 0.75), (1, 1, 0.0)])
@@ -128,11 +124,6 @@ def test_corrected_terms_have_one_unit(name: str) -> None:
     require_one_unit({term: unit_of(formula) for term, formula in each.terms.items()})
     for formula in each.eta.values():
         assert str(unit_of(formula)) == "X^2/F"
-
-
-def test_the_printed_theorem_2_has_a_term_of_another_unit() -> None:
-    with pytest.raises(UnitError, match=r"remainder \[F\^3/X\^4\]"):
-        require_one_unit({n: unit_of(f) for n, f in statement("theorem-2", "stated").terms.items()})
 
 
 def test_step_sizes_of_theorem_1_to_the_letter() -> None:
@@ -213,12 +204,6 @@ def test_the_best_step_size_has_the_smallest_bound() -> None:
     assert best == pytest.approx(math.sqrt(2.0 / (2.0 * noise * 10**6)), rel=1e-4)
     for factor in (0.5, 0.9, 1.1, 2.0):
         assert sum(each.bound(replace(here, eta=best * factor))) > smallest
-
-
-def test_without_noise_the_best_step_size_is_the_largest() -> None:
-    each = statement("theorem-1-single")
-    here = replace(BASE, sigma=0.0, sigma_G=0.0, mu=0.0, eta=None)
-    assert each.best_eta(here) == pytest.approx(each.step_sizes(here).largest, rel=1e-6)
 
 
 def test_the_best_mu_adds_its_share_and_no_more() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import quadratics, runs
+from tests.thorough import sampled
 from theory.bounds import STATEMENTS, statement
 from theory.bounds.intervals import needed
 from theory.bounds.sharper import SHARPENED, Sharpened
@@ -99,7 +100,7 @@ def test_the_sums_come_close_to_what_is_proved_so_that_smaller_constants_would_b
         assert max(each.get(name, 0.0) for each in points) > 0.93 * least, name
 
 
-@pytest.mark.parametrize("key", SHARPER, ids="/".join)
+@pytest.mark.parametrize("key", sampled(((key,) for key in SHARPER), 3), ids="/".join)
 def test_every_sharper_bound_holds_on_random_admissible_quadratics(key: tuple[str, Variant]) -> None:
     @given(st.data(), quadratics())
     @settings(max_examples=60)
@@ -110,7 +111,7 @@ def test_every_sharper_bound_holds_on_random_admissible_quadratics(key: tuple[st
     holds()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", SHARPER, ids="/".join)
 @pytest.mark.parametrize("problem", [
     Logistic.random(M=4, examples=10, n=3, d=50), Waves.random(waves=3, n=2, d=50, M=4, seed=4)
@@ -173,11 +174,6 @@ def test_a_wrong_constant_of_every_sharper_statement_is_planted() -> None:
 
 def test_the_page_of_ratios_has_a_row_for_every_setting() -> None:
     assert ratios.page().count("\n| ") == 20
-
-
-def test_a_ratio_is_that_of_the_bounds_without_noise_at_the_largest_step() -> None:
-    found = ratios.ratio("wider", d=10**6, P=1, K=2, m=100, R=1)  # start alone counts: 4·9 over (7/4)·4
-    assert found == pytest.approx(36 / 7, rel=1e-2)
 
 
 def _noise_over_print(d: int, P: int, m: int, K: int, R: int) -> float:

@@ -30,14 +30,6 @@ def test_a_bound_is_epsilon_after_its_rounds_and_no_other_step_size_is_faster(na
         assert not of.admits(other) or sum(of.bound(other)) > EPSILON
 
 
-def test_rounds_are_proportional_to_the_noise_as_long_as_it_is_what_counts() -> None:
-    setting, of = NOISY.setting(M=10_000), statement("theorem-1-single")
-    small = replace(setting, sigma=40.0, sigma_G=0.0)
-    for m in (2, 4, 8):
-        ratio = rounds_by_bound(of, small, EPSILON).rounds / rounds_by_bound(of, replace(small, m=m), EPSILON).rounds
-        assert ratio == pytest.approx(m, rel=1e-3)
-
-
 def test_a_quadratic_needs_the_rounds_found_and_no_step_size_needs_fewer() -> None:
     setting = NOISY.setting(m=2, M=10, P=3)
     bound = rounds_by_bound(statement("theorem-1-single"), setting, EPSILON)

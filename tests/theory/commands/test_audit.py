@@ -11,7 +11,6 @@ import click
 import pytest
 
 from decomfl_lab.errors import InputError
-from theory.bounds import names
 from theory.commands.audit import AuditOptions, audit
 from theory.findings import registry
 from theory.findings.finding import Check, Entry, Evidence
@@ -37,7 +36,7 @@ def _rows(capsys: Capture, **options: Any) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_findings_that_matter_fit_one_screen(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     witnesses = {cause.witness.name for cause in CAUSES.values() if cause.headline}
     shown = [each for each in ENTRIES if _named(each, witnesses) and not (each.carries or each.checks("supports"))]
@@ -73,19 +72,6 @@ def test_entries_are_chosen_by_status_kind_label_line_and_cause(capsys: Capture)
     assert {row["label"] for row in _rows(capsys, cause=["lora-costs"])} == {"line-920.2"}
 
 
-def test_statements_are_known_by_number_bound_and_label() -> None:
-    named = {name: [each.label for each in ENTRIES if name in each.names] for name in (*names(), "theorem-3", "the.1")}
-    assert named["theorem-1"] == named["the.1"] == ["the.1"]
-    assert (named["theorem-2-gaussian"], named["variance"]) == (["line-1448"], ["lemma.pp.v2"])
-    assert named["theorem-3"] == ["line-1123"]  # which says Theorem 1 again
-    assert named["pl"] == []  # the paper has no such bound
-
-
-def test_what_carries_a_fault_hangs_on_its_cause(capsys: Capture) -> None:
-    labels = {row["label"] for row in _rows(capsys, cause=["concave"])}
-    assert {"line-1378.2", "line-1384"} <= labels  # the second carries the first
-
-
 @pytest.mark.usefixtures("few")
 def test_one_statement_is_told_in_full(capsys: Capture) -> None:
     audit.run(AuditOptions(statement=("line-299",)))
@@ -93,22 +79,6 @@ def test_one_statement_is_told_in_full(capsys: Capture) -> None:
     for words in ("line-299 (Algorithm 1", "algorithm line): misprint", "N is nowhere defined", "instead"):
         assert words in told
     assert "name 'N' is not defined" in told
-
-
-@pytest.mark.usefixtures("few")
-def test_a_cause_is_told_with_all_that_hangs_on_it(capsys: Capture) -> None:
-    audit.run(AuditOptions(cause=("table-cells",)))
-    told = capsys.readouterr().out
-    assert "Cells of Table 2 do not follow the formula" in told
-    assert "line-582.2 (Table 2" in told
-
-
-@pytest.mark.usefixtures("few")
-def test_counts_come_last(capsys: Capture) -> None:
-    audit.run(AuditOptions(kind=("algorithm line",), status=("misprint",)))
-    told = capsys.readouterr().out.splitlines()
-    misprints = sum(entry.kind == "algorithm line" and entry.status == "misprint" for entry in ENTRIES)
-    assert told[-1].startswith(f"{misprints} statements: {misprints} misprint; all ")
 
 
 def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from sympy import Min, Rational, evaluate, exp, sqrt
 
 from decomfl_lab.cli import main as cli
 from theory.bounds import statement
-from theory.notation.formula import written
 from theory.notation.setting import Setting
-from theory.notation.symbols import K, L, P, R, d, eta, kappa, m, mu, phi, rho, rho_kappa, sigma, sigma_G, tail
 
 ISSUE = ["stepsize", "--theorem", "1", "--d", "28938", "--m", "10", "--P", "20", "--K", "4", "--L", "1"]
 THEOREM_2 = ["--theorem", "2", "--d", "1e9", "--kappa", "50", "--m", "10", "--P", "10", "--L", "2", "--eta", "0.01"]
@@ -162,52 +159,6 @@ def test_a_violated_condition_is_said_and_the_bound_still_shown(capsys: pytest.C
     assert "μ = 1 is above 0.07692" in shown(capsys, *corollary)
 
 
-def test_directions_choose_the_version_and_labels_name_statements(capsys: pytest.CaptureFixture[str]) -> None:
-    gaussian = run(capsys, "bound", *THEOREM_2, "--distribution", "gaussian", "--G", "1")
-    assert gaussian["statement"] == "theorem-2-gaussian"
-    rademacher = run(capsys, "bound", *THEOREM_2, "--distribution", "rademacher")
-    assert list(rademacher["variants"]) == ["corrected", "sharper"]
-    assert "stated: for sphere directions and K = 1 only" in shown(
-        capsys, "bound", *THEOREM_2, "--distribution", "rademacher"
-    )
-    by_label = run(capsys, "bound", "--statement", "lemma.pp.v2", "--d", "9", "--L", "1", "--a", "0.5", "--delta", "0")
-    assert by_label["statement"] == "variance"
-    assert by_label["variants"]["stated"]["terms"]["gradient"]["value"] == 6 * 13 * 0.25
-
-
-def test_printed_landed_and_sharper_stand_side_by_side_with_the_bound_at_the_largest_step(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    argv = ["bound", *ISSUE[1:], "--M", "40", "--eta", "1e-5", "--D", "2", "--R", "1000", "--sigma", "1"]
-    found = run(capsys, *argv)["variants"]
-    assert list(found) == ["stated", "corrected", "sharper", "wider"]
-    for variant, own in found.items():
-        of = statement("theorem-1", variant)  # type: ignore[arg-type]
-        here = Setting(d=28938, m=10, M=40, P=20, K=4, L=1.0, D=2.0, R=1000, sigma=1.0)
-        assert own["largest"] == of.step_sizes(here).largest
-        assert own["bound_there"] == pytest.approx(sum(of.bound(here.at(own["largest"]))))
-    assert found["wider"]["bound_there"] < found["sharper"]["bound_there"] < found["corrected"]["bound_there"]
-    assert "bound there" in shown(capsys, *argv)
-
-
-def test_rademacher_directions_have_a_theorem_1_for_several_local_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["bound", *ISSUE[1:], "--eta", "1e-5", "--distribution", "rademacher"]
-    assert list(run(capsys, *argv)["variants"]) == ["sharper", "wider"]
-
-
-def test_what_is_taken_for_granted_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    bare = ["bound", *ISSUE[1:], "--eta", "1e-5", "--sigma-G", "1"]
-    *defaults, clients = run(capsys, *bare)["notes"]
-    assert defaults == ["D was not given and is taken for 1.", "R was not given and is taken for 1."]
-    assert clients == "M was not given and is taken for m = 10: no client is left out, so φ = 0."
-    bare += ["--D", "1", "--R", "1"]
-    for more in (["--M", "100"], ["--replacement"]):
-        assert run(capsys, *bare, *more)["notes"] == []
-    assert "M was not given" in shown(capsys, *bare)
-    free = ["stepsize", "--statement", "theorem-2-dimension-free", *THEOREM_2[2:], "--M", "10"]
-    assert "one H that dominates every ±∇²f_i(·; ξ); the effective rank of ∇²f is not enough" in shown(capsys, *free)
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -230,45 +181,3 @@ def test_what_is_taken_for_granted_is_said(capsys: pytest.CaptureFixture[str]) -
 )
 def test_bad_input_is_refused_in_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, *argv).startswith(message)
-
-
-def test_formulas_are_printed_so_that_they_can_be_read() -> None:
-    with evaluate(False):
-        printed = {
-            "(72KLη/m + 24(d + 4)Lη/(mP))σ_G²": (72 * K * L * eta / m + 24 * (d + 4) * L * eta / (m * P)) * sigma_G**2,
-            "2Lη/m·ρ_κ(φσ_G² + σ²)": 2 * L * eta / m * rho_kappa * (phi * sigma_G**2 + sigma**2),
-            "1/(9L(K + 2(ρ − 1)))": 1 / (9 * L * (K + 2 * (rho - 1))),
-            "1/2·μ²L²(d + 3)³": Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3,
-            "√(mP/(dRK))": sqrt(m * P / (d * R * K)),
-            "−K/2 + min(η, 1/L)": -K / 2 + Min(eta, 1 / L),
-            "ηL²d·tail": eta * L**2 * d * tail,
-            "L(1 + κ)/m": L * (1 + kappa) / m,
-            "−3·2K·1/2/P": -3 * (2 * K) * Rational(1, 2) / P,
-        }
-    assert [written(formula) for formula in printed.values()] == list(printed)
-
-
-def test_what_several_forms_assume_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    told = shown(capsys, "bound", "--theorem", "1")
-    assert "corrected; sharper; wider: Assumes unbiased gradients" in told
-    assert told.count("independent between clients and steps") == 1
-
-
-def test_formulas_that_sympy_sorted_have_one_denominator() -> None:
-    assert written(2 * L * eta * kappa / m * sigma**2) == "2Lηκσ²/m"
-    assert written(1 - 1 / (8 * L * eta) - Rational(3, 4) * P) == "1 − 3P/4 − 1/(8Lη)"
-    assert written(exp(-d * P / 16) * d ** Rational(3, 2)) == "d^(3/2)·exp(−Pd/16)"
-
-
-def test_without_constants_the_forms_stand_side_by_side_as_formulas(capsys: pytest.CaptureFixture[str]) -> None:
-    told = shown(capsys, "bound", "--theorem", "1")
-    for formula in ("16L(d + 4)η/(mP)·σ²", "8Lη(ρ − 1/2)/m·σ²", "9/10·Lηρ/m·σ²", "1/(4L(K + 2(ρ − 1)))"):
-        assert formula in told
-
-
-def test_without_eta_every_form_is_at_the_largest_that_it_allows(capsys: pytest.CaptureFixture[str]) -> None:
-    constants = ["--d", "9", "--L", "1", "--D", "2", "--R", "10", "--K", "2"]
-    free = run(capsys, "bound", "--theorem", "1", *constants)
-    for title, own in free["variants"].items():
-        given = run(capsys, "bound", "--theorem", "1", *constants, "--eta", repr(own["largest"]))
-        assert given["variants"][title]["bound"] == own["bound"] == own["bound_there"]

@@ -79,15 +79,3 @@ def test_another_number_of_the_text_is_caught() -> None:
     assert claims.within("x", 10, 10.4, 2).holds
     assert not claims.within("x", 11, 10.4, 2).holds
     assert not claims.parameters("cnn-mnist", 28_939).holds
-
-
-def test_a_method_that_sends_as_much_would_not_be_called_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert confirmed("line-963")
-    monkeypatch.setattr(claims, "expected_numbers", lambda R, **case: expected_numbers(100 * R, **case))
-    assert not confirmed("line-963")
-
-
-def test_with_signs_in_one_dimension_directions_make_no_difference() -> None:
-    assert best_average(P=1, sigma=1.0, distribution="rademacher") == pytest.approx(
-        best_average(P=50, sigma=1.0, distribution="rademacher")
-    )

@@ -10,7 +10,6 @@ import sympy as sp
 
 from theory.findings.instruments import (
     Axis,
-    Worst,
     agree,
     at_most,
     beyond,
@@ -79,12 +78,6 @@ def test_search_skips_what_is_not_admissible_and_repeats_itself() -> None:
     assert worst.ratio == 7.0
 
 
-def test_axes() -> None:
-    assert Axis(1, 100).at(0.5) == pytest.approx(10.0)
-    assert Axis(-1, 1, log=False).at(0.5) == 0.0
-    assert Axis(1, 4, whole=True).at(0.7) == 3.0
-
-
 def test_numbers_are_compared_up_to_rounding() -> None:
     assert at_most(1.0, 1.0, "equal").holds
     assert not at_most(1.001, 1.0, "more").holds
@@ -106,7 +99,3 @@ def test_a_bound_is_broken_or_kept_only_at_admissible_constants() -> None:
     outside = Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0, D=0.0, eta=1.0)
     assert not breaks("theorem-1", 1.0, outside, "planted").holds
     assert not keeps("theorem-1", 1e-6, outside, "planted").holds
-
-
-def test_worst_says_where() -> None:
-    assert "d = 3" in str(Worst(1.5, {"d": 3.0}, 10))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from decomfl_lab.errors import InputError
 from theory.findings.source import PAPER_SHA256, parse, read
 
 TEX = r"""
@@ -74,8 +73,3 @@ def test_a_file_is_the_audited_one_by_its_bytes(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("theory.findings.source.PAPER_SHA256", read(path).sha256)
     assert read(path).audited
     assert len(PAPER_SHA256) == 64
-
-
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="paper must be a readable TeX file"):
-        read(tmp_path / "none.tex")

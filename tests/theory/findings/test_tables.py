@@ -84,18 +84,6 @@ def test_the_least_number_of_runs(accuracy: float, n: int, runs: int | None) -> 
     assert least_runs(accuracy, n, most=20) == runs
 
 
-def test_worse_accuracies_are_not_called_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = RESULTS["OPT-125M"]
-    monkeypatch.setattr(tables, "RESULTS", {**RESULTS, "OPT-125M": {**rows, "CB": (*rows["CB"][:3], Cell(40.0, 0.12))}})
-    assert [found.holds for _, found in result("line-575").evidence] == [False, False]
-
-
-def test_small_layers_would_be_negligible(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_largest", "_opt"):
-        monkeypatch.setattr(tables, name, lambda *size: 0.01)
-    assert not confirmed("line-715")
-
-
 def test_a_symbol_with_other_indices_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     world = tables.play(tables.PROGRAMS["Algorithm 1"])
     world["x"][9] = world["x"][0]
@@ -111,9 +99,3 @@ def test_clients_that_always_take_part_would_move_what_is_printed(monkeypatch: p
 
     monkeypatch.setattr(tables, "expected_numbers", all_clients)
     assert not confirmed("line-582.5")
-
-
-def test_a_loss_beyond_the_error_of_sampling_is_not_called_comparable(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert confirmed("line-916")
-    monkeypatch.setattr(tables, "LORA", {**LORA, "BoolQ": (*LORA["BoolQ"][:3], Cell(57.0, 0.06))})
-    assert not confirmed("line-916")

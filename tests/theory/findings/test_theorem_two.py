@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
+from tests.thorough import sampled
 from theory.bounds import statement
 from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
@@ -163,29 +164,37 @@ _LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
 
 @pytest.mark.parametrize(
     ("owner", "name", "fault", "check"),
-    [
-        (
-            theorem_two,
-            "CORRECTED",
-            planted(theorem_two.CORRECTED, noise=3 * L * eta / m * rho_kappa * sigma**2),
-            "implied",
-        ),
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, start=5 * D / (R * eta)), "implied"),
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing=mu**2 * L**2 * d**3), "implied"),
-        (theorem_two, "CORRECTED", _TOO_SMALL, "rough_mended"),
-        (theorem_two, "without_remainder", lambda setting: sum(theorem_two.STATED.bound(setting)) / 9, "quadratics"),
-        (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing=mu**2 * L**2 * d / 100), "waves"),
-        (theorem_two, "statement", lambda name: _SMALL_SMOOTHING, "without_dimension"),
-        (theorem_two_proof, "effective_factor", _smaller(0.3), "descent_by_rank"),
-        (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "descent_by_trace"),
-        (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "hessian_first"),
-        (
-            gaussian,
-            "CORRECTED",
-            planted(gaussian.CORRECTED, noise=L * eta / m * sigma**2 / 4, smoothing=0),
-            "quadratics",
-        ),
-    ],
+    sampled(
+        [
+            (
+                theorem_two,
+                "CORRECTED",
+                planted(theorem_two.CORRECTED, noise=3 * L * eta / m * rho_kappa * sigma**2),
+                "implied",
+            ),
+            (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, start=5 * D / (R * eta)), "implied"),
+            (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing=mu**2 * L**2 * d**3), "implied"),
+            (theorem_two, "CORRECTED", _TOO_SMALL, "rough_mended"),
+            (
+                theorem_two,
+                "without_remainder",
+                lambda setting: sum(theorem_two.STATED.bound(setting)) / 9,
+                "quadratics",
+            ),
+            (theorem_two, "CORRECTED", planted(theorem_two.CORRECTED, smoothing=mu**2 * L**2 * d / 100), "waves"),
+            (theorem_two, "statement", lambda name: _SMALL_SMOOTHING, "without_dimension"),
+            (theorem_two_proof, "effective_factor", _smaller(0.3), "descent_by_rank"),
+            (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "descent_by_trace"),
+            (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "hessian_first"),
+            (
+                gaussian,
+                "CORRECTED",
+                planted(gaussian.CORRECTED, noise=L * eta / m * sigma**2 / 4, smoothing=0),
+                "quadratics",
+            ),
+        ],
+        4,
+    ),
 )
 def test_searches_catch_planted_constants(
     owner: Any, name: str, fault: Any, check: str, monkeypatch: pytest.MonkeyPatch

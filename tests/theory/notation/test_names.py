@@ -35,16 +35,3 @@ def test_a_name_that_is_not_there_is_refused() -> None:
 def test_import_theory_loads_nothing_heavy() -> None:
     heavy = "numpy", "scipy", "sympy", "torch", "decomfl_lab"
     assert fresh(f"import sys, theory; print([name for name in {heavy} if name in sys.modules])") == "[]"
-
-
-@pytest.mark.parametrize(
-    "first", ["theory.checks.checking", "theory.problems.quadratic", "theory.bounds", "theory.notation.symbols"]
-)
-def test_names_are_not_hidden_by_modules_imported_before(first: str) -> None:
-    code = f"import theory, {first}; print(callable(theory.check), callable(theory.quadratic), theory.symbols.eta)"
-    assert fresh(code) == "True True eta"
-
-
-def test_help_of_a_command_that_needs_no_formula_does_not_load_sympy() -> None:
-    code = "import sys; from decomfl_lab.cli.main import main; main(['train', '--help']); print('sympy' in sys.modules)"
-    assert fresh(code).splitlines()[-1] == "False"

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import spectra
@@ -65,8 +64,3 @@ def test_a_power_distribution_in_groups_has_the_trace_of_single_eigenvalues(d: i
 def test_impossible_spectra_are_refused_by_name(make: Any, named: str) -> None:
     with pytest.raises(InputError, match=f"^{named} must"):
         make()
-
-
-@given(st.integers(1, 10**9), st.floats(0, 1))
-def test_the_second_level_is_never_above_the_first(d: int, share: float) -> None:
-    assert Spectrum.two_level(d, 1 + share * (d - 1)).L == 1.0

@@ -59,6 +59,7 @@ def test_the_clients_tilts_are_those_of_the_problem() -> None:
     assert 0.5 * np.linalg.norm(tilts[:, 0] - tilts[:, 1], axis=1) == pytest.approx(np.full(20, quadratic.sigma))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["KAPPA_32", "TURNED_32"])
 def test_a_runs_mean_loss_is_that_of_the_closed_form(name: str) -> None:
     rounds, eta = 12, 0.08
@@ -68,18 +69,3 @@ def test_a_runs_mean_loss_is_that_of_the_closed_form(name: str) -> None:
     error = float(np.std(found, ddof=1)) / 4
     assert abs(float(np.mean(found)) - truth) < 4 * error
     assert error < 0.1 * truth
-
-
-def test_another_step_size_is_seen_to_be_another_truth() -> None:
-    quadratic = KAPPA_32.bowl.quadratic
-    setting = quadratic.setting(eta=0.04, m=4, M=20, P=5, R=12, central=True)
-    found = losses("KAPPA_32", range(16), 12, 0.08)
-    truth = float(expected(quadratic, setting).f[-1])
-    assert abs(float(np.mean(found)) - truth) > 4 * float(np.std(found, ddof=1)) / 4
-
-
-def test_the_model_is_a_matrix_and_a_copy_each_time() -> None:
-    first, second = KAPPA_4.model(), KAPPA_4.model()
-    assert [tuple(p.shape) for p in first.parameters()] == [(16, 16)]
-    next(first.parameters()).data.zero_()
-    assert bool((next(second.parameters()) != 0).any())

@@ -139,13 +139,6 @@ def test_scalars_are_those_of_the_serial_engine_to_rounding(
     assert np.abs(g - wanted).max() < 2 * TOLERANCE * serial.mean() / MU
 
 
-def test_a_prompt_may_be_longer_than_what_goes_through_a_layer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own function, so that the kernel's constant can be changed."""
-    monkeypatch.setattr(kernel, "TOKENS", 20)
-    monkeypatch.setattr(kernel, "_layer", kernel._layer.py_func)
-    assert all(gap(ragged([39, 1, 18, 2, 17, 1]), lively(kind)) < 1e-5 for kind in KINDS)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_prompts_loss_does_not_depend_on_the_rest_of_the_batch(kind: str) -> None:
     module, ids = lively(kind), ragged([3, 39, 11, 28, 39, 39, 39, 39, 5])
@@ -367,24 +360,6 @@ def test_other_models_are_refused_by_name_and_left_to_serial_by_auto(kind: str, 
     assert _same_as_serial(module, ids)
     with pytest.raises(InputError, match=message):
         Fused().losses(line(module), forward.points(1, MU), [(objective(module, ids), 0)])
-
-
-def test_adapters_frozen_parameters_and_other_widths_are_left_to_serial() -> None:
-    adapted, frozen, narrow = lively(), lively(), answers("opt", width=24)
-    lora_(adapted.module, rank=2, alpha=2, seed=0)
-    frozen.get_parameter("module.model.decoder.final_layer_norm.bias").requires_grad_(False)
-    for module, message in (
-        (adapted, "parameters must all be trainable for the fused engine, got"),
-        (frozen, r"got \['module.model.decoder.final_layer_norm.bias'\]"),
-        (
-            narrow,
-            r"inputs and outputs of self_attn.k_proj must be multiples of 16 for the fused engine, got \(24, 24\)",
-        ),
-    ):
-        ids = ragged([4, 9, 7])
-        assert _same_as_serial(module, ids)
-        with pytest.raises(InputError, match=message):
-            Fused().losses(line(module), forward.points(1, MU), [(objective(module, ids), 0)])
 
 
 @pytest.mark.parametrize("kind", [*ARCHITECTURES, "adapted"])

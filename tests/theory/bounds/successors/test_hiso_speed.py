@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.thorough
 def test_a_perfect_scale_saves_far_more_rounds_than_the_one_that_is_learned() -> None:
     words = [sys.executable, "-m", "theory.bounds.successors.hiso_speed", "1", "10"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -102,6 +102,7 @@ def test_where_nothing_is_noisy_the_mean_norm_of_the_gradient_is_known_exactly()
     assert not near(found, 1.02 * math.sqrt(math.pi / 8) * 4.5)
 
 
+@pytest.mark.thorough
 def test_the_labs_own_votes_stop_where_the_closed_form_says() -> None:
     values = np.array([3.0, 1.0, 0.5])
     problem = Quadratic.of(Spectrum(tuple(values), (1, 1, 1)))

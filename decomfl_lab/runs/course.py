@@ -1,0 +1,143 @@
+"""A run as far as it has come: what it is made of, its federation, and what came of its rounds."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from decomfl_lab.devices import describe
+from decomfl_lab.estimators.resolution import Resolution
+from decomfl_lab.federations.carrier import Elsewhere
+from decomfl_lab.federations.federation import Federation
+from decomfl_lab.objectives.modules import constants, handed_back_
+from decomfl_lab.objectives.normalisation import calibrated
+from decomfl_lab.objectives.objective import mean_losses
+from decomfl_lab.objectives.trees import row_count, rows
+from decomfl_lab.plugins import OWN, is_own
+from decomfl_lab.replicas.replica import Snapshot
+from decomfl_lab.runs.config import CROSS_ENTROPY
+from decomfl_lab.runs.evaluation import evaluate, held_out
+from decomfl_lab.runs.folder import METRICS
+from decomfl_lab.runs.prepared import Prepared
+from decomfl_lab.runs.provenance import code_version
+from decomfl_lab.runs.tuning import Tuning
+
+__all__ = ["Course"]
+
+
+class Course:
+    """What training moves on and a folder keeps.
+
+    Attributes (beside those that ``run.Run`` has for its users):
+        rows: The evaluations so far.
+        losses: The training losses since the last of them.
+        first: The training loss of the first round; None before it.
+        hands: Every version of the code, and every device, that had a hand in the run; and what chose its learning
+            rate.
+        saved: The round that the folder was saved at last; None for none.
+        x0: x_0, which clients need who join a saved run; None until one joins.
+    """
+
+    def __init__(self, start: Prepared, by: Elsewhere | None = None, tuning: Tuning | None = None) -> None:
+        """A run at round 0, with its clients in this process or elsewhere."""
+        self.config, self.dataset, self.tuning = start.config, start.dataset, tuning
+        self.federation: Federation = start.federation(by)
+        exact = "float64" if start.layout.dtype == torch.float64 else "float32"
+        self.resolution = Resolution("bfloat16" if start.config.compute == "bfloat16" else exact)
+        self.federation.watch(self.resolution)
+        self.module, self.layout, self.loss = start.module, start.layout, start.loss
+        self._numbers = start.numbers.train_images, start.numbers.train_labels
+        self._held_out = held_out(start.config, start.numbers)
+        self._calibration = start.calibration
+        self.rows: list[dict[str, float]] = []
+        self.losses: list[float] = []
+        self.first: float | None = None
+        tunings = [] if tuning is None else [str(tuning)]
+        self.hands = {"codes": [code_version()], "devices": [describe(self.dataset.device)], "tunings": tunings}
+        self.seconds = 0.0
+        self.folder: Path | None = None
+        self.saved: int | None = None
+        self.x0: Snapshot | None = None
+
+    @property
+    def round(self) -> int:
+        """Rounds completed."""
+        return self.federation.round
+
+    @property
+    def model(self) -> nn.Module:
+        """A module of its own with the global model's parameters, which gives the losses that evaluations report.
+
+        A BatchNorm has the statistics of the calibration images (``objectives.normalisation``), in eval mode.
+        """
+        self._bind()
+        with calibrated(self.module, self._calibration):
+            return handed_back_(copy.deepcopy(self.module))
+
+    @property
+    def as_trained(self) -> nn.Module:
+        """The same but that a BatchNorm normalises as in training, by its batch."""
+        self._bind()
+        return handed_back_(copy.deepcopy(self.module))
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row an evaluation, see ``train``."""
+        method = self.config.method
+        more = ["calibrated_accuracy"] if self.config.task else []
+        more += ["drift"] if method.drifts else []
+        more += [] if self.federation.curvature is None else list(self.federation.curvature.names)
+        return pd.DataFrame(self.rows, columns=[*METRICS, *more])
+
+    def evaluate(self) -> None:
+        """Add a row: how good the model is, and what it took."""
+        federation = self.federation
+        self.layout.bind(self.module, federation.x.to(self.layout.dtype))
+        with calibrated(self.module, self._calibration):
+            found = evaluate(self.module, self.loss, self.dataset, *self._held_out, self.config.batch_size)
+        self.rows.append(
+            {
+                "round": federation.round,
+                **found,
+                "train_loss": float(np.mean(self.losses)) if self.losses else float("nan"),
+                "wire_scalars": federation.ledger.scalars_per_client,
+                "wire_bytes": federation.ledger.bytes,
+                "up_bytes": federation.ledger.bytes_up,
+                "gradient_scalars": federation.ledger.scalars,
+                "model_pulls": federation.pulls,
+                "seconds": self.seconds,
+            }
+        )
+        if federation.drift is not None:
+            self.rows[-1]["drift"] = federation.drift
+        if federation.curvature is not None and self.losses:
+            self.rows[-1].update(federation.curvature.columns())
+        if federation.round % self.config.eval_every == 0:  # else a longer run's next row still needs them
+            self.losses.clear()
+            if federation.curvature is not None:
+                federation.curvature.clear()
+
+    def constants(self) -> str:
+        """What a user's own module brings beside x, which the run does not keep."""
+        own = self.config.model == OWN or is_own(self.config.model)
+        return constants(self.module, self.layout.names) if own else ""
+
+    def probe(self) -> float | None:
+        """The loss of a batch of a user's own model, in its order, by which another model or loss is noticed."""
+        own = self.config.model == OWN or is_own(self.config.model) or self.config.loss != CROSS_ENTROPY
+        if not own or self.config.trust:
+            return None
+        n = self.dataset.N if self.dataset.parts is None else len(self.dataset.parts[0])
+        inputs, targets = rows(self._numbers, slice(0, min(n, self.config.batch_size)))  # of the first client
+        self._bind()
+        with calibrated(self.module, self._calibration):
+            return mean_losses(self.module, [self.loss], inputs, targets, row_count(inputs))[0]
+
+    def _bind(self) -> None:
+        """Give the module a copy of the global model."""
+        self.layout.bind(self.module, self.federation.x.to(self.layout.dtype).clone())
