@@ -8,10 +8,9 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from matplotlib.figure import Figure
-from PIL import Image
 
 import figures
 from decomfl_lab.errors import require
@@ -24,9 +23,10 @@ from paper_repro.workflow.measures import CHECKED, lost, settled
 from paper_repro.workflow.reference import fig2_reference
 from paper_repro.workflow.scales import SCALES
 
-__all__ = ["drawn_by", "hero", "made_of"]
+__all__ = ["KEY", "hero", "made_of"]
 
-_KEY: Final = "Source"
+KEY: Final = "Source"
+"""The entry of the file that has ``made_of``."""
 _COUNT: Final = "plotted"
 
 
@@ -81,11 +81,5 @@ def made_of() -> str:
     return hashlib.blake2b(rows + own + code, digest_size=8).hexdigest()
 
 
-def drawn_by(picture: Path) -> Any:
-    """The ``made_of`` that a picture was drawn by, as its file says; None where it does not."""
-    with Image.open(picture) as image:
-        return image.info.get(_KEY)
-
-
 if __name__ == "__main__":
-    hero(Path(sys.argv[1])).savefig(sys.argv[2], dpi=110, metadata={_KEY: made_of()})
+    hero(Path(sys.argv[1])).savefig(sys.argv[2], dpi=110, metadata={KEY: made_of()})

@@ -388,10 +388,6 @@ supports("line-151")(within, "10¹⁰/2¹⁸ steps · 6·10⁹ parameters of 2 b
 supports("line-187")(within, "1.3·10⁹ parameters of 4 bytes, both ways, in GB", 10, 10.4, 2)
 
 
-_WHY_K: Final = "clients that differ are sampled: what K local steps add to σ_G² no longer falls with K"
-_WHY_P: Final = "all directions see one mini-batch: its noise does not fall with P"
-
-
 with sp.evaluate(False):  # to be printed as written here
     _PRINTED_RATES: Final = {
         "FedAvg": sqrt(1 / (s.m * s.K * s.R)),

@@ -20,8 +20,6 @@ __all__ = ["DERIVED", "PRINTED", "Terms", "follows", "plus", "printed", "slips",
 
 Terms = Mapping[str, sp.Expr]
 
-HALF: Final = sp.Rational(1, 2)
-
 # The displays as printed, term by term.
 PRINTED: Final[dict[str, dict[str, sp.Expr]]] = {
     "line-1046": {"gradient": 2 * (d + 4) * a**2, "smoothing": mu**2 / 2 * L**2 * (d + 6) ** 3},
