@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,18 @@ from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, ta
 from paper_repro.parts.hessian import SpectrumWork
 from paper_repro.studies import board, edge
 from paper_repro.workflow import recorded
-from paper_repro.workflow.claims import DEAR, ON_GPU, SCALES, UNTESTED, Outcome, claim, decided, named, outcomes_json
+from paper_repro.workflow.asked import PaperOptions
+from paper_repro.workflow.claims import (
+    DEAR,
+    ON_GPU,
+    SCALE_NAMES,
+    UNTESTED,
+    Outcome,
+    claim,
+    decided,
+    named,
+    outcomes_json,
+)
 from paper_repro.workflow.drawing import Drawn, drawn, ingredients
 from paper_repro.workflow.measures import CHECKED, COUNTS
 from paper_repro.workflow.part import Made, Options, Part
@@ -33,7 +44,7 @@ from paper_repro.workflow.pools import require_backend
 from paper_repro.workflow.reference import require_reference
 from paper_repro.workflow.report import RECORDED, Section, page_section, render_report
 from paper_repro.workflow.runs import KEPT, Job, Recordable, Result, Work, finished, is_whole, keep, run_all
-from paper_repro.workflow.scales import READINGS, changed
+from paper_repro.workflow.scales import READINGS, SCALES, changed
 
 __all__ = ["PARTS", "make_report"]
 
@@ -62,120 +73,101 @@ MOST_JOBS: Final = 4096
 
 
 def make_report(
-    *,
-    scale: str,
-    only: str,
-    out: Path,
-    count: str,
-    reading: str,
-    reference: Path | None,
-    from_recorded: bool,
-    record: Path | None,
-    hours: float | None,
-    minutes: float | None,
-    device: str,
-    resume: bool,
-    jobs: int,
-    backend: str,
-    runs: Path | None,
-    as_json: bool,
-    changes: Sequence[str] = (),
-    problems: tuple[str, ...] = (),
-    lines: tuple[str, ...] = (),
-    silent: bool = False,
+    asked: PaperOptions, *, problems: tuple[str, ...] = (), lines: tuple[str, ...] = (), silent: bool = False
 ) -> list[Outcome]:
     """Make the parts that are asked for and their report, and return the verdicts.
 
-    The arguments are the options of ``decomfl paper`` (``changes`` are those of --set), what ``Options`` says of the
-    board, and whether to be silent.
+    Args:
+        asked: The options of ``decomfl paper``.
+        problems: The problems of the board; none for all.
+        lines: The lines of the board; none for all.
+        silent: Whether to print nothing.
     """
-    largest = from_recorded and not scale
-    scale = scale or "default"
-    require_choice("scale", scale, SCALES)
-    require_choice("count", count, COUNTS)
-    require_choice("reading", reading, (*READINGS, "both"))
-    place = find_device(device)
-    on_gpu = place.type == "cuda"
-    chosen = named("only", only, ",", PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
-    require_int("jobs", jobs, 0, MOST_JOBS)
-    require_backend(backend)
-    require(hours is None or minutes is None, "minutes", "be left out where hours are given", minutes)
-    for limit, value in (("hours", hours), ("minutes", minutes)):
-        if value is not None:
-            require_finite_positive(limit, value)
-    for name, other in (("--from-recorded", from_recorded), ("--record", record)):
-        require(
-            not (changes and other),
-            "--set",
-            f"be left out with {name}, as records are of settings as they are",
-            changes,
-        )
-    with changed(scale, changes) as told:
-        meant = not changes or not told or any(part in chosen for part in told)
-        require(meant, "--set", "change a part that is made", changes)
-        options = Options(
-            scale=scale,
-            readings=tuple(READINGS) if reading == "both" else (reading,),
-            count=cast(Count, count),
-            cache=out / "runs" if runs is None else runs,
-            authors=reference,
-            from_recorded=from_recorded,
-            record=record,
-            hours=hours if minutes is None else minutes / 60,
-            resume=resume or on_gpu,
-            device=place.type,
-            problems=problems,
-            lines=lines,
-            changes=told,
-            set=tuple(changes),
-        )
-        if reference is not None:
-            require_reference(reference)
-        for name, folder in (("--runs", runs), ("--record", record)):
-            if folder is not None:
-                require_writable(name, folder / "any")
-        n_jobs = jobs or (1 if on_gpu else -1)
-        names = [name for name in PARTS if name in chosen]
-        there = not from_recorded or any(recorded.is_there(name, "" if largest else scale) for name in names)
-        wanted = "name a part that is recorded" + ("" if largest else f" at scale {scale}")
-        require(there, "--only", wanted, ",".join(names))
-        outcomes = _report(
-            names, options, out, n_jobs, backend, largest=largest, spared=() if only else DEAR, silent=as_json or silent
-        )
-    if as_json and not silent:
+    options, names = _resolved(asked)
+    options = replace(options, problems=problems, lines=lines)
+    outcomes = _report(names, options, silent=asked.as_json or silent)
+    if asked.as_json and not silent:
         print(outcomes_json(outcomes))
     return outcomes
 
 
-def _report(
-    names: Sequence[str],
-    options: Options,
-    out: Path,
-    n_jobs: int,
-    backend: str,
-    *,
-    largest: bool,
-    spared: Sequence[str],
-    silent: bool,
-) -> list[Outcome]:
+def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
+    """What is asked for as parts take it, and the names of the parts; InputError for what cannot be made."""
+    scale = asked.scale or "default"
+    require_choice("scale", scale, SCALES)
+    require_choice("count", asked.count, COUNTS)
+    require_choice("reading", asked.reading, (*READINGS, "both"))
+    place = find_device(asked.device)
+    on_gpu = place.type == "cuda"
+    # Without --only: on a GPU the parts that gain by it, else all.
+    chosen = named("only", asked.only, ",", PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
+    require_int("jobs", asked.jobs, 0, MOST_JOBS)
+    require_backend(asked.backend)
+    hours = _hours(asked)
+    sizes, told = changed(SCALES[scale], asked.changes)
+    for name, other in (("--from-recorded", asked.from_recorded), ("--record", asked.record)):
+        alone = f"be left out with {name}, as records are of settings as they are"
+        require(not (asked.changes and other), "--set", alone, asked.changes)
+    meant = not told or any(part in chosen for part in told)
+    require(meant, "--set", "change a part that is made", asked.changes)
+    if asked.reference is not None:
+        require_reference(asked.reference)
+    for name, folder in (("--runs", asked.runs), ("--record", asked.record)):
+        if folder is not None:
+            require_writable(name, folder / "any")
+    names = [name for name in PARTS if name in chosen]
+    largest = asked.from_recorded and not asked.scale
+    there = not asked.from_recorded or any(recorded.is_there(name, "" if largest else scale) for name in names)
+    wanted = "name a part that is recorded" + ("" if largest else f" at scale {scale}")
+    require(there, "--only", wanted, ",".join(names))
+    options = Options(
+        scale=sizes,
+        readings=tuple(READINGS) if asked.reading == "both" else (asked.reading,),
+        count=cast(Count, asked.count),
+        cache=asked.out / "runs" if asked.runs is None else asked.runs,
+        authors=asked.reference,
+        from_recorded=asked.from_recorded,
+        largest=largest,
+        spared=() if asked.only else DEAR,
+        out=asked.out,
+        jobs=asked.jobs or (1 if on_gpu else -1),
+        backend=asked.backend,
+        record=asked.record,
+        hours=hours,
+        resume=asked.resume or on_gpu,
+        device=place.type,
+        changes=told,
+        set=asked.changes,
+    )
+    return options, names
+
+
+def _hours(asked: PaperOptions) -> float | None:
+    """The limit of time, which is given in one of two units, or not."""
+    require(asked.hours is None or asked.minutes is None, "minutes", "be left out where hours are given", asked.minutes)
+    for limit, value in (("hours", asked.hours), ("minutes", asked.minutes)):
+        if value is not None:
+            require_finite_positive(limit, value)
+    return asked.hours if asked.minutes is None else asked.minutes / 60
+
+
+def _report(names: Sequence[str], options: Options, *, silent: bool) -> list[Outcome]:
     """Make the parts and write the report; say what came of it unless it is to be silent."""
-    started = time.monotonic()
+    started, out = time.monotonic(), options.out
 
     def interrupted() -> str:
         return f"interrupted; what was finished is kept in {out}; the same command goes on"
 
     with telling(interrupted), held(out), held(out / "figures"), held(out / "tables"):
+        # The time that the check of the bits takes counts among the hours.
         if options.device != "cpu" and not options.from_recorded:
             require_bits(find_device(options.device))
             if options.hours is not None:
                 options = replace(options, hours=options.hours - (time.monotonic() - started) / 3600)
-        if options.from_recorded:
-            made, provenance, words = _recorded(names, options, out, largest=largest)
-        else:
-            made, provenance, words = _make(names, options, out, n_jobs, backend, spared=spared)
+        made, provenance, words = (_recorded if options.from_recorded else _make)(names, options)
         outcomes = [outcome for part in made for outcome in part.claims]
         minutes = (time.monotonic() - started) / 60
-        facts = {"scale": RECORDED if options.from_recorded else options.scale}
+        facts = {"scale": RECORDED if options.from_recorded else options.scale.name}
         changes = "; ".join(dict.fromkeys(own for part, own in options.changes.items() if part in names))
         facts |= {"changed": f"{changes}: not the paper's"} if changes else {}
         facts |= _facts(provenance, None if options.from_recorded else minutes)
@@ -196,87 +188,121 @@ def _report(
     return outcomes
 
 
-def _make(
-    names: Sequence[str], options: Options, out: Path, n_jobs: int, backend: str, *, spared: Sequence[str] = ()
-) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
-    """The parts, the provenance of every run, and what is not finished: all runs of all parts go into one pool.
-
-    A part that is ``spared``, or whose runs cannot be made here (no jobs), is drawn from what is kept with the code,
-    where there is something.
-    """
-    records = {name: _record(name, options) for name in names if name in spared}
-    jobs = {name: [] if records.get(name) else PARTS[name].jobs(options) for name in names}
-    if options.device != "cpu":
-        order = [*ON_GPU, *(name for name in names if name not in ON_GPU)]
-        jobs = {name: _on_device(own, options.device, order.index(name)) for name, own in jobs.items()}
-    works = [job for own in jobs.values() for job in own]
-    known = _whole(works, options)
-    left = [work for work, whole in zip(works, known, strict=True) if whole is None]
-    fresh = iter(
-        run_all(left, options.cache, n_jobs=n_jobs, backend=backend, hours=options.hours, resume=options.resume)
-    )
-    results = [next(fresh) if whole is None else (whole[0], dict(whole[1][0])) for whole in known]
-    done, total = _finished(works, results)
-    made: list[Drawn] = []
-    provenance: list[Mapping[str, Any]] = []
-    missing: dict[str, str] = {}
-    for name, own in jobs.items():
-        mine, results = results[: len(own)], results[len(own) :]
-        whole_of_mine, known = known[: len(own)], known[len(own) :]
-        there = [result for result in mine if result is not None]
-        kept = None if own else records.get(name) or _record(name, options)
-        if kept is not None:
-            made.append(_kept(name, kept, options, out))
-            continue
-        rows = pd.concat([frame for frame, _ in there], ignore_index=True) if there else pd.DataFrame()
-        facts = [facts for _, facts in there]
-        runs = _finished(own, mine)
-        if there and options.record is not None:
-            some = options.problems or options.lines  # and those that were not asked for may be recorded
-            everything = PARTS[name].jobs(replace(options, problems=(), lines=())) if some else own
-            by_key = {work.key(): result for work, result in zip(own, mine, strict=True)}
-            wholes = {work.key(): whole for work, whole in zip(own, whole_of_mine, strict=True) if whole is not None}
-            earlier = recorded.load(name, options.scale, options.record)
-            kept_rows, whence, count = _with_earlier(everything, by_key, earlier, wholes)
-            recorded.save(name, options.scale, kept_rows, whence, options.record, count)
-            keep(everything, options.cache, options.record / KEPT.name, resume=options.resume)
-        if own and not (there and _drawable(name, rows, complete=runs[0] == runs[1])):
-            missing[name] = f"so far {runs[0]} of its {runs[1]} runs are finished"
-        else:
-            at = options if name in options.changes else _beside(name, options)
-            key = ingredients(name, rows, facts, at)
-            made.append(drawn(out, name, key, partial(_part, name, rows, facts, at)))
-        provenance += [each for each in facts if each]  # what only code makes has none
-    words = "" if done == total else f"{done} of {total} runs are finished; the same command goes on"
-    return [*made, *_absent(missing, "Not finished")], provenance, words
-
+# --- parts that are computed ------------------------------------------------------------------------------------------
 
 Whole = tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]
 """The rows of a recorded run, and every provenance that may be theirs."""
 
 
-def _whole(works: Sequence[Work], options: Options) -> list[Whole | None]:
-    """For each work what ``--record`` has of it with its labels, if it is a finished training run: it is not run again.
+@dataclass
+class _Run:
+    """A piece of a part's work, and what came of it.
 
-    On the same data; of any part, as some share runs; and at the paper's own sizes alone, since rows do not say all
-    settings, and those of smaller scales change.
+    Attributes:
+        work: The work.
+        whole: What is recorded of it, if it was finished elsewhere: it is not run again.
+        result: Its rows and provenance, perhaps so far; None where there are none.
     """
-    if options.record is None or not options.resume or options.scale != LARGEST:
-        return [None] * len(works)
-    records = [*filter(None, (recorded.load(part, options.scale, options.record) for part in PARTS))]
 
-    def whole(work: Work) -> Whole | None:
-        if not isinstance(work, Job):
-            return None
-        for record in records:
-            rows = work.among(record.rows)
-            if len(rows) and rows["round"].is_unique and is_whole(rows):  # of one run, to its end
-                facts = record.provenance_of(rows)
-                if facts and all(each.get("data_digest") == work.dataset().digest for each in facts):
-                    return rows, facts
+    work: Work
+    whole: Whole | None
+    result: Result | None = None
+
+    def __post_init__(self) -> None:
+        if self.whole is not None:
+            rows, facts = self.whole
+            self.result = rows, dict(facts[0])
+
+
+def _make(names: Sequence[str], options: Options) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
+    """The parts, the provenance of every run, and what is not finished: all runs of all parts go into one pool.
+
+    A part that is spared, or whose runs cannot be made here (no jobs), is drawn from what is kept with the code, where
+    there is something.
+    """
+    records = {name: _record(name, options) for name in names if name in options.spared}
+    runs = _run({name: [] if records.get(name) else PARTS[name].jobs(options) for name in names}, options)
+    made: list[Drawn] = []
+    provenance: list[Mapping[str, Any]] = []
+    missing: dict[str, str] = {}
+    for name, own in runs.items():
+        kept = None if own else records.get(name) or _record(name, options)
+        if kept is not None:
+            made.append(_kept(name, kept, options))
+            continue
+        there = [run.result for run in own if run.result is not None]
+        rows = pd.concat([frame for frame, _ in there], ignore_index=True) if there else pd.DataFrame()
+        facts = [facts for _, facts in there]
+        done, total = _finished(own)
+        if there and options.record is not None:
+            _keep(name, own, options, options.record)
+        if own and not (there and _drawable(name, rows, complete=done == total)):
+            missing[name] = f"so far {done} of its {total} runs are finished"
+        else:
+            # Rows at changed settings stand alone: what is recorded is of the settings as they are.
+            at = options if name in options.changes else _beside(name, options)
+            made.append(_drawn(name, rows, facts, at))
+        provenance += [each for each in facts if each]  # what only code makes has none
+    done, total = _finished([run for own in runs.values() for run in own])
+    words = "" if done == total else f"{done} of {total} runs are finished; the same command goes on"
+    return [*made, *_absent(missing, "Not finished")], provenance, words
+
+
+def _run(works: Mapping[str, Sequence[Work]], options: Options) -> dict[str, list[_Run]]:
+    """Do the work of all parts together, but for what is recorded whole: {part: what came of its work}."""
+    if options.device != "cpu":
+        order = [*ON_GPU, *(name for name in works if name not in ON_GPU)]
+        works = {name: _on_device(own, options.device, order.index(name)) for name, own in works.items()}
+    records = _records(options)
+    runs = {name: [_Run(work, _whole(work, records)) for work in own] for name, own in works.items()}
+    left = [run for own in runs.values() for run in own if run.whole is None]
+    results = run_all(
+        [run.work for run in left],
+        options.cache,
+        n_jobs=options.jobs,
+        backend=options.backend,
+        hours=options.hours,
+        resume=options.resume,
+    )
+    for run, result in zip(left, results, strict=True):
+        run.result = result
+    return runs
+
+
+def _keep(name: str, runs: Sequence[_Run], options: Options, into: Path) -> None:
+    """Record the rows of a part, and what runs under way can go on from."""
+    # The board may have been asked for some of its races: those that were not may be recorded.
+    some = options.problems or options.lines
+    everything = PARTS[name].jobs(replace(options, problems=(), lines=())) if some else [run.work for run in runs]
+    results = {run.work.key(): run.result for run in runs}
+    wholes = {run.work.key(): run.whole for run in runs if run.whole is not None}
+    earlier = recorded.load(name, options.scale.name, into)
+    rows, provenance, count = _with_earlier(everything, results, earlier, wholes)
+    recorded.save(name, options.scale.name, rows, provenance, into, count)
+    keep(everything, options.cache, into / KEPT.name, resume=options.resume)
+
+
+def _records(options: Options) -> list[recorded.Recorded]:
+    """The records in which finished runs may be that are not to be run again: at the paper's own sizes alone.
+
+    Rows do not say all settings, and those of smaller scales change.
+    """
+    if options.record is None or not options.resume or options.scale.name != LARGEST:
+        return []
+    return [*filter(None, (recorded.load(part, LARGEST, options.record) for part in PARTS))]
+
+
+def _whole(work: Work, records: Sequence[recorded.Recorded]) -> Whole | None:
+    """What the records, of any part, as some share runs, have of a training run on the same data, if it is finished."""
+    if not isinstance(work, Job):
         return None
-
-    return [whole(work) for work in works]
+    for record in records:
+        rows = work.among(record.rows)
+        if len(rows) and rows["round"].is_unique and is_whole(rows):  # of one run, to its end
+            facts = record.provenance_of(rows)
+            if facts and all(each.get("data_digest") == work.dataset().digest for each in facts):
+                return rows, facts
+    return None
 
 
 def _with_earlier(
@@ -289,7 +315,7 @@ def _with_earlier(
     runs: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]], bool]] = {}
     for work in works:
         key = work.key()
-        if key in known:
+        if key in known:  # finished, in the record itself
             runs[key] = *known[key], True
             continue
         result, there = results.get(key), -1
@@ -298,6 +324,7 @@ def _with_earlier(
             there = result[0].get("round", pd.Series([-1])).max()
         if earlier is None or finished(result) or not isinstance(work, Recordable):
             continue
+        # An earlier command may have come further with it than this one.
         rows = work.among(earlier.rows)
         if len(rows) and rows["round"].max() > there:
             runs[key] = rows, earlier.provenance_of(rows), is_whole(rows)
@@ -316,16 +343,36 @@ def _on_device(works: Sequence[Work], device: str, place: int) -> list[Work]:
     ]
 
 
-def _kept(name: str, kept: recorded.Recorded, options: Options, out: Path) -> Drawn:
+def _finished(runs: Sequence[_Run]) -> tuple[int, int]:
+    """How many runs are finished, and how many there are; what several parts share counts once."""
+    done = {run.work.key(): finished(run.result) for run in runs}
+    return sum(done.values()), len(done)
+
+
+# --- parts that are drawn ---------------------------------------------------------------------------------------------
+
+
+def _kept(name: str, kept: recorded.Recorded, options: Options) -> Drawn:
     """A part from what is kept of it with the code, with longer runs behind it as far as they have come."""
-    at = _beside(name, replace(options, scale=kept.scale))
-    key = ingredients(name, kept.rows, kept.provenance, at, kept.words)
-    return drawn(out, name, key, partial(_part, name, kept.rows, kept.provenance, at, kept))
+    at = _beside(name, replace(options, scale=SCALES[kept.scale]))
+    return _drawn(name, kept.rows, kept.provenance, at, kept)
+
+
+def _drawn(
+    name: str,
+    rows: pd.DataFrame,
+    provenance: Sequence[Mapping[str, Any]],
+    options: Options,
+    kept: recorded.Recorded | None = None,
+) -> Drawn:
+    """A part in the report's folder: as it was drawn there of the same, or else drawn now."""
+    key = ingredients(name, rows, provenance, options, *([] if kept is None else [kept.words]))
+    return drawn(options.out, name, key, partial(_part, name, rows, provenance, options, kept))
 
 
 def _record(name: str, options: Options) -> recorded.Recorded | None:
     """What is kept with the code of a part at its scale, whose settings are not changed."""
-    return None if name in options.changes else recorded.load(name, options.scale)
+    return None if name in options.changes else recorded.load(name, options.scale.name)
 
 
 def _beside(name: str, options: Options) -> Options:
@@ -335,8 +382,8 @@ def _beside(name: str, options: Options) -> Options:
         found = recorded.load(name, scale)
         return found if found is not None and _drawable(name, found.rows, complete=found.complete) else None
 
-    if options.scale == LARGEST:
-        return replace(options, shorter=kept(SCALES[-2]))
+    if options.scale.name == LARGEST:
+        return replace(options, shorter=kept(SCALE_NAMES[-2]))
     return replace(options, longer=kept(LARGEST))
 
 
@@ -351,13 +398,14 @@ def _part(
     part, other = PARTS[name].make(rows, provenance, options), options.longer or options.shorter
     part = part if kept is None else part.of(kept)
     told_of = _facts([*filter(None, provenance)], None)
-    section = replace(part.section, scale=options.scale, command=options.command(name), provenance=told_of)
+    section = replace(part.section, scale=options.scale.name, command=options.command(name), provenance=told_of)
     part = replace(part, section=section)
     if name in options.changes:
         return _told_changed(part, options.changes[name])
-    claims = decided(part.claims, options.scale)
+    claims = decided(part.claims, options.scale.name)
+    # What these rows do not decide, rows at the other scale may: their outcome says where it is from.
     if other is not None and any(claim.verdict == UNTESTED for claim in claims):
-        at = replace(options, scale=other.scale, longer=None, shorter=None)
+        at = replace(options, scale=SCALES[other.scale], longer=None, shorter=None)
         earlier = decided(PARTS[name].make(other.rows, other.provenance, at).of(other).claims, other.scale)
         known = {claim.id: claim for claim in earlier if claim.verdict != UNTESTED}
         claims = [known.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in claims]
@@ -376,9 +424,7 @@ def _told_changed(part: Made, changes: str) -> Made:
     return replace(part, section=replace(part.section, notes=[note, *part.section.notes]), claims=claims)
 
 
-def _recorded(
-    names: Sequence[str], options: Options, out: Path, *, largest: bool
-) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
+def _recorded(names: Sequence[str], options: Options) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
     """The parts from what is kept with the code, at one scale or each at its largest."""
     outcomes: dict[str, Sequence[Outcome]] = {}
     data: dict[str, str] = {}
@@ -386,13 +432,13 @@ def _recorded(
     provenance: list[Mapping[str, Any]] = []
     missing: dict[str, str] = {}
     for name in names:
-        kept = recorded.largest(name) if largest else recorded.load(name, options.scale)
+        kept = recorded.largest(name) if options.largest else recorded.load(name, options.scale.name)
         if kept is None:
             missing[name] = f"decomfl paper --only {name} --record paper_repro/results records it"
         elif not _drawable(name, kept.rows, complete=kept.complete):
             missing[name] = kept.words
         else:
-            made.append(_kept(name, kept, options, out))
+            made.append(_kept(name, kept, options))
             provenance += [each for each in kept.provenance if each]
             outcomes[name] = made[-1].claims
             data[name] = "; ".join(dict.fromkeys(str(each["data"]) for each in kept.provenance if "data" in each))
@@ -408,12 +454,6 @@ def _drawable(name: str, rows: pd.DataFrame, *, complete: bool) -> bool:
     return complete or (name in PARTIAL and lines)
 
 
-def _finished(works: Sequence[Work], results: Sequence[Result | None]) -> tuple[int, int]:
-    """How many of the works are finished, and how many there are; what several parts share counts once."""
-    done = {work.key(): finished(result) for work, result in zip(works, results, strict=True)}
-    return sum(done.values()), len(done)
-
-
 def _absent(missing: Mapping[str, str], title: str) -> list[Drawn]:
     """A section that lists the parts that the page does not have."""
     notes = [f"{name}: {why}." for name, why in missing.items()]
@@ -424,12 +464,14 @@ def _absent(missing: Mapping[str, str], title: str) -> list[Drawn]:
 def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float | None) -> dict[str, str]:
     """What the head of the page says of the runs; minutes are None where nothing was computed."""
     facts = {} if minutes is None else {"time": f"{minutes:.1f} minutes for what was not there yet"}
+    # A run that several versions of the code took up lists all of them.
     runs = [code for each in provenance for code in each.get("codes", [each.get("code", "")]) if code]
     facts |= {"code": f"drawn by {code_version()}" + (f", run by {', '.join(dict.fromkeys(runs))}" if runs else "")}
     if provenance:
         first = provenance[0]
         hub = next((f", transformers {each['transformers']}" for each in provenance if "transformers" in each), "")
-        said = [piece for each in provenance for piece in str(each["data"]).split("; ")]  # runs share data and models
+        # Runs share data and models, so pieces repeat.
+        said = [piece for each in provenance for piece in str(each["data"]).split("; ")]
         facts |= {
             "data": "; ".join(dict.fromkeys(said)),
             "versions": f"Python {first['python']}, torch {first['torch']}, numpy {first['numpy']}{hub}",

@@ -8,10 +8,9 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from matplotlib.figure import Figure
-from PIL import Image
 
 import figures
 from decomfl_lab.errors import require
@@ -22,10 +21,12 @@ from paper_repro.parts.fig2 import add_countings
 from paper_repro.workflow import estimators, recorded
 from paper_repro.workflow.measures import CHECKED, lost, settled
 from paper_repro.workflow.reference import fig2_reference
+from paper_repro.workflow.scales import SCALES
 
-__all__ = ["drawn_by", "hero", "made_of"]
+__all__ = ["KEY", "hero", "made_of"]
 
-_KEY: Final = "Source"
+KEY: Final = "Source"
+"""The entry of the file that has ``made_of``."""
 _COUNT: Final = "plotted"
 
 
@@ -38,7 +39,7 @@ def hero(reference: Path) -> Figure:
     kept = recorded.load("fig2", "full")
     require(kept is not None, "rows of Figure 2", "be recorded at full scale", "none")
     assert kept is not None
-    rows = add_countings(kept.rows, "full")
+    rows = add_countings(kept.rows, SCALES["full"])
     rows = rows[(rows.reading == "as-plotted") & (rows.panel == "local-updates") & (rows["round"] > 0)]
     authors = fig2_reference(reference)
     authors = authors[authors.panel == "local-updates"]
@@ -59,7 +60,7 @@ def hero(reference: Path) -> Figure:
     ends = [(series, own["round"].max(), own.seed.nunique()) for series, own in lines.groupby("series")]
     told = ", ".join(f"{series} {rounds:,} rounds, {seeds} seed{'s' * (seeds > 1)}" for series, rounds, seeds in ends)
     left_out = lost(rows[~rows[CHECKED].astype(bool)], ["series"])
-    apart = f" Came apart, and not in the means: {'; '.join(left_out)}." if left_out else ""
+    apart = f" Diverged, and not in the means: {'; '.join(left_out)}." if left_out else ""
     return comparison(
         [panel],
         styles,
@@ -80,11 +81,5 @@ def made_of() -> str:
     return hashlib.blake2b(rows + own + code, digest_size=8).hexdigest()
 
 
-def drawn_by(picture: Path) -> Any:
-    """The ``made_of`` that a picture was drawn by, as its file says; None where it does not."""
-    with Image.open(picture) as image:
-        return image.info.get(_KEY)
-
-
 if __name__ == "__main__":
-    hero(Path(sys.argv[1])).savefig(sys.argv[2], dpi=110, metadata={_KEY: made_of()})
+    hero(Path(sys.argv[1])).savefig(sys.argv[2], dpi=110, metadata={KEY: made_of()})

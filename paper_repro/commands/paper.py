@@ -4,113 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
-from decomfl_lab.options import option
-from paper_repro.workflow.claims import DEAR, ON_GPU, PARTS, VERDICTS, WORDS, named, rows
+from paper_repro.workflow.asked import PaperOptions
+from paper_repro.workflow.claims import PARTS, VERDICTS, WORDS, named, rows
 
 __all__ = ["paper"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperOptions:
-    """The options of ``decomfl paper``."""
-
-    scale: str = option(
-        "",
-        "The scale: smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). "
-        "[default: default; with --from-recorded the largest that is recorded of each part]",
-    )
-    only: str = option(
-        "",
-        f"The parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {', '.join(DEAR)} from "
-        "what is recorded at the scale, where it is, unless they are named here]",
-    )
-    out: Path = option(Path("out"), "The folder for report.html, figures, tables, claims.json and runs. [default: out]")
-    runs: Path | None = option(
-        None,
-        "The folder of runs. Several commands, with an --out each, may share it: each run is computed by one. "
-        "[default: OUT/runs]",
-        "Time and machines",
-    )
-    count: str = option(
-        "wire",
-        "The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]",
-        "Axes and readings",
-    )
-    reading: str = option(
-        "both",
-        "The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]",
-        "Axes and readings",
-    )
-    changes: tuple[str, ...] = option(
-        (),
-        "Change a setting of the runs, as fig2.local_rounds={2=60} for K = 2, or hessian.model=resnet20-bn; "
-        "an unknown one is refused with a list of those that there are. The report says what was changed, and no "
-        "verdict of the part counts. For another model or method of a run: decomfl train. Repeatable.",
-        "Settings",
-        flag="--set",
-        metavar="PART.SETTING=VALUE",
-    )
-    reference: Path | None = option(
-        None, "The folder with authors_curves.csv; the authors' curves are drawn beside ours.", "Axes and readings"
-    )
-    from_recorded: bool = option(
-        False,
-        "Draw what is kept under paper_repro/results instead of computing; the report lists parts without it.",
-        "What is recorded",
-    )
-    record: Path | None = option(
-        None,
-        "Keep the rows of the parts made here, of finished runs and of those under way, in this folder "
-        "(paper_repro/results: with the code); a run that came further in what is recorded there stays. "
-        "With --from-recorded keep the verdicts that --list shows.",
-        "What is recorded",
-    )
-    hours: float | None = option(
-        None,
-        "Stop after so many hours: runs under way are saved, what is there is drawn, and the same command "
-        "goes on. Whole series come first, cheap ones before dear ones.",
-        "Time and machines",
-    )
-    minutes: float | None = option(
-        None, "Stop likewise after so many minutes, for a machine that is lent for a while.", "Time and machines"
-    )
-    device: str = option(
-        "cpu",
-        "The device on which runs compute: cpu, cuda (a GPU) or auto. On a GPU its bits are first checked "
-        f"against the CPU's; then come, unless --only names others, {', '.join(ON_GPU)}, in this order, one run at "
-        "a time, with finite differences as long as the curves, and --resume. [default: cpu]",
-    )
-    resume: bool = option(
-        False,
-        "Take up training runs in OUT/runs by settings, seed and data, also if another version of the code "
-        "began them, and those whose records are kept with the code (paper_repro/results/runs); the provenance of "
-        "a run lists every version. With --record at --scale full, what is finished in its folder is not rerun.",
-        "Time and machines",
-    )
-    jobs: int = option(
-        0,
-        "The number of runs at a time, 0 for one a CPU; training runs that are fewer share the CPUs. [default: 0]",
-        "Time and machines",
-    )
-    backend: str = option(
-        "loky",
-        "Who computes runs: loky (processes of this machine), ray or dask. RAY_ADDRESS or DASK_SCHEDULER_ADDRESS "
-        "names a cluster that is running and shares the folder of runs; without it one is started on this machine. "
-        "[default: loky]",
-        "Time and machines",
-    )
-    list_claims: bool = option(
-        False,
-        "Run nothing: list the claims (of the parts of --only), where the paper makes them, what is measured, "
-        "the rule, the least scale that can decide it, and what the recorded runs say.",
-        flag="--list",
-    )
-    as_json: bool = option(False, "Print the verdicts, or the list, as JSON on stdout.", flag="--json")
 
 
 @command
@@ -120,14 +20,13 @@ def paper(options: PaperOptions) -> None:
     Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. Open OUT/report.html when it is done.
     """
-    asked = {name: value for name, value in vars(options).items() if name != "list_claims"}
     if options.list_claims:
         require(not options.changes, "--set", "be left out with --list", options.changes)
         _list(named("only", options.only, ",", [*PARTS, "paper"]), as_json=options.as_json)
         return
     from paper_repro.making import make_report  # with it come torch, pandas and matplotlib
 
-    make_report(**asked)
+    make_report(options)
 
 
 def _list(parts: Sequence[str], *, as_json: bool) -> None:

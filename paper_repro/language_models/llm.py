@@ -36,7 +36,7 @@ from paper_repro.pretraining.verdicts import BATCH as LINES
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes, settings
-from paper_repro.workflow.scales import LANGUAGE_SCALES, PRETRAINED, LanguageScale, Tuning, kind
+from paper_repro.workflow.scales import SCALES, LanguageScale, Scale, Tuning
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
 
 __all__ = ["claims", "configuration", "jobs", "make", "settings_table", "wide_table"]
@@ -84,10 +84,10 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
 
 
 def jobs(options: Options) -> list[TaskJob]:
-    """A run for every cell; none where data or models are not at hand."""
+    """A run for every cell; none where data or models are not available here."""
     if _missing(options.scale):
         return []
-    size, pretrained = LANGUAGE_SCALES[options.scale], PRETRAINED[options.scale]
+    size, pretrained = options.scale.llm, options.scale.pretrained
     found = []
     for row, task, series, tuning in _wanted(size):
         config = configuration(size, row, task, series, tuning)
@@ -105,11 +105,11 @@ def jobs(options: Options) -> list[TaskJob]:
     return found
 
 
-def _missing(scale: str) -> str:
+def _missing(scale: Scale) -> str:
     """What has to be done before the runs can be."""
-    size = LANGUAGE_SCALES[scale]
+    size = scale.llm
     tasks = [task.removesuffix(TWO_WAY) for _, task, _, _ in _wanted(size)]
-    return missing(tasks, size.models.values(), PRETRAINED[scale])
+    return missing(tasks, size.models.values(), scale.pretrained)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -168,13 +168,15 @@ def _before(cell: Result) -> tuple[float, float, float]:
     return cell.zero_shot, cell.calibrated_zero_shot, cell.majority
 
 
-def scale_words(scale: str) -> str:
+def scale_words(scale: Scale) -> str:
     """The scale in a line, for captions and claims."""
-    size = LANGUAGE_SCALES[scale]
-    models = ", ".join(model if scale == "full" else f"{model} for {paper}" for paper, model in size.models.items())
+    size = scale.llm
+    models = ", ".join(
+        model if scale.name == "full" else f"{model} for {paper}" for paper, model in size.models.items()
+    )
     rounds = ", ".join(f"{row} {_range(each.rounds for each in own.values())}" for row, own in size.settings.items())
     cut = f", prompts cut to {size.max_length} tokens" if size.max_length else ""
-    return f"{scale} ({kind(scale)}): {models}; M={M}, m={SAMPLED}, K=1, one seed{cut}; rounds of {rounds}"
+    return f"{scale.words()}: {models}; M={M}, m={SAMPLED}, K=1, one seed{cut}; rounds of {rounds}"
 
 
 def _range(values: Iterable[int]) -> str:
@@ -197,11 +199,11 @@ def _batches(settings: Mapping[str, Mapping[str, Tuning]]) -> str:
     return "; ".join(f"{', '.join(t for t in of if of[t] == B)}: {B}" for B in dict.fromkeys(of.values()))
 
 
-def _models_words(scale: str) -> str:
+def _models_words(scale: Scale) -> str:
     """What stands for the paper's models."""
     told = []
-    for size in LANGUAGE_SCALES[scale].models.values():
-        if own := PRETRAINED[scale].get(size):
+    for size in scale.llm.models.values():
+        if own := scale.pretrained.get(size):
             read = LINES * own.verdicts
             reviews = f" and {read:,} lines of film reviews (IMDb) with their verdicts" if read else ""
             told.append(f"{size}: {own.tokens:,} tokens of text{reviews}")
@@ -213,12 +215,9 @@ def _models_words(scale: str) -> str:
     )
 
 
-_SPLITS = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α = 1", "iid": "i.i.d."}
-
-
-def settings_table(scale: str) -> pd.DataFrame:
+def settings_table(scale: Scale) -> pd.DataFrame:
     """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
-    size, full = LANGUAGE_SCALES[scale], LANGUAGE_SCALES["full"]
+    size, full = scale.llm, SCALES["full"].llm
     scripts = {
         "OPT-125M": "1e-7, 5000 (16 bits); 5e-6, 3000",
         "OPT-1.3B": "the same as the text",
@@ -227,10 +226,10 @@ def settings_table(scale: str) -> pd.DataFrame:
     implied, called = "not given; costs imply 500, 1000 or 2000 rounds", "0.001, 2000; all say opt-125m"
     table = settings(
         "llm",
-        models=", ".join(size.models.values()),
+        models=tuple(size.models.values()),
         M=M,
         m=SAMPLED,
-        split=_SPLITS[size.split],
+        split=size.split,
         batches=_batches(size.settings),
         first_order_batches=_batches(size.first_order),
         mezo_batch=size.mezo_batch,

@@ -23,7 +23,7 @@ from paper_repro.language_models.llm_cells import (
 )
 from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, verdict_of, verdict_of_gains, verdict_of_likeness
-from paper_repro.workflow.scales import LANGUAGE_SCALES, TASK_ROWS
+from paper_repro.workflow.scales import SCALES, TASK_ROWS
 from theory.notation.printed import (
     EXAMPLES,
     LORA_PARAMETERS,
@@ -211,7 +211,7 @@ def _ten_gigabytes() -> Outcome:
 
 def _rounds() -> Outcome:
     """DeComFL's rounds in print over those that FedAvg's costs in print imply."""
-    size = LANGUAGE_SCALES["full"]
+    size = SCALES["full"].llm
     ratios = {
         f"rounds of DeComFL / FedAvg, {task_title(task)}, {row}": size.settings[row][task].rounds / tuning.rounds
         for row, own in size.first_order.items()

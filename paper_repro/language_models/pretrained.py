@@ -100,9 +100,9 @@ class _ProvenJob(TaskJob):
 
 
 def jobs(options: Options) -> list[TaskJob]:
-    """The one run, at full scale, where weights and data are at hand."""
+    """The one run, at full scale, where weights and data are available here."""
     folder = _weights()
-    if options.scale != "full" or folder is None or missing([TASK], [], ()):
+    if options.scale.name != "full" or folder is None or missing([TASK], [], ()):
         return []
     return [_ProvenJob(configuration(str(folder)), {}, f"SmolLM2-135M {TASK}", None)]
 
@@ -283,10 +283,9 @@ def _kappa_words(rows: Sequence[Mapping[str, float]]) -> str:
 
 
 def _settings(here: Mapping[str, Any]) -> pd.DataFrame:
-    splits = {"iid": "i.i.d.", "dirichlet-total": "Dir(α·p), α = 1"}
     later = [f"from round {r} on {eta:g}" for r, eta in here["lr_schedule"].items()]
     rates = "; ".join([f"{here['lr']:g}", *later])
-    return settings_beside("smollm2", **here, rates=rates, split_words=splits[here["split"]])
+    return settings_beside("smollm2", **here, rates=rates)
 
 
 def record(run: Path, into: Path) -> None:

@@ -38,7 +38,7 @@ from paper_repro.workflow.measures import TOLERANCE, binomial_error, finite, ord
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes, settings
 from paper_repro.workflow.runs import Work, fingerprint
-from paper_repro.workflow.scales import PRETRAINED, SIZES_SCALES, SizesScale, kind
+from paper_repro.workflow.scales import Scale, SizesScale
 from theory.notation.setting import effective_factor
 
 __all__ = ["SizeWork", "Slope", "claims", "jobs", "kappa_table", "make", "run_table"]
@@ -65,17 +65,17 @@ Floats = NDArray[np.float64]
 
 
 def jobs(options: Options) -> list[Work]:
-    """A work for each size; none where the task or the text is not at hand."""
-    size = SIZES_SCALES[options.scale]
+    """A work for each size; none where the task or the text is not available here."""
+    size = options.scale.sizes
     if _missing(options.scale):
         return []
-    own = {model: Pretraining(config) for model, config in PRETRAINED[options.scale].items()}
+    own = {model: Pretraining(config) for model, config in options.scale.pretrained.items()}
     return [SizeWork(size, model, own.get(model)) for model in size.models]
 
 
-def _missing(scale: str) -> str:
+def _missing(scale: Scale) -> str:
     """What has to be done before the runs can be."""
-    return missing([TASK], SIZES_SCALES[scale].models, PRETRAINED[scale])
+    return missing([TASK], scale.sizes.models, scale.pretrained)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class SizeWork:
 
     Attributes:
         size: The sizes of the work.
-        model: A size of ``PRETRAINED`` or a name of the hub.
+        model: A size of ``Scale.pretrained`` or a name of the hub.
         pretraining: How the model that the runs begin with is made; None for one of the hub.
     """
 
@@ -372,7 +372,7 @@ def _flat(kappas: pd.DataFrame) -> Outcome:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure, its tables and its verdicts; without rows, what to set."""
-    size = SIZES_SCALES[options.scale]
+    size = options.scale.sizes
     words = _words(options.scale)
     found = claims(rows, size, words)
     section = Section(
@@ -403,10 +403,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def _words(scale: str) -> str:
-    size = SIZES_SCALES[scale]
+def _words(scale: Scale) -> str:
+    size = scale.sizes
     return (
-        f"{scale} ({kind(scale)}): {', '.join(size.models)} on SST-2, {size.rounds} rounds, K = 1, P = 5, 8 clients / "
+        f"{scale.words()}: {', '.join(size.models)} on SST-2, {size.rounds} rounds, K = 1, P = 5, 8 clients / "
         f"2, B = {size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
     )
 
@@ -438,10 +438,7 @@ def _settings(size: SizesScale) -> pd.DataFrame:
     return settings(
         "sizes",
         **vars(size),
-        model_names=", ".join(size.models),
         rates=given or f"{size.share:g}/(4 L ρ_κ), see below",
-        split_words="i.i.d." if size.split == "iid" else "Dir(α·p), α = 1",
-        seed_words=", ".join(map(str, size.seeds)),
     )
 
 

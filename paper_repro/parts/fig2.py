@@ -42,7 +42,7 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import D, countings, fig2_reference
 from paper_repro.workflow.report import Section, settings
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import FIG2_SCALES, READINGS, Fig2Scale, kind
+from paper_repro.workflow.scales import READINGS, Fig2Scale, Scale
 
 __all__ = [
     "add_countings",
@@ -63,14 +63,13 @@ CURVE = ("reading", "panel", "series")
 
 BANDS = {"as-plotted": "fig2.band", "as-written": "fig2.band-of-the-text"}
 """The claim that the curves of a reading run where the authors' do."""
-FEDAVG_LR = 0.1
 LIMITS = limits("fig2")
 
 
 def jobs(options: Options) -> list[Job]:
     """The runs behind both panels, for each reading."""
     on_gpu = options.device != "cpu"
-    return [job for name in options.readings for job in _reading_jobs(name, FIG2_SCALES[options.scale], on_gpu=on_gpu)]
+    return [job for name in options.readings for job in _reading_jobs(name, options.scale.fig2, on_gpu=on_gpu)]
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -115,13 +114,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             bands = bands_table(pd.concat(of_each), CURVE[1:])
             tables[f"fig2-bands-{reading}"] = bands
             wanted = len(LOCAL_STEPS) + len(PERTURBATIONS)
-            verdicts.append(band(BANDS[reading], bands, caption[0], testable=scale == "full", wanted=wanted))
+            verdicts.append(band(BANDS[reading], bands, caption[0], testable=scale.name == "full", wanted=wanted))
         verdicts.append(saving_in_the_logs(authors))
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
     first = panel(options.count, readings[0], next(iter(PANELS)))
     section = Section(
         id="fig2",
-        hero=comparison([first], styles, least=6.4, caption=f"One panel of Figure 2, scale {scale} ({kind(scale)})."),
+        hero=comparison([first], styles, least=6.4, caption=f"One panel of Figure 2, scale {scale.words()}."),
         figure=drawn[options.count],
         settings=settings_table(scale),
         notes=curves.notes("fig2"),
@@ -155,9 +154,9 @@ def _styles(rows: pd.DataFrame) -> dict[str, LineStyle]:
     return series_styles(ours) | series_styles(fedavg, baseline=True)
 
 
-def _accuracy_axis(scale: str, frames: Iterable[pd.DataFrame]) -> dict[str, Any]:
+def _accuracy_axis(scale: Scale, frames: Iterable[pd.DataFrame]) -> dict[str, Any]:
     """Most of a long curve lies between 90 and 99 %: the axis spreads them, as far as the curves go."""
-    if scale == "smoke":
+    if scale.name == "smoke":
         return {}
     values = pd.concat([frame.test_accuracy for frame in frames])
     low, high = max(0.05, 0.9 * float(values.min())), min(0.995, 0.4 + 0.6 * float(values.max()))
@@ -230,21 +229,21 @@ def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
         decomfl("perturbations", seeds[:1], right, checked, local_steps=4, perturbations=P, lr=lr)
     for K in reading.fedavg_steps:
         for seed in seeds:
-            changes = {**reading.fedavg, "local_steps": K, "lr": FEDAVG_LR, "eval_every": size.fedavg_every}
+            changes = {**reading.fedavg, "local_steps": K, "eval_every": size.fedavg_every}
             config = base.but("fedavg", rounds=size.fedavg_rounds, seed=seed, **changes)
             add(config, "local-updates", f"FedAvg K={K}")
     return made
 
 
-def add_countings(rows: pd.DataFrame, scale: str) -> pd.DataFrame:
+def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
     """The rows with columns table1_scalars and plotted_scalars beside the measured wire_scalars."""
-    size = FIG2_SCALES[scale]
+    size = scale.fig2
     return rows.assign(**countings(rows, M=size.M, m=size.m))
 
 
-def scale_words(scale: str) -> str:
+def scale_words(scale: Scale) -> str:
     """The scale in a line, for captions and claims."""
-    size = FIG2_SCALES[scale]
+    size = scale.fig2
     rounds = ", ".join(f"{R} rounds at K={K}" for K, R in size.local_rounds.items())
     slower = (
         "" if size.eta_factor == 1 else f"as-plotted η × {size.eta_factor:g} (small batches diverge at the full η); "
@@ -252,7 +251,7 @@ def scale_words(scale: str) -> str:
     tested = f"at most {size.test_examples:,} held-out images; " if size.test_examples else ""
     written = "" if size.written_rounds == size.local_rounds else f"; as-written {_listed(size.written_rounds)} rounds"
     return (
-        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size}; {slower}{tested}left {rounds}; "
+        f"{scale.words()}: M={size.M}, m={size.m}, B={size.batch_size}; {slower}{tested}left {rounds}; "
         f"right {size.perturbation_rounds} rounds{written}; FedAvg {size.fedavg_rounds}; "
         f"seeds {', '.join(map(str, size.seeds))}"
     )
@@ -262,19 +261,18 @@ def _listed(rounds: Mapping[int, int]) -> str:
     return ", ".join(f"{R} (K={K})" for K, R in rounds.items())
 
 
-def settings_table(scale: str) -> pd.DataFrame:
+def settings_table(scale: Scale) -> pd.DataFrame:
     """What was run, beside what the paper's text and the authors' logs have."""
-    size = FIG2_SCALES[scale]
+    size, plotted = scale.fig2, READINGS["as-plotted"]
     return settings(
         "fig2",
         **vars(size),
         by={"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method],
-        rates=" / ".join(f"{lr * size.eta_factor:g}" for lr in (0.001, 0.0005)),
+        rates=" / ".join(f"{lr * size.eta_factor:g}" for lr in (plotted.lr_left, plotted.lr_right)),
         left=_listed(size.local_rounds),
         written_left=_listed(size.written_rounds),
         checked_left=_listed(size.local_differences),
         checked_right=", ".join(f"P={P}: {R}" for P, R in size.perturbation_differences.items()),
-        number_of_seeds=len(size.seeds),
     )
 
 
@@ -293,7 +291,7 @@ def summary_table(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def claims(rows: pd.DataFrame, scale: str) -> list[Outcome]:
+def claims(rows: pd.DataFrame, scale: Scale) -> list[Outcome]:
     """The claims about Figure 2, judged by the "as-plotted" runs.
 
     A comparison is decided only if the difference exceeds two standard errors of the seeds, or, with one seed,
@@ -303,9 +301,11 @@ def claims(rows: pd.DataFrame, scale: str) -> list[Outcome]:
     own = settled(plotted[~plotted[CHECKED].astype(bool)], CURVE)
     left = own[own.panel == "local-updates"]
     right = own[own.panel == "perturbations"]
-    size = FIG2_SCALES[scale]
-    sizes = "the paper's sizes" if scale == "full" else "reduced"
-    words = f"{scale} ({sizes}): M={size.M}, m={size.m}, B={size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
+    size = scale.fig2
+    sizes = "the paper's sizes" if scale.name == "full" else "reduced"
+    words = (
+        f"{scale.name} ({sizes}): M={size.M}, m={size.m}, B={size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
+    )
     if size.eta_factor != 1:
         words += f", η × {size.eta_factor:g}"
     words += "; DeComFL by projection"

@@ -45,7 +45,7 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section, settings
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import FIG3_SCALES, Fig3Scale, kind
+from paper_repro.workflow.scales import FIG3, SCALES, Fig3Scale, Scale
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
 __all__ = [
@@ -65,22 +65,21 @@ __all__ = [
 ]
 
 D = 1_206_590
-K = 5
 DECOMFL = "DeComFL"
-PERTURBATIONS = Schedule(25, {500: 50, 1000: 100, 2000: 200})
+FEDCOM = f"FedCom {FIG3.quantize_bits} bit"
+PERTURBATIONS = FIG3.perturbations
 """P as a function of the round, in the paper and here."""
-_RATES = (0.0005, 0.0004, 0.00025, 0.00015)
 CURVE = ("series",)
 """Columns that name a curve."""
 LIMITS = limits("fig3")
 
 
 def data_set() -> str:
-    """Fashion-MNIST where it is at hand, else MNIST, which always is; the caption says which."""
+    """Fashion-MNIST where it is available here, else MNIST, which always is; the caption says which."""
     return "fashion-mnist" if at_hand("fashion-mnist") else "mnist"
 
 
-_SHOWN = {"fashion-mnist": "Fashion-MNIST", "mnist": "MNIST digits (Fashion-MNIST was not at hand)"}
+_SHOWN = {"fashion-mnist": "Fashion-MNIST", "mnist": "MNIST digits (Fashion-MNIST was not available here)"}
 
 
 def top_k_name(fraction: float) -> str:
@@ -89,28 +88,24 @@ def top_k_name(fraction: float) -> str:
 
 
 def _base(size: Fig3Scale) -> TrainConfig:
-    return size.config(data=data_set(), model="cnn-fashion", split="iid", local_steps=K)
+    return size.config(data=data_set(), model="cnn-fashion", split="iid", local_steps=FIG3.K)
 
 
-def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
+def decomfl(scale: Scale, *, on_gpu: bool = False) -> list[Job]:
     """DeComFL with the authors' settings and schedules: by projection, and a stretch by finite differences.
 
     On a GPU that stretch is as long as the whole.
     """
-    size = FIG3_SCALES[scale]
+    size = scale.fig3
     check = _base(size).but(
         rounds=size.rounds if on_gpu else size.differences,
         perturbations=PERTURBATIONS.initial,
         perturbation_schedule=dict(PERTURBATIONS.changes),
-        lr=_RATES[0],
-        lr_schedule=dict(zip(sorted(PERTURBATIONS.changes), _RATES[1:], strict=True)),
-        momentum=0.8,
-        momentum_form="torch",
-        weight_decay=1e-5,
-        estimator="central",
-        mu=1e-4,
+        lr=FIG3.rates[0],
+        lr_schedule={r: rate for r, rate in FIG3.rates.items() if r},
         rebuild="copy",
         eval_every=size.eval_every,
+        **FIG3.decomfl,
     )
     config = check.but("decomfl-projection", rounds=size.rounds)
     return [
@@ -119,19 +114,15 @@ def decomfl(scale: str, *, on_gpu: bool = False) -> list[Job]:
     ]
 
 
-def first_order(scale: str, method: str, series: str, **changes: Any) -> list[Job]:
+def first_order(scale: Scale, method: str, series: str, **changes: Any) -> list[Job]:
     """A first-order method with the Adam steps that the authors' logs were made with."""
-    size = FIG3_SCALES[scale]
+    size = scale.fig3
     config = _base(size).but(
         method=method,
-        optimizer="adam",
         rounds=size.baseline_rounds,
         batch_size=size.baseline_batch,
-        lr=0.001,
-        momentum=0.0,
-        weight_decay=0.0,
         eval_every=size.fedavg_every if method == "fedavg" else size.compressed_every,
-        **changes,
+        **{**FIG3.first_order, **changes},
     )
     sent = config.method.plain()
     uplink = {"fedcom": sent.get("quantize_bits", 0) / 32, "fedavg-topk": 2 * sent.get("top_k", 0)}.get(method, 1.0)
@@ -147,35 +138,35 @@ def _job(config: TrainConfig, series: str, seed: int, uplink: float, *, urgency:
     return Job(config.but(seed=seed), labels, title, urgency=urgency)
 
 
-def compressed(scale: str, fraction: float) -> list[Job]:
+def compressed(scale: Scale, fraction: float) -> list[Job]:
     """FedAvg + Top-k with k = ``fraction``·d."""
     return first_order(scale, "fedavg-topk", top_k_name(fraction), top_k=fraction)
 
 
 def jobs(options: Options) -> list[Job]:
-    """DeComFL, FedAvg, FedCom (8 bits) and FedAvg + Top-k (10 %)."""
+    """DeComFL, FedAvg, FedCom and FedAvg + Top-k."""
     scale = options.scale
     return [
         *decomfl(scale, on_gpu=options.device != "cpu"),
         *first_order(scale, "fedavg", "FedAvg"),
-        *first_order(scale, "fedcom", "FedCom 8 bit", quantize_bits=8),
-        *compressed(scale, 0.1),
+        *first_order(scale, "fedcom", FEDCOM, quantize_bits=FIG3.quantize_bits),
+        *compressed(scale, FIG3.top_k),
     ]
 
 
-def add_countings(rows: pd.DataFrame, scale: str) -> pd.DataFrame:
+def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
     """The rows with table1_scalars and plotted_scalars beside the measured wire_scalars.
 
     plotted is what the authors' notebook draws for the 0-based round s: 5·Σ K·P for DeComFL (the 5 is unexplained),
     2·s·d for FedAvg, d·s·k/d for Top-k and d·s/4 for FedCom.
     """
-    size = FIG3_SCALES[scale]
+    size = scale.fig3
     return rows.assign(**countings(rows, PERTURBATIONS, M=size.M, m=size.m))
 
 
 def countings(rows: pd.DataFrame, P: Schedule[int], *, M: int, m: int) -> dict[str, list[float]]:
     """The columns table1_scalars and plotted_scalars for rows with round, series, method, uplink and top_k."""
-    pairs = np.cumsum([0, *(K * P(r) for r in range(int(rows["round"].max())))])  # measured before round r
+    pairs = np.cumsum([0, *(FIG3.K * P(r) for r in range(int(rows["round"].max())))])  # measured before round r
 
     def table1(row: Any) -> float:
         if row.series == DECOMFL:
@@ -195,23 +186,23 @@ def countings(rows: pd.DataFrame, P: Schedule[int], *, M: int, m: int) -> dict[s
     }
 
 
-def scale_words(scale: str) -> str:
+def scale_words(scale: Scale) -> str:
     """The scale in a line, for captions and claims."""
-    size = FIG3_SCALES[scale]
+    size = scale.fig3
     return (
-        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}; DeComFL {size.rounds} rounds, B={size.batch_size}; "
+        f"{scale.words()}: M={size.M}, m={size.m}; DeComFL {size.rounds} rounds, B={size.batch_size}; "
         f"first-order {size.baseline_rounds} rounds, B={size.baseline_batch}; seeds {', '.join(map(str, size.seeds))} "
         f"of DeComFL, {size.seeds[0]} of the others"
     )
 
 
-def settings_table(scale: str, data: str) -> pd.DataFrame:
+def settings_table(scale: Scale, data: str) -> pd.DataFrame:
     """What was run, beside what the paper's text and the authors' logs have."""
-    size = FIG3_SCALES[scale]
+    size = scale.fig3
     reached = {r: number for r, number in sorted(PERTURBATIONS.changes.items()) if r < size.rounds}
     changes = "".join(f"; {number} from round {r}" for r, number in reached.items())
-    rates = " → ".join(f"{rate:g}" for rate in _RATES[: 1 + len(reached)])
-    return settings("fig3", **vars(size), data=data, changes=changes, rates=rates, number_of_seeds=len(size.seeds))
+    rates = " → ".join(f"{rate:g}" for r, rate in FIG3.rates.items() if r == 0 or r < size.rounds)
+    return settings("fig3", **vars(size), data=data, changes=changes, rates=rates)
 
 
 def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:
@@ -242,7 +233,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     rows, lines, dots, longer = curves.rows, curves.lines, curves.dots, curves.longer
     data = str(rows["data"].iloc[0])
     authors = _authors(options.authors)
-    styles = method_styles([DECOMFL, "FedCom 8 bit", top_k_name(0.1), "FedAvg"])  # the last is drawn over the others
+    styles = method_styles([DECOMFL, FEDCOM, top_k_name(FIG3.top_k), "FedAvg"])  # the last is drawn over the others
     words = scale_words(scale)
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
     said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
@@ -274,7 +265,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     level = highest_level(run for _, run in lines.groupby("series"))
     notes = curves.notes("fig3")
     if data != "fashion-mnist":
-        notes.insert(0, "Fashion-MNIST was not at hand: this is the same model and method on MNIST digits.")
+        notes.insert(0, "Fashion-MNIST was not available here: this is the same model and method on MNIST digits.")
     tables = {
         "fig3": reaching_table(lines, level),
         "fig3-curves": rows,
@@ -294,7 +285,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     verdicts = claims(rows, f"{words}; {data}")
     if authors is not None:
         tables["fig3-bands"] = bands_table(compared(lines, authors, CURVE), CURVE)
-        testable = scale == "full" and data == "fashion-mnist"
+        testable = scale.name == "full" and data == "fashion-mnist"
         verdicts.append(
             band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
         )
@@ -310,9 +301,9 @@ def _authors(folder: Path | None) -> pd.DataFrame | None:
     """The authors' curves, counted as for their 100 clients, 10 sampled (wire: in expectation); None without any."""
     if folder is None or (rows := fig3_reference(folder)).empty:
         return None
-    full = FIG3_SCALES["full"]
-    counted = rows.assign(**countings(rows, PERTURBATIONS, M=full.M, m=full.m))
-    settings = {str(job.labels["series"]): job.config for job in jobs(Options(scale="full", readings=(), count="wire"))}
+    full = SCALES["full"]
+    counted = rows.assign(**countings(rows, PERTURBATIONS, M=full.fig3.M, m=full.fig3.m))
+    settings = {str(job.labels["series"]): job.config for job in jobs(Options(scale=full, readings=(), count="wire"))}
 
     def wire(row: Any) -> float:
         if pd.isna(row.test_accuracy):

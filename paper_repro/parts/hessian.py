@@ -33,7 +33,7 @@ from paper_repro.workflow.measures import verdict_of_countings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Work, fingerprint
-from paper_repro.workflow.scales import HESSIAN_SCALES, HessianScale, kind
+from paper_repro.workflow.scales import HessianScale
 
 __all__ = ["DensityCheck", "SpectrumWork", "claims", "jobs", "make"]
 
@@ -48,18 +48,18 @@ _MODELS = "models.safetensors"
 
 def _shown(data: str) -> str:
     """The data of a run's provenance, in a word or two."""
-    return "CIFAR-10" if data.startswith("CIFAR-10") else "MNIST digits (CIFAR-10 was not at hand)"
+    return "CIFAR-10" if data.startswith("CIFAR-10") else "MNIST digits (CIFAR-10 was not available here)"
 
 
 def data_set() -> str:
-    """CIFAR-10 where it is at hand, else MNIST, which always is; the caption says which."""
+    """CIFAR-10 where it is available here, else MNIST, which always is; the caption says which."""
     return "cifar10" if at_hand("cifar10") else "mnist"
 
 
 def jobs(options: Options) -> list[Work]:
     """Train and take the spectrum at every step asked for; and check the density where the truth is known."""
     data = data_set()
-    return [SpectrumWork(HESSIAN_SCALES[options.scale], data, f"Hessian of a ResNet, {data}"), DensityCheck()]
+    return [SpectrumWork(options.scale.hessian, data, f"Hessian of a ResNet, {data}"), DensityCheck()]
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _numbers(density: SpectralDensity) -> dict[str, tuple[float, float, float]]:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure, its table and its verdicts."""
-    size = HESSIAN_SCALES[options.scale]
+    size = options.scale.hessian
     check = rows["kind"] == "check"
     checked = _check_words(rows[check])
     rows = rows[~check].astype({"step": int})  # a file has them as fractions beside rows without
@@ -261,7 +261,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     table = numbers.pivot(index="step", columns="name", values="value").reset_index()
     d = int(table["d"].iloc[0])
     words = (
-        f"{options.scale} ({kind(options.scale, named=False)}): {size.model}, d = {d:,}, Adam at {size.lr:g} on "
+        f"{options.scale.words(named=False)}: {size.model}, d = {d:,}, Adam at {size.lr:g} on "
         f"batches of {size.batch_size}, Hessian of the mean loss of {size.examples} training images"
     )
     curves = rows[rows["kind"] == "curve"]

@@ -20,7 +20,6 @@ from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Work, fingerprint
-from paper_repro.workflow.scales import MEMORY_SCALES
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -66,7 +65,7 @@ class MemoryWork:
 
 def jobs(options: Options) -> list[Work]:
     """The measurement, the same but for its sizes at every scale."""
-    return [MemoryWork(MEMORY_SCALES[options.scale].d)]
+    return [MemoryWork(options.scale.memory.d)]
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001

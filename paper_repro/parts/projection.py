@@ -15,7 +15,7 @@ from paper_repro.workflow.claims import Outcome, judged, limits
 from paper_repro.workflow.measures import (
     RISEN,
     TOLERANCE,
-    comes_apart,
+    diverges,
     final_accuracy,
     numbers,
     sampling_error,
@@ -26,7 +26,7 @@ from paper_repro.workflow.measures import (
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import PROJECTION_SCALES, READINGS, ProjectionScale, kind
+from paper_repro.workflow.scales import READINGS, ProjectionScale, Scale
 from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
 
 __all__ = ["claims", "jobs", "make"]
@@ -57,7 +57,7 @@ class _AtRate(Job):
 
 def jobs(options: Options) -> list[Job]:
     """Both estimators at every learning rate, with the same directions, batches and clients."""
-    size = PROJECTION_SCALES[options.scale]
+    size = options.scale.projection
     made: list[Job] = []
     for factor in size.factors:
         for name, method in _METHODS.items():
@@ -82,12 +82,12 @@ def jobs(options: Options) -> list[Job]:
     return made
 
 
-def scale_words(scale: str) -> str:
+def scale_words(scale: Scale) -> str:
     """The scale in a line, for captions and claims."""
-    size = PROJECTION_SCALES[scale]
+    size = scale.projection
     fewer = "" if size.rounds == size.differences else f" ({size.differences} by finite differences, first seed)"
     return (
-        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={size.batch_size}, K={size.K}, P={size.P}, {size.rounds} "
+        f"{scale.words()}: M={size.M}, m={size.m}, B={size.batch_size}, K={size.K}, P={size.P}, {size.rounds} "
         f"rounds{fewer}; seeds {', '.join(map(str, size.seeds))}"
     )
 
@@ -104,10 +104,10 @@ def equal_rounds(rows: pd.DataFrame, size: ProjectionScale) -> pd.DataFrame:
 
 
 def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a run: estimator (as series), eta, seed, final test_accuracy (chance where the run came apart)."""
+    """One row a run: estimator (as series), eta, seed, final test_accuracy (chance where the run diverged)."""
     table = []
     for (name, eta, seed), run in rows.groupby(["estimator", "eta", "seed"], sort=False):
-        apart = comes_apart(run)
+        apart = diverges(run)
         accuracy = CHANCE if apart else final_accuracy(run)[0]
         table.append({"series": name, "eta": eta, "seed": seed, "test_accuracy": accuracy, "diverged": apart})
     return pd.DataFrame(table, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
@@ -115,7 +115,7 @@ def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """Accuracy against communication at every η, final accuracy against η, and the verdicts."""
-    size = PROJECTION_SCALES[options.scale]
+    size = options.scale.projection
     words = scale_words(options.scale)
     rows = rows.assign(
         table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],
@@ -148,7 +148,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
         caption=f"Scale {words}. Data: {provenance[0]['data']}. Finite differences: μ = 1e-4; projection: their limit "
-        f"μ → 0. Right: seed {size.seeds[0]}, at the last round that both have; a run that came apart (its losses not "
+        f"μ → 0. Right: seed {size.seeds[0]}, at the last round that both have; a run that diverged (its losses not "
         f"finite, or its last test loss above {RISEN:g} times its smallest) counts as {CHANCE:.0%}. {missing}",
     )
     table = _means(final)

@@ -25,7 +25,6 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import D
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import FIG2_SCALES
 from theory.communication import table1_scalars_decomfl, table1_scalars_fedavg
 
 __all__ = ["claims", "jobs", "make"]
@@ -68,7 +67,7 @@ def jobs(options: Options) -> list[Job]:
     """DeComFL and FedAvg (K = 10) of Figure 2 as plotted, and the table's other methods at the same size."""
     plotted = replace(options, readings=("as-plotted",))
     runs = [job for job in fig2.jobs(plotted) if job.labels["series"] in _ROWS and not job.labels[CHECKED]]
-    size = FIG2_SCALES[options.scale]
+    size = options.scale.fig2
     require(10 in size.local_rounds, "fig2.local_rounds", "have K = 10, which Table 1 is about", size.local_rounds)
     first_order = next(job.config for job in runs if job.labels["series"] == "FedAvg K=10")
     ours = next(job.config for job in runs if job.labels["series"] == OURS)
@@ -122,7 +121,7 @@ def _table1(row: Any, M: int, m: int) -> float:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
     """The table, and whether its formulas are what is sent."""
-    size = FIG2_SCALES[options.scale]
+    size = options.scale.fig2
     rows = rows.assign(table1_scalars=[_table1(row, size.M, size.m) for row in rows.itertuples()])
     runs = [series_of(rows, series) for series in _COMPARED]
     level = None if any(run.empty for run in runs) else highest_level(runs)

@@ -15,7 +15,6 @@ from paper_repro.workflow.measures import verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Work
-from paper_repro.workflow.scales import THEORY_SCALES, kind
 from theory.bounds import statement
 from theory.notation.setting import Variant
 from theory.notation.symbols import LETTERS
@@ -30,7 +29,7 @@ _EXACT: Final = f"exact, d = {SMALL_D}, ε = {EPSILON:g}"
 
 def jobs(options: Options) -> list[Work]:
     """The sweeps of each figure, and the training of each model."""
-    size = THEORY_SCALES[options.scale]
+    size = options.scale.theory
     return [
         *(SweepWork(name, size, f"theory: {name}") for name in SWEEPS),
         *(TrainingWork(size, model, f"theory: {model} beside its bound") for model in size.models),
@@ -39,9 +38,9 @@ def jobs(options: Options) -> list[Work]:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
     """Four figures, the constants of the trained models, and the verdicts."""
-    size = THEORY_SCALES[options.scale]
+    size = options.scale.theory
     frames = {str(name): frame.dropna(axis=1, how="all") for name, frame in rows.groupby("sweep", sort=False)}
-    words = f"{options.scale} ({kind(options.scale, named=False)})"
+    words = f"{options.scale.words(named=False)}"
     run = ", ".join(f"{name} = {value}" for name, value in RUN.items() if name != "distribution")
     noise = "f(x_0) − f* = 1, σ = σ_G = 1, L = 1"
     dimension = dimension_free(

@@ -25,9 +25,9 @@ class PretrainOptions:
 
     size: str = option("opt-1m", f"The size, d at 4,096 tokens: {', '.join(SIZES)}. [default: opt-1m]")
     out: Path = option(REQUIRED, "The folder for the model, as transformers reads it; a run resumes there.")
-    vocabulary: str = option("4096", "The tokens of a byte-level BPE trained on the text, or gpt2. [default: 4096]")
+    vocabulary: int = option(4096, "The tokens of a byte-level BPE trained on the text. [default: 4096]")
     steps: int | None = option(None, "The steps of AdamW. [default: 1000]")
-    tokens: int | None = option(None, "Take as many steps as predict at least so many tokens, in place of --steps.")
+    tokens: int | None = option(None, "Take as many steps as predict at least N tokens, instead of --steps.")
     batch: int = option(8, "The number of sequences a step. [default: 8]")
     verdicts: int = option(
         0, "The steps more in which the model learns film reviews' sentiment from their lines. [default: 0]"
@@ -58,10 +58,9 @@ def pretrain(options: PretrainOptions) -> None:
         "not both be given",
         (options.steps, options.tokens),
     )
-    words = options.vocabulary
     config = PretrainConfig(
         size=options.size,
-        vocabulary=int(words) if words.isdecimal() and len(words) < 20 else words,
+        vocabulary=options.vocabulary,
         steps=PretrainConfig.steps if options.steps is None else options.steps,
         batch=options.batch,
         verdicts=options.verdicts,

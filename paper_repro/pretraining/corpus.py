@@ -1,4 +1,4 @@
-"""English text to pretrain small language models on, and byte-level vocabularies for it.
+"""English text to pretrain small language models on, and a byte-level vocabulary for it.
 
 With DECOMFL_DATA set the text is that of ``$DECOMFL_DATA/corpus``: film reviews (IMDb), addresses of presidents,
 WikiText-2's validation and test parts, Tiny Shakespeare; 14 MB. None of it is the source of SST (Rotten Tomatoes).
@@ -23,7 +23,7 @@ from decomfl_lab.errors import require, require_int
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SPECIAL
 
-__all__ = ["CORPUS", "GPT2", "Corpus", "Line", "gpt2_vocabulary", "load_corpus", "train_vocabulary"]
+__all__ = ["CORPUS", "Corpus", "Line", "load_corpus", "train_vocabulary"]
 
 CORPUS = {
     "movie_reviews.txt.gz": "df856ecd7fa3d22628c2f19730113628f2b3f92cf4966bd2410d37d535229609",
@@ -33,20 +33,15 @@ CORPUS = {
     "wikitext2_test.txt": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
     **TEXT,
 }
-GPT2 = {
-    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
-    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
-}
-"""File name under ``$DECOMFL_DATA/corpus`` and ``$DECOMFL_DATA/gpt2-bpe``: sha256."""
-
+"""File name under ``$DECOMFL_DATA/corpus``: sha256."""
 
 REVIEWS = "movie_reviews.txt.gz"
 UNFAVOURABLE = 1000
-"""The file of film reviews, separated by empty lines; so many unfavourable ones come first, then the favourable."""
+"""The file of film reviews, separated by empty lines; this many unfavourable ones come first, then the favourable."""
 
 PIECE = 1 << 14
 HELD_OUT = 20
-"""Characters that a piece of the text has at least; it ends with a line, and every so many-th is held out."""
+"""Characters that a piece of the text has at least; it ends with a line, and one in this many is held out."""
 
 
 T = TypeVar("T")
@@ -77,7 +72,7 @@ class Corpus:
 
 
 def load_corpus() -> Corpus:
-    """The text that is at hand (see the module's words).
+    """The text that is available here (see the module's words).
 
     Raises:
         InputError: If a file of ``$DECOMFL_DATA/corpus`` is missing or altered.
@@ -135,7 +130,9 @@ def train_vocabulary(corpus: Corpus, size: int) -> Any:
     """
     require_int("vocabulary", size, 256 + len(SPECIAL))
     library = llm_library("tokenizers", "a vocabulary")
-    tokenizer = _byte_level(library, library.models.BPE())
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
     trainer = library.trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=list(SPECIAL),
@@ -145,38 +142,7 @@ def train_vocabulary(corpus: Corpus, size: int) -> Any:
     tokenizer.train_from_iterator(corpus.train, trainer)
     found = tokenizer.get_vocab_size()
     require(found == size, "vocabulary", f"be at most the {found} tokens that the text has merges for", size)
-    return _begin_text(library, tokenizer)
-
-
-def gpt2_vocabulary() -> Any:
-    """The vocabulary of GPT-2, on which OPT builds, from ``$DECOMFL_DATA/gpt2-bpe``; OPT's special tokens come last.
-
-    Returns:
-        A ``tokenizers.Tokenizer`` of 50,257 + 4 tokens (OPT's own ids differ: a dictionary of another library).
-
-    Raises:
-        InputError: If DECOMFL_DATA is not set, a file is missing or altered, or the extra llm is missing.
-    """
-    users = os.environ.get("DECOMFL_DATA")
-    require(bool(users), "DECOMFL_DATA", "be set to a folder that has gpt2-bpe/, for vocabulary gpt2", users)
-    folder = Path(str(users)) / "gpt2-bpe"
-    for file, sha256 in GPT2.items():
-        read_checked(folder, file, sha256)
-    library = llm_library("tokenizers", "vocabulary gpt2")
-    tokenizer = _byte_level(library, library.models.BPE.from_file(*(str(folder / file) for file in GPT2)))
-    tokenizer.add_special_tokens(list(SPECIAL))
-    return _begin_text(library, tokenizer)
-
-
-def _byte_level(library: Any, model: Any) -> Any:
-    tokenizer = library.Tokenizer(model)
-    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = library.decoders.ByteLevel()
-    return tokenizer
-
-
-def _begin_text(library: Any, tokenizer: Any) -> Any:
-    """``tokenizer`` that puts ``</s>`` before every text, as OPT's does."""
+    # As OPT's does, it puts </s> before every text.
     first = "</s>"
     tokenizer.post_processor = library.processors.TemplateProcessing(
         single=f"{first} $A", special_tokens=[(first, tokenizer.token_to_id(first))]

@@ -1,4 +1,4 @@
-"""A family of OPT models, 0.3 to 50 million parameters, pretrained from scratch on the text at hand.
+"""A family of OPT models, 0.3 to 50 million parameters, pretrained from scratch on the text available here.
 
 They are `transformers` models like any other, in folders that ``AutoModelForCausalLM`` reads; what they are for is to
 be fine-tuned at sizes that one processor core can do.
@@ -42,7 +42,7 @@ from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
 from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version
 from decomfl_lab.runs.run import CHECKPOINT_SECONDS
-from paper_repro.pretraining.corpus import gpt2_vocabulary, load_corpus, train_vocabulary
+from paper_repro.pretraining.corpus import load_corpus, train_vocabulary
 from paper_repro.pretraining.verdicts import Verdicts
 
 __all__ = ["PretrainConfig", "PretrainProgress", "pretrain"]
@@ -59,7 +59,7 @@ class PretrainConfig:
 
     Attributes:
         size: A key of ``SIZES``.
-        vocabulary: The tokens of a byte-level BPE trained on the text, or "gpt2".
+        vocabulary: The tokens of a byte-level BPE trained on the text.
         steps: The number of steps of AdamW.
         batch: The number of sequences of T tokens a step.
         verdicts: The number of steps more, after ``TEXT_FIRST`` of the others, in which the model learns to tell film
@@ -69,7 +69,7 @@ class PretrainConfig:
     """
 
     size: str
-    vocabulary: int | str = 4096
+    vocabulary: int = 4096
     steps: int = 1000
     batch: int = 8
     verdicts: int = 0
@@ -78,10 +78,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         require_choice("size", self.size, SIZES)
-        if isinstance(self.vocabulary, str):
-            require(self.vocabulary == "gpt2", "vocabulary", "be a number of tokens or gpt2", self.vocabulary)
-        else:
-            require_int("vocabulary", self.vocabulary, 256 + len(SPECIAL), 1_000_000)
+        require_int("vocabulary", self.vocabulary, 256 + len(SPECIAL), 1_000_000)
         sequences = require_int("steps", self.steps, 1) * require_int("batch", self.batch, 1)
         require_possible("steps and batch", (self.steps, self.batch), operations=1e6 * sequences)
         require_int("verdicts", self.verdicts, 0)
@@ -164,8 +161,7 @@ def pretrain(
             found: dict[str, Any] = _known(out / PROVENANCE_FILE)
             _require_same(out, found, identity)
             return found
-        vocabulary = config.vocabulary
-        tokenizer = gpt2_vocabulary() if isinstance(vocabulary, str) else train_vocabulary(corpus, vocabulary)
+        tokenizer = train_vocabulary(corpus, config.vocabulary)
         size = SIZES[config.size]
         model = build_opt(size, tokenizer, seed=config.seed)
         optimizer = _optimizer(model)

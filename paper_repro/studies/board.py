@@ -19,7 +19,7 @@ from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limi
 from paper_repro.workflow.measures import TOLERANCE, numbers, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
-from paper_repro.workflow.scales import BOARD_COMMON, BOARD_SCALES, BoardScale, kind
+from paper_repro.workflow.scales import BOARD_COMMON, BoardScale, Scale
 
 __all__ = ["Ratio", "claims", "ends", "jobs", "make", "scale_words", "shown", "summary"]
 
@@ -42,20 +42,20 @@ SPENT: Final[Mapping[str, str]] = {
 
 def jobs(options: Options) -> list[BoardWork]:
     """Every line of the board, or those asked for, on every problem that can be had here, or those asked for."""
-    size = BOARD_SCALES[options.scale]
+    size = options.scale.board
     left_out = absent(size)
     for problem in options.problems:
-        require(problem not in left_out, "problem", f"be at hand ({left_out.get(problem)})", problem)
+        require(problem not in left_out, "problem", f"be available here ({left_out.get(problem)})", problem)
     problems = [name for name in options.problems or size.races if name not in left_out]
     return [BoardWork(size, problem, line) for problem in problems for line in options.lines or LINES]
 
 
-def scale_words(scale: str) -> str:
+def scale_words(scale: Scale) -> str:
     """The scale in a line."""
-    size = BOARD_SCALES[scale]
+    size = scale.board
     told = "; ".join(f"{problem} {race}" for problem, race in size.races.items())
     seeds, tuned = (", ".join(map(str, own)) for own in (size.seeds, size.tuning_seeds))
-    return f"{scale} ({kind(scale, named=False)}): {told}; seeds {seeds}, η chosen on {tuned}"
+    return f"{scale.words(named=False)}: {told}; seeds {seeds}, η chosen on {tuned}"
 
 
 # --- what is made of the rows -----------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def _bytes(value: float) -> str:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The races, the table and the verdicts."""
-    size, words = BOARD_SCALES[options.scale], scale_words(options.scale)
+    size, words = options.scale.board, scale_words(options.scale)
     frame = drawn(rows, size)
     styles = line_styles({line: METHODS[method].gradients for line, method in _methods(rows).items()})
     data = "; ".join(dict.fromkeys(str(facts["data"]) for facts in provenance if "data" in facts))

@@ -43,7 +43,7 @@ from decomfl_lab.runs.run import Run
 from decomfl_lab.runs.told import Progress
 from paper_repro.language_models.language import Pretraining, TaskJob, missing, task_facts
 from paper_repro.workflow.runs import alike, fingerprint
-from paper_repro.workflow.scales import BOARD_COMMON, BOARD_PROBLEMS, BOARD_VARIANTS, PRETRAINED, BoardScale, Race
+from paper_repro.workflow.scales import BOARD_COMMON, BOARD_PROBLEMS, BOARD_VARIANTS, SCALES, BoardScale, Race
 
 __all__ = ["FOLLOWS", "LINES", "RULE", "BoardWork", "Score", "absent", "costs", "searched"]
 
@@ -52,6 +52,8 @@ LINES: Final[Mapping[str, Mapping[str, Any]]] = {
     **BOARD_VARIANTS,
 }
 """The lines of the board: the methods of the registry by the names of their classes, and the variants."""
+MODELS: Final = SCALES["default"].pretrained
+"""The small language models of the board, the same at every scale."""
 TOP, STEP, HIGHEST, FLOOR = 0, 2, 12, -32
 """Where the search for η = 10^(n/4) begins, its step, and the least and the largest n."""
 PATIENCE: Final = 10
@@ -119,7 +121,7 @@ def searched(score: Callable[[int, float], Score]) -> dict[int, Score]:
 def absent(size: BoardScale) -> dict[str, str]:
     """{problem: what has to be done before its races can be run here} of those that cannot be."""
     tasks = {name: own for name in size.races if "task" in (own := BOARD_PROBLEMS[name])}
-    todo = {name: missing([own["task"]], [own["model"]], PRETRAINED["default"]) for name, own in tasks.items()}
+    todo = {name: missing([own["task"]], [own["model"]], MODELS) for name, own in tasks.items()}
     return {name: what for name, what in todo.items() if what}
 
 
@@ -161,7 +163,7 @@ class BoardWork:
     def needs(self) -> tuple[Pretraining, ...]:
         """See ``Dependent``: the language model that the runs begin with."""
         model = BOARD_PROBLEMS[self.problem]["model"] if self.config.task else ""
-        return (Pretraining(PRETRAINED["default"][model]),) if model in PRETRAINED["default"] else ()
+        return (Pretraining(MODELS[model]),) if model in MODELS else ()
 
     @cached_property
     def config(self) -> TrainConfig:
@@ -352,7 +354,7 @@ class _Caught(Method):
     """A method that gives back what a run would build its federation from."""
 
     def federation(self, setting: TrainingSetting) -> Federation:
-        """The setting, in the place of a federation."""
+        """The setting, instead of a federation."""
         return cast(Federation, setting)
 
 

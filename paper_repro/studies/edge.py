@@ -1,4 +1,4 @@
-"""The edge of stability: which runs come apart, beside the largest step that their curvature allows."""
+"""The edge of stability: which runs diverge, beside the largest step that their curvature allows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scipy import stats
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
 from paper_repro.studies.figure_edge import edge
 from paper_repro.workflow.claims import Outcome, Verdict, judged, limits
-from paper_repro.workflow.measures import RISEN, comes_apart, finite, verdict_of
+from paper_repro.workflow.measures import RISEN, diverges, finite, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
-from paper_repro.workflow.scales import EDGE_SCALES, EdgeScale, kind
+from paper_repro.workflow.scales import SCALES, EdgeScale, Scale
 from theory.bounds import statement
 from theory.checks.stability import largest_step, load
 from theory.notation.setting import Setting
@@ -36,7 +36,7 @@ _POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
 
 def jobs(options: Options) -> list[EdgeWork]:
     """A run a point and seed."""
-    size = EDGE_SCALES[options.scale]
+    size = options.scale.edge
     return [EdgeWork(size, point, seed) for point in points(size) for seed in size.seeds]
 
 
@@ -98,7 +98,7 @@ def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
         found.append(
             {
                 **own[[*_POINT, "seed"]].iloc[0],
-                "apart": comes_apart(own),
+                "apart": diverges(own),
                 "fallen": bool(own["diverged"].any() or best.iloc[-1] - own["test_accuracy"].iloc[-1] > FALLEN),
                 "turn": int(own["round"][turn] * own["K"][turn]),
                 "best_accuracy": float(best.iloc[-1]),
@@ -116,7 +116,7 @@ def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def shares(found: pd.DataFrame) -> pd.DataFrame:
-    """One row a point: runs, those that came apart, their share with Wilson's 95 % interval, and the same by accuracy.
+    """One row a point: runs, those that diverged, their share with Wilson's 95 % interval, and the same by accuracy.
 
     Source: Wilson 1927.
     """
@@ -145,7 +145,7 @@ def shares(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
-    """Whether runs came apart, one beside the other on the same seeds and in all else alike: columns one, other."""
+    """Whether runs diverged, one beside the other on the same seeds and in all else alike: columns one, other."""
     columns = [name for name in [*_POINT, "seed"] if name not in one]
 
     def of(which: Mapping[str, Any]) -> pd.Series[bool]:
@@ -158,12 +158,12 @@ def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any
 def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
     """Whether the first of each pair is more stable than the second: fixed before the recorded runs.
 
-    It holds if the pairs of which only the second came apart outnumber those of which only the first did (exact
+    It holds if the pairs of which only the second diverged outnumber those of which only the first did (exact
     one-sided McNemar test, p ≤ 0.05). Else it does not hold if the first rescues fewer than half of the runs that
-    came apart by the second (exact binomial test, p ≤ 0.05). Else too few runs came apart to say.
+    diverged by the second (exact binomial test, p ≤ 0.05). Else too few runs diverged to say.
 
     Args:
-        pairs: Columns one and other: whether each came apart.
+        pairs: Columns one and other: whether each diverged.
     """
     rescued = int((pairs["other"] & ~pairs["one"]).sum())
     lost = int((pairs["one"] & ~pairs["other"]).sum())
@@ -175,13 +175,13 @@ def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
     return verdict, {**measured, "p, more stable": better, "p, fewer than half rescued": fewer}
 
 
-def scale_words(scale: str, rows: pd.DataFrame) -> str:
+def scale_words(scale: Scale, rows: pd.DataFrame) -> str:
     """The scale in a line, for captions and claims."""
-    size = EDGE_SCALES[scale]
+    size = scale.edge
     seeds = sorted(set(rows["seed"]))
     batches = ", ".join(map(str, sorted(set(rows["batch"]), reverse=True)))
     return (
-        f"{scale} ({kind(scale)}): M={size.M}, m={size.m}, B={batches} as said, "
+        f"{scale.words()}: M={size.M}, m={size.m}, B={batches} as said, "
         f"{size.steps} local steps; seeds {seeds[0]}..{seeds[-1]}"
     )
 
@@ -191,10 +191,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     made = made_of(rows, provenance, options.scale)
     if options.longer is None:
         return made
-    full = made_of(options.longer.rows, options.longer.provenance, options.longer.scale).of(options.longer)
+    full = made_of(options.longer.rows, options.longer.provenance, SCALES[options.longer.scale]).of(options.longer)
     section = replace(
         full.section,
-        more_figures={f"Made here, scale {options.scale}": made.figures["edge"]},
+        more_figures={f"Made here, scale {options.scale.name}": made.figures["edge"]},
         facts={**full.section.facts, **{f"{name}, made here": text for name, text in made.section.facts.items()}},
     )
     figures = {f"{stem}-{options.longer.scale}": figure for stem, figure in full.figures.items()}
@@ -204,9 +204,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: str) -> Made:
+def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: Scale) -> Made:
     """Figure, table and verdicts of the runs of one scale."""
-    size, words = EDGE_SCALES[scale], scale_words(scale, rows)
+    size, words = scale.edge, scale_words(scale, rows)
     rows = with_limits(rows)
     found = outcomes(rows)
     table = shares(found)
@@ -225,7 +225,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         along,
         limits=limits,
         title="The edge of stability: Figure 2's setting, and around it",
-        caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run comes apart if its losses stop "
+        caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run diverges if its losses stop "
         f"being finite or its last test loss is above {RISEN:g} times its smallest. Where not varied: η/(1 − β) = "
         f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, B = {base.batch}. Bars: Wilson's 95 % intervals. Bands: ranges "
         "over the seeds of the smallest step allowed between the start and the smallest test loss of the runs at "
@@ -284,7 +284,7 @@ def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
     told = notes("edge", fallen=FALLEN)
     if len(batches):
         told.append(
-            f"Does B matter? On {len(batches)} equal seeds and steps, B = {size.small_batch} came apart "
+            f"Does B matter? On {len(batches)} equal seeds and steps, B = {size.small_batch} diverged "
             f"{int(batches['one'].sum())} times and B = {size.batch_size} {int(batches['other'].sum())} times; "
             f"{changed} pairs differ."
         )
@@ -321,7 +321,7 @@ def _covered(found: pd.DataFrame) -> Outcome:
 
 
 def _directions(found: pd.DataFrame) -> Outcome:
-    """Do fewer runs come apart with the most directions than with the fewest? Fisher's exact test, one-sided."""
+    """Do fewer runs diverge with the most directions than with the fewest? Fisher's exact test, one-sided."""
     own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].max())))]
     few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
     counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]

@@ -1,4 +1,4 @@
-"""The edge of stability: how many runs come apart, and the curvature that they meet on their way."""
+"""The edge of stability: how many runs diverge, and the curvature that they meet on their way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def edge(
     title: str = "",
     caption: str = "",
 ) -> Figure:
-    """Shares of runs that come apart, above; the test loss, T and S on the way of every run, below.
+    """Shares of runs that diverge, above; the test loss, T and S on the way of every run, below.
 
     Args:
         by_step: Columns series, h (η/(1 − β)), share, low and high (ends of an interval).
@@ -73,7 +73,7 @@ def edge(
         handles = [Line2D([], [], color=colour, linewidth=1.6) for colour in (_STAYED, _APART)]
         _way(push, along, "push", "… T: noise over descent …", limit="loss rises above")
         _way(load, along, "load", "… S: stability used up", limit="unstable above")
-        runs = [*zip(handles, ("run that stayed together", "run that came apart"), strict=True)]
+        runs = [*zip(handles, ("run that stayed together", "run that diverged"), strict=True)]
         legend_below(plots, [steps], columns=4, more=runs)
     return figure
 
@@ -93,7 +93,7 @@ def _shares_by_step(
     ax.set_xticks([], minor=True)
     ax.set_xlabel("η/(1 − β)")
     _percent(ax)
-    ax.set_title("runs that come apart, by step size")
+    ax.set_title("runs that diverge, by step size")
 
 
 def _shares_by_knob(ax: Axes, frame: pd.DataFrame) -> None:
@@ -124,7 +124,7 @@ def _intervals(ax: Axes, x: Any, frame: pd.DataFrame, colour: str, marker: str, 
 
 
 def _way(ax: Axes, along: pd.DataFrame, y: str, title: str, *, limit: str = "") -> None:
-    """A line a run, those that stayed below those that came apart; and the limit of 1, if there is one."""
+    """A line a run, those that stayed below those that diverged; and the limit of 1, if there is one."""
     for apart in (False, True):
         for _, run in along[along["apart"] == apart].groupby("run", sort=False):
             own = run.sort_values("step").dropna(subset=[y])

@@ -26,13 +26,17 @@ def compared(ours: pd.DataFrame, authors: pd.DataFrame, by: Sequence[str]) -> pd
         seeds_of_theirs, margin, inside, narrowly (inside by the error on the test images alone), finished.
     """
     keys = [*by, "round"]
+    # An inner join: of a round that only one side evaluated nothing can be said.
     frames = [_over_seeds(ours, keys).add_suffix("_ours"), _over_seeds(authors, keys).add_suffix("_theirs")]
     runs = ours.assign(finished=ours.get("finished", True)).groupby(keys).agg({"examples": "min", "finished": "all"})
     both = pd.concat([*frames, runs], axis=1, join="inner").reset_index()
+    # How far seeds lie apart: the authors' seeds say, or else ours, or else the mean over our series at that round.
     common = both.groupby("round").std_ours.transform("mean")
     spread = both.std_theirs.fillna(both.std_ours).fillna(common).fillna(0.0)
+    # √(p(1 − p)/n): what the choice of the n test images alone moves.
     error = np.sqrt(both.mean_theirs * (1 - both.mean_theirs) / both.examples)
     margin = TOLERANCE * error + spread
+    # How far our mean lies outside the range of their seeds; negative inside it.
     beyond = np.maximum(both.min_theirs - both.mean_ours, both.mean_ours - both.max_theirs)
     return pd.DataFrame(
         {
@@ -55,6 +59,7 @@ def _over_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Mean, min, max and standard deviation (NaN of one seed), where all seeds of the series are."""
     groups = rows.dropna(subset="test_accuracy").groupby(list(keys)).test_accuracy
     found = groups.agg(["mean", "min", "max", "std", "count"])
+    # Seeds stop at different rounds. Behind the first that stops, means would jump for want of it.
     series = [key for key in keys if key != "round"]
     return found[found["count"] == found.groupby(series)["count"].transform("max")]
 
@@ -90,6 +95,7 @@ def outcome(claim: str, table: pd.DataFrame, words: str, *, testable: bool, want
     ``testable`` where the runs have the sizes of the authors'.
     """
     ours = table[table.series.str.contains("DeComFL") & table.finished] if len(table) else table
+    # One series outside refutes the claim. To hold it, all of them must be there.
     outside = len(ours) > 0 and bool((ours["share inside"] < WITHIN).any())
     verdict = verdict_of(not outside, tested=testable and (outside or len(ours) >= wanted))
     measured: dict[str, float | None] = {}

@@ -24,7 +24,7 @@ __all__ = [
     "ON_GPU",
     "PARTS",
     "RECORDED",
-    "SCALES",
+    "SCALE_NAMES",
     "UNTESTED",
     "VERDICTS",
     "WORDS",
@@ -45,7 +45,7 @@ __all__ = [
 Verdict = Literal["holds", "does not hold", "depends on how it is counted", "not tested at this scale"]
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 UNTESTED: Final = "not tested at this scale"
-SCALES: Final = ("smoke", "default", "full")
+SCALE_NAMES: Final = ("smoke", "default", "full")
 """From small to large."""
 RECORDED: Final = Path(__file__).parents[1] / "results" / "claims.json"
 """The outcomes of the recorded runs: ``decomfl paper --from-recorded --record paper_repro/results`` writes them."""
@@ -76,7 +76,7 @@ class Claim:
         """Check that it is asked once, and either judged or not for a reason."""
         asked = bool(self.words) != bool(self.question)
         require(asked, f"words and question of claim {self.id}", "be one of the two", (self.words, self.question))
-        told = bool(self.unmeasured) != bool(self.measures and self.rule and self.scale in SCALES)
+        told = bool(self.unmeasured) != bool(self.measures and self.rule and self.scale in SCALE_NAMES)
         require(told, f"claim {self.id}", "say what it measures, its rule and its scale, or why nothing does", self)
 
     @property
@@ -105,6 +105,7 @@ class PartFacts:
     seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
+# The file has a table a part; beside them "words", "limits" (which all parts share) and "paper" (claims of no part).
 _DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
 WORDS: Final[Mapping[str, str]] = _DATA.pop("words")
 """What the words of scales, readings and countings mean."""
@@ -120,9 +121,11 @@ def _claims(part: str) -> list[Claim]:
     """The claims of a part; those with ``like`` take from another what they do not name, but not its ``also``."""
     own = _DATA[part].get("claims", {})
     common = {"scale": _DATA[part].get("scale", "")} if part != "paper" else {}
+    # A rule may name a threshold of its own part, of all parts, or as {part.name} of another part.
     thresholds = {**_DATA["limits"], **vars(_LIMITS[part]), **_LIMITS}
     found = []
     for name, row in own.items():
+        # "saving" is a claim of this part, "fig2.saving" one of another.
         like = row.get("like", "")
         base = _DATA[like.partition(".")[0]]["claims"][like.partition(".")[2]] if "." in like else own.get(like, {})
         merged = {**common, **{key: value for key, value in base.items() if key != "also"}, **row}
@@ -160,6 +163,7 @@ CLAIMS: Final[Mapping[str, Claim]] = {own.id: own for part in (*PARTS, "paper") 
 def claim(id: str) -> Claim:  # noqa: A002 (of Claim)
     """The registered claim of an id, or of the pattern that it fits; InputError if there is none."""
     known = [CLAIMS[id]] if id in CLAIMS else []
+    # "theory.trained-mlp" fits "theory.trained-*"; a claim of just this name goes before.
     known += [own for own in CLAIMS.values() if own.id.endswith("*") and id.startswith(own.id[:-1])]
     require(bool(known) and not id.endswith("*"), "claim id", "be registered in claims.toml", id)
     require(not known[0].unmeasured, "claim id", "be of a claim that is measured", id)
@@ -171,7 +175,7 @@ class Outcome:
     """What the runs made here say of a registered claim.
 
     Attributes:
-        id: The id of the claim; of a claim about several, with the name of one in place of ``*``.
+        id: The id of the claim; of a claim about several, with the name of one instead of ``*``.
         verdict: One of ``VERDICTS``.
         measured: Name -> number behind the verdict; None for a level that was never reached.
         scale: The scale at which it was measured, as "default (reduced): 300 rounds, 3 seeds".
@@ -207,6 +211,7 @@ def judged(part: str, scale: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
     """
     found = [replace(each, scale=each.scale or scale) for each in outcomes]
     require_distinct_ids(f"claims of part {part}", [each.id for each in found])
+    # A claim that needs the authors' curves, or is about several, may be left out.
     wanted = {own.id for own in CLAIMS.values() if own.part == part and not own.needs and not own.id.endswith("*")}
     ids = {each.id for each in found}
     missing = sorted(wanted - ids) + sorted(each for each in ids if claim(each).part != part)
@@ -216,7 +221,8 @@ def judged(part: str, scale: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 def decided(outcomes: Iterable[Outcome], scale: str) -> list[Outcome]:
     """The outcomes of rows made at a scale: whatever they measured, not tested where their claim takes a larger one."""
-    least = {name: n for n, name in enumerate(SCALES)}
+    # Names of scales do not sort by size, their places do.
+    least = {name: n for n, name in enumerate(SCALE_NAMES)}
     enough = [(each, least[scale] >= least[claim(each.id).scale]) for each in outcomes]
     return [each if there else replace(each, verdict=UNTESTED) for each, there in enough]
 
@@ -256,13 +262,14 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
     Raises:
         InputError: If the record is damaged.
     """
+    # A claim about several has an outcome for each of them.
     kept: dict[str, list[dict[str, Any]]] = {}
     for outcome in _recorded():
         kept.setdefault(claim(outcome["id"]).id, []).append(outcome)
     found = []
     for own in CLAIMS.values():
         if not parts or own.part in parts:
-            facts = PARTS.get(own.part)
+            facts = PARTS.get(own.part)  # None for claims that no part measures
             told: dict[str, Any] = dict.fromkeys(("command", "picture", "seeds", "data", "subject"))
             if facts is not None:
                 flags = f" {own.needs} DIR" if own.needs else ""
@@ -298,6 +305,7 @@ def _number(of: str, name: str, value: object) -> float | int | None:
     """Return ``value`` as an int, a finite float, a bool or None, else raise InputError."""
     if value is None or isinstance(value, bool):
         return value
+    # numpy's numbers are Integral or Real, but JSON does not take them.
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real) and math.isfinite(value):

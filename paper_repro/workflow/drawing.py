@@ -50,9 +50,11 @@ def ingredients(
     name: str, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options, *more: object
 ) -> str:
     """A fingerprint of everything that a part is made of: rows, where they are from, what was asked for, and code."""
-    asked = (options.scale, options.readings, options.count, options.changes.get(name, ""), *more)
+    # What was asked for, as far as it changes what is drawn: the folder and the number of processes do not.
+    asked = (options.scale.name, options.readings, options.count, options.changes.get(name, ""), *more)
     for kept in filter(None, (options.longer, options.shorter)):
         asked += (kept.words, kept.rows.to_csv())
+    # Any change of code draws anew: which function a figure goes through is not known.
     code = [code_version(Path(str(layer.__file__)).parent) for layer in _LAYERS]
     code += [path.read_text(encoding="utf-8") for path in sorted(TABLES.glob("*.toml"))]
     libraries = [version(library) for library in _LIBRARIES]
@@ -85,9 +87,11 @@ def drawn(out: Path, name: str, key: str, make: Callable[[], Made]) -> Drawn:
             write(f"figures/{stem}.{kind}", rendered(figure, kind))
     for stem, table in made.tables.items():
         write(f"tables/{stem}.csv", table.to_csv(index=False).encode())
+    # The figures of the page are kept as SVG text, so that a page needs no figure drawn.
     section = page_section(made.section)
     content = json.dumps({"section": section, "claims": [asdict(claim) for claim in made.claims], "files": written})
     path.parent.mkdir(exist_ok=True)
+    # Key, digest of the rest, the rest: a file that is torn, or of other ingredients, is told without being read.
     write_atomically(path, f"{key}\n{hashlib.sha256(content.encode()).hexdigest()}\n{content}")
     return Drawn(section, made.claims)
 
@@ -99,6 +103,7 @@ def _load(path: Path, out: Path, key: str) -> Drawn | None:
         if found != key or digest != hashlib.sha256(content.encode()).hexdigest():
             return None
         kept = json.loads(content)
+        # Somebody may have changed or removed a figure or table meanwhile.
         for file, expected in kept["files"].items():
             if hashlib.sha256((out / file).read_bytes()).hexdigest() != expected:
                 return None

@@ -16,6 +16,7 @@ from paper_repro.workflow.measures import CHECKED, TOLERANCE, WITHIN, settled, u
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Job
+from paper_repro.workflow.scales import SCALES, Scale
 
 __all__ = ["NOTE", "WORDS", "Curves", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
 
@@ -62,16 +63,18 @@ class Curves:
         rows: pd.DataFrame,
         options: Options,
         by: Sequence[str],
-        counted: Callable[[pd.DataFrame, str], pd.DataFrame],
+        counted: Callable[[pd.DataFrame, Scale], pd.DataFrame],
         jobs: Sequence[Job],
     ) -> Curves:
         """The curves of the jobs' rows and of the recorded ones, ``by`` these columns, ``counted`` at their scales."""
         rows = counted(rows, options.scale)
         lines, dots = (settled(rows[rows[CHECKED] == check], by) for check in (False, True))
+        # What is recorded at full scale is drawn thin behind these runs, without the runs that check it.
         longer = None
         if options.longer is not None:
             kept = options.longer.rows
-            longer = settled(counted(kept[~kept[CHECKED].astype(bool)], options.longer.scale), by)
+            longer = settled(counted(kept[~kept[CHECKED].astype(bool)], SCALES[options.longer.scale]), by)
+        # A run is named by its curve, estimator and seed. "seed 0" and not 0, as the names are joined to sentences.
         keys = [*by, "estimator", "seed"]
         wanted = [tuple({**job.labels, "seed": f"seed {job.config.seed}"}[key] for key in keys) for job in jobs]
         there = set(rows[keys].assign(seed=[f"seed {seed}" for seed in rows.seed]).itertuples(index=False, name=None))
@@ -96,9 +99,11 @@ def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         rows: The rows, with columns ``CHECKED``, seed, round, test_accuracy, examples (of an evaluation) and ``by``.
         by: Columns that name a curve.
     """
+    # Merging on seed and round leaves evaluations that both have; a checked stretch is shorter than its line.
     keys = [*by, "seed", "round"]
     lines, dots = (rows.loc[rows[CHECKED] == check, [*keys, "test_accuracy", "examples"]] for check in (False, True))
     both = dots.merge(lines.drop(columns="examples"), on=keys, suffixes=("", "_projection"))
+    # Were both samples of one accuracy p, their difference would have this standard error.
     p = (both.test_accuracy + both.test_accuracy_projection) / 2
     error = np.sqrt(2 * p * (1 - p) / both.examples)
     gap = (both.test_accuracy - both.test_accuracy_projection).abs()
@@ -157,11 +162,12 @@ def seconds(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:
 
     What else a machine does only adds to a run's seconds.
     """
+    # Round 0 is evaluated before anything is trained, and takes no time of training.
     last = rows[rows["round"] > 0].groupby([CHECKED, *by, "seed"])[["seconds", "round"]].max()
     a_round = (last["seconds"] / last["round"]).groupby(level=[CHECKED, *by]).min().unstack(CHECKED).dropna()
     if a_round.empty or a_round.shape[1] < 2:
         return Outcome(f"{figure}.projection-dearer")
-    ratios = a_round[False] / a_round[True]
+    ratios = a_round[False] / a_round[True]  # CHECKED is true of finite differences
     measured = {
         f"{', '.join(name)}: projection / differences": float(ratio)
         for name, ratio in zip(ratios.index, ratios, strict=True)

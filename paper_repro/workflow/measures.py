@@ -27,7 +27,7 @@ __all__ = [
     "accuracy_at",
     "accuracy_up_to",
     "binomial_error",
-    "comes_apart",
+    "diverges",
     "ended",
     "final_accuracy",
     "finite",
@@ -68,7 +68,7 @@ WITHIN: float = limits().within
 def settled(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """The rows of runs that can be averaged: the finished seeds of each series, or the one that came furthest.
 
-    Seeds that came apart are left out where another did not. Where nothing says which runs are finished, they all are.
+    Seeds that diverged are left out where another did not. Where nothing says which runs are finished, they all are.
     """
     if "finished" not in rows or rows.empty:
         return rows
@@ -81,6 +81,7 @@ def _kept(series: pd.DataFrame) -> list[Any]:
     """The seeds of a series that ``settled`` has."""
     found = series.assign(apart=series.get("diverged", False)).groupby("seed")
     runs = found.agg(finished=("finished", "all"), apart=("apart", "any"), rounds=("round", "max"))
+    # Finished seeds that stayed together; else all, if all ended; else the one that came furthest, alone.
     stood = runs.index[runs.finished & ~runs.apart]
     if len(stood):
         return list(stood)
@@ -104,7 +105,7 @@ def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
 
 
 def lost(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
-    """Each run that came apart and that ``settled`` leaves out: "series, seed 1, after round 100"."""
+    """Each run that diverged and that ``settled`` leaves out: "series, seed 1, after round 100"."""
     if not {"diverged", "finished"} <= set(rows) or not rows.diverged.any():
         return []
     found = []
@@ -115,8 +116,8 @@ def lost(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
 
 
 def unready(rows: pd.DataFrame, by: Sequence[str]) -> str:
-    """The sentences about runs that are not finished, and about those that came apart; "" where there is none."""
-    told = {"Not finished": unfinished(rows, by), "Came apart, and not in the means": lost(rows, by)}
+    """The sentences about runs that are not finished, and about those that diverged; "" where there is none."""
+    told = {"Not finished": unfinished(rows, by), "Diverged, and not in the means": lost(rows, by)}
     return " ".join(f"{what}: {'; '.join(runs)}." for what, runs in told.items() if runs)
 
 
@@ -150,7 +151,8 @@ def sampling_error(rows: pd.DataFrame) -> float:
 
 def scalars_to_reach(rows: pd.DataFrame, level: float, column: str) -> float | None:
     """``column`` (say wire_scalars, or round) when the seed-mean accuracy first reaches ``level``; None if never."""
-    columns = list(dict.fromkeys(["test_accuracy", column]))
+    columns = list(dict.fromkeys(["test_accuracy", column]))  # which may be one and the same
+    # Grouped by a copy of the round, so that the round itself can be the column that is asked for.
     mean = rows.assign(at=rows["round"]).groupby("at")[columns].mean().sort_index()
     reached = mean[mean.test_accuracy >= level]
     return None if reached.empty else float(reached[column].iloc[0])
@@ -158,6 +160,7 @@ def scalars_to_reach(rows: pd.DataFrame, level: float, column: str) -> float | N
 
 def highest_level(runs: Iterable[pd.DataFrame]) -> float | None:
     """The highest of ``LEVELS`` that the seed-mean accuracy of every series reaches; None if there is none."""
+    # The worst series limits what all reach; each at its best round, not at its last.
     best = min((float(run.groupby("round").test_accuracy.mean().max()) for run in runs), default=0.0)
     return next((level for level in LEVELS if level <= best), None)
 
@@ -194,6 +197,7 @@ def _over_seeds(rows: pd.DataFrame, of: Callable[[pd.DataFrame], Any]) -> tuple[
 def _mean_and_error(values: Sequence[float], rows: pd.DataFrame) -> tuple[float, float]:
     if not values:
         return float("nan"), float("nan")
+    # One seed has no spread: what is left is the error of the test images.
     if len(values) > 1:
         return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
     return values[0], binomial_error(values[0], int(rows.examples.min()) if "examples" in rows else 1000)
@@ -204,6 +208,7 @@ def ordered(values: Sequence[tuple[float, float]]) -> Verdict:
 
     Where a standard error is NaN, ``TEST_ERROR`` takes its place.
     """
+    # One fall that is clear refutes the whole; one rise that is not clear leaves it open.
     undecided = False
     for (low, low_error), (high, high_error) in pairwise(values):
         error = np.nan_to_num(np.hypot(low_error, high_error), nan=np.sqrt(2) * TEST_ERROR)
@@ -219,6 +224,7 @@ def flattened(runs: Iterable[pd.DataFrame]) -> bool:
         if run.empty:
             return False
         last = int(run["round"].max())
+        # The gain from three quarters of the run to its end.
         if accuracy_at(run, last)[0] - accuracy_at(run, 0.75 * last)[0] > limits().flat:
             return False
     return True
@@ -246,6 +252,7 @@ def _outstanding(differences: Sequence[tuple[float, float]]) -> list[int]:
     One does whose absolute value is above Φ⁻¹(1 − 0.025/n) standard errors (1.96 for n = 1, 2.64 for n = 6): if none of
     the differences were real, any of them would stand out in at most one of twenty reports.
     """
+    # Bonferroni, two-sided: the chance of a false alarm is shared out among the n.
     limit = float(norm.isf(limits().chance / 2 / max(1, len(differences))))
     return [int(np.sign(value)) if abs(value) > limit * error else 0 for value, error in differences]
 
@@ -270,8 +277,8 @@ RISEN: Final[float] = limits("edge").risen
 """A test loss so many times its own smallest one is lost."""
 
 
-def comes_apart(run: pd.DataFrame) -> bool:
-    """Whether a run came apart: fixed before the recorded runs, though after a few trials.
+def diverges(run: pd.DataFrame) -> bool:
+    """Whether a run diverged: fixed before the recorded runs, though after a few trials.
 
     It did if losses stopped being finite, or if the test loss at its last evaluation is more than ``RISEN`` times the
     smallest that the run has had. A dip from which a run recovers does not count.
@@ -280,5 +287,6 @@ def comes_apart(run: pd.DataFrame) -> bool:
         run: Evaluations of one run, with columns round, test_loss and diverged.
     """
     ordered = run.sort_values("round")
+    # "not <=" is true of NaN too: a loss that is no number is lost.
     last = float(ordered["test_loss"].iloc[-1])
     return bool(ordered["diverged"].any()) or not last <= RISEN * float(ordered["test_loss"].min())

@@ -18,6 +18,7 @@ from figures.style import rc
 from paper_repro.workflow.claims import Outcome
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.runs import Work
+from paper_repro.workflow.scales import Scale
 
 if TYPE_CHECKING:
     from paper_repro.workflow.recorded import Recorded
@@ -30,12 +31,17 @@ class Options:
     """What the user asked for.
 
     Attributes:
-        scale: The scale: smoke, default or full.
+        scale: The sizes of every part, with what --set changed.
         readings: The readings of the paper's image settings: as-plotted, as-written.
         count: How the x-axes of communication count.
         cache: The folder of results: what is there is not computed again.
         authors: The folder with the authors' curves, or None.
         from_recorded: Whether recorded rows are drawn where there are some.
+        largest: Whether of each part the largest scale that is recorded is drawn.
+        spared: Parts that are not computed where they are recorded.
+        out: The folder of the report.
+        jobs: The number of runs at a time, -1 for one a CPU.
+        backend: Who computes runs, one of ``pools.BACKENDS``.
         record: The folder in which the rows of what is made are kept, or None.
         hours: The hours after which no run is begun any more, and those under way are saved; None for no limit.
         resume: Whether training runs go on that another version of the code began.
@@ -49,12 +55,17 @@ class Options:
         set: The assignments of --set that changed them.
     """
 
-    scale: str
+    scale: Scale
     readings: tuple[str, ...]
     count: Count
     cache: Path = Path()
     authors: Path | None = None
     from_recorded: bool = False
+    largest: bool = False
+    spared: tuple[str, ...] = ()
+    out: Path = Path("out")
+    jobs: int = -1
+    backend: str = "loky"
     record: Path | None = None
     hours: float | None = None
     resume: bool = False
@@ -77,10 +88,14 @@ class Options:
             "--reference": "DIR" if self.authors else "",
             "--device": self.device * (self.device != "cpu"),
         }
-        flags = [word for flag, value in asked.items() if value for word in (flag, value)]
-        flags += [word for text in self.set if part in self.changes for word in ("--set", text)]
+        # Options at their defaults are left out: an empty value stands for one.
+        flags: list[str] = []
+        for flag, value in asked.items():
+            flags += [flag, value] if value else []
+        for text in self.set if part in self.changes else ():
+            flags += ["--set", text]
         verb = ["board"] if board else ["paper", "--only", part]
-        return shlex.join(["decomfl", *verb, "--scale", self.scale, *flags])
+        return shlex.join(["decomfl", *verb, "--scale", self.scale.name, *flags])
 
     @property
     def thin(self) -> str:

@@ -35,7 +35,7 @@ def _dask(n_jobs: int) -> Iterator[None]:
 
     address = config.get("scheduler-address", None)  # DASK_SCHEDULER_ADDRESS
     with ExitStack() as stack:
-        if address is None:
+        if address is None:  # no cluster is named: one of this machine, for as long as the pool is used
             workers = joblib.cpu_count() if n_jobs == -1 else n_jobs
             quiet = {"dashboard_address": None, "silence_logs": logging.ERROR}
             local = LocalCluster(n_workers=workers, threads_per_worker=1, **quiet)
@@ -72,6 +72,7 @@ def pool_of(backend: str, n_jobs: int) -> Iterator[joblib.Parallel]:
             stack.enter_context(BACKENDS[backend](n_jobs))
             stack.enter_context(joblib.parallel_config(backend, n_jobs=n_jobs))
             pool = stack.enter_context(joblib.Parallel())
+            # Work for each process, so that all of them are started while SIGINT is ignored.
             pool(joblib.delayed(int)() for _ in range(joblib.effective_n_jobs(n_jobs)))
         yield pool
 
@@ -79,6 +80,7 @@ def pool_of(backend: str, n_jobs: int) -> Iterator[joblib.Parallel]:
 @contextmanager
 def _deaf() -> Iterator[None]:
     """Ignore SIGINT, as processes that are started meanwhile go on doing."""
+    # Only the main thread may set a handler, and only it gets the signal.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

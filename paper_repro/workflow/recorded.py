@@ -20,7 +20,7 @@ import pandas as pd
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
-from paper_repro.workflow.claims import PARTS, RECORDED, SCALES, Outcome, claim
+from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, Outcome, claim
 from paper_repro.workflow.measures import CHECKED
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
 
@@ -99,8 +99,10 @@ def save(
     """
     into.mkdir(parents=True, exist_ok=True)
     columns = {str(name): column for name, column in rows.items()}
+    # CSV has no lists: such a column is written as JSON, and named in the facts to be read back as such.
     nested = [name for name, column in columns.items() if column.map(lambda v: isinstance(v, list | dict)).any()]
     plain = rows.assign(**{name: columns[name].map(lambda v: json.dumps(v, ensure_ascii=False)) for name in nested})
+    # Many runs share one provenance.
     distinct = {json.dumps(facts, sort_keys=True): facts for facts in provenance if facts}
     codes = [code for facts in distinct.values() for code in facts.get("codes", [facts.get("code", "unknown")])]
     facts = {
@@ -112,6 +114,7 @@ def save(
         "provenance": list(distinct.values()),
     }
     write_atomically(into / f"{part}-{scale}.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    # Without a time in its head, so that equal rows are equal files.
     content = gzip.compress(plain.to_csv(index=False).encode(), mtime=0)
     write_atomically(into / f"{part}-{scale}.csv.gz", content)
 
@@ -123,6 +126,7 @@ def save_outcomes(outcomes: Mapping[str, Sequence[Outcome]], data: Mapping[str, 
     """
     path = into / RECORDED.name
     others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    # Part by part in the order of the report, whatever is recorded in one go.
     kept = {name: [row for row in others if claim(row["id"]).part == name] for name in PARTS}
     for part, own in outcomes.items():
         told = [{**asdict(outcome), "data": data[part]} for outcome in own]
@@ -155,7 +159,7 @@ def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
 
 def is_there(part: str, scale: str = "") -> bool:
     """Whether rows of a part are kept with the code, at this scale or, without one, at any."""
-    return any((RESULTS / f"{part}-{each}.csv.gz").exists() for each in ([scale] if scale else SCALES))
+    return any((RESULTS / f"{part}-{each}.csv.gz").exists() for each in ([scale] if scale else SCALE_NAMES))
 
 
 def largest(part: str) -> Recorded | None:
@@ -163,7 +167,8 @@ def largest(part: str) -> Recorded | None:
 
     Where none is complete, what was kept at the largest scale.
     """
-    found = [each for scale in reversed(SCALES) if (each := load(part, scale)) is not None]
+    found = [each for scale in reversed(SCALE_NAMES) if (each := load(part, scale)) is not None]
+    # From the largest down: it is drawn if a complete smaller one has no curve that it lacks.
     for i, each in enumerate(found):
         whole = next((other for other in found[i:] if other.complete), None)
         if whole is None or whole is each or (whole.curves and each.curves >= whole.curves):

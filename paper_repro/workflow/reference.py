@@ -59,7 +59,7 @@ def fig2_reference(folder: Path) -> pd.DataFrame:
         panel, last = PANELS[str(figure)]
         method, K, P = _parse(str(series))
         rows = rows[rows.step < last]
-        rounds = rows.step + 1
+        rounds = rows.step + 1  # a step of the logs is evaluated at its end
         label = f"{method} K={K} P={P}" if method == "DeComFL" else f"FedAvg K={K}"
         frame = pd.DataFrame(
             {"panel": panel, "series": label, "seed": rows.seed, "round": rounds, "test_accuracy": rows.value}
@@ -112,11 +112,13 @@ def fig3_reference(folder: Path) -> pd.DataFrame:
     for (figure, name), rows in table[table.figure.isin(["fig3_left", "fig3_right"])].groupby(["figure", "series"]):
         metric = "train_loss" if figure == "fig3_left" else "test_accuracy"
         rows = rows[rows.metric == metric].drop_duplicates(["seed", "step"])
+        # A log's name goes on behind its method, with the settings of that run.
         series, method, uplink, top_k = next(
             (labels for start, labels in _FIG3_SERIES.items() if str(name).startswith(start)), (None, "", 0.0, 0.0)
         )
         if series is None:
             raise InputError(f"series of {figure} in {FILE_NAME} must be known, got {name!r}")
+        # Losses and accuracies are logged apart: a row has one of the two.
         frame = pd.DataFrame({"seed": rows.seed, "round": rows.step + 1, "train_loss": None, "test_accuracy": None})
         frame[metric] = rows.value
         frames.append(frame.assign(series=series, method=method, uplink=uplink, top_k=top_k))

@@ -18,28 +18,30 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError, require, require_choice
 from figures.inline import dark_greys, picture
-from paper_repro.workflow.claims import PARTS, SCALES, UNTESTED, VERDICTS, Outcome, claim, require_distinct_ids
+from paper_repro.workflow.claims import PARTS, SCALE_NAMES, UNTESTED, VERDICTS, Outcome, claim, require_distinct_ids
 
 __all__ = ["RECORDED", "Folded", "Section", "finding", "notes", "page_section", "render_report", "settings"]
 
 RECORDED: Final = "recorded"
-"""The word in place of a scale, for a page whose parts were all recorded, each at its own scale."""
+"""The word instead of a scale, for a page whose parts were all recorded, each at its own scale."""
 _NOTES: Final = (
     "A check that everything runs. Nothing here is the paper's experiment.",
     "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",
     "Run with the settings listed beside the paper's.",
     "Nothing here was computed now: every section says when, by which code and at which scale its rows were.",
 )
-_BADGES: Final = dict(zip((*SCALES, RECORDED), _NOTES, strict=True))
+_BADGES: Final = dict(zip((*SCALE_NAMES, RECORDED), _NOTES, strict=True))
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _TEXTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _VERDICT_STYLE = dict(zip(VERDICTS, (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")), strict=True))
 _NOTHING = "–"
+# A word of the glossary, whole: "wire" and not the end of "rewire", nor the beginning of "wire-count".
 _WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(_TEXTS['words'])})(?![\w-])")
 _COUNTED: Final = re.compile(r"(.+?): [\d,]+ (?:train|examples)\b")
 """A piece of what is said of data that begins with the name of a data set."""
+_SPLITS: Final = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α = 1", "iid": "i.i.d."}
 _FINDINGS: Final = 5
 _NUMBERS: Final = 8
 """How many numbers of a claim are told."""
@@ -48,9 +50,16 @@ _SUBJECT: Final = 40
 
 
 def settings(part: str, **here: Any) -> pd.DataFrame:
-    """What was run of a part, beside what the paper and its logs have: the rows of ``report.toml`` with the values."""
+    """What was run of a part, beside what the paper and its logs have: the rows of ``report.toml`` with the values.
+
+    A tuple is written with commas, a split by ``_SPLITS``; ``number_of_seeds`` comes with the seeds.
+    """
     texts = _TEXTS[part]
-    rows = [[text.format(**here) for text in row] for row in texts["settings"]]
+    told: dict[str, Any] = {"number_of_seeds": len(here.get("seeds", ()))}
+    told |= {name: ", ".join(map(str, value)) if isinstance(value, tuple) else value for name, value in here.items()}
+    if "split" in here:
+        told["split"] = _SPLITS[here["split"]]
+    rows = [[text.format(**told) for text in row] for row in texts["settings"]]
     return pd.DataFrame(rows, columns=texts["columns"])
 
 
@@ -121,6 +130,7 @@ class Section:
 
     def __post_init__(self) -> None:
         """Check what a page cannot show."""
+        # The id becomes an anchor and the names of its pictures.
         require(_ID.fullmatch(self.id) is not None, "section id", "be usable as an anchor", self.id)
         if not self.title and self.id in PARTS:
             object.__setattr__(self, "title", PARTS[self.id].title)
@@ -153,6 +163,7 @@ def render_report(
     require_distinct_ids("claims", [each.id for each in claims])
     homeless = [each.id for each in claims if claim(each.id).part not in ids]
     require(not homeless, "claims", "be of parts that have a section", homeless)
+    # StrictUndefined: a name that the template misspells ends in an error, not in a gap on the page.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -173,7 +184,7 @@ def render_report(
         sections=[{**section, **_judged(section, claims), "facts": _own(section, facts)} for section in ready],
         dark=dark_greys(each["svg"] for section in ready for each in _pictures(section)),
         words={**_TEXTS["words"], **_TEXTS["symbols"]},
-        seen=set,
+        seen=set,  # the template makes one a section: a word is linked at its first place in each
     )
 
 
@@ -195,6 +206,7 @@ def _tally(claims: Sequence[Outcome]) -> list[tuple[str, str, str, int]]:
 def _findings(claims: Sequence[Outcome]) -> list[dict[str, Any]]:
     """The decided claims that matter most, by the order of ``report.toml`` and then by that of the page."""
     decided = {each.id: each for each in claims if each.verdict != UNTESTED}
+    # A dictionary keeps the first place of a name, so those that report.toml names come before the rest.
     order = dict.fromkeys([*(name for name in _TEXTS["findings"] if name in decided), *decided])
     return [{**_claim(decided[name]), "says": finding(decided[name])} for name in [*order][:_FINDINGS]]
 
@@ -202,6 +214,7 @@ def _findings(claims: Sequence[Outcome]) -> list[dict[str, Any]]:
 def finding(outcome: Outcome) -> str:
     """The sentence of ``report.toml`` about a claim, with its numbers, or the claim where one of them is not there."""
     text = _TEXTS["findings"].get(outcome.id, "")
+    # A number that was never reached has no place in a sentence, and the claim itself is told instead.
     numbers = {name: value for name, value in outcome.measured.items() if value is not None}
     try:
         return str(text.format_map(numbers)) or outcome.row()["claim"]
@@ -212,6 +225,7 @@ def finding(outcome: Outcome) -> str:
 def _judged(section: Mapping[str, Any], claims: Sequence[Outcome]) -> dict[str, Any]:
     """What the template wants of a section's claims; a scale that most of them share is said once."""
     own = [each for each in claims if claim(each.id).part == section["id"]]
+    # Most claims of a part are judged at one scale; only those that are not repeat theirs.
     common = Counter(each.scale for each in own).most_common(1)
     shared = common[0][0] if common else ""
     shown = [{**_claim(each), "scale": "" if each.scale == shared else each.scale} for each in own]
@@ -248,6 +262,7 @@ def _explained(text: str, seen: set[str]) -> Markup:
         if word in seen:
             return word
         seen.add(word)
+        # The word needs no escape: it is one of the glossary.
         return f'<a class="word" href="#word-{word}" title="{escape(_TEXTS["words"][word])}">{word}</a>'
 
     return Markup(_WORD.sub(link, str(escape(text))))
@@ -255,6 +270,7 @@ def _explained(text: str, seen: set[str]) -> Markup:
 
 def page_section(section: Section) -> dict[str, Any]:
     """Return a section as the template wants it, ready for JSON: figures as SVG, tables as texts and as CSV."""
+    # Every picture has a name of its own: ids inside an SVG must be unique on the page.
     more = enumerate(section.more_figures.items(), 1)
     return {
         "id": section.id,
@@ -299,9 +315,10 @@ def _table(frame: pd.DataFrame) -> dict[str, Any]:
 
 def _text(value: object, none: str = _NOTHING) -> str:
     """Return a value for a reader: thousands apart, four digits of a fraction, a dash for nothing."""
+    # NaN alone differs from itself; pd.NA and pd.NaT may not be compared so.
     if value is None or value is pd.NA or value is pd.NaT or value != value:
         return none
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # before integers, of which Python has it be one
         return "yes" if value else "no"
     if pd.api.types.is_integer(value):
         return f"{value:,}"

@@ -139,6 +139,7 @@ def fingerprint(module: str, *what: Any, layers: Sequence[ModuleType] = ()) -> s
 
     That is the module itself, decomfl_lab and the other layers.
     """
+    # The module's bytes come last: they are in no layer's version where the module is paper_repro's.
     path = Path(module)
     code = [code_version(), *(code_version(Path(str(layer.__file__)).parent) for layer in layers)]
     message = json.dumps([*what, code]).encode() + path.read_bytes()
@@ -170,10 +171,12 @@ class Job:
     def cost(self) -> float:
         """See ``Work``."""
         config, own = self.config, self.config.method.plain()
+        # Examples that pass through the model in the whole run, on m clients a round.
         size = _COSTS.get(config.model, 1.0)
         steps = config.rounds * own.get("local_steps", 1) * config.sampled * config.batch_size * size
         if config.method.gradients:
-            return float(3 * steps)
+            return float(3 * steps)  # a forward and a backward pass, which is worth two
+        # The mean of P over the rounds. A central difference takes two losses a direction, a forward one takes one.
         P = Schedule(own["perturbations"], own.get("perturbation_schedule", {}))
         directions = sum(P(r) for r in range(config.rounds)) / config.rounds
         return float(directions * (2 if own["estimator"] == "central" else 1) * steps)
@@ -236,6 +239,7 @@ def alike(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
     """The rows that have these values, of which a missing one equals a missing one; none where a column is missing."""
     if not set(values) <= set(rows.columns):
         return rows.iloc[:0]
+    # NaN equals nothing, not even NaN.
     same = [rows[name].isna() if pd.isna(value) else rows[name] == value for name, value in values.items()]
     return rows[np.logical_and.reduce(same)]
 
@@ -254,6 +258,7 @@ def _identity(config: Mapping[str, Any], data: str) -> str:
     return json.dumps([config, data], sort_keys=True)
 
 
+# Reading every folder's settings takes seconds where there are hundreds: once for the cache, once for what is kept.
 @lru_cache(maxsize=2)
 def _identities(root: Path) -> dict[Path, str]:
     """The settings, seed and data of each run in the sub-folders of ``root``, where they can be read."""
@@ -276,6 +281,7 @@ _COSTS = {"cnn-fashion": 6.0}
 
 def _sealed(ended: str, folder: Path) -> str:
     """What ``DONE_FILE`` says: how the work ended, and the SHA-256 of that and of every file that it left."""
+    # Hidden files are locks.
     left = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     sums = {path.relative_to(folder).as_posix(): path for path in left if path.name not in (DONE_FILE, PROGRESS_FILE)}
     lines = [ended, f"{hashlib.sha256(ended.encode()).hexdigest()}  {DONE_FILE}"]
@@ -289,6 +295,7 @@ def _ended(folder: Path) -> str:
     """How the work in ``folder`` ended; InputError if a file there is not as it was left."""
     content = (folder / DONE_FILE).read_bytes().decode(errors="replace")
     ended = content.partition("\n")[0]
+    # Lines that only one side has: a file that is changed, gone or new.
     changed = set(content.splitlines()) ^ set(_sealed(ended, folder).splitlines())
     if changed:
         names = ", ".join(sorted({line.partition("  ")[2] or DONE_FILE for line in changed}))
@@ -310,6 +317,7 @@ class _Turn:
         for path in self._path.parent.glob(f"{TURN_FILE}-*"):
             with contextlib.suppress(HeldError), held_checkpoint(path):  # of those who live it is held
                 path.unlink(missing_ok=True)
+        # The lock says that this process lives, the file that its works may go on.
         with held_checkpoint(self._path):
             write_atomically(self._path, "")
             try:
@@ -332,11 +340,13 @@ def _execute(work: Work, folder: Path, turn: _Turn, threads: int) -> bool:
     """
     if not turn.lasts():
         return False
+    # A process is used for many works: what the last one set would stay.
     torch.set_num_threads(threads)
     shown = 0.0
 
     def report(at: Progress) -> None:
         nonlocal shown
+        # Each report is a file written and a file looked for: not more often than the watcher looks.
         if time.monotonic() - shown > POLL_SECONDS or at.round == at.rounds:
             shown = time.monotonic()
             if not turn.lasts():
@@ -344,6 +354,7 @@ def _execute(work: Work, folder: Path, turn: _Turn, threads: int) -> bool:
             write_atomically(folder / PROGRESS_FILE, json.dumps(vars(at)))
 
     try:
+        # Whoever held the folder before may have finished it.
         with held(folder, wait=POLL_SECONDS):
             if not (folder / DONE_FILE).exists():
                 write_atomically(folder / DONE_FILE, _sealed(work.run(folder, report), folder))
@@ -389,6 +400,7 @@ class _Tally:
 
     def left(self, now: float) -> float:
         """The seconds that the rest takes; infinite where nothing was done since this was first asked."""
+        # The pace is taken from the first look on: what was there at the start took no time now.
         done = sum(self._costs[folder] * share for folder, share in self._shares.items())
         there, since = self._first = self._first or (done, now)
         rest = sum(self._costs.values()) - done
@@ -505,10 +517,11 @@ def run_all(
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"out must be a folder that can be written, got {root} ({error.strerror})") from None
-    _identities.cache_clear()
+    _identities.cache_clear()  # other processes have begun runs since
     folders = [_folder(work, root, resume=resume) for work in works]
     by_urgency = sorted(zip(folders, works, strict=True), key=lambda item: -_urgency(item[1]))  # the most urgent stays
     todo = {folder: work for folder, work in by_urgency if not (folder / DONE_FILE).exists()}
+    # Three heaps: what others need, what needs nothing, and what waits for the first.
     dependent = {folder: work for folder, work in todo.items() if isinstance(work, Dependent)}
     first = {root / need.key(): need for work in dependent.values() for need in work.needs}
     first = {folder: need for folder, need in first.items() if not (folder / DONE_FILE).exists()}
@@ -518,7 +531,7 @@ def run_all(
         warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # joblib renews large ones
         with telling(lambda: _kept(folders, root)), postponed() as came:
             turn = _Turn(root)
-            every = first | todo
+            every = first | todo  # what is needed may be asked for by itself as well
             before = len(set(folders) - set(every))
             watcher = _Watcher(every, before, turn, came, 3600 * hours if hours is not None else math.inf)
             with turn.taken(), watcher:
@@ -528,6 +541,7 @@ def run_all(
                     processes = joblib.effective_n_jobs(n_jobs) if backend == "loky" else 1
                     _execute_all(pool, ordered, turn, processes)
                     _execute_all(pool, _in_order(dependent, limited=limited), turn, processes)
+                # The turn ends by a signal, or when the hours are over, which is no interruption.
                 if not turn.lasts() and not (watcher.late and not came):
                     raise Interrupted(number=came[0] if came else signal.SIGINT)
     return [_result(work, folder) for work, folder in zip(works, folders, strict=True)]
@@ -537,6 +551,7 @@ def _folder(work: Work, root: Path, *, resume: bool) -> Path:
     own = root / work.key()
     if not (resume and isinstance(work, Resumable)):
         return own
+    # Nobody began it here: what is kept with the code is copied, and its log gives the model again.
     if (begun := work.begun(root)) is None and (kept := work.begun(KEPT)) is not None:
         shutil.copytree(kept, own, dirs_exist_ok=True)
     return begun or own
@@ -553,7 +568,7 @@ def keep(works: Sequence[Work], root: Path, into: Path, *, resume: bool) -> None
         if not isinstance(work, Job) or work.config.task:
             continue
         folder = _folder(work, root, resume=resume)
-        _identities.cache_clear()
+        _identities.cache_clear()  # the last turn of this loop has copied a folder
         kept = work.begun(into) or into / work.name()
         if (folder / DONE_FILE).exists():
             shutil.rmtree(kept, ignore_errors=True)

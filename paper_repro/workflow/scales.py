@@ -5,39 +5,31 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from decomfl_lab.errors import require, require_choice
+from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.pretraining.family import PretrainConfig
-from paper_repro.workflow.claims import PARTS, SCALES
+from paper_repro.workflow.claims import PARTS, SCALE_NAMES
 from theory.notation.printed import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
 __all__ = [
     "BOARD_COMMON",
     "BOARD_PROBLEMS",
-    "BOARD_SCALES",
     "BOARD_VARIANTS",
-    "EDGE_SCALES",
-    "FIG2_SCALES",
-    "FIG3_SCALES",
-    "HESSIAN_SCALES",
-    "LANGUAGE_SCALES",
-    "MEMORY_SCALES",
-    "PRETRAINED",
-    "PROJECTION_SCALES",
+    "FIG3",
     "READINGS",
-    "SIZES_SCALES",
+    "SCALES",
     "TASK_ROWS",
-    "THEORY_SCALES",
     "BoardScale",
     "EdgeScale",
     "Fig2Scale",
     "Fig3Scale",
+    "Fig3Settings",
     "HessianScale",
     "ImageScale",
     "LanguageScale",
@@ -45,32 +37,19 @@ __all__ = [
     "ProjectionScale",
     "Race",
     "Reading",
+    "Scale",
     "SizesScale",
     "TheoryScale",
     "Tuning",
     "changed",
-    "kind",
 ]
 
-
 _DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "scales.toml").read_text(encoding="utf-8"))
-_SIZES: Final[dict[str, tuple[dict[str, Any], type[Any]]]] = {}
-"""{part: its sizes by scale, and their class}."""
 _USERS: Final[Mapping[str, tuple[str, ...]]] = {"fig2": ("fig2", "table1"), "fig3": ("fig3", "topk")}
 """The parts that are made at the sizes of one, where they are several."""
-Size = TypeVar("Size")
 
 
-def _scales(part: str, size: type[Size]) -> dict[str, Size]:
-    """The sizes of a part by scale, with the seeds of the registry where its sizes have some."""
-    found = {scale: _typed(_raw(part, scale, size), size, part) for scale in SCALES}
-    _SIZES[part] = (found, size)
-    return found
-
-
-def _raw(part: str, scale: str, size: type[Any]) -> dict[str, Any]:
-    seeds = {"seeds": PARTS[part].seeds[scale]} if "seeds" in _settings(size) else {}
-    return {**_DATA[part][scale], **seeds}
+# --- values of TOML and of --set --------------------------------------------------------------------------------------
 
 
 def _settings(size: type[Any]) -> list[str]:
@@ -83,16 +62,19 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     Raises:
         InputError: If it is something else.
     """
+    # int | None has the origin UnionType and the arguments int, None; tuple[int, ...] has tuple and int, Ellipsis.
     of, args = get_origin(hint), get_args(hint)
     if of is UnionType:  # of None and something, which is what a table has
         hint = args[0]
     if is_dataclass(hint) and isinstance(hint, type):
         hints, known = get_type_hints(hint), _settings(hint)
+        # A list as long as the fields stands for a table: [300, 0.003, 32] is a Tuning.
         given = dict(zip(known, value, strict=False)) if isinstance(value, list) and len(value) == len(known) else value
         require(isinstance(given, dict) and set(given) <= set(known), name, f"have {', '.join(known)}", value)
         return hint(**{key: _typed(each, hints[key], f"{name}.{key}") for key, each in given.items()})
     if of is Mapping:
         require(isinstance(value, dict), name, "be a table, as {10 = 20}", value)
+        # TOML's keys are texts; {10 = 20} is meant as numbers.
         whole = all(str(key).isdigit() for key in value) or args[0] is not int
         require(whole, name, "have whole numbers for names", value)
         return {int(key) if str(key).isdigit() else key: _typed(value[key], args[1], f"{name}.{key}") for key in value}
@@ -102,52 +84,16 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     if hint is float:
         require(type(value) in (int, float) and math.isfinite(value), name, "be a finite number", value)
     elif hint is not Any:
+        # Not isinstance: True is an int.
         require(type(value) is hint, name, {int: "be a whole number", str: "be text"}[hint], value)
     return value
-
-
-@contextmanager
-def changed(scale: str, assignments: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The sizes of a scale with other values, as long as the context lasts.
-
-    Args:
-        scale: The scale.
-        assignments: PART.SETTING=VALUE each, VALUE written as in ``scales.toml`` (text also without quotes); where
-            SETTING is a table, PART.SETTING.NAME=VALUE is one line of it.
-
-    Yields:
-        {part: what was changed} of all parts that are made at changed sizes.
-
-    Raises:
-        InputError: If there is no such setting, which then lists those that there are, or no such value.
-    """
-    require_choice("scale", scale, SCALES)
-    given: dict[str, dict[str, Any]] = {}
-    for text in assignments:
-        (part, setting, *inside), value = _assignment(text)
-        require_choice("--set part", part, _SIZES)
-        raw = given.setdefault(part, dict(_raw(part, scale, _SIZES[part][1])))
-        require_choice(f"--set {part} setting", setting, _settings(_SIZES[part][1]))
-        if inside:
-            raw[setting] = _with(raw.get(setting), inside, value, f"--set {part}.{setting}")
-        else:
-            raw[setting] = value
-    new = {part: _typed(raw, _SIZES[part][1], f"--set {part}") for part, raw in given.items()}
-    before = {part: _SIZES[part][0][scale] for part in new}
-    told = {part: _differences(part, before[part], size) for part, size in new.items()}
-    try:
-        for part, size in new.items():
-            _SIZES[part][0][scale] = size
-        yield {user: words for part, words in told.items() if words for user in _USERS.get(part, (part,))}
-    finally:
-        for part, size in before.items():
-            _SIZES[part][0][scale] = size
 
 
 def _assignment(text: str) -> tuple[list[str], Any]:
     """The path and the value of PART.SETTING=VALUE."""
     name, _, value = text.partition("=")
     path: list[str] = []
+    # TOML itself reads the dotted name: {"fig2": {"M": 0}} for fig2.M = 0, quoted parts included.
     try:
         place: Any = tomllib.loads(f"{name} = 0")
         while isinstance(place, dict):
@@ -156,6 +102,7 @@ def _assignment(text: str) -> tuple[list[str], Any]:
     except ValueError:
         path = []
     require(len(path) > 1 and bool(value.strip()), "--set", "be PART.SETTING=VALUE, as fig2.M=50", text)
+    # What is no TOML is text without quotes, as mlp.
     try:
         found = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
@@ -171,25 +118,13 @@ def _with(table: Any, path: Sequence[str], value: Any, name: str) -> dict[str, A
     return {**table, first: _with(table.get(first), others, value, f"{name}.{first}") if others else value}
 
 
-def _differences(part: str, old: Any, new: Any) -> str:
-    """Which settings differ, and how; InputError for a 0, a negative number or nothing where no scale has one."""
-    said = []
-    for name in _settings(type(new)):
-        was, now = getattr(old, name), getattr(new, name)
-        if was != now:
-            known = [leaf for size in _SIZES[part][0].values() for leaf in _leaves(getattr(size, name))]
-            poor = [leaf for leaf in _leaves(now) if leaf not in known and (leaf == () or leaf == "" or _low(leaf))]
-            require(not poor, f"--set {part}.{name}", "have numbers above 0, and something in it", now)
-            said.append(f"{part}.{name} = {_shown(now)} in place of {_shown(was)}")
-    return ", ".join(said)
-
-
 def _low(leaf: Any) -> bool:
     return isinstance(leaf, int | float) and leaf <= 0
 
 
 def _leaves(value: Any) -> Iterator[Any]:
     """The numbers and texts in a value, () for what is empty."""
+    # Dataclass, mapping and sequence alike come down to a list of parts.
     inner = vars(value) if is_dataclass(value) else value
     parts = list(inner.values()) if isinstance(inner, Mapping) else inner
     if not isinstance(parts, list | tuple):
@@ -210,10 +145,7 @@ def _shown(value: Any) -> str:
     return f"[{', '.join(map(_shown, value))}]" if isinstance(value, tuple) else str(value)
 
 
-def kind(scale: str, *, named: bool = True) -> str:
-    """What a scale is, beside the paper, which has sizes for the part or names none."""
-    own = "the paper's own sizes" if named else "the paper names no sizes"
-    return own if scale == "full" else "reduced, not the paper's"
+# --- the parts --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,9 +227,6 @@ class Fig2Scale(ImageScale):
         require_choice("written_method", self.written_method, ("decomfl", "decomfl-projection"))
 
 
-FIG2_SCALES = _scales("fig2", Fig2Scale)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fig3Scale(ImageScale):
     """Sizes of the runs behind Figure 3 and the top-k figure. All have the authors' schedules, as far as they get.
@@ -321,7 +250,35 @@ class Fig3Scale(ImageScale):
     compressed_every: int = 1
 
 
-FIG3_SCALES = _scales("fig3", Fig3Scale)
+@dataclass(frozen=True, kw_only=True)
+class Fig3Settings:
+    """Figure 3 as the authors' logs have it, at every scale.
+
+    Attributes:
+        K: Local steps.
+        P: {round: the directions of a step from it on}.
+        rates: {round: the learning rate of DeComFL from it on}.
+        decomfl: What else DeComFL has.
+        first_order: What the other methods have.
+        quantize_bits: Bits of a number that FedCom sends.
+        top_k: The share of the entries that FedAvg + Top-k sends.
+    """
+
+    K: int
+    P: Mapping[int, int]
+    rates: Mapping[int, float]
+    decomfl: Mapping[str, Any]
+    first_order: Mapping[str, Any]
+    quantize_bits: int
+    top_k: float
+
+    @property
+    def perturbations(self) -> Schedule[int]:
+        """P as a function of the round."""
+        return Schedule(self.P[0], {r: P for r, P in self.P.items() if r})
+
+
+FIG3: Final[Fig3Settings] = _typed(_DATA["fig3"]["logs"], Fig3Settings, "fig3.logs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,9 +304,6 @@ class ProjectionScale(ImageScale):
     eval_every: int = 2
 
 
-PROJECTION_SCALES = _scales("projection", ProjectionScale)
-
-
 @dataclass(frozen=True)
 class MemoryScale:
     """Sizes of the models whose memory is measured.
@@ -362,9 +316,6 @@ class MemoryScale:
 
     def __post_init__(self) -> None:
         require(min(self.d, default=0) >= 1000, "d", "be 1000 at least", self.d)
-
-
-MEMORY_SCALES = _scales("memory", MemoryScale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,9 +351,6 @@ class EdgeScale(ImageScale):
     products: int = 8
 
 
-EDGE_SCALES = _scales("edge", EdgeScale)
-
-
 @dataclass(frozen=True, kw_only=True)
 class HessianScale:
     """Sizes behind the figure of Hessian eigenvalues. The paper names none of them.
@@ -432,9 +380,6 @@ class HessianScale:
         require(ascending, "steps", "ascend to a number above 0", self.steps)
 
 
-HESSIAN_SCALES = _scales("hessian", HessianScale)
-
-
 @dataclass(frozen=True, kw_only=True)
 class TheoryScale:
     """Sizes behind the figures of bounds beside truths.
@@ -458,16 +403,6 @@ class TheoryScale:
     seeds: tuple[int, ...]
 
 
-THEORY_SCALES = _scales("theory", TheoryScale)
-
-
-PRETRAINED: dict[str, dict[str, PretrainConfig]] = {
-    scale: {size: PretrainConfig(size=size, **own) for size, own in _DATA["pretrained"].get(scale, {}).items()}
-    for scale in SCALES
-}
-"""The small OPT models that fine-tuning begins with, by scale and size; other models are the hub's."""
-
-
 @dataclass(frozen=True)
 class Tuning:
     """Rounds R, learning rate η and batch size B of fine-tuning a model to a task."""
@@ -484,6 +419,7 @@ TASK_ROWS["cb-two-way"] = "CB"
 
 def _papers_settings(row: str) -> dict[str, Tuning]:
     """A row of the paper's table of settings, B = 32."""
+    # The authors' other reading of CB has no LoRA.
     tasks = [task for task in TASK_ROWS if task != "cb-two-way" or "LoRA" not in row]
     return {task: Tuning(ROUNDS[row][TASK_ROWS[task]], RATES[row][TASK_ROWS[task]], 32) for task in tasks}
 
@@ -491,6 +427,7 @@ def _papers_settings(row: str) -> dict[str, Tuning]:
 def _first_order_settings(model: str) -> dict[str, Tuning]:
     """The authors' script, η = 0.001; rounds as the costs imply them: 500, 1000 or 2000, one rounds to the next 500."""
     costs = {task: RESULTS[model][row][0].cost or 0.0 for task, row in TASK_ROWS.items()}
+    # The cost of 500 rounds is what one unit of the printed cost stands for.
     rounds = {task: 500 * round(cost / model_terabytes(500, PARAMETERS[model])) for task, cost in costs.items()}
     return {task: Tuning(R, 1e-3, 16 if task == "boolq" else 32) for task, R in rounds.items()}
 
@@ -500,7 +437,7 @@ class LanguageScale:
     """Sizes of the runs behind the tables of fine-tuning. What a mapping of tasks does not have is not run.
 
     Attributes:
-        models: The stand-in for each of the paper's models: a size of ``PRETRAINED``, or a name of the hub.
+        models: The stand-in for each of the paper's models: a size of ``Scale.pretrained``, or a name of the hub.
         settings: The settings of zeroth-order methods, by default the paper's: {model, or model+LoRA: {task:
             tuning}}; "cb-two-way" is CB in the authors' reading.
         first_order: The settings of FedAvg, by default the authors' script's; the paper has it for all parameters only.
@@ -533,15 +470,12 @@ class LanguageScale:
                 require_choice("task of settings", task, TASK_ROWS)
 
 
-LANGUAGE_SCALES = _scales("llm", LanguageScale)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SizesScale:
     """Sizes of the runs behind the scale figure.
 
     Attributes:
-        models: The models from small to large: sizes of ``PRETRAINED``, or names of the hub.
+        models: The models from small to large: sizes of ``Scale.pretrained``, or names of the hub.
         rounds: The rounds of every run.
         batch_size: The batch size B.
         split: How the training examples go to the clients; the authors have dirichlet-total with α = 1.
@@ -567,9 +501,6 @@ class SizesScale:
     share: float = 1.0
 
 
-SIZES_SCALES = _scales("sizes", SizesScale)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Race:
     """What every method has to reach on a problem.
@@ -587,7 +518,7 @@ class Race:
     every: int = 1
 
     def __post_init__(self) -> None:
-        one = (self.accuracy is None) != (self.loss is None)
+        one = (self.accuracy is None) != (self.loss is None)  # just one of the two is given
         require(one, "race", "be to an accuracy or to a loss", (self.accuracy, self.loss))
 
     def reached(self, accuracy: float, loss: float) -> bool:
@@ -597,6 +528,23 @@ class Race:
     def __str__(self) -> str:
         to = f"accuracy {self.accuracy:g}" if self.loss is None else f"loss {self.loss:g}"
         return f"to {to} within {self.rounds:,} rounds"
+
+
+def _problem(name: str) -> dict[str, Any]:
+    # "like" names a problem whose options this one has, but for its own.
+    own = dict(_DATA["board"]["problems"][name])
+    return (_problem(own.pop("like")) if "like" in own else {}) | own
+
+
+BOARD_PROBLEMS: dict[str, dict[str, Any]] = {name: _problem(name) for name in _DATA["board"]["problems"]}
+"""The options of a run on each problem of the board."""
+BOARD_COMMON: dict[str, Any] = _DATA["board"]["common"]
+"""Options that every method of the board has, as far as it knows them."""
+BOARD_VARIANTS: dict[str, dict[str, Any]] = _DATA["board"]["variants"]
+"""Lines of the board beside the methods of the registry.
+
+They have ``method``, other options than ``BOARD_COMMON``, and ``alone`` where one client has all data.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -622,18 +570,97 @@ class BoardScale:
         require(held_out, "tuning_seeds", "be none of the table's seeds", self.tuning_seeds)
 
 
-def _problem(name: str) -> dict[str, Any]:
-    own = dict(_DATA["board"]["problems"][name])
-    return (_problem(own.pop("like")) if "like" in own else {}) | own
+# --- all of them ------------------------------------------------------------------------------------------------------
 
 
-BOARD_PROBLEMS: dict[str, dict[str, Any]] = {name: _problem(name) for name in _DATA["board"]["problems"]}
-"""The options of a run on each problem of the board."""
-BOARD_SCALES = _scales("board", BoardScale)
-BOARD_COMMON: dict[str, Any] = _DATA["board"]["common"]
-"""Options that every method of the board has, as far as it knows them."""
-BOARD_VARIANTS: dict[str, dict[str, Any]] = _DATA["board"]["variants"]
-"""Lines of the board beside the methods of the registry.
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """The sizes of every part at one scale; a part that has no field here has no sizes, or those of another part.
 
-They have ``method``, other options than ``BOARD_COMMON``, and ``alone`` where one client has all data.
-"""
+    Attributes:
+        name: smoke, default or full.
+        pretrained: The small OPT models that fine-tuning begins with, by size. Other models are the hub's.
+    """
+
+    name: str
+    fig2: Fig2Scale
+    fig3: Fig3Scale
+    projection: ProjectionScale
+    memory: MemoryScale
+    edge: EdgeScale
+    hessian: HessianScale
+    theory: TheoryScale
+    llm: LanguageScale
+    sizes: SizesScale
+    board: BoardScale
+    pretrained: Mapping[str, PretrainConfig]
+
+    def words(self, *, named: bool = True) -> str:
+        """Its name, and what it is beside the paper, which has sizes for the part or names none."""
+        reduced, own = "reduced, not the paper's", "the paper's own sizes" if named else "the paper names no sizes"
+        return f"{self.name} ({own if self.name == 'full' else reduced})"
+
+
+_SIZED: Final[Mapping[str, type[Any]]] = {part: size for part, size in get_type_hints(Scale).items() if part in PARTS}
+"""{part: the class of its sizes}."""
+
+
+def _raw(part: str, scale: str) -> dict[str, Any]:
+    """The sizes of a part as the files have them: the seeds stand beside the claims, where ``--list`` finds them."""
+    seeds = {"seeds": PARTS[part].seeds[scale]} if "seeds" in _settings(_SIZED[part]) else {}
+    return {**_DATA[part][scale], **seeds}
+
+
+def _scale(name: str) -> Scale:
+    own: dict[str, Any] = {part: _typed(_raw(part, name), size, part) for part, size in _SIZED.items()}
+    models = {size: PretrainConfig(size=size, **given) for size, given in _DATA["pretrained"].get(name, {}).items()}
+    return Scale(name=name, pretrained=models, **own)
+
+
+SCALES: Final[Mapping[str, Scale]] = {name: _scale(name) for name in SCALE_NAMES}
+"""Every scale by its name, from small to large."""
+
+
+def changed(scale: Scale, assignments: Sequence[str]) -> tuple[Scale, dict[str, str]]:
+    """The scale with other values.
+
+    Args:
+        scale: The scale.
+        assignments: PART.SETTING=VALUE each, VALUE written as in ``scales.toml`` (text also without quotes); where
+            SETTING is a table, PART.SETTING.NAME=VALUE is one line of it.
+
+    Returns:
+        The changed scale, and {part: what was changed} of all parts that are made at changed sizes.
+
+    Raises:
+        InputError: If there is no such setting, which then lists those that there are, or no such value.
+    """
+    given: dict[str, dict[str, Any]] = {}
+    for text in assignments:
+        (part, setting, *inside), value = _assignment(text)
+        require_choice("--set part", part, _SIZED)
+        # What the files say is changed, and then read as they are: so one reader refuses what is no such value.
+        raw = given.setdefault(part, _raw(part, scale.name))
+        require_choice(f"--set {part} setting", setting, _settings(_SIZED[part]))
+        if inside:
+            raw[setting] = _with(raw.get(setting), inside, value, f"--set {part}.{setting}")
+        else:
+            raw[setting] = value
+    new: dict[str, Any] = {part: _typed(raw, _SIZED[part], f"--set {part}") for part, raw in given.items()}
+    told = {part: _differences(part, getattr(scale, part), size) for part, size in new.items()}
+    users = {user: words for part, words in told.items() if words for user in _USERS.get(part, (part,))}
+    return replace(scale, **new), users
+
+
+def _differences(part: str, old: Any, new: Any) -> str:
+    """Which settings differ, and how; InputError for a 0, a negative number or nothing where no scale has one."""
+    said = []
+    for name in _settings(type(new)):
+        was, now = getattr(old, name), getattr(new, name)
+        if was != now:
+            # 0 means something in a few settings alone, as "all images": those in which some scale has it.
+            known = {leaf for scale in SCALES.values() for leaf in _leaves(getattr(getattr(scale, part), name))}
+            poor = [leaf for leaf in _leaves(now) if leaf not in known and (leaf == () or leaf == "" or _low(leaf))]
+            require(not poor, f"--set {part}.{name}", "have numbers above 0, and something in it", now)
+            said.append(f"{part}.{name} = {_shown(now)} instead of {_shown(was)}")
+    return ", ".join(said)

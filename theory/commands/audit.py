@@ -1,4 +1,4 @@
-"""``decomfl audit``: what the paper says, what is so, and the evidence, gathered again."""
+"""``decomfl audit``: what the paper says, what is true, and the evidence, gathered again."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ class AuditOptions:
 
 @command
 def audit(options: AuditOptions) -> None:
-    """What the paper says, what is so, and evidence, made again.
+    """What the paper says, what is true, and evidence, made again.
 
       decomfl audit                       the findings that matter, on one screen
 
       decomfl audit --all                 every equation, lemma, theorem, assumption, algorithm line and table
 
-      decomfl audit --cause mini-batch    a cause, and what hangs on it
+      decomfl audit --cause mini-batch    a cause, and what it affects
 
-      decomfl audit --statement theorem-1     a statement, its evidence, and what is so instead
+      decomfl audit --statement theorem-1     a statement, its evidence, and what is true instead
 
     Exit code 0 if all evidence holds and nothing of the source is left out, else 1.
     """
     if options.mutate is not None:
         _mutate(options.mutate)
         return
-    from theory.findings.registry import CAUSES, ENTRIES, hangs
+    from theory.findings.registry import CAUSES, ENTRIES, affected
 
     for each in options.status or []:
         require_choice("--status", each, STATUSES)
@@ -79,7 +79,7 @@ def audit(options: AuditOptions) -> None:
         require_choice("--cause", each, CAUSES)
     for each in options.statement or []:
         require(any(_is(entry, each) for entry in ENTRIES), "--statement", _known(ENTRIES, each), each)
-    spoiled = {name: hangs(CAUSES[name], ENTRIES) for name in options.cause or CAUSES}
+    spoiled = {name: affected(CAUSES[name], ENTRIES) for name in options.cause or CAUSES}
     entries = [
         entry
         for entry in ENTRIES
@@ -187,8 +187,8 @@ def _witness(cause: Cause, results: Sequence[Result]) -> str:
     """What the check that shows a cause best has found now."""
     for result in results:
         names = [check.name for checks in result.entry.evidence.values() for check in checks]
-        if cause.witness in names:
-            where, colon, found = result.evidence[names.index(cause.witness)][1].says.rpartition(": ")
+        if cause.witness.name in names:
+            where, colon, found = result.evidence[names.index(cause.witness.name)][1].says.rpartition(": ")
             return f"{found} ({where})" if colon else found
     return ""
 
@@ -199,8 +199,8 @@ def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequ
     lines = [
         f"{number:2}. {cause.name}: {cause.title}",
         f"    seen      {_witness(cause, results)}",
-        f"    so        {cause.so}",
-        f"    hangs     {places(spoiled)}",
+        f"    instead   {cause.instead}",
+        f"    affects   {places(spoiled)}",
     ]
     return "\n".join(map(_short, lines))
 
@@ -234,7 +234,7 @@ def _in_full(result: Result) -> str:
 
 
 def _cause_in_full(cause: Cause, spoiled: Sequence[Entry], results: Sequence[Result]) -> str:
-    lines = [f"{cause.title} [{cause.name}, {cause.nature}]", _wrapped("so", cause.so)]
+    lines = [f"{cause.title} [{cause.name}, {cause.nature}]", _wrapped("instead", cause.instead)]
     lines += [_wrapped("seen", _witness(cause, results)), ""]
     for entry in spoiled:
         lines.append(f"{entry.label} ({entry.place}, {entry.kind}): {entry.status}")

@@ -82,7 +82,7 @@ def support(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
 
 @dataclass(frozen=True)
 class Check:
-    """A piece of evidence by its name in the data, and the function that gathers it."""
+    """A piece of evidence by its name, module.function(arguments), and the function that gathers it."""
 
     name: str
     gather: Callable[[], Evidence] = field(compare=False)
@@ -96,18 +96,16 @@ class Cause:
         name: What the data call it.
         title: What is wrong, as a sentence.
         nature: error, imprecision or misprint.
-        so: What is so instead, as a sentence.
-        witness: The name of the check whose words show it best.
-        shown_by: The names of the checks that refute because of it.
+        instead: What is true instead, as a sentence.
+        witness: The check whose words show it best.
         headline: Whether the summary tells it.
     """
 
     name: str
     title: str
     nature: Nature
-    shown_by: tuple[str, ...]
-    so: str = ""
-    witness: str = ""
+    witness: Check
+    instead: str = ""
     headline: bool = False
 
     def __post_init__(self) -> None:
@@ -126,15 +124,15 @@ class Entry:
         says: The statement, shortened, in plain text.
         status: What is to be said of it, as the data have it; ``Entry.implied`` is what the evidence says.
         evidence: The checks of each role: refutes (speaks against the print), supports (for the print, or for the
-            conclusion of a step that is refuted), mends (for what is so instead), context (what can be said where
+            conclusion of a step that is refuted), mends (for what is true instead), context (what can be said where
             nothing can be decided).
         why: The reason in a sentence or two, "" only for *correct*.
-        instead: The statement that is so; "" where nothing is wrong or nobody can say.
+        instead: The statement that is true; "" where nothing is wrong or nobody can say.
         carries: Label of the entry whose fault a step that is right in itself carries on.
         restates: Label of the entry that says the same elsewhere.
         labels: Further labels of the same display that this entry speaks for.
         bounds: Names and variants of the statements of ``theory.bounds`` that its texts are made of.
-        causes: The causes that its refuting evidence shows, in the order of the evidence.
+        causes: The causes that its refuting evidence shows, the one that its status follows from before the others.
     """
 
     label: str

@@ -23,7 +23,8 @@ from decomfl_lab.errors import InputError
 from theory import bounds
 from theory.findings.data import CAUSES, RAW
 from theory.findings.evidence.proof_one import PRINTED
-from theory.findings.finding import ROLES
+from theory.findings.finding import ROLES, Role
+from theory.findings.placed import placed
 from theory.notation import printed
 
 __all__ = ["MUTATIONS", "PAGE", "Mutation", "chosen", "noticed"]
@@ -32,6 +33,8 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "statements.md"
 """The page that is generated from the findings and checked in; absent where only the packages are installed."""
 
 _OWN: Final = "theory.findings"
+_EXCHANGED: Final[dict[Role, Role]] = {"refutes": "supports", "supports": "refutes"}
+_SPOKEN: Final = {(each.label, each.role) for each in placed()}
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def _raw(get: Callable[[str], Any], label: str) -> dict[str, Any]:
 
 
 def _entries() -> Iterator[Mutation]:
-    """Numbers in what is so instead, statuses, roles, and lines of algorithms."""
+    """Numbers in what is true instead, statuses, roles, and lines of algorithms."""
     for entry in RAW:
         label = entry["label"]
         text = re.sub("⟦[^⟧]*⟧", "", entry.get("instead", ""))
@@ -113,7 +116,7 @@ def _entries() -> Iterator[Mutation]:
                 head, mark, tail = raw["instead"].rpartition(old)
                 raw["instead"] = head + str((int(mark) + 1) % 10) + tail
 
-            yield Mutation(f"{label}: another number in what is so", "text", text_)
+            yield Mutation(f"{label}: another number in what is true", "text", text_)
         if "status" in entry:
 
             def status(get: Any, label: str = label) -> None:
@@ -122,13 +125,13 @@ def _entries() -> Iterator[Mutation]:
                 raw.setdefault("why", "?")
 
             yield Mutation(f"{label}: correct and refuted exchanged", "status", status)
-        for role in ("refutes", "supports"):
-            if role in entry:
+        for role, other in _EXCHANGED.items():
+            if (label, role) in _SPOKEN and "code" not in entry:  # a line's code has a fault of its own, below
 
-                def role_(get: Any, label: str = label, role: str = role) -> None:
-                    raw = _raw(get, label)
-                    other = "supports" if role == "refutes" else "refutes"
-                    raw[other] = [*raw.get(other, ()), *raw.pop(role)]
+                def role_(get: Any, label: str = label, role: Role = role, other: Role = other) -> None:
+                    for each in get("placed").placed():
+                        if (each.label, each.role) == (label, role):
+                            each.role = other
 
                 yield Mutation(f"{label}: what {role} it has the other role", "role", role_)
         if "code" in entry:
@@ -147,9 +150,8 @@ def _causes() -> Iterator[Mutation]:
         other = next(each for each, nature in natures.items() if nature != natures[name])
 
         def plant(get: Any, name: str = name, other: str = other) -> None:
-            causes = get("data").CAUSES
-            causes[other]["shown_by"] += causes[name]["shown_by"]
-            causes[name]["shown_by"] = []
+            for each in get("placed").placed():
+                each.cause = other if each.cause == name else each.cause
 
         yield Mutation(f"what shows {name} is given to {other}", "cause", plant)
 

@@ -1,4 +1,4 @@
-"""The findings as a page: every statement of the paper with its status, and what is so instead."""
+"""The findings as a page: every statement of the paper with its status, and what is true instead."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ again, `decomfl audit --statement LABEL` shows it. Statements are in the order o
 
 def statements(entries: Sequence[Entry], causes: Mapping[str, Cause]) -> str:
     """The page as Markdown: causes first, then the statements of each section."""
-    lines = [_HEAD, "## Causes", "", "| cause | nature | what is wrong | what is so |", "|---|---|---|---|"]
-    lines += [_row(each.name, each.nature, each.title, each.so) for each in causes.values()]
+    lines = [_HEAD, "## Causes", "", "| cause | nature | what is wrong | what is true |", "|---|---|---|---|"]
+    lines += [_row(each.name, each.nature, each.title, each.instead) for each in causes.values()]
     for section, group in groupby(entries, key=lambda entry: entry.section):
-        lines += ["", f"## {section}", "", "| statement | says | status | why, and what is so |", "|---|---|---|---|"]
+        lines += ["", f"## {section}", "", "| statement | says | status | why, and what is true |", "|---|---|---|---|"]
         lines += [_row(f"{each.label}<br>{_place(each)}", each.says, _status(each), _instead(each)) for each in group]
     return "\n".join(lines) + "\n"
 
@@ -49,7 +49,7 @@ def _status(entry: Entry) -> str:
 
 
 def _instead(entry: Entry) -> str:
-    return "<br>".join(part for part in (entry.why, f"So: {entry.instead}" if entry.instead else "") if part)
+    return "<br>".join(part for part in (entry.why, f"Correction: {entry.instead}" if entry.instead else "") if part)
 
 
 def _row(*cells: str) -> str:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from decomfl_lab.errors import InputError, require
-from theory.findings.data import ALGORITHMS, RAW
+from decomfl_lab.errors import require
 from theory.findings.data import CAUSES as RAW_CAUSES
-from theory.findings.finding import ROLES, Cause, Check, Entry, Evidence, Role
+from theory.findings.data import RAW
+from theory.findings.finding import ROLES, Cause, Check, Entry, Nature, Role
+from theory.findings.placed import Placed, placed
 from theory.findings.source import Source
 from theory.findings.texts import bounds_in, filled
 
-__all__ = ["CAUSES", "ENTRIES", "check", "collect", "hangs", "missing", "stale"]
+__all__ = ["CAUSES", "ENTRIES", "affected", "collect", "missing", "stale"]
 
 # What the item of the source is called in an entry, where the names differ.
 _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
@@ -23,50 +21,9 @@ _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
 _PROSE: Final = ("claim", "remark")
 
 
-def check(name: str) -> Check:
-    """The check that the data name ``module.function(arguments)``, of ``theory.findings.evidence``.
-
-    Arguments are literals, or names of the module's own.
-
-    Raises:
-        InputError: If the name is no such call.
-    """
-    try:
-        call = ast.parse(name, mode="eval").body
-        assert isinstance(call, ast.Call)
-        assert isinstance(call.func, ast.Attribute)
-        assert isinstance(call.func.value, ast.Name)
-    except (SyntaxError, AssertionError):
-        raise InputError(f"check must be written module.function(arguments), got {name!r}") from None
-    return Check(name, partial(_run, call.func.value.id, call.func.attr, call.args, call.keywords))
-
-
-def _run(module: str, function: str, args: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> Evidence:
-    """Import the evidence only when it is gathered, which keeps a list of the entries cheap."""
-    own = import_module(f"theory.findings.evidence.{module}")
-
-    def value(node: ast.expr) -> Any:
-        return getattr(own, node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
-
-    run: Callable[..., Evidence] = getattr(own, function)
-    return run(*map(value, args), **{str(each.arg): value(each.value) for each in keywords})
-
-
-def _roles(raw: Mapping[str, Any]) -> dict[Role, tuple[str, ...]]:
-    """The names of an entry's checks by role; a line of an algorithm is run as its code says."""
-    if "code" in raw:
-        label = raw["label"]
-        if "printed" not in raw:
-            return {"supports": (f"algorithms.runs({label!r})",)}
-        return {
-            "refutes": (f"algorithms.to_the_letter({label!r})",),
-            "mends": (f"algorithms.mended({ALGORITHMS[label]!r})",),
-        }
-    return {role: tuple(raw[role]) for role in ROLES if role in raw}
-
-
 _NAMED: Final = ("label", "line", "place", "kind", "status", "why", "carries", "restates")
-_WRITTEN: Final = ("code", "printed", "plant", "depth", "labels", "says", "instead", *ROLES)
+_WRITTEN: Final = ("cause", "code", "printed", "plant", "depth", "labels", "says", "instead")
+_GRAVEST: Final[tuple[Nature, ...]] = ("error", "imprecision", "misprint")
 
 
 def _entry(raw: Mapping[str, Any]) -> Entry:
@@ -74,16 +31,53 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     whole = {**_BY_LABEL[raw["restates"]], "labels": [], **raw} if "restates" in raw else raw
     unknown = sorted(set(whole) - set(_NAMED) - set(_WRITTEN))
     require(not unknown, f"fields of {label}", "be those of an entry", unknown)
-    roles = _roles(whole)
+    # What says again what another entry says has that one's evidence.
+    own = _SPEAKING.get(raw.get("restates", label), [])
+    causes = _causes(own, whole.get("cause", ""))
+    names = [cause.name for cause in causes]
+    own.sort(
+        key=lambda each: names.index(each.cause) if each.cause in names else 0
+    )  # refutations in the order of their causes
+    checks: dict[Role, tuple[Check, ...]] = {
+        role: tuple(each.check for each in own if each.role == role) for role in ROLES
+    }
     return Entry(
         **{key: whole[key] for key in _NAMED if key in whole},
         says=filled(whole["says"]),
         instead=filled(whole.get("instead", "")),
         labels=tuple(whole.get("labels", ())),
         bounds=tuple(bounds_in(whole["says"]) + bounds_in(whole.get("instead", ""))),
-        evidence={role: tuple(map(check, names)) for role, names in roles.items()},
-        causes=tuple(dict.fromkeys(SHOWN[name] for name in roles.get("refutes", ()) if name in SHOWN)),
+        evidence={role: found for role, found in checks.items() if found},
+        causes=causes,
     )
+
+
+def _causes(own: Sequence[Placed], first: str) -> tuple[Cause, ...]:
+    """The causes because of which they refute: the one that the entry names, then the gravest."""
+    named = {each.cause for each in own if each.role == "refutes" and each.cause}
+    shown = [cause for cause in CAUSES.values() if cause.name in named]
+    return tuple(sorted(shown, key=lambda cause: (cause.name != first, _GRAVEST.index(cause.nature))))
+
+
+def _witness(cause: str) -> Check:
+    """The check that shows a cause best."""
+    shown = {each.check.name: each.check for each in _PLACED if each.cause == cause and each.witness}
+    require(len(shown) == 1, f"cause {cause}", "have one witness", list(shown))
+    return next(iter(shown.values()))
+
+
+def _by_label(placed: Sequence[Placed]) -> dict[str, list[Placed]]:
+    """{label: what speaks on it}.
+
+    Raises:
+        InputError: If a label is none of an entry, or a cause is not known.
+    """
+    found: dict[str, list[Placed]] = {}
+    for each in placed:
+        require(each.label in _BY_LABEL, f"label of {each.check.name}", "be one of the entries", each.label)
+        require(each.cause in CAUSES or not each.cause, f"cause of {each.check.name}", "be known", each.cause)
+        found.setdefault(each.label, []).append(each)
+    return found
 
 
 def collect(entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -110,21 +104,20 @@ def collect(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
+_PLACED: Final = placed()
 CAUSES: Final[Mapping[str, Cause]] = {
-    name: Cause(name=name, **{**raw, "shown_by": tuple(raw["shown_by"]), "so": filled(raw.get("so", ""))})
+    name: Cause(name=name, **{**raw, "instead": filled(raw.get("instead", ""))}, witness=_witness(name))
     for name, raw in RAW_CAUSES.items()
 }
 """Why statements are not as they should be, by name."""
 
-SHOWN: Final[Mapping[str, Cause]] = {name: cause for cause in CAUSES.values() for name in cause.shown_by}
-"""The cause that a refuting check shows."""
-
 _BY_LABEL: Final = {raw["label"]: raw for raw in RAW}
+_SPEAKING: Final = _by_label(_PLACED)
 ENTRIES: Final = collect([_entry(raw) for raw in RAW])
 """All of the paper."""
 
 
-def hangs(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
+def affected(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
     """The entries that a cause spoils: by evidence of their own, or because they carry one that it spoils."""
     spoiled = [entry for entry in entries if cause in entry.causes]
     labels = {entry.label for entry in spoiled}

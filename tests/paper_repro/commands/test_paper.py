@@ -16,11 +16,11 @@ from paper_repro.parts import fig2, fig3
 from paper_repro.workflow import scales
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import FIG2_SCALES, FIG3_SCALES
+from paper_repro.workflow.scales import SCALES
 
 
 def _options(device: str, scale: str = "full") -> Options:
-    return Options(scale=scale, readings=tuple(scales.READINGS), count="wire", device=device)
+    return Options(scale=SCALES[scale], readings=tuple(scales.READINGS), count="wire", device=device)
 
 
 def _differences(jobs: list[Job]) -> dict[tuple[str, int], int]:
@@ -32,7 +32,7 @@ def _differences(jobs: list[Job]) -> dict[tuple[str, int], int]:
 
 
 def test_differences_are_whole_and_of_every_seed_on_a_gpu() -> None:
-    size = FIG2_SCALES["full"]
+    size = SCALES["full"].fig2
     here, there = (_differences(fig2.jobs(_options(device))) for device in ("cpu", "cuda"))
     assert {seed for _, seed in here} == {0}
     assert {seed for name, seed in there if "local-updates" in name} == set(size.seeds)
@@ -40,11 +40,11 @@ def test_differences_are_whole_and_of_every_seed_on_a_gpu() -> None:
         assert there[f"DeComFL K={K} P=20local-updates", 2] == rounds
     assert there["DeComFL K=4 P=10perturbations", 0] == size.perturbation_rounds
     (rounds,) = _differences(fig3.jobs(_options("cuda"))).values()  # type: ignore[arg-type]
-    assert rounds == FIG3_SCALES["full"].rounds
+    assert rounds == SCALES["full"].fig3.rounds
 
 
 def test_a_run_has_one_key_on_all_devices() -> None:
-    job = fig3.decomfl("smoke")[0]
+    job = fig3.decomfl(SCALES["smoke"])[0]
     (moved,) = _on_device([job], "cuda", 0)
     assert moved.key() == job.key()
 

@@ -29,14 +29,19 @@ from paper_repro.pretraining.family import PretrainConfig
 from paper_repro.workflow import measures, recorded
 from paper_repro.workflow.claims import decided, limits
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.scales import LANGUAGE_SCALES, PRETRAINED, Tuning
+from paper_repro.workflow.scales import SCALES, Tuning
 from tests.decomfl_lab.language.tiny import transformers
 from theory.communication import expected_traffic
 from theory.notation.printed import EXAMPLES, RESULTS, Cell
 
 
 def options(scale: str = "full", **changes: Any) -> Options:
-    values: dict[str, Any] = {"scale": scale, "readings": ("as-plotted",), "count": "wire", "cache": Path("unused")}
+    values: dict[str, Any] = {
+        "scale": SCALES[scale],
+        "readings": ("as-plotted",),
+        "count": "wire",
+        "cache": Path("unused"),
+    }
     return Options(**(values | changes))
 
 
@@ -88,18 +93,18 @@ def test_fedavg_has_the_script_s_rate_and_the_rounds_that_its_costs_imply() -> N
 
 
 @pytest.mark.usefixtures("at_hand")
-@pytest.mark.parametrize("scale", LANGUAGE_SCALES)
+@pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_says_what_it_is(scale: str) -> None:
-    assert ("not the paper's" in llm.scale_words(scale)) == (scale != "full")
-    table = llm.settings_table(scale).set_index("setting")["run here"]
-    assert table["models"] == ", ".join(LANGUAGE_SCALES[scale].models.values())
+    assert ("not the paper's" in llm.scale_words(SCALES[scale])) == (scale != "full")
+    table = llm.settings_table(SCALES[scale]).set_index("setting")["run here"]
+    assert table["models"] == ", ".join(SCALES[scale].llm.models.values())
     found = configurations(scale)
-    assert table["MeZO"].endswith(f"B = {LANGUAGE_SCALES[scale].mezo_batch}")
+    assert table["MeZO"].endswith(f"B = {SCALES[scale].llm.mezo_batch}")
     assert {config.batch_size for (_, _, series), config in found.items() if series == "MeZO"} == {
-        LANGUAGE_SCALES[scale].mezo_batch
+        SCALES[scale].llm.mezo_batch
     }
     for job in llm.jobs(options(scale)):
-        own = PRETRAINED[scale].get(job.config.model)
+        own = SCALES[scale].pretrained.get(job.config.model)
         assert [need.config for need in job.needs] == ([] if own is None else [own])
         assert (own is None) == (scale == "full")
 
@@ -421,10 +426,10 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
         monkeypatch.setattr(module, "load_task", _examples)
     monkeypatch.setitem(family.SIZES, "tiny", family.Size(16, 1, 2, 16))
     own = PretrainConfig(size="tiny", vocabulary=300, steps=4, batch=2)
-    monkeypatch.setitem(PRETRAINED, "smoke", {"tiny": own})
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], pretrained={"tiny": own}))
     rounds = Tuning(4, 1e-3, 4)
     size = replace(
-        LANGUAGE_SCALES["smoke"],
+        SCALES["smoke"].llm,
         models={"OPT-125M": "tiny"},
         settings={
             "OPT-125M": dict.fromkeys(("cb", "wsc", "cb-two-way"), rounds),
@@ -434,7 +439,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
         max_length=12,
         test_examples=0,
     )
-    monkeypatch.setitem(LANGUAGE_SCALES, "smoke", size)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], llm=size))
     out, kept = tmp_path / "out", tmp_path / "kept"
     argv = ["paper", "--scale", "smoke", "--only", "llm", "--jobs", "1", "--out", str(out), "--record", str(kept)]
     assert main([*argv, "--json"]) == 0

@@ -15,13 +15,14 @@ from decomfl_lab.runs.replay import replay
 from paper_repro.language_models import pretrained
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Options
+from paper_repro.workflow.scales import SCALES
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2
 
 LOAD = recorded.load
 
 
 def options(scale: str = "full") -> Options:
-    return Options(scale=scale, readings=(), count="wire")
+    return Options(scale=SCALES[scale], readings=(), count="wire")
 
 
 @pytest.fixture

@@ -21,10 +21,9 @@ from decomfl_lab.runs.evaluation import fixed_choice
 from figures.sizes import READINGS
 from paper_repro.language_models import sizes
 from paper_repro.language_models.sizes import SizeWork, Slope, claims, run_table
-from paper_repro.workflow import scales
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import run_all
-from paper_repro.workflow.scales import SIZES_SCALES, SizesScale
+from paper_repro.workflow.scales import SCALES, SizesScale
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2
 
 SIZE = SizesScale(
@@ -42,7 +41,7 @@ PROVENANCE = [{"data": "SST-2: made up; a: opt", "code": "none"}] * 3
 
 
 def options(scale: str = "full") -> Options:
-    return Options(scale=scale, readings=(), count="wire")
+    return Options(scale=SCALES[scale], readings=(), count="wire")
 
 
 def run(model: str, d: int, seed: int, time: float, *, fall: float = 0.2, **changes: Any) -> pd.DataFrame:
@@ -80,7 +79,7 @@ def verdicts(rows: pd.DataFrame) -> dict[str, str]:
 
 
 def test_full_scale_is_the_authors_script_to_the_letter() -> None:
-    size = SIZES_SCALES["full"]
+    size = SCALES["full"].sizes
     works = [SizeWork(size, model, None) for model in size.models]
     assert [work.model for work in works] == [f"facebook/opt-{d}" for d in ("125m", "350m", "1.3b", "2.7b")]
     assert [work.eta({}) for work in works] == [5e-6, 3e-6, 2e-6, 2e-6]
@@ -96,10 +95,10 @@ def test_full_scale_is_the_authors_script_to_the_letter() -> None:
         assert (config.precision, config.tune, config.method.name) == ("float32", "full", "decomfl")
 
 
-@pytest.mark.parametrize("scale", SIZES_SCALES)
+@pytest.mark.parametrize("scale", SCALES)
 def test_every_model_is_pretrained_here_or_of_the_hub(scale: str) -> None:
-    size = SIZES_SCALES[scale]
-    here = scales.PRETRAINED[scale]
+    size = SCALES[scale].sizes
+    here = SCALES[scale].pretrained
     assert all((model in here) != model.startswith("facebook/opt-") for model in size.models)
     assert all((model in size.etas) != (model in here) for model in size.models)
     assert all(here[model].size == model for model in size.models if model in here)
@@ -236,7 +235,7 @@ def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) 
 @pytest.mark.usefixtures("toy_sst2")
 def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = replace(SIZE, models=("a", "b"), rounds=4, eval_every=2, test_examples=12)
-    monkeypatch.setitem(scales.SIZES_SCALES, "smoke", size)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], sizes=size))
     works = sizes.jobs(options("smoke"))
     assert len({work.key() for work in works}) == 2
     results = run_all(works, tmp_path / "runs", n_jobs=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,7 @@ from paper_repro.workflow import scales
 from paper_repro.workflow.measures import ordered
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.reference import fig2_reference
-from paper_repro.workflow.scales import Fig2Scale
+from paper_repro.workflow.scales import SCALES, Fig2Scale
 
 TINY = Fig2Scale(
     M=4,
@@ -34,7 +35,7 @@ TINY = Fig2Scale(
 
 
 def options(scale: str, readings: tuple[str, ...] = tuple(scales.READINGS)) -> Options:
-    return Options(scale=scale, readings=readings, count="wire", cache=Path("unused"))
+    return Options(scale=SCALES[scale], readings=readings, count="wire", cache=Path("unused"))
 
 
 def test_readings_differ_where_text_and_logs_differ() -> None:
@@ -70,11 +71,11 @@ def test_finite_differences_check_every_curve_with_its_first_seed_and_come_last(
     assert [j.config.seed for j in jobs if j.urgency == 0] == [0] * 8
 
 
-@pytest.mark.parametrize("scale", scales.FIG2_SCALES)
+@pytest.mark.parametrize("scale", SCALES)
 def test_a_tenth_of_the_clients_is_sampled_at_every_scale(scale: str) -> None:
-    size = scales.FIG2_SCALES[scale]
+    size = SCALES[scale].fig2
     assert size.m * 10 == size.M
-    assert ("not the paper's" in fig2.scale_words(scale)) == (scale != "full")
+    assert ("not the paper's" in fig2.scale_words(SCALES[scale])) == (scale != "full")
 
 
 def _run(
@@ -97,7 +98,7 @@ def _run(
         examples=10_000,
         seconds=frame["round"] * 1.0,
     )
-    return fig2.add_countings(frame, "full")
+    return fig2.add_countings(frame, SCALES["full"])
 
 
 def _frame(*, k_helps: bool, p_helps: bool, saves: bool) -> pd.DataFrame:
@@ -115,18 +116,18 @@ def _frame(*, k_helps: bool, p_helps: bool, saves: bool) -> pd.DataFrame:
 
 
 def test_each_verdict_can_come_out_either_way() -> None:
-    good = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=True), "full")}
+    good = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=True), SCALES["full"])}
     assert good["fig2.local-updates"] == "holds"
     assert good["fig2.perturbations"] == "holds"
     assert good["fig2.p-over-k"] == "holds"
     assert good["fig2.saving"] == "holds"
     assert good["fig2.fedavg-not-converged"] == "holds"
-    bad = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=False, p_helps=False, saves=False), "full")}
+    bad = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=False, p_helps=False, saves=False), SCALES["full"])}
     assert bad["fig2.local-updates"] == "does not hold"
     assert bad["fig2.perturbations"] == "does not hold"
     assert bad["fig2.p-over-k"] == "not tested at this scale"  # 0.5 is not trained
     assert bad["fig2.saving"] == "not tested at this scale"  # 0.5 is all that K = 10 reaches there
-    mixed = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=False), "full")}
+    mixed = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=False), SCALES["full"])}
     assert mixed["fig2.saving"] == "depends on how it is counted"
 
 
@@ -147,7 +148,7 @@ def test_what_happens_eventually_is_judged_only_when_the_curves_are_flat() -> No
     rows = _frame(k_helps=True, p_helps=True, saves=True)
     rising = rows["panel"].eq("perturbations") & rows["round"].eq(2)
     rows.loc[rising, "test_accuracy"] -= 0.3
-    verdicts = {c.id: c.verdict for c in fig2.claims(rows, "full")}
+    verdicts = {c.id: c.verdict for c in fig2.claims(rows, SCALES["full"])}
     assert verdicts["fig2.perturbations"] == "not tested at this scale"
     assert verdicts["fig2.local-updates"] == "holds"
 
@@ -183,7 +184,7 @@ def test_the_authors_curves_are_read_with_their_own_counting(tmp_path: Path) -> 
 def test_the_command_makes_everything_and_reuses_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(scales.FIG2_SCALES, "smoke", TINY)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], fig2=TINY))
     (tmp_path / "authors_curves.csv").write_text(REFERENCE)
     out = tmp_path / "out"
     argv = ["paper", "--scale", "smoke", "--only", "fig2", "--out", str(out), "--jobs", "1", "--json"]

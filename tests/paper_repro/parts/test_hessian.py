@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from hessian.named import untrained
 from hessian.spectrum.density import SpectralDensity, spectral_density
 from paper_repro.parts import hessian
 from paper_repro.parts.hessian import DensityCheck, SpectrumWork, claims
-from paper_repro.workflow import recorded, scales
-from paper_repro.workflow.scales import HessianScale
+from paper_repro.workflow import recorded
+from paper_repro.workflow.scales import SCALES, HessianScale
 
 TINY = HessianScale(
     model="mlp",
@@ -140,14 +141,14 @@ def test_the_command_makes_the_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
-    monkeypatch.setitem(scales.HESSIAN_SCALES, "smoke", TINY)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], hessian=TINY))
     monkeypatch.setattr(hessian, "DensityCheck", SMALL_CHECK)
     monkeypatch.setattr(recorded, "load", lambda *_: None)  # they decide what so short a run cannot
     argv = ["paper", "--scale", "smoke", "--only", "hessian", "--out", str(tmp_path), "--jobs", "1", "--json"]
     assert main(argv) == 0
     found = json.loads(capsys.readouterr().out)
     assert [claim["id"] for claim in found] == ["hessian.majority-zero", "hessian.low-rank", "hessian.stays-low"]
-    assert all("CIFAR-10 was not at hand" in claim["scale"] for claim in found)
+    assert all("CIFAR-10 was not available here" in claim["scale"] for claim in found)
     assert (tmp_path / "figures" / "hessian.png").stat().st_size > 10_000
     table = pd.read_csv(tmp_path / "tables" / "hessian.csv")
     assert list(table.step) == [0, 5, 10]

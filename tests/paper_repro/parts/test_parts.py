@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,24 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from paper_repro import making
 from paper_repro.parts import fig2, fig3, hessian, projection, table1, topk
-from paper_repro.workflow import scales
 from paper_repro.workflow.claims import Outcome
 from paper_repro.workflow.drawing import ingredients
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section
-from paper_repro.workflow.scales import Fig3Scale, ProjectionScale
+from paper_repro.workflow.scales import SCALES, Fig3Scale, ProjectionScale, changed
 from tests.paper_repro.parts import test_hessian
 from tests.paper_repro.parts.test_fig2 import REFERENCE as FIG2_REFERENCE
 from tests.paper_repro.parts.test_fig2 import TINY
 
 
 def options(scale: str = "full", **changes: Any) -> Options:
-    values: dict[str, Any] = {"scale": scale, "readings": ("as-plotted",), "count": "wire", "cache": Path("unused")}
+    values: dict[str, Any] = {
+        "scale": SCALES[scale],
+        "readings": ("as-plotted",),
+        "count": "wire",
+        "cache": Path("unused"),
+    }
     return Options(**(values | changes))
 
 
@@ -48,15 +53,15 @@ def test_full_scale_has_the_schedules_of_the_authors_logs() -> None:
     assert (others["FedCom 8 bit"].quantize_bits, others["FedAvg+Top-k 10 %"].top_k) == (8, 0.1)
 
 
-@pytest.mark.parametrize("scale", scales.FIG3_SCALES)
+@pytest.mark.parametrize("scale", SCALES)
 def test_a_tenth_is_sampled_and_shorter_runs_are_the_beginning_of_the_papers(scale: str) -> None:
-    size = scales.FIG3_SCALES[scale]
+    size = SCALES[scale].fig3
     assert size.m * 10 == size.M
-    for job in fig3.decomfl(scale):
+    for job in fig3.decomfl(SCALES[scale]):
         assert job.config.perturbation_schedule == {500: 50, 1000: 100, 2000: 200}
-    reached = fig3.settings_table(scale, "mnist").set_index("setting").loc["P", "here"]
+    reached = fig3.settings_table(SCALES[scale], "mnist").set_index("setting").loc["P", "here"]
     assert ("200 from round 2000" in reached) == (size.rounds > 2000)
-    assert ("not the paper's" in fig3.scale_words(scale)) == (scale != "full")
+    assert ("not the paper's" in fig3.scale_words(SCALES[scale])) == (scale != "full")
 
 
 def curve(series: str, accuracy: Sequence[float], cost: float, *, up: float = 0.5, **labels: Any) -> pd.DataFrame:
@@ -81,7 +86,7 @@ def fashion(*, ours: float, theirs: float, top_k: float, cost: float, rising: in
         curve("FedCom 8 bit", to(theirs, 4), 1.5e5, method="fedcom", uplink=0.25, top_k=0.0),
         curve("FedAvg+Top-k 10 %", to(top_k, 4), 1.4e5, method="fedavg-topk", uplink=0.2, top_k=0.1),
     ]
-    return fig3.add_countings(pd.concat(rows, ignore_index=True), "full")
+    return fig3.add_countings(pd.concat(rows, ignore_index=True), SCALES["full"])
 
 
 def test_each_verdict_of_figure_3_can_come_out_either_way() -> None:
@@ -115,7 +120,7 @@ def top_ks(finals: Sequence[float], costs: Sequence[float]) -> pd.DataFrame:
         values = [*np.linspace(0.1, final, 5), final]
         name = fig3.top_k_name(fraction)
         rows.append(curve(name, values, cost, method="fedavg-topk", uplink=2 * fraction, top_k=fraction))
-    return fig3.add_countings(pd.concat(rows, ignore_index=True), "full")
+    return fig3.add_countings(pd.concat(rows, ignore_index=True), SCALES["full"])
 
 
 def test_each_verdict_of_the_top_k_figure_can_come_out_either_way() -> None:
@@ -228,11 +233,11 @@ def test_the_authors_curves_of_figure_3_are_read(tmp_path: Path) -> None:
 def test_the_command_makes_every_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(scales.FIG2_SCALES, "smoke", TINY)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], fig2=TINY))
     tiny = Fig3Scale(
         M=2, m=1, batch_size=1, rounds=3, differences=1, baseline_batch=1, baseline_rounds=2, test_examples=10
     )
-    monkeypatch.setitem(scales.FIG3_SCALES, "smoke", tiny)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], fig3=tiny))
     size = ProjectionScale(
         M=2,
         m=1,
@@ -247,7 +252,7 @@ def test_the_command_makes_every_part(
         eval_every=1,
         test_examples=10,
     )
-    monkeypatch.setitem(scales.PROJECTION_SCALES, "smoke", size)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], projection=size))
     out = tmp_path / "out"
     (tmp_path / "authors_curves.csv").write_text(FIG2_REFERENCE + REFERENCE.partition("\n")[2])
     argv = ["paper", "--scale", "smoke", "--only", "topk,fig3,projection,table1", "--out", str(out), "--jobs", "1"]
@@ -304,37 +309,33 @@ def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(
     ],
 )
 def test_a_change_of_what_there_is_not_or_cannot_be_is_refused(assignment: str, says: str) -> None:
-    with pytest.raises(InputError, match=says), scales.changed("smoke", [assignment]):
-        pass
+    with pytest.raises(InputError, match=says):
+        changed(SCALES["smoke"], [assignment])
 
 
-def test_a_changed_setting_is_that_of_the_parts_that_use_it_until_the_end() -> None:
-    before = dict(scales.FIG2_SCALES)
-    with scales.changed("smoke", ["fig2.local_rounds.2=5", "fig2.seeds=[3, 4]", "hessian.model=mlp"]) as told:
-        size = scales.FIG2_SCALES["smoke"]
-        assert (size.local_rounds[2], size.seeds, scales.HESSIAN_SCALES["smoke"].model) == (5, (3, 4), "mlp")
-        assert set(told) == {"fig2", "table1", "hessian"}
-        assert told["hessian"] == "hessian.model = mlp in place of resnet8-half-bn"
-        assert {job.config.local_steps for job in fig2.jobs(options("smoke"))} == {1, 2, 4, 5, 10}
-    assert before == scales.FIG2_SCALES
-    with scales.changed("smoke", [f"fig2.M={before['smoke'].M}"]) as told:
-        assert told == {}
+def test_a_changed_setting_is_that_of_the_parts_that_use_it() -> None:
+    scale, told = changed(SCALES["smoke"], ["fig2.local_rounds.2=5", "fig2.seeds=[3, 4]", "hessian.model=mlp"])
+    assert (scale.fig2.local_rounds[2], scale.fig2.seeds, scale.hessian.model) == (5, (3, 4), "mlp")
+    assert set(told) == {"fig2", "table1", "hessian"}
+    assert told["hessian"] == "hessian.model = mlp instead of resnet8-half-bn"
+    assert {job.config.local_steps for job in fig2.jobs(replace(options(), scale=scale))} == {1, 2, 4, 5, 10}
+    assert changed(SCALES["smoke"], [f"fig2.M={SCALES['smoke'].fig2.M}"]) == (SCALES["smoke"], {})
 
 
 def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
     rows = test_hessian.numbers({"near zero": (0.2, 0.9, 0.99), **test_hessian.kappas(500, 20, 10)})
     made = Made(section=Section(id="hessian"), claims=hessian.claims(rows, "tiny"))
     assert {each.verdict for each in made.claims} & {"holds", "does not hold"}
-    changed = making._told_changed(made, "hessian.model = mlp in place of resnet20")
+    changed = making._told_changed(made, "hessian.model = mlp instead of resnet20")
     assert {each.verdict for each in changed.claims} == {"not tested at this scale"}
     for old, new in zip(made.claims, changed.claims, strict=True):
-        words = f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp in place of resnet20); tiny"
+        words = f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp instead of resnet20); tiny"
         assert (new.id, new.measured, new.scale) == (old.id, old.measured, words)
     assert "no verdict on it counts" in changed.section.notes[0]
 
 
 def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:
-    changes = {"llm": "llm.test_examples = 9 in place of 0"}
+    changes = {"llm": "llm.test_examples = 9 instead of 0"}
     assert making._record("llm", options("default")) is not None
     assert making._record("llm", options("default", changes=changes)) is None
     keys = {ingredients("llm", pd.DataFrame(), [], options(changes=own)) for own in ({}, changes)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,8 +18,7 @@ from decomfl_lab.runs.told import Progress
 from paper_repro.parts import audit, sweeps, theory, trained
 from paper_repro.parts.sweeps import KAPPA, SWEEPS
 from paper_repro.parts.trained import TrainingWork
-from paper_repro.workflow import scales
-from paper_repro.workflow.scales import THEORY_SCALES, TheoryScale
+from paper_repro.workflow.scales import SCALES, TheoryScale
 from theory.bounds import statement
 from theory.findings.finding import Cause, Check, Entry, Evidence, Kind, Result, Status, gather
 from theory.notation.setting import Setting
@@ -49,7 +49,7 @@ def test_the_sweep_reaches_a_thousand_million_and_is_flat() -> None:
 
 def test_simulated_runs_agree_with_the_exact_expectation() -> None:
     exact = sweep("by-d").query("series == 'measured, κ equal eigenvalues'").set_index("d")["value"]
-    runs = pd.DataFrame(list(SWEEPS["simulated"](THEORY_SCALES["smoke"]))).set_index("d")
+    runs = pd.DataFrame(list(SWEEPS["simulated"](SCALES["smoke"].theory))).set_index("d")
     error = (runs["high"] - runs["low"]) / 2
     assert ((runs["value"] - exact.reindex(runs.index)).abs() < 2 * error).all()
 
@@ -196,7 +196,7 @@ def entry(status: Status, *, holds: bool = True, kind: Kind = "lemma", label: st
     own = Entry(
         label=label, line=7, place="Lemma 1", kind=kind, says="1 = 1", status=status, evidence=roles, why="so",
         instead="2 = 2", carries="b" * (status == "carried over"),
-        causes=(Cause(name="c", title="", nature=nature, shown_by=(label,)),),
+        causes=(Cause(name="c", title="", nature=nature, witness=check),),
     )  # fmt: skip
     return gather([own])[0]
 
@@ -229,7 +229,7 @@ def test_the_command_makes_both_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny = TheoryScale(per_decade=1, runs=2, factor=4, cells=2, models=("logistic",), rounds=2, seeds=(0,))
-    monkeypatch.setitem(scales.THEORY_SCALES, "smoke", tiny)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], theory=tiny))
     monkeypatch.setattr(sweeps, "LOUD", 1.0)
     monkeypatch.setattr(sweeps, "REACH", dict.fromkeys("mPK", 4))
     few = [entry("correct"), entry("misprint", label="b")]

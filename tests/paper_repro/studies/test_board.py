@@ -35,7 +35,7 @@ from paper_repro.studies.board_runs import (
 from paper_repro.workflow import recorded, scales
 from paper_repro.workflow.claims import Outcome
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import BOARD_SCALES, BoardScale, Race
+from paper_repro.workflow.scales import SCALES, BoardScale, Race
 
 PROBLEM = "digits, logistic"
 TINY = BoardScale(races={PROBLEM: Race(rounds=30, accuracy=0.4)}, tuning_seeds=(7,), seeds=(0, 1), missed=5)
@@ -243,7 +243,7 @@ def run_board(out: Path, **given: Any) -> None:
 def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(BOARD_SCALES, "smoke", TINY)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], board=TINY))
     run_board(tmp_path, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert {row["line"]: row["reached"] for row in told["table"]} == {"DeComFL": 2, "FedAvg": 2}
@@ -270,7 +270,7 @@ def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
 def test_what_the_board_does_not_know_is_refused(
     given: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BOARD_SCALES, "smoke", TINY)
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], board=TINY))
     with pytest.raises(InputError, match=words):
         run_board(tmp_path, **given)
 
@@ -292,11 +292,11 @@ def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytes
 
 
 def test_every_scale_names_problems_that_there_are_and_seeds_of_the_registry() -> None:
-    for scale in scales.BOARD_SCALES.values():
-        assert set(scale.races) <= set(scales.BOARD_PROBLEMS)
-    works = board.jobs(Options(scale="default", readings=(), count="wire"))
-    assert len(works) == len(LINES) * len(BOARD_SCALES["default"].races)
+    for scale in SCALES.values():
+        assert set(scale.board.races) <= set(scales.BOARD_PROBLEMS)
+    works = board.jobs(Options(scale=SCALES["default"], readings=(), count="wire"))
+    assert len(works) == len(LINES) * len(SCALES["default"].board.races)
     plain = {work.line: work.config.method.plain() | {"rounds": work.config.rounds} for work in works}
     directions = {name: own["perturbations"] * own["rounds"] for name, own in plain.items() if "perturbations" in own}
-    assert set(directions.values()) == {10 * BOARD_SCALES["default"].races[works[-1].problem].rounds}
+    assert set(directions.values()) == {10 * SCALES["default"].board.races[works[-1].problem].rounds}
     assert plain["FeedSign"]["perturbations"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,17 @@ import pytest
 
 from paper_repro.studies import edge
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
-from paper_repro.workflow import scales
 from paper_repro.workflow.claims import Outcome
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import EdgeScale
+from paper_repro.workflow.scales import SCALES, EdgeScale
 
 TINY = EdgeScale(
     M=4, m=2, batch_size=2, steps=4, seeds=(0,), factors=(1.0, 1e6), small_batch=2, small_factors=(), differences=(),
     Ks=(2,), measurements=2, examples=8, products=6, test_examples=20,
 )  # fmt: skip
-OPTIONS = Options(scale="smoke", readings=("as-plotted",), count="wire", cache=Path("unused"))
+OPTIONS = Options(
+    scale=replace(SCALES["smoke"], edge=TINY), readings=("as-plotted",), count="wire", cache=Path("unused")
+)
 
 
 def run(losses: list[float], *, diverged: bool = False) -> pd.DataFrame:
@@ -45,8 +47,8 @@ def run(losses: list[float], *, diverged: bool = False) -> pd.DataFrame:
 )
 def test_the_rule_of_coming_apart(losses: list[float], diverged: bool, apart: bool) -> None:
     frame = run(losses, diverged=diverged)
-    assert edge.comes_apart(frame) is apart
-    assert edge.comes_apart(frame.iloc[::-1]) is apart  # in whatever order rows come
+    assert edge.diverges(frame) is apart
+    assert edge.diverges(frame.iloc[::-1]) is apart  # in whatever order rows come
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------
@@ -72,9 +74,9 @@ def rows(*, apart: bool, seed: int, loud: float = 1.0, **point: Any) -> pd.DataF
 
 
 def sweep(*, differences: int = 0, loud: float = 1.0, few: int = 8, pairs: int = 8) -> pd.DataFrame:
-    """Eight seeds a point; by projection all come apart at 0.02 and, of ``few`` seeds, at P = 5, none elsewhere.
+    """Eight seeds a point; by projection all diverge at 0.02 and, of ``few`` seeds, at P = 5, none elsewhere.
 
-    ``differences`` is how many of ``pairs`` runs come apart by finite differences where all do by projection.
+    ``differences`` is how many of ``pairs`` runs diverge by finite differences where all do by projection.
     """
     made = []
     for seed in range(8):
@@ -133,7 +135,7 @@ def test_each_verdict_can_come_out_either_way() -> None:
     assert judged(quiet)["turn"].verdict == "holds"  # without noise T is about S, 1.5
     calm = sweep(loud=0.001)
     assert judged(calm)["covered"].verdict == "holds"
-    assert judged(calm)["limit"].verdict == "does not hold"  # runs come apart with S far below 1
+    assert judged(calm)["limit"].verdict == "does not hold"  # runs diverge with S far below 1
     one = sweep()[lambda frame: frame["seed"] == 0]
     assert {claim.verdict for claim in judged(one).values()} <= {"not tested at this scale", "does not hold"}
 
@@ -160,7 +162,6 @@ def test_the_part_is_made_of_runs(
     made: tuple[pd.DataFrame, list[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame, facts, _ = made
-    monkeypatch.setitem(scales.EDGE_SCALES, "smoke", TINY)
     stayed = frame[frame["factor"] == 1.0]
     assert (stayed["trace"] > 0).all()
     assert stayed[stayed["K"] == 1]["round"].tolist() == [0, 2, 4]

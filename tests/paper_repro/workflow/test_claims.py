@@ -19,8 +19,9 @@ from paper_repro import making
 from paper_repro.language_models import llm, sizes
 from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
 from paper_repro.studies import board, edge
-from paper_repro.workflow import claims, recorded, scales
+from paper_repro.workflow import claims, recorded
 from paper_repro.workflow.claims import CLAIMS, PARTS, Outcome, claim, judged
+from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.language_models import test_llm, test_sizes
 from tests.paper_repro.parts import test_fig2, test_hessian, test_parts, test_theory
 from tests.paper_repro.source import COUNTED, captions, places, sentences, span, unquoted
@@ -87,7 +88,7 @@ def outcomes() -> dict[str, Sequence[Outcome]]:
     spectra = test_hessian.numbers({"near zero": (0.2, 0.9, 0.99), **test_hessian.kappas(500, 20, 10)})
     fashion = test_parts.fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0)
     return {
-        "fig2": fig2.claims(test_fig2._frame(k_helps=True, p_helps=True, saves=True), "full"),
+        "fig2": fig2.claims(test_fig2._frame(k_helps=True, p_helps=True, saves=True), SCALES["full"]),
         "fig3": fig3.claims(fashion, "made up"),
         "projection": projection.claims(pairs, projection.final_by_rate(pairs), "made up"),
         "edge": edge.claims(edge.outcomes(edge.with_limits(test_edge.sweep())), "made up"),
@@ -158,8 +159,8 @@ def test_a_threshold_of_the_registry_decides(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_parts_of_the_registry_are_those_of_the_command_with_their_seeds() -> None:
     assert list(PARTS) == list(making.PARTS)
-    for part, sizes_of in (("fig3", scales.FIG3_SCALES), ("topk", scales.FIG3_SCALES), ("table1", scales.FIG2_SCALES)):
-        assert {scale: size.seeds for scale, size in sizes_of.items()} == PARTS[part].seeds
+    for part, sized in (("fig3", "fig3"), ("topk", "fig3"), ("table1", "fig2")):
+        assert {name: getattr(scale, sized).seeds for name, scale in SCALES.items()} == PARTS[part].seeds
 
 
 @pytest.mark.parametrize(
@@ -192,4 +193,4 @@ def test_recorded_verdicts_are_of_scales_that_can_decide() -> None:
     for row in decided:
         at = re.search(r"at (\w+) scale", row["recorded"])
         assert at, row["id"]
-        assert claims.SCALES.index(at[1]) >= claims.SCALES.index(row["scale"]), row["id"]
+        assert claims.SCALE_NAMES.index(at[1]) >= claims.SCALE_NAMES.index(row["scale"]), row["id"]

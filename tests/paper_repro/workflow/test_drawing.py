@@ -15,10 +15,11 @@ from paper_repro.workflow.drawing import drawn, ingredients
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recorded import Recorded
 from paper_repro.workflow.report import render_report
+from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.workflow.test_report import claim, section
 
 ROWS = pd.DataFrame({"round": [1, 2], "test_accuracy": [0.1, 0.2]})
-OPTIONS = Options(scale="smoke", readings=("as-plotted",), count="wire")
+OPTIONS = Options(scale=SCALES["smoke"], readings=("as-plotted",), count="wire")
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def test_the_fingerprint_sees_all_that_a_part_is_made_of(tmp_path: Path, monkeyp
         ingredients("fig2", ROWS.assign(test_accuracy=[0.1, 0.2 + 1e-16 * 2]), facts, OPTIONS),
         ingredients("fig2", ROWS, [{"code": "2", "data": "digits"}], OPTIONS),
         ingredients("fig2", ROWS, facts, replace(OPTIONS, count="table1")),
-        ingredients("fig2", ROWS, facts, replace(OPTIONS, scale="default")),
+        ingredients("fig2", ROWS, facts, replace(OPTIONS, scale=SCALES["default"])),
         ingredients("fig2", ROWS, facts, replace(OPTIONS, authors=tmp_path)),
         ingredients("fig2", ROWS, facts, replace(OPTIONS, longer=kept)),
         ingredients("fig2", ROWS, facts, replace(OPTIONS, longer=replace(kept, rows=ROWS[:1]))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from paper_repro.workflow.claims import RECORDED
 from paper_repro.workflow.drawing import Drawn
 from paper_repro.workflow.measures import settled, unfinished, unready
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.scales import READINGS
+from paper_repro.workflow.scales import READINGS, SCALES
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.workflow.test_report import claim, section
 
@@ -123,7 +124,7 @@ def test_a_run_under_way_is_left_out_of_means_unless_there_is_no_other() -> None
     assert unfinished(rows.assign(finished=True), ["series"]) == []
 
 
-def test_a_run_that_came_apart_is_left_out_of_means_and_named_unless_all_of_its_series_did() -> None:
+def test_a_run_that_diverged_is_left_out_of_means_and_named_unless_all_of_its_series_did() -> None:
     rows = pd.concat(
         pd.DataFrame({"round": range(1, last + 1)}).assign(
             series=name, seed=seed, planned=9, finished=True, diverged=last < 9
@@ -132,12 +133,12 @@ def test_a_run_that_came_apart_is_left_out_of_means_and_named_unless_all_of_its_
     )
     kept = settled(rows, ["series"]).groupby("series")
     assert {name: set(own.seed) for name, own in kept} == {"a": {0}, "b": {0, 1}}
-    assert unready(rows, ["series"]) == "Came apart, and not in the means: a, seed 1, after round 4."
+    assert unready(rows, ["series"]) == "Diverged, and not in the means: a, seed 1, after round 4."
     assert unready(rows.assign(diverged=False), ["series"]) == ""
     under_way = rows.assign(finished=(rows.series != "a") | (rows.seed != 0))
     assert set(settled(under_way[under_way.series == "a"], ["series"]).seed) == {0}
     assert unready(under_way, ["series"]) == (
-        "Not finished: a, seed 0: 9 of 9 rounds. Came apart, and not in the means: a, seed 1, after round 4."
+        "Not finished: a, seed 0: 9 of 9 rounds. Diverged, and not in the means: a, seed 1, after round 4."
     )
 
 
@@ -193,9 +194,9 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
             return []
 
         def make(self, rows: pd.DataFrame, provenance: Any, options: Options) -> Made:
-            claims = [claim(id=name, scale=options.scale, verdict=rows[name].iloc[0]) for name in ids]
+            claims = [claim(id=name, scale=options.scale.name, verdict=rows[name].iloc[0]) for name in ids]
             beside = [each.scale for each in (options.longer, options.shorter) if each is not None]
-            made.append((options.scale, *beside))
+            made.append((options.scale.name, *beside))
             return Made(section=section(), claims=claims)
 
     monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
@@ -207,7 +208,7 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
     )
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
     recorded.save("topk", "full", long, facts, tmp_path / "kept", (1, 2))
-    options = making._beside("topk", Options(scale="default", readings=(), count="wire"))
+    options = making._beside("topk", Options(scale=SCALES["default"], readings=(), count="wire"))
     a, b, c = making._part("topk", short, facts, options).claims
     assert (a.verdict, a.scale) == ("holds", "default")
     assert b.verdict == "does not hold"
@@ -215,7 +216,7 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
     assert "at full scale by code 7, so far 1 of 2 runs finished; full" in b.scale
     assert (c.verdict, c.scale) == (untested, "default")
     recorded.save("topk", "default", short.assign(**{"topk.degrades": "holds"}), facts, tmp_path / "kept")
-    options = making._beside("topk", Options(scale="full", readings=(), count="wire"))
+    options = making._beside("topk", Options(scale=SCALES["full"], readings=(), count="wire"))
     a, b, c = making._part("topk", long.assign(**{"topk.cheaper": untested}), facts, options).claims
     assert [each.verdict for each in (a, b)] == ["holds", "does not hold"]
     assert a.scale.startswith("recorded on ")
@@ -229,7 +230,7 @@ def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     name = part.__name__.rpartition(".")[2]
     kept = recorded.load(name, "full")
     assert kept is not None
-    jobs = part.jobs(Options(scale="full", readings=tuple(READINGS), count="measured"))
+    jobs = part.jobs(Options(scale=SCALES["full"], readings=tuple(READINGS), count="measured"))
     full = {"data": "fashion-mnist"}  # which the run of the tests need not have
     jobs = [replace(job, labels={**job.labels, **(full if "data" in job.labels else {})}) for job in jobs]
     of = [len(job.among(kept.rows)) for job in jobs]
@@ -262,14 +263,21 @@ def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
         assert text == [by_the_text], (panel, series)
 
 
+def whole(works: Sequence[Any], asked: Options) -> list[Any]:
+    records = making._records(asked)
+    return [making._whole(work, records) for work in works]
+
+
 def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By settings and data, for any part that has the run: Figure 3's FedAvg is one of the top-k figure's too."""
     folder = tmp_path / "kept"
-    asked = Options(scale="full", readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path)
+    asked = Options(
+        scale=SCALES["full"], readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path
+    )
     works = [*fig3.jobs(asked), *topk.jobs(asked)]
-    assert not any(making._whole(works, asked))
+    assert not any(whole(works, asked))
     fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
     rows = pd.DataFrame({"round": [1000], "test_accuracy": [0.5]})
     facts = [{"code": code, "data": "digits", "data_digest": fedavg.dataset().digest} for code in "ab"]
@@ -277,21 +285,21 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
         [fedavg._labelled(rows, finished=True, diverged=False), other._labelled(rows, finished=False, diverged=False)]
     )
     recorded.save("fig3", "full", both, facts, folder, (1, 5))
-    known = making._whole(works, asked)
-    there = [(work, whole) for work, whole in zip(works, known, strict=True) if whole is not None]
+    known = whole(works, asked)
+    there = [(work, own) for work, own in zip(works, known, strict=True) if own is not None]
     assert [work.key() for work, _ in there] == [fedavg.key()] * 2  # one of each part
     assert all([each["code"] for each in facts] == ["a", "b"] for _, (_, facts) in there)
     named_otherwise = replace(fedavg, labels={**fedavg.labels, "series": "another"})  # rows are those of its labels
-    assert (named_otherwise.key(), making._whole([named_otherwise], asked)) == (fedavg.key(), [None])
+    assert (named_otherwise.key(), whole([named_otherwise], asked)) == (fedavg.key(), [None])
     of_two = replace(fedavg, labels={"method": fedavg.labels["method"]})  # which the rows of two runs have
     recorded.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
-    assert [whole is None for whole in making._whole([fedavg, of_two], asked)] == [False, True]
-    for change in ({"resume": False}, {"record": None}, {"scale": "default"}):
-        assert not any(making._whole(works, replace(asked, **change)))  # type: ignore[arg-type]
+    assert [own is None for own in whole([fedavg, of_two], asked)] == [False, True]
+    for change in ({"resume": False}, {"record": None}, {"scale": SCALES["default"]}):
+        assert not any(whole(works, replace(asked, **change)))  # type: ignore[arg-type]
     monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
     begun: list[str] = []
     monkeypatch.setattr(making, "run_all", lambda works, *_, **__: [begun.append(work.title) for work in works])
-    making._make(["fig3", "topk"], asked, tmp_path / "out", 1, "loky")
+    making._make(["fig3", "topk"], asked)
     assert fedavg.title not in begun
     assert other.title in begun
     kept = recorded.load("topk", "full", folder)
@@ -300,4 +308,4 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     assert {each["code"] for each in kept.provenance} == {"a", "b"}
     recorded.save("fig3", "full", both, [{**each, "data_digest": "another"} for each in facts], folder, (1, 5))
     (folder / "topk-full.csv.gz").unlink()
-    assert not any(making._whole(works, asked))
+    assert not any(whole(works, asked))

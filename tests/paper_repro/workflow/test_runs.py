@@ -16,8 +16,10 @@ import pytest
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.interrupts import Interrupted
-from decomfl_lab.runs import provenance, run
+from decomfl_lab.runs import course, provenance, run
+from decomfl_lab.runs import kept as of_run
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.folder import CONFIG_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.progress import left_words
 from decomfl_lab.runs.told import Progress
 from paper_repro.workflow import runs
@@ -109,7 +111,7 @@ def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (provenance, run, runs):
+    for module in (provenance, course, of_run, runs):
         monkeypatch.setattr(module, "code_version", lambda: name)
 
 
@@ -160,8 +162,7 @@ def test_a_run_under_way_is_kept_by_its_records_and_goes_on_from_them_elsewhere(
     dense = Job(replace(CONFIG.but("fedavg"), rounds=60), {}, "no log")
     runs.keep([job(), dense], here, kept, resume=True)
     assert sorted(path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()) == [
-        f"{job().name()}/{name}"
-        for name in (run.CONFIG_FILE, run.METRICS_FILE, provenance.PROVENANCE_FILE, run.LOG_FILE)
+        f"{job().name()}/{name}" for name in (CONFIG_FILE, METRICS_FILE, provenance.PROVENANCE_FILE, LOG_FILE)
     ]
     before = {path: path.read_bytes() for path in kept.rglob("*.*")}
     begun = []  # rounds that are measured: those of the records are not, unless they are not asked for

@@ -38,7 +38,7 @@ def _rows(capsys: Capture, **options: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.thorough
 def test_the_findings_that_matter_fit_one_screen(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    witnesses = {cause.witness for cause in CAUSES.values() if cause.headline}
+    witnesses = {cause.witness.name for cause in CAUSES.values() if cause.headline}
     shown = [each for each in ENTRIES if _named(each, witnesses) and not (each.carries or each.checks("supports"))]
     quick = [replace(each, evidence={"refutes": _named(each, witnesses)}) for each in shown]
     monkeypatch.setattr(registry, "ENTRIES", quick)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from theory.findings.finding import Entry, Evidence, Result, gather
-from theory.findings.registry import ENTRIES, check
+from theory.findings.finding import Entry, Result, gather
+from theory.findings.registry import ENTRIES
 
 BY_LABEL = {label: entry for entry in ENTRIES for label in (entry.label, *entry.labels)}
 
@@ -18,8 +18,3 @@ def result(label: str) -> Result:
 
 def confirmed(label: str) -> bool:
     return result(label).confirmed
-
-
-def run(name: str) -> Evidence:
-    """The evidence of a check by its name in the data."""
-    return check(name).gather()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.theory.findings.entries import confirmed, entry, run
+from tests.theory.findings.entries import confirmed, entry
 from theory.findings.data import LINES
 from theory.findings.evidence import algorithms
 from theory.findings.evidence.algorithms import PROGRAMS, SAMPLED, Symbols, UndefinedError, outcome, play
@@ -40,7 +40,7 @@ def test_a_misprint_elsewhere_stops_a_line_from_being_called_correct(monkeypatch
     program, line = algorithms._of("line-303")
     printed = tuple(replace(each, code=each.printed or each.code) for each in program.client)
     monkeypatch.setattr(algorithms, "_of", lambda label: (replace(program, client=printed), line))
-    assert not run("algorithms.runs('line-303')").holds
+    assert not algorithms.runs("line-303").holds
 
 
 def test_clients_lag_in_the_history_that_is_played() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.theory.findings.entries import confirmed, entry, result, run
+from tests.theory.findings.entries import confirmed, entry, result
 from theory.bounds import statement
 from theory.communication import TABLE_1, Numbers, expected_numbers
 from theory.findings.evidence import claims
@@ -41,10 +41,10 @@ def test_a_mended_rate_with_a_wrong_constant_is_caught(label: str, monkeypatch: 
         whole = statement(name)
         return replace(whole, terms={each: term / 100 for each, term in whole.terms.items()})
 
-    mended = next(check.name for check in entry(label).checks("mends") if check.name.startswith("claims.mended"))
-    assert run(mended).holds
+    mended = next(check for check in entry(label).checks("mends") if check.name.startswith("claims.mended"))
+    assert mended.gather().holds
     monkeypatch.setattr(claims, "statement", smaller)
-    assert not run(mended).holds
+    assert not mended.gather().holds
 
 
 def test_a_bound_that_grows_with_the_dimension_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

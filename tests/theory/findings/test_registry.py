@@ -10,10 +10,11 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from tests.theory.findings.entries import entry
-from theory.findings import mutation
+from theory.findings import mutation, registry
 from theory.findings.finding import Cause, Check, Entry, Evidence, Result, gather
 from theory.findings.page import statements
-from theory.findings.registry import CAUSES, ENTRIES, SHOWN, check, missing, stale
+from theory.findings.placed import Placed, placed
+from theory.findings.registry import CAUSES, ENTRIES, missing, stale
 from theory.findings.source import Source, parse, read
 
 TEX = r"""\begin{document}
@@ -26,7 +27,7 @@ words
 
 HOLDS = Check("holds", lambda: Evidence("algebra", True, "yes"))
 BREAKS = Check("breaks", lambda: Evidence("counter-example", True, "2 > 1", against=True))
-ERROR = Cause(name="a", title="It is wrong", nature="error", shown_by=("breaks",))
+ERROR = Cause(name="a", title="It is wrong", nature="error", witness=BREAKS)
 
 
 def _entry(label: str, line: int, kind: str = "equation", **more: Any) -> Entry:
@@ -75,10 +76,9 @@ def test_what_is_not_as_printed_has_a_cause_says_why_and_what_is_so() -> None:
     assert [each.label for each in wrong if not (each.instead and each.why and (each.causes or each.carries))] == []
 
 
-def test_every_cause_shows_and_is_shown_by_what_refutes() -> None:
-    refuting = {check.name for each in ENTRIES for check in each.checks("refutes")}
-    assert refuting == set(SHOWN)
-    assert all(cause.witness in cause.shown_by for cause in CAUSES.values())
+def test_every_cause_is_shown_by_what_refutes() -> None:
+    assert {each.cause for each in placed() if each.role == "refutes"} == set(CAUSES)
+    assert {each.role for each in placed() if each.cause} == {"refutes"}
 
 
 def test_bounds_are_written_as_they_are_tested() -> None:
@@ -110,10 +110,11 @@ def test_evidence_that_speaks_the_other_way_is_not_confirmed() -> None:
     assert [result.confirmed for result in gather([swapped, supported, COMPLETE[0]])] == [False, False, True]
 
 
-@pytest.mark.parametrize("name", ["claims.lag", "claims", "lag()", "a.b.c()", "claims.lag() + 1", "claims.lag("])
-def test_what_is_no_call_is_no_check(name: str) -> None:
-    with pytest.raises(InputError, match="check must be written module.function"):
-        check(name)
+def test_evidence_on_nothing_or_of_no_cause_is_refused() -> None:
+    with pytest.raises(InputError, match="label of holds must be one of the entries, got 'line-0'"):
+        registry._by_label([Placed("line-0", "supports", HOLDS)])
+    with pytest.raises(InputError, match="cause of breaks must be known, got 'haste'"):
+        registry._by_label([Placed("the.1", "refutes", BREAKS, cause="haste")])
 
 
 def test_every_part_of_the_paper_has_an_entry(paper: Source) -> None:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from theory.findings.data import ALGORITHMS, LINES
 from theory.findings.data import PROGRAMS as LISTED
 from theory.findings.finding import Evidence, refutation
+from theory.findings.placed import mends, refutes, supports
 
 __all__ = ["PROGRAMS", "Line", "Program", "all_printed", "mended", "outcome", "play", "runs", "to_the_letter"]
 
@@ -242,12 +243,19 @@ def runs(label: str) -> Evidence:
     return Evidence("execution", not broken and bool(faulty), f"{works}; with “{plant}” instead: {caught}")
 
 
+supports("line-164", "line-281")(runs, "line-338")
+
+
 @refutation
 def to_the_letter(label: str) -> Evidence:
     """The program with this line as it is printed does not work."""
     program, line = _of(label)
     broken = outcome(program, {line.label: line.printed})
     return Evidence("execution", bool(broken), f"run to the letter: {broken or 'nothing breaks'}")
+
+
+refutes("line-275", cause="step-index", witness=True)(to_the_letter, "eq.reconstruct")
+refutes("line-685", cause="step-index")(to_the_letter, "eq.sync")
 
 
 @refutation
@@ -259,7 +267,30 @@ def all_printed(name: str) -> Evidence:
     return Evidence("execution", bool(broken), f"all lines to the letter: {broken or 'nothing breaks'}")
 
 
+refutes("alg.cezo-fl", cause="algorithm-slips", witness=True)(all_printed, "Algorithm 1")
+refutes("alg.decomfl_client", cause="algorithm-slips")(all_printed, "Algorithm 2")
+refutes("alg.decomfl_server(P>1)", cause="algorithm-slips")(all_printed, "Algorithm 3")
+refutes("alg.decomfl_client(P>1)", cause="algorithm-slips")(all_printed, "Algorithm 4")
+refutes("alg.decomfl_client_proj", cause="algorithm-slips")(all_printed, "Algorithm 5")
+
+
 def mended(name: str) -> Evidence:
     """The program of that name with every line mended works."""
     broken = outcome(PROGRAMS[name])
     return Evidence("execution", not broken, f"mended: {broken or _WORKS}")
+
+
+mends("line-275")(mended, "rebuilt")
+mends("alg.cezo-fl")(mended, "Algorithm 1")
+mends("alg.decomfl_client")(mended, "Algorithm 2")
+mends("line-685")(mended, "synchronised")
+mends("alg.decomfl_server(P>1)")(mended, "Algorithm 3")
+mends("alg.decomfl_client(P>1)")(mended, "Algorithm 4")
+mends("alg.decomfl_client_proj")(mended, "Algorithm 5")
+
+for _label, _line in LINES.items():  # a printed line that differs from its code refutes itself
+    if "printed" in _line:
+        refutes(_label, cause=_line["cause"])(to_the_letter, _label)
+        mends(_label)(mended, ALGORITHMS[_label])
+    else:
+        supports(_label)(runs, _label)

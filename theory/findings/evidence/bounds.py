@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from theory.bounds import statement
 from theory.findings.finding import Evidence
+from theory.findings.placed import mends
 from theory.notation.formula import names_in
 from theory.notation.setting import Setting
 from theory.problems.quadratic import Quadratic
@@ -57,3 +58,25 @@ def needed(name: str, term: str, share: float) -> Evidence:
     at = ", ".join(f"{key} = {getattr(worst, key):.4g}" for key in ("d", "P", "K", "R", "m", "eta"))
     says = f"corrected {name}, {term} alone: truth/bound at most {found:.4g}, at {at}"
     return Evidence("search", found <= 1 and share / _FACTOR < found < share * _FACTOR, says, {"ratio": found})
+
+
+mends("the.1")(needed, "theorem-1", "start", 0.2747)
+mends("the.1")(needed, "theorem-1", "dissimilarity", 0.06196)
+mends("the.1")(needed, "theorem-1", "noise", 0.1239)
+mends("the.1")(needed, "theorem-1", "smoothing", 0.05416)
+mends("the.1")(needed, "theorem-1-single", "start", 0.5714)
+mends("the.1")(needed, "theorem-1-single", "dissimilarity", 0.2855)
+mends("the.1")(needed, "theorem-1-single", "noise", 0.2855)
+mends("the.1")(needed, "theorem-1-single", "smoothing", 0.2737)
+mends("coro-1")(needed, "corollary-1", "start", 0.2747)
+mends("coro-1")(needed, "corollary-1", "rate", 0.1781)
+mends("line-442")(needed, "theorem-2-dimension-free", "start", 0.5714)
+mends("line-442")(needed, "theorem-2-dimension-free", "noise", 0.2855)
+mends("line-442")(needed, "theorem-2-dimension-free", "smoothing", 0.08384)
+mends("the.2")(needed, "theorem-2", "start", 0.5714)
+mends("the.2")(needed, "theorem-2", "noise", 0.2855)
+mends("the.2")(needed, "theorem-2", "dissimilarity", 0.2855)
+mends("the.2")(needed, "theorem-2", "smoothing", 0.07789)
+mends("line-1448")(needed, "theorem-2-gaussian", "start", 0.5714)
+mends("line-1448")(needed, "theorem-2-gaussian", "noise", 0.2855)
+mends("line-1448")(needed, "theorem-2-gaussian", "smoothing", 0.2737)

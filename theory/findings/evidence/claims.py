@@ -20,6 +20,7 @@ from theory.findings.evidence import algorithms
 from theory.findings.evidence.algorithms import PROGRAMS, Line, outcome, play
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import equal
+from theory.findings.placed import mends, refutes, supports
 from theory.notation import symbols as s
 from theory.notation.formula import written
 from theory.notation.setting import Setting, second_moment_factor
@@ -36,6 +37,8 @@ def _config(method: str, *, R: int = 1000, M: int = 100, m: int = 10, K: int = 1
     return ours.but(method)
 
 
+@mends("line-134", "line-179", "line-180", "line-184", "line-623")
+@supports("line-919")
 def dimension_free(method: str = "decomfl") -> Evidence:
     config = _config(method)
     sizes = [expected_traffic(config, d).scalars for d in (10**3, 10**9)]
@@ -57,17 +60,23 @@ def _records_sent() -> dict[tuple[int, int], int]:
     return sent
 
 
+@supports("line-498")
 def lags_differ() -> Evidence:
-    """Clients that were away are sent more records than others."""
+    """Clients that missed rounds are sent more records than others."""
     sizes = sorted(set(_records_sent().values()))
     listed = " or ".join(map(str, sizes))
     says = f"Algorithms 1 and 2, K = {algorithms.K}: a sampled client is sent {listed} pairs of seed and scalar"
     return Evidence("execution", len(sizes) > 1, says)
 
 
-lag = refutation(lags_differ)
+@refutes("line-134", "line-179", "line-180", "line-184", cause="downlink", witness=True)
+@refutation
+def lag() -> Evidence:
+    """The same, against what the paper says of the downlink."""
+    return lags_differ()
 
 
+@mends("line-179")
 def mean_lag() -> Evidence:
     """Records that a client is sent, by times that it is sampled: a lag of M/m rounds on average."""
     M, m, R = 100, 10, 100_000
@@ -85,6 +94,11 @@ def full_models(method: str) -> Evidence:
     )
 
 
+supports("line-207", "line-246")(full_models, "fedzo")
+supports("line-207")(full_models, "fedavg")
+
+
+@supports("line-208")
 def baffle() -> Evidence:
     R, d, P = 50, 1000, 5
     traffic = expected_traffic(_config("baffle", R=R, M=4, m=4, P=P), d)
@@ -96,11 +110,13 @@ def baffle() -> Evidence:
     )
 
 
+@supports("line-845")
 def same_as_projection() -> Evidence:
     ours, other = (expected_traffic(_config(method), 1000) for method in ("decomfl", "decomfl-projection"))
     return Evidence("arithmetic", ours == other, f"bytes a client: {ours.bytes:.0f} and {other.bytes:.0f}")
 
 
+@mends("line-499")
 def records() -> Evidence:
     M, m, K, P, R = 100, 10, 2, 5, 100_000
     sent = expected_numbers(R, M=M, m=m, K=K, P=P)
@@ -113,6 +129,7 @@ def records() -> Evidence:
     )
 
 
+@refutes("line-499", cause="downlink")
 @refutation
 def short_run() -> Evidence:
     """Records a round as a multiple of 2MKP in runs in which few clients are sampled often."""
@@ -123,6 +140,7 @@ def short_run() -> Evidence:
     return Evidence("arithmetic", max(runs.values()) < 0.95, f"records a round over 2MKP: {listed}")
 
 
+@supports("line-500")
 def all_records() -> Evidence:
     sent = _records_sent()
     received = {(i, r): sum(n for (j, q), n in sent.items() if j == i and q <= r) for i, r in sent}
@@ -134,6 +152,7 @@ def all_records() -> Evidence:
     )
 
 
+@supports("line-843")
 def server_of_projection() -> Evidence:
     own, other = (
         outcome(PROGRAMS["Algorithm 5"]),
@@ -147,6 +166,7 @@ def server_of_projection() -> Evidence:
     )
 
 
+@supports("line-963")
 def sparse() -> Evidence:
     """Top-k of 1 % of the larger CNN against DeComFL with K = 10, P = 200; scalars a client and round, both ways."""
     d, R = 1_206_590, 1000
@@ -157,6 +177,7 @@ def sparse() -> Evidence:
     )
 
 
+@refutes("line-477.2", cause="downlink")
 @refutation
 def plans() -> Evidence:
     M, m, K, P, R = 100, 10, 1, 5, 100_000
@@ -169,6 +190,7 @@ def plans() -> Evidence:
     )
 
 
+@supports("tab-comm-comparison")
 def products() -> Evidence:
     """Complexity = words a round · rounds, up to a factor that is a number."""
     factors = {
@@ -192,6 +214,12 @@ def rounds_to(row: str) -> Evidence:
     return equal(solved, TABLE_1[row].rounds, f"rounds to {written(rate)} = ε against those of {row}")
 
 
+supports("tab-comm-comparison")(rounds_to, "FedAvg")
+supports("tab-comm-comparison")(rounds_to, "DeComFL")
+supports("tab-comm-comparison")(rounds_to, "DeComFL, low rank")
+
+
+@supports("line-505")
 def powers_of_the_dimension() -> Evidence:
     """The largest power of d in what the rows of Table 1 send in all, both ways."""
     powers = {
@@ -203,6 +231,7 @@ def powers_of_the_dimension() -> Evidence:
     return Evidence("algebra", set(powers.values()) == {1, 2}, f"largest power of d in the whole cost: {listed}")
 
 
+@supports("line-506")
 def threshold() -> Evidence:
     ratio = TABLE_1["DeComFL, low rank"].downlink_complexity / TABLE_1["FedAvg"].downlink_complexity
     return equal(ratio, s.kappa / (s.m * s.d / (s.M * s.K)), "DeComFL's downlink over FedAvg's, κ/(md/(MK))")
@@ -263,6 +292,18 @@ def speedup(name: str, few: int, many: int, *, holds: bool) -> Evidence:
     )
 
 
+refutes("line-135", "line-181", "line-182", "line-477.4", cause="local-steps", witness=True)(
+    speedup, "K, clients differ", 10, 400, holds=False
+)
+mends("line-135", "line-181", "line-182")(speedup, "m", 1, 16, holds=True)
+mends("line-135", "line-181", "line-182", "line-477.4")(speedup, "K, clients differ, d = 1000", 1, 16, holds=True)
+mends("line-135", "line-477.3")(speedup, "K, clients alike", 1, 16, holds=True)
+refutes("line-181", "line-182", "line-183", "line-477.4", cause="mini-batch")(speedup, "P", 100, 10000, holds=False)
+mends("line-181", "line-182", "line-477.4")(speedup, "P, d = 1000", 1, 16, holds=True)
+refutes("line-477.5", cause="mini-batch")(speedup, "P, z = ±1", 100, 10000, holds=False)
+refutes("line-477.5", cause="local-steps")(speedup, "K, clients differ, z = ±1", 10, 400, holds=False)
+
+
 def mended(name: str, distribution: str, *cases: tuple[int, int]) -> Evidence:
     """A corrected bound on the same problems, at its best η, for pairs of K and P."""
     theorem, worst = statement(name), 0.0
@@ -274,6 +315,13 @@ def mended(name: str, distribution: str, *cases: tuple[int, int]) -> Evidence:
     return Evidence("search", worst <= 1, f"corrected {name} at these K and P: left/right at most {worst:.3g}")
 
 
+mends("line-181", "line-182", "line-477.4")(
+    mended, "corollary-1", "gaussian", (1, 1), (10, 1), (400, 1), (1, 100), (1, 10000)
+)
+mends("line-183")(mended, "theorem-2", "sphere", (1, 1), (1, 100), (1, 10000))
+
+
+@refutes("line-477.3", cause="rates-of-others", witness=True)
 @refutation
 def one_long_step() -> Evidence:
     """K gradient steps of η on ½(x − c)² against one step of 1 − (1 − η)^K."""
@@ -289,6 +337,7 @@ def one_long_step() -> Evidence:
     )
 
 
+@mends("line-136", "line-171", "line-184", "line-623")
 def flat_in_dimension() -> Evidence:
     """The corrected Theorem 2 at its best η, κ = 10, μ → 0, for d from 10³ to 10⁹."""
     bounds = []
@@ -300,6 +349,7 @@ def flat_in_dimension() -> Evidence:
     return Evidence("search", max(bounds) < 1.01 * min(bounds), f"bound at the best η for d = 10³, 10⁶, 10⁹: {listed}")
 
 
+@supports("line-673")
 def linear_in_directions() -> Evidence:
     one, two = (sum(astuple(expected_numbers(1000, M=100, m=10, K=1, P=P))) for P in (5, 10))
     spread = [second_moment_factor("gaussian", d=1000, P=P) - 1 for P in (5, 10)]
@@ -310,6 +360,7 @@ def linear_in_directions() -> Evidence:
     )
 
 
+@refutes("line-558", cause="outputs", witness=True)
 @refutation
 def ten_outputs() -> Evidence:
     """The larger CNN with an output for each of the ten classes of Fashion-MNIST."""
@@ -322,6 +373,10 @@ def parameters(name: str, d: int) -> Evidence:
     return Evidence("execution", found == d, f"{name} has {found} parameters, printed {d}")
 
 
+supports("line-544")(parameters, "cnn-mnist", 28938)
+mends("line-558")(parameters, "cnn-fashion", 1206590)
+
+
 def within(what: str, printed: float, computed: float, digits: int) -> Evidence:
     """Evidence that a number of the text is the computed one, rounded to so many digits."""
     return Evidence(
@@ -329,8 +384,8 @@ def within(what: str, printed: float, computed: float, digits: int) -> Evidence:
     )
 
 
-_WHY_K: Final = "clients that differ are sampled: what K local steps add to σ_G² no longer falls with K"
-_WHY_P: Final = "all directions see one mini-batch: its noise does not fall with P"
+supports("line-151")(within, "10¹⁰/2¹⁸ steps · 6·10⁹ parameters of 2 bytes, both ways, in TB", 915.5, 915.52734375, 4)
+supports("line-187")(within, "1.3·10⁹ parameters of 4 bytes, both ways, in GB", 10, 10.4, 2)
 
 
 with sp.evaluate(False):  # to be printed as written here

@@ -15,6 +15,7 @@ from theory.findings.evidence.designs import design
 from theory.findings.evidence.exact import same, unlike
 from theory.findings.finding import Evidence
 from theory.findings.instruments import at_most, equal, exceeds
+from theory.findings.placed import mends, refutes, supports
 
 __all__ = ["SAMPLE", "Clients", "printed_covariance"]
 
@@ -96,6 +97,7 @@ def _phi(clients: Clients, m: int) -> Fraction:
     return Fraction(clients.M - m, clients.M - 1)
 
 
+@mends("lemma.covariance", "line-1300")
 def lemma_with_replacement() -> Evidence:
     return _all(
         same(
@@ -107,6 +109,7 @@ def lemma_with_replacement() -> Evidence:
     )
 
 
+@refutes("lemma.covariance", "line-1300", cause="sets-of-clients")
 def lemma_of_sets() -> Evidence:
     return unlike(
         SAMPLE.second_moment(2, 2, replacement=False),
@@ -115,6 +118,7 @@ def lemma_of_sets() -> Evidence:
     )
 
 
+@mends("lemma.covariance", "line-1300")
 def lemma_mended() -> Evidence:
     return _all(
         same(
@@ -133,6 +137,7 @@ def _all(found: Iterable[Evidence]) -> Evidence:
     return wrong[0] if wrong else replace(listed[-1], says=f"{len(listed)} cases; {listed[-1].says}")
 
 
+@refutes("line-1297", cause="formula-slips")
 def not_centred() -> Evidence:
     second = SAMPLE.second_moment(2, 1, replacement=True)
     centred = second - np.outer(SAMPLE.gradient, SAMPLE.gradient)
@@ -166,12 +171,21 @@ def double_sum(*, printed: bool) -> Evidence:
     return compare(left, 2 * SAMPLE.within, f"m = 2 of M = 3, E Σ_{{i,i'}} s_i {transposed} against mΣ")
 
 
+refutes("line-1313", "line-1345", cause="formula-slips")(double_sum, printed=True)
+mends("line-1313", "line-1345")(double_sum, printed=False)
+
+
 def drawn_twice(*, per_client: bool) -> Evidence:
     compare, batches = (unlike, "one mini-batch a client") if per_client else (same, "a mini-batch for every draw")
     left = _noise_sum(product(range(3), repeat=2), printed=False, per_client=per_client)
     return compare(left, 2 * SAMPLE.within, f"with replacement, {batches}: E Σ_{{i,i'}} s_i s_i'ᵀ against mΣ")
 
 
+refutes("line-1345", cause="sets-of-clients")(drawn_twice, per_client=True)
+mends("line-1345")(drawn_twice, per_client=False)
+
+
+@refutes("eq.fejiosd", cause="sets-of-clients", witness=True)
 def sets_of_clients() -> Evidence:
     clients = Clients([(1,), (-1,)], [(0,), (0,)])
     left = 4 * clients.mean_square(2, replacement=False)[0, 0]
@@ -179,6 +193,7 @@ def sets_of_clients() -> Evidence:
     return unlike(left, right, "M = m = 2, ∇f_i = ±1: the sum over all clients is 0")
 
 
+@mends("eq.fejiosd")
 def sets_mended() -> Evidence:
     return _all(
         same(
@@ -190,6 +205,7 @@ def sets_mended() -> Evidence:
     )
 
 
+@mends("eq.fejiosd")
 def draws() -> Evidence:
     return _all(
         same(
@@ -201,6 +217,7 @@ def draws() -> Evidence:
     )
 
 
+@supports("line-1324")
 def trace_of_between() -> Evidence:
     from_mean = SAMPLE.gradients - SAMPLE.gradient
     return same(np.trace(SAMPLE.between), (from_mean**2).sum() / SAMPLE.M, "Tr Δ and the mean of ‖∇f − ∇f_i‖²")
@@ -217,6 +234,11 @@ def part(clients: Clients, what: str) -> Evidence:
     )
 
 
+supports("line-1328")(part, QUIET, "T_1 without noise, clients drawn with replacement")
+supports("line-1349")(part, NOISY, "T_2 alone")
+
+
+@supports("line-1306.2")
 def drawn_client() -> Evidence:
     """Δ is the covariance of the gradient of one client drawn at random."""
     covariance = QUIET.mean_square(1, replacement=False) - np.outer(SAMPLE.gradient, SAMPLE.gradient)
@@ -231,6 +253,12 @@ def moment(u: tuple[int, ...], v: tuple[int, ...], *, mended: bool) -> Evidence:
     return (same if mended else unlike)(design("sphere", d).sandwich(A), right, f"u = {u}, v = {v}")
 
 
+refutes("line-1338", cause="fourth-moment", witness=True)(moment, (1, 0, 0, 0), (0, 1, 0, 0), mended=False)
+mends("line-1338")(moment, (1, 0, 0, 0), (0, 1, 0, 0), mended=True)
+mends("line-1338")(moment, (1, 2, 0, -1, 0, 0, 3, 0), (0, 1, 0, 2, 0, 1, 0, 0), mended=True)
+
+
+@mends("line-1338")
 def moment_by_trace() -> Evidence:
     d, gamma = sp.symbols("d gamma", positive=True)
     # E z_i z_j z_k z_l = γ (δ_ij δ_kl + δ_ik δ_jl + δ_il δ_jk) by symmetry; i = j, k = l summed: E‖z‖⁴ = d².
@@ -247,6 +275,11 @@ def rare_noise(*, mean: bool) -> Evidence:
     return exceeds(max(squares), variance, "Tr Σ_r in one mini-batch of a hundred against σ²")
 
 
+refutes("line-1306", "line-1345.2", cause="mean-missing", witness=True)(rare_noise, mean=False)
+mends("line-1306", "line-1345.2")(rare_noise, mean=True)
+
+
+@refutes("line-1306", cause="mean-missing")
 def one_batch_for_all() -> Evidence:
     """ξ_r for ξ_{i,r}: the noises of all M clients, here all sampled, have one sign."""
     together = SAMPLE.noises.sum(axis=0) * Fraction(1, SAMPLE.M)
@@ -257,11 +290,13 @@ def one_batch_for_all() -> Evidence:
     )
 
 
+@mends("line-1354")
 def regrouped() -> Evidence:
     d, P = sp.symbols("d P", positive=True)
     return equal((P - 1) / P + 2 * d / (P * (d + 2)), 1 + (d - 2) / (P * (d + 2)), "(P−1)/P + 2d/(P(d+2))")
 
 
+@refutes("line-1354", cause="formula-slips")
 def two_points() -> Evidence:
     """∇̄f at two points x, x' of f = ‖x‖²/2, ∇f = x: the print's left side has one x_r, one x_r'."""
     here, there = (1, 0, 0, 0), (0, 1, 0, 0)

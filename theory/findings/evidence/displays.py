@@ -12,10 +12,12 @@ import sympy as sp
 from theory.findings.evidence.algorithms import PROGRAMS, outcome, play
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import equal
+from theory.findings.placed import mends, refutes, supports
 
 __all__ = []
 
 
+@supports("line-215")
 def sampling_is_fair() -> Evidence:
     """(1/m) Σ_{i ∈ C_r} f_i over all sets C_r, f_i of any values: its mean is (1/M) Σ f_i."""
     values, m = [Fraction(3), Fraction(-1), Fraction(7, 2), Fraction(11), Fraction(0)], 2
@@ -44,12 +46,18 @@ def expansion(order: int) -> Evidence:
     )
 
 
+supports("line-162", "line-871")(expansion, 2)
+supports("line-241", "eq.grad.projection")(expansion, 1)
+mends("line-866")(expansion, 1)
+
+
 def _momentum() -> sp.Expr:
     """m^{k+1} as the printed equation has it, solved for it."""
     m, beta, g = sp.symbols("m beta g", positive=True)
     return sp.solve(sp.Eq(m, beta * m + (1 - beta) * g), m)[0]
 
 
+@refutes("line-679", cause="algorithm-slips")
 @refutation
 def momentum_printed() -> Evidence:
     return equal(
@@ -66,18 +74,21 @@ def _unrolled(steps: int) -> tuple[sp.Expr, sp.Expr]:
     return m, moved
 
 
+@mends("line-679")
 def momentum_mended() -> Evidence:
     beta, n = sp.Symbol("beta", positive=True), 3
     mean = (1 - beta) * sum(beta ** (n - k) * sp.Symbol(f"g{k}", positive=True) for k in range(1, n + 1))
     return equal(_unrolled(n)[0], mean, "mended, m^4 against (1 − β) Σ_k β^{3−k} g_k z_k")
 
 
+@supports("line-679.2")
 def momentum_step() -> Evidence:
     beta, n = sp.Symbol("beta", positive=True), 3
     weights = sum((1 - beta ** (n + 1 - k)) * sp.Symbol(f"g{k}", positive=True) for k in range(1, n + 1))
     return equal(_unrolled(n)[1], weights, "three steps against −η Σ_k (1 − β^{4−k}) g_k z_k, plain SGD for β = 0")
 
 
+@refutes("line-710", cause="linear-rules", witness=True)
 @refutation
 def linear_in_scalars() -> Evidence:
     """K momentum steps under own scalars against those under the means, compensated by their differences alone."""
@@ -93,12 +104,14 @@ def linear_in_scalars() -> Evidence:
 _UPDATE: Final = "local[i] = x[i, r, k + 1] = x[i, r, k] - eta * delta"
 
 
+@refutes("eq.multiple_perturbation", cause="algorithm-slips")
 @refutation
 def without_mean() -> Evidence:
     broken = outcome(PROGRAMS["Algorithm 4"], {"line-797": _UPDATE})
     return Evidence("execution", bool(broken), f"in Algorithm 4, without 1/P: {broken or 'nothing breaks'}")
 
 
+@mends("eq.multiple_perturbation")
 def with_mean() -> Evidence:
     broken = outcome(PROGRAMS["Algorithm 4"])
     return Evidence(
@@ -106,6 +119,7 @@ def with_mean() -> Evidence:
     )
 
 
+@supports("line-288")
 def without_the_servers_model() -> Evidence:
     """Algorithm 1 without its last line: every sampled client holds the recursion's model all the same."""
     whole = play(PROGRAMS["Algorithm 1"])["x"]
@@ -115,6 +129,7 @@ def without_the_servers_model() -> Evidence:
     return Evidence("execution", same, f"{len(kept)} models of clients in a run without line 312: the same is {same}")
 
 
+@supports("line-812")
 def projection() -> Evidence:
     """‖z‖²/d has mean 1 and variance 2/d, from E‖z‖² = d, E‖z‖⁴ = d(d + 2)."""
     d = sp.Symbol("d", positive=True)
@@ -128,12 +143,14 @@ def _normal_mean(polynomial: sp.Expr, z: sp.Symbol) -> sp.Expr:
     return sum(coefficient * sp.factorial2(n - 1) for (n,), coefficient in terms if n % 2 == 0)
 
 
+@supports("line-862")
 def gaussian_smoothing() -> Evidence:
     x, mu, z = sp.symbols("x mu z", real=True)
     integral = sp.integrate((x + mu * z) ** 4 * sp.exp(-(z**2) / 2), (z, -sp.oo, sp.oo)) / sp.sqrt(2 * sp.pi)
     return equal(integral, _normal_mean((x + mu * z) ** 4, z), "(1/√2π) ∫ (x + μz)⁴ e^{−z²/2} dz against E (x + μz)⁴")
 
 
+@supports("line-861")
 def smoothed_scalar() -> Evidence:
     x, mu, z = sp.symbols("x mu z", real=True)
     g = sp.expand(((x + mu * z) ** 4 - x**4) / mu)
@@ -141,6 +158,7 @@ def smoothed_scalar() -> Evidence:
     return equal(_normal_mean(g * z, z), sp.diff(smoothed, x), "E g z against the derivative of f^μ, f = x⁴")
 
 
+@supports("line-865")
 def smoother() -> Evidence:
     """The gradient of f = cos has L = 1; that of f^μ = E cos(x + μz) = cos x E cos μz has e^{−μ²/2}."""
     mu, z = sp.symbols("mu z", positive=True)
@@ -148,6 +166,7 @@ def smoother() -> Evidence:
     return equal(factor, sp.exp(-(mu**2) / 2), "cos smoothed is E cos μz times cos, against e^{−μ²/2} ≤ 1")
 
 
+@refutes("line-866", cause="projection", witness=True)
 @refutation
 def no_smoother() -> Evidence:
     """F = x²/2: its second derivative is 1, and that of f^μ is too."""
@@ -156,6 +175,7 @@ def no_smoother() -> Evidence:
     return equal(sp.diff(smoothed, x, 2), sp.Integer(1), "x²/2 smoothed is x²/2 + μ²/2, whose second derivative is 1")
 
 
+@refutes("line-742", cause="privacy")
 @refutation
 def told_by_pairs() -> Evidence:
     """Scalars ⟨z, v⟩ and ⟨z, w⟩ of two clients along the same signs z: their mean product is ⟨v, w⟩."""
@@ -169,6 +189,7 @@ def told_by_pairs() -> Evidence:
     )
 
 
+@refutes("line-742", cause="privacy", witness=True)
 @refutation
 def told_by_scalars() -> Evidence:
     """Scalars ⟨z, v⟩ over all signs z, which is what a server sees that does not know the seeds."""
@@ -185,6 +206,7 @@ def told_by_scalars() -> Evidence:
     )
 
 
+@mends("line-710")
 def signs_are_not_linear() -> Evidence:
     """Steps of sign(g): own −1, the server's +2, the difference's sign(3)."""
     own, server = -1.0, 2.0

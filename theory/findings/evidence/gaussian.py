@@ -16,6 +16,7 @@ from theory.findings.evidence.designs import design
 from theory.findings.evidence.exact import unlike
 from theory.findings.finding import Evidence, support
 from theory.findings.instruments import Axis, at_most, equal, exceeds, search, within, wrong_unit
+from theory.findings.placed import mends, refutes, supports
 from theory.notation.setting import effective_factor, sixth_moment
 from theory.notation.symbols import P, d, kappa
 from theory.problems.quadratic import Quadratic, expected
@@ -30,6 +31,7 @@ CORRECTED: Final = statement("theorem-2-gaussian", "corrected")
 # The theorem -----------------------------------------------------------------------------------------------------
 
 
+@refutes("line-1448", cause="sphere-and-gaussian")
 def resting_noise() -> Evidence:
     """For f = Lx²/2 with gradient noise ±σ from x_0 = x*, d = P = m = 1, L = 10⁶, σ = 1, η = 1/(4L), μ → 0.
 
@@ -45,6 +47,7 @@ def resting_noise() -> Evidence:
     )
 
 
+@mends("line-1448")
 def quadratics() -> Evidence:
     """Exact E‖∇f‖² of quadratics, which H dominates everywhere (no escape), against the corrected bound."""
 
@@ -74,6 +77,7 @@ def quadratics() -> Evidence:
     return within(search(ratio, axes, effort=1), "exact quadratics against the corrected bound")
 
 
+@mends("line-1448")
 def resting_noise_mended() -> Evidence:
     problem = Quadratic.of(Spectrum.flat(1, 1e6), D=0.0, sigma=1.0)
     setting = problem.setting(R=1000, distribution="gaussian", G=0.0)
@@ -86,11 +90,13 @@ def _printed_terms() -> dict[str, sp.Expr]:
     return {name: STATED.terms[name] for name in ("start", "noise", "escape")}
 
 
+@refutes("line-1449", cause="formula-slips")
 def printed_escape_unit() -> Evidence:
     """The escape term of the printed bound has another unit than the others."""
     return wrong_unit("escape", **_printed_terms())
 
 
+@refutes("line-1449.2", cause="sphere-and-gaussian")
 def fourth_moment() -> Evidence:
     """E zᵀAz zᵀ… with d = P = κ = 1: E z⁴."""
     fourth = design("gaussian", 1).sandwich(np.array([[1]]))[0, 0]
@@ -98,6 +104,7 @@ def fourth_moment() -> Evidence:
     return exceeds(float(fourth), printed, "d = P = κ = L = 1: E z⁴ against 1 + (κd + d − 2)/(P(d + 2))")
 
 
+@mends("line-1449.2")
 def larger_factor() -> Evidence:
     return equal(
         (kappa + 1) / P - (kappa * d + d - 2) / (P * (d + 2)),
@@ -109,6 +116,7 @@ def larger_factor() -> Evidence:
 # The event -------------------------------------------------------------------------------------------------------
 
 
+@refutes("line-1457", cause="mean-missing")
 def mean_of_a_random_term() -> Evidence:
     """For equal linear clients, d = P = 1, ‖∇̂f 1(Aᶜ)‖²/G² is z⁴ where z² ≥ 2; the mean of it is 3 Pr[χ²_5 ≥ 2]."""
     z = 1.0
@@ -116,12 +124,14 @@ def mean_of_a_random_term() -> Evidence:
     return exceeds(3 * float(stats.chi2.sf(2, 5)), here, "d = P = 1: mean of ‖∇̂f 1(Aᶜ)‖²/G² against its value at z = 1")
 
 
+@mends("line-1457")
 @support
 def moment_of_the_step() -> Evidence:
     gaussian, sphere = (sixth_moment(distribution, d=10) for distribution in ("gaussian", "sphere"))
     return exceeds(gaussian, sphere, "d = 10: E‖z‖⁶ of Gaussian z against that of the sphere, d³")
 
 
+@supports("line-1457.2")
 def split() -> Evidence:
     h, L, inside, outside = sp.symbols("h L q_A q_Ac", positive=True)
     return equal(
@@ -137,10 +147,12 @@ def _step_at_rest() -> tuple[float, float]:
     return abs((x + z) ** 2 / 2 - x**2 / 2) * abs(z), z**2 * abs(x)
 
 
+@refutes("line-1466", cause="ball")
 def gradient_elsewhere() -> Evidence:
     return exceeds(*_step_at_rest(), what="f = x²/2, x_r = 0, η = μ = z = 1: ‖x_{r+1} − x_r‖ against η‖z‖²G(x_r)")
 
 
+@refutes("line-1470", cause="ball")
 def always_outside() -> Evidence:
     """At x_r = 0 the radius 2ηdG(x_r) is 0: every step with z ≠ 0 leaves the ball."""
     z = np.random.default_rng(0).standard_normal(1000)
@@ -150,6 +162,7 @@ def always_outside() -> Evidence:
     )
 
 
+@mends("line-1466", "line-1470")
 def bounded_gradient() -> Evidence:
     """For f = √(1 + x²), G = 1 everywhere: |f(x + μz) − f(x)| |z|/μ ≤ z²G."""
 
@@ -166,11 +179,13 @@ def bounded_gradient() -> Evidence:
 _EXPONENT: Final = (1 - math.log(2)) / 2  # Chernoff: min_t (1 − 2t)^{−n/2} e^{−2nt} = (2/e)^{n/2}
 
 
+@refutes("line-1474", cause="formula-slips")
 def wrong_side() -> Evidence:
     below, above = float(stats.chi2.cdf(2, 1)), float(stats.chi2.sf(2, 1))
     return unlike(round(below, 6), round(above, 6), "m = d = P = 1: Pr[‖z‖² ≤ 2] against Pr[χ²_1 > 2]")
 
 
+@refutes("line-1474.2", cause="shared-directions")
 def shared_directions() -> Evidence:
     """The mean over clients of one and the same ‖z‖² is ‖z‖², however many they are."""
     bound = math.exp(-100 * 1 * 1 / 16)
@@ -188,6 +203,14 @@ def tail(variant: str) -> Evidence:
     )
 
 
+supports("line-1446")(tail, "corrected")
+mends("line-1474.3")(tail, "corrected")
+mends("line-1474.2")(tail, "stated")
+supports("line-1474.3")(tail, "stated")
+
+
+@supports("line-1446")
+@mends("line-1474.3")
 def true_exponent() -> Evidence:
     n = 4000
     found = -float(stats.chi2.logsf(2 * n, n)) / n
@@ -195,6 +218,7 @@ def true_exponent() -> Evidence:
     return Evidence("search", abs(found - _EXPONENT) < 0.002, says, {"found": found, "exponent": _EXPONENT})
 
 
+@refutes("line-1449", cause="formula-slips")
 def not_without_constant() -> Evidence:
     """Ω(mdP) as values that are at least mdP."""
     return exceeds(float(stats.chi2.sf(20, 10)), math.exp(-10), "m = P = 1, d = 10: Pr[χ²_10 ≥ 20] against exp(−mdP)")
@@ -203,6 +227,7 @@ def not_without_constant() -> Evidence:
 # The escape ------------------------------------------------------------------------------------------------------
 
 
+@refutes("line-1478", cause="shared-directions")
 def escape_of_many() -> Evidence:
     """Linear equal clients, ∇f = G = 1, P = d = 1, H → 0: ½η²L E[z⁴; z² ≥ 2] against η²LG² exp(−mdP/16), over η²L."""
     left = 0.5 * 3 * float(stats.chi2.sf(2, 5))
@@ -211,6 +236,7 @@ def escape_of_many() -> Evidence:
     )
 
 
+@mends("line-1478")
 def escape_mended() -> Evidence:
     """As x² times the density of χ²_n is n(n + 2) times that of χ²_{n+4}, so are the integrals from any t on."""
     n, x = sp.symbols("n x", positive=True)
@@ -222,6 +248,7 @@ def escape_mended() -> Evidence:
     return equal(ratio, n * (n + 2), "x²·density of χ²_n as a multiple of that of χ²_{n+4}")
 
 
+@supports("line-1481")
 def vanishes() -> Evidence:
     """At d = 28,938 (the smallest model here), P = 1; Chernoff at t = 1/4: tail ≤ 2^{(d+4)/2} e^{−d/2}."""
     d = 28_938

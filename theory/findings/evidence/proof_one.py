@@ -1,6 +1,6 @@
 """The proof of Theorem 1 by computer algebra: what is printed in each display, and what follows from those before it.
 
-Symbols stand for what a display is linear in: a for ‖∇f(x_r)‖ (or the gradient at the point at hand), delta for
+Symbols stand for what a display is linear in: a for ‖∇f(x_r)‖ (or the gradient at the present point), delta for
 ‖x_{i,r}^k − x_r‖, after summation for √χ_r, and G for the norm of (1/MK) Σ_i Σ_k ∇f_i^μ(x_{i,r}^k).
 """
 
@@ -13,13 +13,12 @@ import sympy as sp
 
 from theory.bounds import statement
 from theory.findings.finding import Evidence
+from theory.findings.placed import mends, supports
 from theory.notation.symbols import D, G, K, L, P, R, a, d, delta, eta, m, mu, sigma, sigma_G
 
 __all__ = ["DERIVED", "PRINTED", "Terms", "follows", "plus", "printed", "slips", "times"]
 
 Terms = Mapping[str, sp.Expr]
-
-HALF: Final = sp.Rational(1, 2)
 
 # The displays as printed, term by term.
 PRINTED: Final[dict[str, dict[str, sp.Expr]]] = {
@@ -191,6 +190,26 @@ def follows(key: str, *but: str) -> Evidence:
     wrong = {name for name in {*left, *right} if not _same(left.get(name, 0), right.get(name, 0))}
     says = f"{len(right)} terms derived and compared ({', '.join(right)})"
     return Evidence("algebra", not wrong, says + (f"; they differ in {', '.join(sorted(wrong))}" if wrong else ""))
+
+
+mends("line-1046")(follows, "line-1046")
+mends("line-1050")(follows, "line-1050")
+supports("line-1056")(follows, "line-1056")
+mends("line-1064")(follows, "variance")
+mends("line-1073")(follows, "local-second-moment")
+supports("line-1085")(follows, "line-1085")
+mends("lemma.hbhb")(follows, "local-drift")
+mends("line-1112")(follows, "line-1112", "dissimilarity", "smoothing")
+supports("line-1152")(follows, "line-1152")
+mends("eq.hh")(follows, "eq.hh")
+supports("eq.iffew.sio")(follows, "eq.iffew.sio")
+supports("line-1191")(follows, "line-1191")
+supports("line-1204")(follows, "line-1204")
+mends("line-1209")(follows, "line-1209")
+mends("eq.vb")(follows, "eq.vb")
+mends("eq.asd")(follows, "eq.asd")
+mends("eq.final")(follows, "eq.final")
+mends("line-1254")(follows, "theorem-1")
 
 
 def slips(key: str, name: str, factor: Any) -> Evidence:

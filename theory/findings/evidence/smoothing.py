@@ -23,6 +23,7 @@ from theory.findings.instruments import (
     search,
     within,
 )
+from theory.findings.placed import mends, refutes, supports
 from theory.notation.setting import Setting
 from theory.notation.symbols import L, d, mu, s2
 from theory.statements.statement import Variant
@@ -35,6 +36,7 @@ def norm_moment(d: int, power: float) -> float:
     return math.exp(0.5 * power * math.log(2.0) + math.lgamma(0.5 * (d + power)) - math.lgamma(0.5 * d))
 
 
+@mends("line-1011")
 def sixth_moment_of_the_norm() -> Evidence:
     """E‖z‖⁶ = d(d + 2)(d + 4), by the gamma function that the other moments are made of."""
     return agree(norm_moment(10, 6), 10 * 12 * 14, "d = 10: E‖z‖⁶ against d(d + 2)(d + 4)")
@@ -55,6 +57,7 @@ def quadratic_moment(d: int, t: float) -> float:
     return d + 2 + t**2 / 4 * d * (d + 2) * (d + 4)
 
 
+@supports("lemma.zo.basic", "eq.as")
 def tilted_is_smooth() -> Evidence:
     """∇²(‖x‖x_1/2) has, at an angle θ to e_1, the eigenvalues of [[2c, s], [s, c]]/2 and c/2: at most 1."""
     c = sp.Symbol("c", real=True)
@@ -70,6 +73,7 @@ def _unit(d: int, t: float = 1.0) -> Setting:
 # lemma.aa: both directions of the equivalence.
 
 
+@supports("lemma.aa")
 def descent_lemma(constant: float = 0.5) -> Evidence:
     """|f(y) − f(x) − f'(x)(y − x)| ≤ constant·(y − x)² for f = cos, which is 1-smooth."""
 
@@ -82,6 +86,7 @@ def descent_lemma(constant: float = 0.5) -> Evidence:
     return within(found, "|cos y − cos x + sin x (y − x)| against (y − x)²/2")
 
 
+@supports("lemma.aa")
 def descent_lemma_converse() -> Evidence:
     """Let h = f + L‖x‖²/2: it is convex and 2L-smooth from above, so cocoercive; u = x − y, v = ∇f(x) − ∇f(y)."""
     uu, uv, vv, L = sp.symbols("uu uv vv L", positive=True)
@@ -97,17 +102,20 @@ def _gaussian_integral(integrand: Callable[[float], float]) -> float:
     return found / math.sqrt(2 * math.pi)
 
 
+@supports("lemma.zo.basic", "line-996")
 def definition() -> Evidence:
     value = _gaussian_integral(lambda z: math.cos(0.7 + 0.8 * z))
     return agree(value, math.exp(-0.32) * math.cos(0.7), "f = cos, x = 0.7, μ = 0.8: the integral is e^{−μ²/2} cos x")
 
 
+@supports("lemma.zo.basic", "line-1003")
 def gradient() -> Evidence:
     what = "f = cos, x = 0.7, μ = 0.8: the integral is (f^μ)'(x)"
     slope = _gaussian_integral(lambda z: (math.cos(0.7 + 0.8 * z) - math.cos(0.7)) / 0.8 * z)
     return agree(slope, -math.exp(-0.32) * math.sin(0.7), what)
 
 
+@supports("lemma.zo.basic", "line-1003")
 def smoother() -> Evidence:
     return at_most(math.exp(-0.32), 1.0, "f = cos, μ = 0.8: the Lipschitz constant L_μ of (f^μ)'")
 
@@ -115,11 +123,14 @@ def smoother() -> Evidence:
 # eq.oo, eq.as, (c)
 
 
+@mends("lemma.zo.basic")
+@supports("eq.oo")
 def value_tight() -> Evidence:
     """For f = L‖x‖²/2: f^μ(x) − f(x) = (L/2)μ² E‖z‖²."""
     return equal(L / 2 * mu**2 * d, statement("smoothed-value", "stated").terms["smoothing"], "attained by L‖x‖²/2")
 
 
+@supports("eq.oo")
 def cosine() -> Evidence:
     """The cosine at its maximum keeps the bound on f^μ − f."""
     return keeps("smoothed-value", 1 - math.exp(-0.32), _unit(1, 0.8), "f = cos, x = 0, μ = 0.8", "stated")
@@ -129,8 +140,18 @@ def gradient_within_print(d: int) -> Evidence:
     return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}", "stated")
 
 
+supports("lemma.zo.basic", "eq.as")(gradient_within_print, 1)
+supports("lemma.zo.basic", "eq.as")(gradient_within_print, 10)
+supports("lemma.zo.basic", "eq.as")(gradient_within_print, 1000000)
+
+
 def gradient_within_correction(d: int) -> Evidence:
     return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}")
+
+
+mends("lemma.zo.basic", "eq.as")(gradient_within_correction, 1)
+mends("lemma.zo.basic", "eq.as")(gradient_within_correction, 10)
+mends("lemma.zo.basic", "eq.as")(gradient_within_correction, 1000000)
 
 
 @support
@@ -139,9 +160,17 @@ def gradient_correction_is_sharp(d: int) -> Evidence:
     return exceeds(tilted_bias(d), half, f"f = (L/2)‖x‖x_1, d = {d}: more than half of μL√d is attained")
 
 
+mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, 1)
+mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, 10)
+mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, 1000000)
+
+
 def gradient_looseness(d: int, factor: float) -> Evidence:
     stated, corrected = (math.fsum(statement("smoothed-gradient", v).bound(_unit(d))) for v in ("stated", "corrected"))
     return agree(stated / corrected, factor, f"printed bound over μL√d at d = {d}")
+
+
+mends("lemma.zo.basic", "eq.as")(gradient_looseness, 1, 4.0)
 
 
 def moment_ratio(variant: str) -> Evidence:
@@ -157,6 +186,11 @@ def moment_ratio(variant: str) -> Evidence:
     return within(found, f"E g²‖z‖², t = μL/a, {variant}")
 
 
+supports("lemma.zo.basic", "line-1011")(moment_ratio, "stated")
+mends("lemma.zo.basic", "line-1011")(moment_ratio, "corrected")
+
+
+@mends("lemma.zo.basic", "line-1011")
 @support
 def moment_is_sharp() -> Evidence:
     """For d = 1, f = ax + (L/2)x|x|, μL/a = √0.8: 0.976 of the corrected bound, 0.08 of the printed one."""
@@ -167,6 +201,7 @@ def moment_is_sharp() -> Evidence:
     )
 
 
+@mends("lemma.zo.basic", "line-1011")
 def moment_factor() -> Evidence:
     printed = statement("second-moment", "stated").terms["smoothing"].doit()
     corrected = statement("second-moment").terms["smoothing"].doit()
@@ -176,6 +211,7 @@ def moment_factor() -> Evidence:
 # What follows from (b)
 
 
+@supports("line-1017", "line-1018", "eq.bb")
 def young() -> Evidence:
     a, b = sp.symbols("u v", real=True)
     return equal(2 * (a - b) ** 2 + 2 * b**2 - a**2, (a - 2 * b) ** 2, "2‖a − b‖² + 2‖b‖² − ‖a‖² = ‖a − 2b‖²")
@@ -187,6 +223,11 @@ def twice_bias(variant: Variant) -> Evidence:
     return equal(2 * bias.doit() ** 2, due, f"2‖∇f^μ − ∇f‖², {variant} lemma")
 
 
+supports("line-1018", "eq.bb")(twice_bias, "stated")
+mends("line-1018", "eq.bb")(twice_bias, "corrected")
+
+
+@mends("line-1018", "eq.bb")
 def twice_bias_looser() -> Evidence:
     stated, corrected = (
         2 * math.fsum(statement("smoothed-gradient", v).bound(_unit(10))) ** 2 for v in ("stated", "corrected")
@@ -205,6 +246,7 @@ def _wave(x: np.ndarray, c: float, mu: float) -> np.ndarray:
     return values
 
 
+@refutes("line-1022", cause="formula-slips")
 def minimiser_moves() -> Evidence:
     f, smoothed = _wave(_GRID, 0.2, 0.0), _wave(_GRID, 0.2, 0.7)
     at = smoothed[int(f.argmin())]
@@ -213,6 +255,7 @@ def minimiser_moves() -> Evidence:
     )
 
 
+@mends("line-1022")
 def minima_close() -> Evidence:
     gap = abs(float(_wave(_GRID, 0.2, 0.7).min() - _wave(_GRID, 0.2, 0.0).min()))
     return at_most(gap, 0.5 * 0.7**2 * 1.8, "the same f, L = 1.8: |min f^μ − min f| against μ²Ld/2")
@@ -230,6 +273,11 @@ def gap_difference(share: float) -> Evidence:
     return within(found, f"f = −cos x − c sin 2x: rise of the gap against {share:g} μ²L")
 
 
+supports("eq.bbbb")(gap_difference, 1.0)
+supports("eq.bbbb")(gap_difference, 0.5)
+
+
+@mends("eq.bbbb")
 @support
 def gap_tight_below() -> Evidence:
     """For f = −cos at x = π, where it is most concave, L = 1: 2(1 − e^{−μ²/2}) tends to μ²."""
@@ -238,6 +286,7 @@ def gap_tight_below() -> Evidence:
     return exceeds(fall, 0.99 * mu**2, "f = −cos x at π, μ = 0.1: fall of the gap, against 0.99 μ²L")
 
 
+@mends("eq.bbbb")
 @support
 def gap_tight_above() -> Evidence:
     """For f = max(x, 0)²/2, L = 1, at x = 8, μ = 1: both infima are 0, and f^μ(8) = ½[(8² + 1)Φ(8) + 8φ(8)]."""
@@ -248,6 +297,7 @@ def gap_tight_above() -> Evidence:
 # The main recursion
 
 
+@supports("line-978")
 def recursion() -> Evidence:
     """x_r − η Σ_k (1/m) Σ_C g z and (1/m) Σ_C (x_r − η Σ_k g z) on all outcomes of a round."""
     at = OneRound(mu=0.3, eta=0.4, x=0.9)
@@ -257,6 +307,7 @@ def recursion() -> Evidence:
     return at_most(gap, 1e-12, "K = 2, 3 clients, every outcome: largest |server's step − mean of the clients' ends|")
 
 
+@supports("line-974")
 def replicas_agree() -> Evidence:
     """Five rounds of the real algorithm, K = 2, 2 of 3 clients: who catches up holds the server's model to the bit."""
     import torch

@@ -13,6 +13,7 @@ from decomfl_lab.runs.memory import ROLES
 from theory.communication import expected_numbers
 from theory.findings.evidence.algorithms import PROGRAMS, play
 from theory.findings.finding import Evidence, refutation
+from theory.findings.placed import context, mends, refutes, supports
 from theory.notation.printed import (
     EXAMPLES,
     LORA,
@@ -68,6 +69,10 @@ def decomfl(odd: tuple[str, ...]) -> Evidence:
     return _costs(printed, computed, odd)
 
 
+refutes("table.llm-125m-1.3b", cause="table-cells", witness=True)(decomfl, ("OPT-1.3B RTE", "OPT-1.3B BoolQ"))
+
+
+@refutes("line-582.4", cause="table-cells")
 @refutation
 def fedzo() -> Evidence:
     printed = {f"{model} {name}": cells[2].cost or 0.0 for model in RESULTS for name, cells in RESULTS[model].items()}
@@ -92,6 +97,12 @@ def cell(name: str, column: int, printed: float, fixed: float) -> Evidence:
     )
 
 
+refutes("line-582.2", cause="table-cells")(cell, "OPT-1.3B RTE", 3, 1.8, 0.18)
+refutes("line-582.3", cause="table-cells")(cell, "OPT-1.3B BoolQ", 3, 1.8, 0.18)
+refutes("line-582.4", cause="table-cells")(cell, "OPT-125M CB", 2, 0.38, 0.25)
+
+
+@refutes("line-582.5", cause="participation", witness=True)
 @refutation
 def counting() -> Evidence:
     M, m, P, R = 8, 2, 10, 100_000
@@ -113,6 +124,7 @@ def _rounds_of_fedavg() -> dict[str, float]:
     }
 
 
+@refutes("line-574", cause="rounds-apart", witness=True)
 @refutation
 def rounds_apart() -> Evidence:
     """Rounds of DeComFL over those of FedAvg, by task of Table 2."""
@@ -123,6 +135,7 @@ def rounds_apart() -> Evidence:
     return Evidence("arithmetic", high > 2, says, ratios)
 
 
+@context("line-582.6")
 def implied_rounds() -> Evidence:
     implied = _rounds_of_fedavg()
     listed = ", ".join(f"{name} {rounds:.0f}" for name, rounds in implied.items())
@@ -147,6 +160,10 @@ def accuracies(tables: Mapping[str, Mapping[str, tuple[Cell, ...]]]) -> Evidence
     )
 
 
+context("line-582.7")(accuracies, RESULTS)
+context("line-920.3")(accuracies, LORA_TABLE)
+
+
 def _pairs(column: int) -> list[tuple[str, float, float]]:
     """Data set, accuracy of DeComFL and of another column of Table 2, of both models."""
     return [
@@ -154,6 +171,7 @@ def _pairs(column: int) -> list[tuple[str, float, float]]:
     ]
 
 
+@supports("line-575")
 def as_good_as_mezo() -> Evidence:
     gains = [ours - other for _, ours, other in _pairs(1)]
     return Evidence(
@@ -167,6 +185,7 @@ def _standard_errors(name: str, ours: float, other: float) -> float:
     return (ours - other) / (100 * math.sqrt(2 * share * (1 - share) / EXAMPLES[name]))
 
 
+@supports("line-575")
 def as_good_as_fedzo() -> Evidence:
     gains = [_standard_errors(*pair) for pair in _pairs(2)]
     return Evidence(
@@ -176,6 +195,7 @@ def as_good_as_fedzo() -> Evidence:
     )
 
 
+@supports("line-916")
 def lora_comparable() -> Evidence:
     """LoRA against full-parameter DeComFL and MeZO, P = 10."""
     full = RESULTS["OPT-125M"]
@@ -193,6 +213,7 @@ def lora_comparable() -> Evidence:
     )
 
 
+@supports("line-138")
 def one_megabyte() -> Evidence:
     costs = [decomfl_megabytes(R, P=10) for model in RESULTS for R in ROUNDS[model].values()]
     return Evidence(
@@ -203,6 +224,7 @@ def one_megabyte() -> Evidence:
     )
 
 
+@refutes("line-578", cause="table-cells")
 @refutation
 def apart_as_printed() -> Evidence:
     """The costs of DeComFL for both sizes of model, as Table 2 has them, as multiples of each other."""
@@ -212,6 +234,7 @@ def apart_as_printed() -> Evidence:
     return Evidence("arithmetic", max(ratios.values()) > 2, f"OPT-1.3B over OPT-125M, as printed: {listed}", ratios)
 
 
+@mends("line-578")
 def nearly_identical() -> Evidence:
     """Costs of DeComFL a round and direction, with the two cells of line 582 mended."""
     bytes_a_round = {
@@ -229,6 +252,7 @@ def nearly_identical() -> Evidence:
     )
 
 
+@supports("table.llm-125m-lora")
 def lora_decomfl() -> Evidence:
     printed = {f"{name}, P = {P}": LORA[name][column].cost or 0.0 for name in LORA for column, P in ((2, 5), (3, 10))}
     computed = {
@@ -237,6 +261,7 @@ def lora_decomfl() -> Evidence:
     return _costs(printed, computed)
 
 
+@refutes("line-920.2", cause="lora-costs", witness=True)
 @refutation
 def lora_fedzo() -> Evidence:
     implied = {name: (cells[1].cost or 0) * 1e12 / (2 * SHARE * WORD) for name, cells in LORA.items()}
@@ -249,6 +274,7 @@ def lora_fedzo() -> Evidence:
     )
 
 
+@mends("line-920.2")
 def lora_mended() -> Evidence:
     costs = {name: 1e6 * model_terabytes(ROUNDS["OPT-125M+LoRA"][name], LORA_PARAMETERS) for name in LORA}
     listed = ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in costs.items())
@@ -257,6 +283,7 @@ def lora_mended() -> Evidence:
     return Evidence("arithmetic", max(costs.values()) < 0.01 * 1e6, f"{listed}; {ratio:.0f} times DeComFL's", costs)
 
 
+@supports("table.Experiment setting")
 def settings() -> Evidence:
     """The rounds of line 888 against the costs of both tables of results, which were computed from them."""
     pairs = [
@@ -285,6 +312,7 @@ def _opt(width: int, depth: int) -> float:
     return embedding / (embedding + 2050 * width + depth * layer + 2 * width)
 
 
+@supports("line-627")
 def indices() -> Evidence:
     """The indices of the symbols in a run of Algorithms 1 and 2 against those of the notation."""
     world = play(PROGRAMS["Algorithm 1"])
@@ -304,6 +332,7 @@ def indices() -> Evidence:
     )
 
 
+@mends("line-717")
 def memory_measured() -> Evidence:
     lean, plain, fedzo = ROLES["client-lean-sync"], ROLES["client"], ROLES["fedzo"]
     return Evidence(
@@ -314,6 +343,7 @@ def memory_measured() -> Evidence:
     )
 
 
+@refutes("line-715", "line-717", cause="memory", witness=True)
 @refutation
 def phi() -> Evidence:
     shares = {

@@ -32,6 +32,7 @@ from theory.findings.instruments import (
     search,
     within,
 )
+from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of, written
 from theory.notation.setting import Setting
 from theory.notation.symbols import K, L, P, R, a, d, delta, eta, m, mu, rho, s6, sigma
@@ -69,15 +70,38 @@ def witness(name: str, variant: Variant, setting: Setting, start: float = 0.0) -
 
 # At x* the noise is all there is: G = −Zξ, E‖G‖² = ρσ².
 NOISY: Final = Setting(d=1, L=1.0, P=100, sigma=1.0)
+refutes("lemma.pp.v2", "line-1050", "line-1064", cause="mini-batch")(witness, "variance", "stated", NOISY)
+mends("lemma.pp.v2", "line-1064")(witness, "variance", "corrected", NOISY)
+refutes("line-1073", cause="mini-batch")(witness, "local-second-moment", "stated", NOISY)
+mends("line-1073")(witness, "local-second-moment", "corrected", NOISY)
+
 MANY: Final = Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0)
+refutes("the.1", "line-1254", cause="mini-batch", witness=True)(witness, "theorem-1", "stated", MANY)
+mends("the.1", "line-1254")(witness, "theorem-1", "corrected", MANY)
+
 MANY_STEPS: Final = replace(MANY, K=3)
+refutes("the.1", "line-1254", cause="mini-batch")(witness, "theorem-1", "stated", MANY_STEPS)
+mends("the.1", "line-1254")(witness, "theorem-1", "corrected", MANY_STEPS)
+
 NOISY_STEPS: Final = replace(NOISY, K=2)
+refutes("lemma.hbhb", cause="mini-batch")(witness, "local-drift", "stated", NOISY_STEPS)
+mends("lemma.hbhb", "line-1107")(witness, "local-drift", "corrected", NOISY_STEPS)
+
 NOISY_ONE: Final = replace(NOISY, P=1)
+mends("lemma.pp.v2", "line-1064")(witness, "variance", "corrected", NOISY_ONE)
+
 LONG: Final = Setting(d=1, L=1.0, K=5, P=1000)
+refutes("lemma.hbhb", cause="conditions")(witness, "local-drift", "stated", LONG, 1.0)
+mends("lemma.hbhb", "line-1107")(witness, "local-drift", "corrected", LONG, 1.0)
+
 RATE_16: Final = Setting(d=1, L=1.0, P=16, R=100 * 16, sigma=1.0)
+mends("coro-1")(witness, "corollary-1", "corrected", RATE_16, 1.0)
+
 RATE_1024: Final = replace(RATE_16, P=1024, R=100 * 1024)
+mends("coro-1")(witness, "corollary-1", "corrected", RATE_1024, 1.0)
 
 
+@mends("lemma.pp.v2", "line-1064")
 def linear_noise_region() -> Evidence:
     """ρσ² > 2(d + 4)σ²/P exactly for P > d + 7."""
     left = 1 + (d + 1) / P - printed("variance")["noise"] / sigma**2
@@ -93,9 +117,17 @@ def noise_after_one_round(key: str) -> Evidence:
     return exceeds(f, bound, f"f = x²/2 − ξx from x*, σ = 1, P = {here.P}, K = m = 1: E f(x_1)")
 
 
+refutes("eq.hh", cause="mini-batch")(noise_after_one_round, "eq.hh")
+refutes("line-1209", cause="mini-batch")(noise_after_one_round, "line-1209")
+refutes("eq.vb", cause="mini-batch")(noise_after_one_round, "eq.vb")
+refutes("eq.asd", cause="mini-batch")(noise_after_one_round, "eq.asd")
+refutes("line-1235", "line-1241", "eq.final", cause="mini-batch")(noise_after_one_round, "line-1235")
+
+
 # Clients share the directions.
 
 
+@refutes("eq.hh", cause="shared-directions", witness=True)
 def equal_clients(d: int = 10, m: int = 100) -> Evidence:
     """f_i(x) = ⟨g, x⟩ for all i, K = P = 1, μ → 0, ‖g‖ = 1: A_2 = (L/2)η²ρ, A_3 = Lη²."""
     here = Setting(d=d, L=1.0, m=m, eta=1.0)
@@ -153,6 +185,9 @@ def polarised(r: OneRound) -> tuple[float, float]:
     return _a1(r), 0.5 * r.K * r.eta * (-(r.a**2) - r.mean(mean**2) + r.mean((mean - r.a) ** 2))
 
 
+supports("line-1152")(identity, polarised, "A_1 by polarisation")
+
+
 def _a1(r: OneRound) -> float:
     return -r.eta * r.a * r.mean(r.over_sampled(r.G).sum(axis=1))
 
@@ -160,6 +195,10 @@ def _a1(r: OneRound) -> float:
 def a1_smoothed(r: OneRound) -> tuple[float, float]:
     """A_1 and the right side of eq.ybc."""
     return _a1(r), -r.K * r.eta * r.a * r.mean(r.smooth.mean(axis=(0, 1)))
+
+
+supports("eq.ybc")(identity, a1_smoothed, "A_1, clients without replacement")
+supports("eq.ybc")(identity, a1_smoothed, "A_1, clients with replacement", replacement=True)
 
 
 def _a1_terms(r: OneRound, *, last: bool) -> tuple[float, float]:
@@ -176,9 +215,15 @@ def zero_mean(r: OneRound) -> tuple[float, float]:
     return r.total(r.G), r.total(r.smooth)
 
 
+supports("line-1029", "line-1147")(identity, zero_mean, "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)")
+
+
 def split_moment(r: OneRound) -> tuple[float, float]:
     """Both sides of line-1080, summed over i and k."""
     return r.total(r.G**2), r.total((r.G - r.smooth) ** 2) + r.total(r.smooth**2)
+
+
+supports("line-1080")(identity, split_moment, "E‖G‖² = E‖G − ∇f^μ‖² + E‖∇f^μ‖²")
 
 
 def _rise(r: OneRound) -> float:
@@ -204,6 +249,10 @@ def _a2_independent(r: OneRound) -> tuple[float, float]:
 def a3_split(r: OneRound) -> tuple[float, float]:
     """A_3 and its two parts in line-1177, without Lη²."""
     return r.sampled_square(r.smooth), r.full_square(r.smooth) + _a4(r)
+
+
+supports("line-1177")(identity, a3_split, "A_3, clients without replacement")
+supports("line-1177")(identity, a3_split, "A_3, clients with replacement", replacement=True)
 
 
 def _centred(r: OneRound, values: NDArray[np.float64]) -> float:
@@ -236,6 +285,10 @@ def a5_clients(r: OneRound) -> tuple[float, float]:
     return float(left), float((off**2).mean()) / r.m
 
 
+supports("ass.w")(identity, a5_clients, "(c), 2 of 3 clients with replacement", replacement=True)
+mends("line-1191.2")(identity, a5_clients, "(c), 2 of 3 clients with replacement", replacement=True)
+
+
 def _a3(r: OneRound) -> tuple[float, float]:
     """A_3 ≤ its bound in line-1204, without Lη²."""
     return r.sampled_square(r.smooth), r.full_square(r.smooth) + 6 * r.K**2 * _bias(r) + _a5(r)[1]
@@ -256,6 +309,7 @@ def _walk_sum(r: OneRound) -> tuple[float, float]:
     return r.drift, 0.5 * r.K**2 * r.eta**2 * r.total(r.G**2)
 
 
+@refutes("line-1100", "line-1101", cause="step-index")
 @refutation
 def walk_range() -> Evidence:
     """x_{i,r}^2 − x_r is −η G^1, not η(G^1 + G^2)."""
@@ -270,12 +324,14 @@ def walk_range() -> Evidence:
 # Lemma hbhb
 
 
+@mends("line-1101.2")
 def sum_of_ranges() -> Evidence:
     """Σ_{k≥τ} k at τ = 1 is K(K + 1)/2."""
     k = sp.Symbol("k")
     return equal(sp.summation(k, (k, 1, K)), K**2 / 2 + K / 2, "with τ ≤ k the coefficient of X_1 is K(K + 1)/2 > K²/2")
 
 
+@mends("line-1101.2")
 def sum_of_right_ranges() -> Evidence:
     """Σ_{k>τ} (k − 1) at τ = 1 is K(K − 1)/2."""
     k = sp.Symbol("k")
@@ -290,23 +346,31 @@ def coefficient(K: int, *, inclusive: bool) -> Evidence:
     return at_most(sum(k - 1 for k in range(2, K + 1)), K**2 / 2, f"K = {K}: coefficient of X_1 for τ < k")
 
 
+refutes("line-1101.2", cause="step-index")(coefficient, 1, inclusive=True)
+refutes("line-1101.2", cause="step-index")(coefficient, 5, inclusive=True)
+mends("line-1101.2")(coefficient, 5, inclusive=False)
+
+
 def _left_coefficient(step: sp.Expr, coefficient: sp.Expr) -> Evidence:
     """The coefficient of χ in line-1112 at a step size."""
     found = 1 - printed("line-1112")["drift"].subs(eta, step) / delta**2
     return equal(found, coefficient, f"1 − 6L²K²(d + P + 4)η²/(2P) at η = {written(step)}, against {coefficient}")
 
 
+@refutes("line-1119", cause="conditions")
 @refutation
 def negative_coefficient() -> Evidence:
     """At the printed condition the coefficient is 1 − 2P."""
     return _left_coefficient(statement("local-drift", "stated").eta["drift"], 1 - 2 * P)
 
 
+@mends("line-1119")
 def half_a_coefficient() -> Evidence:
     """With √P for 2P in the condition the coefficient is ½."""
     return _left_coefficient(sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4)), sp.Rational(1, 2))
 
 
+@refutes("line-1112", cause="conditions")
 @refutation
 def twice_too_small() -> Evidence:
     """The printed dissimilarity of line-1112 is half of what the substitution gives."""
@@ -350,6 +414,13 @@ def too_little_room(name: str) -> Evidence:
     return beyond(simplification([name], 1.0), f"{name} of line-1235, needed over printed")
 
 
+refutes("line-1234", cause="conditions", witness=True)(too_little_room, "gradient")
+refutes("line-1234", cause="conditions")(too_little_room, "dissimilarity")
+refutes("line-1234", cause="conditions")(too_little_room, "noise")
+refutes("line-1234", cause="conditions")(too_little_room, "smoothing")
+
+
+@mends("line-1234")
 def room() -> Evidence:
     """A share of them leaves enough for all."""
     return within(simplification(TERMS, _ROOM), "the same for all four, η three times smaller")
@@ -358,6 +429,7 @@ def room() -> Evidence:
 _ROOM: Final = 1 / 3  # with every printed condition on η divided by 3 the four terms fit
 
 
+@mends("eq.asd")
 def cancels() -> Evidence:
     """(−½Kη + Lη²K²)‖mean‖² ≤ 0 needs η ≤ 1/(2KL); the fourth condition is below 1/(6KL)."""
     fourth = statement("theorem-1", "stated").eta["smoothing"].doit()
@@ -365,6 +437,7 @@ def cancels() -> Evidence:
     return equal(slack, 2 * L * (d + 6) ** 3 / (m * P * (d + 3) ** 3), "1/η of the fourth condition − 6KL is positive")
 
 
+@mends("line-1119")
 def condition_implied() -> Evidence:
     """The theorem's conditions imply the one that Lemma hbhb's proof needs, so that its slip does no harm there."""
     mended = sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4))
@@ -379,6 +452,7 @@ def condition_implied() -> Evidence:
 # Theorem 1 and Corollary 1
 
 
+@mends("the.1")
 def chain() -> Evidence:
     """The corrected theorem's terms from the steps of its proof in ``docs/theory.md``: needed/claimed, the largest.
 
@@ -421,6 +495,11 @@ def threshold(d: int) -> Evidence:
     return breaks("theorem-1", left, here, f"f = ‖x‖²/2 − ⟨ξ, x⟩ from x*, d = {d}, P = 30(d + 4), R = 3000")
 
 
+refutes("the.1", cause="mini-batch")(threshold, 1)
+refutes("the.1", cause="mini-batch")(threshold, 1000)
+
+
+@mends("the.1")
 def still_true() -> Evidence:
     """K = 1, P ≤ 7d + 31: every term of the proved bound is within the printed one, at every η that both admit."""
     proved, stated = statement("theorem-1-single"), statement("theorem-1", "stated")
@@ -452,6 +531,11 @@ def rate_fails(rounds: int) -> Evidence:
     return exceeds(many, 30 * few, what)
 
 
+refutes("coro-1", "line-423", cause="mini-batch")(rate_fails, 100)
+refutes("coro-1", cause="mini-batch")(rate_fails, 400)
+
+
+@mends("coro-1", "line-423")
 def rate_of_dissimilarity() -> Evidence:
     """What the hidden constant of Corollary 1 contains."""
     term = (72 * K * L * eta / m).subs(eta, sqrt(m * P / (d * R * K)))
@@ -459,6 +543,7 @@ def rate_of_dissimilarity() -> Evidence:
     return equal(term / rate, 72 * L * K * P / d, "72KLη/m over the claimed rate, at its η")
 
 
+@mends("coro-1")
 def rounds_needed() -> Evidence:
     """η = √(mP/(dRK)) ≤ 2P/(mKL(d + P + 4)) is a condition on R."""
     rate, bound = sqrt(m * P / (d * R * K)), 2 * P / (m * K * L * (d + P + 4))
@@ -469,6 +554,7 @@ def rounds_needed() -> Evidence:
 # Assumptions
 
 
+@refutes("ass.g", cause="assumptions", witness=True)
 def variance_away_from_start() -> Evidence:
     """f_i(x; ξ) = ±x + ξx²/2, E ξ = 0, E ξ² = 1, from x_0 = 0, the only iterate for R = 1: there is no noise there.
 
@@ -489,6 +575,7 @@ def _rough_clients(setting: Setting) -> tuple[float, float]:
     return left, math.fsum(statement("variance", "stated").bound(setting, a=0.0, delta=0.0))
 
 
+@refutes("assumption.lip", cause="smoothness")
 def rough() -> Evidence:
     """Variance of G for clients whose kinks cancel in f, against eq.lemma.zo_var with the L of f."""
     here = Setting(d=20, L=1e-6, mu=1e-3, sigma_G=1.0)
@@ -496,6 +583,7 @@ def rough() -> Evidence:
     return exceeds(left, right, "f_i = ±(√(‖x‖² + δ²) − δ), f = 0, d = 20, P = 1: E‖G − ∇f_i^μ‖², eq.lemma.zo_var")
 
 
+@mends("assumption.lip")
 def not_rough() -> Evidence:
     """With L = 1/δ, which these clients have, the bound is kept: δ = 10⁻⁵."""
     here = Setting(d=20, L=1e5, mu=1e-3, sigma_G=1.0)
@@ -524,12 +612,18 @@ def through_f(*, rerouted: bool) -> Evidence:
     return beyond(found, "‖∇f_i(y) − ∇f_i(x)‖² ≤ L²‖y − x‖² with f alone smooth")
 
 
+refutes("assumption.lip", cause="smoothness")(through_f, rerouted=False)
+supports("line-1056")(through_f, rerouted=True)
+
+
+@mends("ass.g")
 def noise_adds() -> Evidence:
     """What the proof takes from the assumption at x_{i,r}^k, for noise ±s of equal chances."""
     mean = (a + sigma) ** 2 / 2 + (a - sigma) ** 2 / 2
     return equal(mean, a**2 + sigma**2, "at every x: E‖∇f_i(x; ξ)‖² = ‖∇f_i(x)‖² + its variance there")
 
 
+@mends("line-1050")
 def total_variance() -> Evidence:
     """The fix of line-1050 on random waves of one client: P estimates independent given ξ, then σ² of ∇f^μ(x; ξ)."""
     bound = 2 * (rho - 1) * a**2 + (2 * rho - 1) * sigma**2 + mu**2 * L**2 * s6 / (2 * P)
@@ -550,6 +644,7 @@ def total_variance() -> Evidence:
     return within(search(ratio, axes, effort=4), "variance on random waves, sharper bound")
 
 
+@mends("line-423")
 def monotone() -> Evidence:
     """The printed conditions at d = 28938, m = 10: larger for more P, smaller for more K."""
     each = statement("theorem-1", "stated")
@@ -565,6 +660,10 @@ def walk_exact(r: OneRound) -> tuple[float, float]:
     return r.drift, r.eta**2 * r.mean((r.G[:, 0] ** 2).mean(axis=0))
 
 
+mends("line-1101")(identity, walk_exact, "χ_r = η² (1/M) Σ_i E‖G_i^1‖² for K = 2")
+
+
+@refutes("line-1107", "line-1112", cause="mini-batch")
 def substituted_drift() -> Evidence:
     """For f = x²/2 from x*, σ = 1, K = 2, P = 100: χ against the noise term of line-1107 and line-1112."""
     here = Setting(d=1, L=1.0, K=2, P=100, sigma=1.0, eta=0.01)
@@ -574,6 +673,7 @@ def substituted_drift() -> Evidence:
     return exceeds(left, right, "f = x²/2 from x*, σ = 1, K = 2, P = 100, η = 0.01: χ")
 
 
+@mends("line-1112")
 def spare_smoothing() -> Evidence:
     """What line-1112 has too much."""
     spare = printed("line-1112")["smoothing"] - DERIVED["line-1112"]()["smoothing"]
@@ -582,12 +682,14 @@ def spare_smoothing() -> Evidence:
     )
 
 
+@refutes("line-1166.2", cause="shared-directions")
 def a2_not_independent() -> Evidence:
     """The clients' errors do not add like independent ones."""
     left, right = _a2_independent(OneRound(mu=0.6, eta=0.7, x=0.4, phases=(0.0, 0.0, 0.0), scales=(1.0, 1.0, 1.0)))
     return exceeds(left, right, "three clients of different slopes: E‖(1/m)ΣΣ[G − ∇f^μ]‖² against (1/mM)ΣΣE‖·‖²")
 
 
+@mends("line-1166.2", "eq.hh")
 def shared_bound() -> Evidence:
     """The mended bound of line-1166.2 over rounds of three clients, ρ − 1 = 2, s₆ = 15, σ = 0."""
 
@@ -604,12 +706,17 @@ def a5_clients_phi(r: OneRound) -> tuple[float, float]:
     return left, (r.M - r.m) / (r.M - 1) * right
 
 
+mends("line-1191.2")(identity, a5_clients_phi, "(c) with φ = ½, 2 of 3 clients without replacement")
+
+
+@refutes("line-1191.2", cause="sets-of-clients")
 def a5_not_equal() -> Evidence:
     """(c) of line-1191 for clients without replacement: the right side is larger."""
     left, right = a5_clients(OneRound(mu=0.6, eta=0.7, x=0.4))
     return exceeds(right, left, "(c), 2 of 3 clients without replacement: right side, left side")
 
 
+@supports("eq.lemma.avg_rv")
 def mean_of_three() -> Evidence:
     """Three independent values, uniform on {0, 1, 5}: both sides of eq.lemma.avg_rv by enumeration."""
     values, mean, P = (0, 1, 5), sp.Integer(2), 3
@@ -628,6 +735,11 @@ def one_draw(*, averaged: bool) -> Evidence:
     return (at_most if averaged else exceeds)(left, right, what)
 
 
+refutes("line-1046", cause="mean-missing")(one_draw, averaged=False)
+mends("line-1046")(one_draw, averaged=True)
+
+
+@refutes("line-412", cause="smoothing-terms")
 @refutation
 def negligible() -> Evidence:
     """2μ²L²(d + 3)³ with the experiments' μ = 10⁻³ and d = 1.3·10⁹, over L² · 1 unit of x squared."""
@@ -643,6 +755,7 @@ def _grows_with(d: int) -> float:
     return expected(problem, problem.setting(eta=1e-5, R=10)).average
 
 
+@supports("line-429")
 @support
 def dimension_matters() -> Evidence:
     """An isotropic quadratic feels the dimension."""
@@ -654,6 +767,25 @@ def dimension_matters() -> Evidence:
 def fixed_step(name: str) -> Evidence:
     """A display holds on all rounds that a search tries."""
     return within(searched(DISPLAYS[name]), f"{name}, rounds of three clients, K = 2")
+
+
+mends("the.1")(fixed_step, "corrected proof, A_1")
+mends("the.1")(fixed_step, "corrected proof, ΣB")
+mends("the.1")(fixed_step, "corrected proof, N")
+mends("the.1")(fixed_step, "corrected proof, mean gradient")
+mends("the.1")(fixed_step, "corrected proof, drift")
+mends("the.1")(fixed_step, "corrected proof, a round")
+supports("line-1056")(fixed_step, "line-1056")
+supports("line-1085")(fixed_step, "line-1085")
+supports("line-1101.2")(fixed_step, "line-1101, conclusion")
+supports("line-1135", "line-1142")(fixed_step, "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2")
+supports("line-1152")(fixed_step, "line-1152, Jensen")
+supports("line-1152")(fixed_step, "line-1152, smoothness")
+supports("line-1166")(fixed_step, "line-1166, Jensen")
+supports("eq.iffew.sio")(fixed_step, "line-1182 (a)")
+supports("eq.iffew.sio")(fixed_step, "line-1182 (b)")
+supports("line-1191")(fixed_step, "line-1191")
+supports("line-1204")(fixed_step, "line-1204")
 
 
 # The steps of the corrected proof in ``docs/theory.md``, for the same rounds: ρ = 3, s₆ = 15, φ = ½, σ = 0.

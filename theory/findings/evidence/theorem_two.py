@@ -21,6 +21,7 @@ from theory.findings.evidence.designs import design
 from theory.findings.evidence.exact import same, unlike
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import Axis, differs, equal, exceeds, search, within
+from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import DISTRIBUTIONS, Setting
 from theory.notation.symbols import D, L, P, R, d, eta, kappa, m, mu, rho_kappa, sigma, sigma_G
@@ -67,6 +68,7 @@ def _rough_setting(claim: Statement, *, d: int, L: float, mu: float, share: floa
     return replace(setting, eta=share * claim.step_sizes(setting).largest)
 
 
+@refutes("the.2", cause="smoothness", witness=True)
 def rough_printed() -> Evidence:
     setting = _rough_setting(STATED, d=10**4, L=1.0, mu=1e-9)
     left = rough_clients(setting, curvature=1.0, delta=1e-14)
@@ -74,6 +76,7 @@ def rough_printed() -> Evidence:
     return exceeds(left, math.fsum(STATED.bound(setting)), what)
 
 
+@mends("the.2")
 def rough_mended() -> Evidence:
     def ratio(at: Mapping[str, float]) -> float:
         L = at["h"] + 1 / at["delta"]  # of every f_i
@@ -115,6 +118,8 @@ def _setting(at: Mapping[str, float], R: int = 1) -> Setting:
     return replace(setting, eta=at["share"] * STATED.step_sizes(setting).largest)
 
 
+@mends("the.2", "line-447.2")
+@supports("line-447", "line-1364")
 def implied() -> Evidence:
     """The corrected bound is no larger than the printed one, less the remainder, at every step size of the print."""
 
@@ -125,6 +130,7 @@ def implied() -> Evidence:
     return within(search(ratio, _CONSTANTS, effort=3), "corrected bound against the printed one without its last term")
 
 
+@mends("the.2")
 def quadratics() -> Evidence:
     """Exact E‖∇f‖² on quadratics of two eigenvalues keep the printed bound, less the remainder."""
 
@@ -148,6 +154,7 @@ def quadratics() -> Evidence:
     return within(search(ratio, axes, effort=1), "exact quadratics against the printed bound without its last term")
 
 
+@mends("the.2")
 def waves() -> Evidence:
     """One exact step without noise on f = A sin(vx + α)/v² + (1 − A) sin(wx + β)/w² (1-smooth, not convex) from x = 0.
 
@@ -178,10 +185,12 @@ def waves() -> Evidence:
 # Terms, conditions, rates ----------------------------------------------------------------------------------------
 
 
+@refutes("line-447", "line-1364", cause="half-the-noise", witness=True)
 def divided_by_a_quarter() -> Evidence:
     return differs(_NOISE_TERM / (eta / 4), _PRINTED_NOISE, "divided by η/4, as in the proof, against the print")
 
 
+@mends("line-447", "line-1364")
 def divided_by_a_half() -> Evidence:
     return equal(_NOISE_TERM / (eta / 2), _PRINTED_NOISE, "divided by η(¾ − ¼), against the print")
 
@@ -196,6 +205,7 @@ _RATE: Final = sqrt(kappa / (m * R * P))
 _SHORT_RATE: Final = sqrt(P / (m * kappa * R))
 
 
+@mends("line-453")
 def orders() -> Evidence:
     """The printed terms at the printed η and μ as multiples of the printed rate: constants where R is large."""
     chosen = {eta: _ETA.doit(), mu: _MU.doit(), sigma: 1, sigma_G: 0}
@@ -214,6 +224,7 @@ def orders() -> Evidence:
     return Evidence("algebra", not wrong, f"multiples of the rate for large d, R: {large}; others than known: {wrong}")
 
 
+@refutes("line-453", cause="orders", witness=True)
 def more_directions_than_ranks() -> Evidence:
     setting = Setting(d=1000, L=1.0, kappa=1.0, P=10**4, R=10**8, sigma=1.0, distribution="sphere")
     printed, least = (
@@ -223,6 +234,7 @@ def more_directions_than_ranks() -> Evidence:
     return exceeds(printed, least, "κ = 1, P = 10⁴: bound at η = √(mP/(κR)) against its minimum over η")
 
 
+@refutes("line-452", cause="orders")
 def any_smaller_step() -> Evidence:
     """O(·) allows η = 1/R, at which 4D/(Rη) does not fall."""
     setting = Setting(d=1000, L=1.0, kappa=10.0, P=10, R=10**8, distribution="sphere", eta=1e-8)
@@ -231,6 +243,7 @@ def any_smaller_step() -> Evidence:
     )
 
 
+@refutes("line-453", cause="orders")
 def early_rounds() -> Evidence:
     """η = √(mP/(κR)) is allowed from R = 16L²mP(1 + κ/P)²/κ on, about."""
     setting = Setting(d=1000, L=1.0, kappa=100.0, m=10, P=10, R=100, distribution="sphere")
@@ -241,6 +254,7 @@ def early_rounds() -> Evidence:
     )
 
 
+@mends("line-453")
 def mended_rate() -> Evidence:
     """The corrected bound at 1/η = 4Lρ_κ + √(LRρ_κN/(mD)), N = σ² + φσ_G², against the mended rate; μ = 0."""
 
@@ -258,6 +272,7 @@ def mended_rate() -> Evidence:
     )
 
 
+@supports("line-456", "line-1373")
 def crossing() -> Evidence:
     ratio = sp.simplify(_SHORT_RATE / _RATE)
     return equal(ratio, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on")
@@ -266,6 +281,7 @@ def crossing() -> Evidence:
 # Claims ----------------------------------------------------------------------------------------------------------
 
 
+@refutes("line-442", cause="smoothing-terms", witness=True)
 def grows_with_d() -> Evidence:
     """The printed bound at one μ and η for d = 10³ and 10⁹, κ = 10."""
     here, there = (
@@ -278,6 +294,7 @@ def grows_with_d() -> Evidence:
 _LLM: Final = {"kappa": 10.0, "m": 2.0, "R": 3000.0, "P": 10.0}
 
 
+@refutes("line-136", "line-171", "line-184", "line-442", "line-623", cause="small-mu", witness=True)
 @refutation
 def below_resolution() -> Evidence:
     """Where μ‖∇f‖, the change of the loss, is below half a unit in the last place of the loss, ‖∇f‖ = f = 1."""
@@ -293,6 +310,7 @@ def below_resolution() -> Evidence:
     return Evidence("arithmetic", mu < 2.0**-24 and reach["32"] < 1e5 < reach["64"], says, {"mu": mu, **reach})
 
 
+@refutes("line-442", cause="small-mu")
 @refutation
 def no_change() -> Evidence:
     """Float32 weights of standard deviation 0.02, as in language models: which of them does x + μz change?"""
@@ -304,6 +322,7 @@ def no_change() -> Evidence:
     return Evidence("execution", moved < 0.01, f"share of float32 weights that x + μz changes at d = 10⁹: {moved:.4f}")
 
 
+@mends("line-442")
 def without_dimension() -> Evidence:
     """Exact E‖∇f‖² of quadratics with κ = 10 against the bound that has no d, for every distribution and μ."""
     claim = statement("theorem-2-dimension-free")
@@ -326,11 +345,13 @@ def without_dimension() -> Evidence:
     )
 
 
+@supports("line-442.2")
 def scalars_by_steps() -> Evidence:
     one, four = (table1_scalars_decomfl(100, M=10, m=2, K=K, P=5) for K in (1, 4))
     return same(four - 4 * one, 0.0, "scalars at K = 4 as a multiple of those at K = 1, less 4")
 
 
+@refutes("line-446", cause="formula-slips", witness=True)
 @refutation
 def ball_of_radius() -> Evidence:
     """E zzᵀ = (E‖z‖²/d) I for z uniform in the ball of radius √d."""
@@ -339,12 +360,14 @@ def ball_of_radius() -> Evidence:
     return equal(second, d / (d + 2), "E zzᵀ/I in the ball of radius √d; it has to be 1")
 
 
+@mends("line-443", "line-446")
 def sphere_of_radius() -> Evidence:
     directions = design("sphere", 8)
     moment = directions.sandwich(np.eye(8, dtype=int)) / 8  # E zzᵀ zzᵀ = d E zzᵀ
     return same(moment, np.eye(8, dtype=int), "E zzᵀ on the sphere of radius √8")
 
 
+@refutes("line-443", cause="formula-slips")
 def own_directions() -> Evidence:
     """Two clients with ∇f_i = v: E ∇̄f ∇̄fᵀ with directions of their own against shared ones, as in the algorithm."""
     v = np.array([1, 2, 0, -1])
@@ -352,6 +375,7 @@ def own_directions() -> Evidence:
     return unlike((shared + np.outer(v, v)) / 2, shared, "m = 2, equal gradients: own directions against shared")
 
 
+@supports("line-462")
 def as_corollary_one() -> Evidence:
     rate = statement("corollary-1", "stated").terms["rate"].doit()
     swap = {"K": sp.Integer(1), "d": sp.Symbol("kappa", positive=True)}
@@ -359,6 +383,7 @@ def as_corollary_one() -> Evidence:
     return equal(swapped, _RATE, "rate of Corollary 1 at K = 1 with κ for d")
 
 
+@supports("line-464")
 def kappa_in_few_products() -> Evidence:
     d = 400
     values = 1 / np.arange(1, d + 1) ** 1.5
@@ -369,12 +394,14 @@ def kappa_in_few_products() -> Evidence:
     return Evidence("execution", error < 0.05 and found.products < d / 4, says, {"products": found.products})
 
 
+@refutes("assumption.low-rank", cause="concave")
 def twice_differentiable() -> Evidence:
     """The gradient of f = x|x|/2 is 1-Lipschitz, but no f''(x') gives f(1) from x = −1."""
     needed = (Fraction(1, 2) - Fraction(-1, 2) - 1 * 2) / Fraction(2**2, 2)  # (f(1) − f(−1) − f'(−1)·2)/(2²/2)
     return unlike(needed**2, Fraction(1), "f'' that Taylor's theorem needs against those that f has, squared")
 
 
+@refutes("assumption.low-rank", cause="assumptions")
 def padded() -> Evidence:
     """H = 0.1 I, κ = d; with 0.9 e_1e_1ᵀ added it still dominates ∇²f, ‖H‖ = L = 1, and κ = 0.1d + 0.9."""
     flat, padded = Spectrum.flat(1000, 0.1), Spectrum((1.0, 0.1), (1, 999))

@@ -18,6 +18,7 @@ from theory.findings.evidence.designs import Design, design
 from theory.findings.evidence.exact import same, unlike
 from theory.findings.finding import Evidence, support
 from theory.findings.instruments import Axis, at_most, differs, equal, exceeds, search, within
+from theory.findings.placed import mends, refutes, supports
 from theory.notation.setting import Setting, effective_factor
 from theory.notation.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 from theory.problems.quadratic import Quadratic, spread
@@ -33,6 +34,7 @@ Floats = NDArray[np.float64]
 _X, _MU, _Z = sp.symbols("x mu z", real=True)
 
 
+@supports("line-1262")
 def averaged_scalars() -> Evidence:
     """(1/(mP)) Σ_i Σ_p g_p z_p with g_p the mean over clients, against the same of g_{i,p}; m = 3, P = 2, d = 4."""
     g: Any = np.array([[Fraction(3), Fraction(-1)], [Fraction(2), Fraction(5)], [Fraction(-4), Fraction(1, 2)]])
@@ -41,6 +43,7 @@ def averaged_scalars() -> Evidence:
     return same((mean @ z).sum(0)[0], (g @ z).sum(0)[0], "Σ g_{r,p} z_p and Σ g_{i,r,p} z_p, first coordinate")
 
 
+@supports("line-1262.2")
 @support
 def not_the_derivative() -> Evidence:
     scalar = (sp.sin(_X + _MU * _Z) - sp.sin(_X)) / _MU
@@ -48,6 +51,7 @@ def not_the_derivative() -> Evidence:
     return unlike(scalar.subs(at), (_Z * sp.cos(_X)).subs(at), "f = sin, x = 0, μ = z = 1: scalar against z f'")
 
 
+@supports("line-1262.2")
 def derivative_in_the_limit() -> Evidence:
     scalar = (sp.sin(_X + _MU * _Z) - sp.sin(_X)) / _MU
     return equal(sp.limit(scalar, _MU, 0), _Z * sp.cos(_X), "f = sin, μ → 0: the scalar and z f'")
@@ -59,21 +63,25 @@ def _mean_points() -> tuple[sp.Expr, sp.Expr]:
     return sp.solve(3 * theta**2 - 1, theta)[0], sp.solve(4 * theta**3 - 1, theta)[0]
 
 
+@refutes("line-1270", "eq.fjiow.ek", "line-1279.2", cause="formula-slips")
 def one_point_for_all() -> Evidence:
     cubic, quartic = _mean_points()
     return unlike(cubic, quartic, "f_1 = x³, f_2 = x⁴, x_r = 0, μz = 1: θ of the two clients")
 
 
+@mends("line-1270", "eq.fjiow.ek", "line-1279.2")
 def a_point_each() -> Evidence:
     cubic, quartic = _mean_points()
     return same((3 * cubic**2 + 4 * quartic**3) / 2, sp.Integer(1), "½(f_1'(θ_1) + f_2'(θ_2)) and the mean scalar")
 
 
+@supports("eq.fjiow.1232")
 def unbiased_without_smoothing() -> Evidence:
     eye = np.eye(4, dtype=int)
     return same(design("sphere", 4).sandwich(eye) / 4, eye, "E Z, d = 4")  # E zzᵀ zzᵀ = d E zzᵀ on the sphere
 
 
+@supports("eq.fjiow.es")
 def remainder_of_a_quadratic() -> Evidence:
     """For f = ‖x‖²/2, μ = 1: ε = ½‖z‖² z, its square against μ²L²d³."""
     z = design("sphere", 8).z
@@ -89,6 +97,7 @@ def remainder_of_a_quadratic() -> Evidence:
     )
 
 
+@supports("eq.fjiow.es")
 def remainder_search() -> Evidence:
     def ratio(at: Mapping[str, float]) -> float:
         setting = Setting(d=int(at["d"]), P=int(at["P"]), L=1.0, mu=1.0, distribution="sphere")
@@ -104,12 +113,14 @@ def _kinked(delta: float) -> float:
     return (math.hypot(1.0, delta) - delta) ** 2
 
 
+@refutes("line-1284.2", cause="smoothness")
 def kinked_client() -> Evidence:
     """For f = (f_1 + f_2)/2 = 0 for f_2 = −f_1, so any L is one of f: here 1/10."""
     bound = statement("remainder", "stated").bound(Setting(d=1, L=0.1, mu=1.0, distribution="sphere"))
     return exceeds(_kinked(1e-3), sum(bound), "f_1 = √(x² + δ²) = −f_2, δ = 10⁻³, f 1/10-smooth: ‖ε‖² against bound")
 
 
+@mends("line-1284.2")
 def kinked_mended() -> Evidence:
     bound = statement("remainder").bound(Setting(d=1, L=1e3, mu=1.0, distribution="sphere"))
     return at_most(_kinked(1e-3), sum(bound), "the same with L = 1/δ, of f_1: ‖ε‖² against the mended bound")
@@ -134,22 +145,26 @@ def _gaussian_gradient() -> sp.Expr:
     return -sp.sin(_X) * 2 * sp.integrate(sp.cos(mu * t) * density, (t, 0, sp.oo))
 
 
+@refutes("line-1292", cause="sphere-and-gaussian", witness=True)
 def smoothed_on_the_sphere() -> Evidence:
     return differs(_mean_scalar(), _gaussian_gradient(), "f = cos, d = 1: E ĝ on the sphere against the Gaussian ∇f^μ")
 
 
+@mends("line-1292")
 def smoothed_over_the_ball() -> Evidence:
     return equal(
         _mean_scalar(), _mean_over_the_ball(), "f = cos, d = 1: E ĝ on the sphere and ∇ of the mean in its ball"
     )
 
 
+@mends("line-1292")
 def quartic_over_the_ball() -> Evidence:
     """For f = x_1⁴ in d = 8, coefficient of μ²x_1: 4 E z_1⁴ of the sphere, 12 d E u_1² = 12d/(d + 2) of its ball."""
     fourth = sum(Fraction(int(v)) ** 4 for v in design("sphere", 8).points[:, 0]) / 240
     return same(4 * fourth, Fraction(12 * 8, 10), "f = x_1⁴, d = 8: sphere and its ball (12 for Gaussian z)")
 
 
+@supports("line-1296")
 @support
 def not_the_gradient() -> Evidence:
     return differs(_mean_scalar(), -sp.sin(_X), "f = cos, d = 1: E ĝ against f'")
@@ -219,6 +234,7 @@ class _Step:
         return self.eta**2 * self.mean(np.outer(0.25 * self.mu**2 * self.zHz**2 * (self.z**2).sum(axis=1), [1, 1]))
 
 
+@mends("assumption.low-rank", "line-1378.2", "line-1384")
 def hessian_first() -> Evidence:
     """E f(x_{r+1}) ≤ f − η⟨∇f, ∇f^μ⟩ + η²E ∇̄fᵀH∇̄f + η²L E‖ε‖²; ∇f^μ = ∇f here."""
 
@@ -229,6 +245,7 @@ def hessian_first() -> Evidence:
     return within(search(ratio, _STEP, effort=8), "exact step on quadratics, d = 8, against the line with H for ∇²f")
 
 
+@mends("line-1389", "line-1394")
 def descent_by_trace() -> Evidence:
     """E f(x_{r+1}) ≤ f − (η/2)‖∇f‖² + ημ²L²(d + 3)³/8 + η²E ∇̄fᵀH∇̄f, without a term of ‖ε‖²."""
 
@@ -239,6 +256,7 @@ def descent_by_trace() -> Evidence:
     return within(search(ratio, _STEP, effort=8), "exact step on quadratics, d = 8, against the mended line")
 
 
+@mends("line-1412")
 def descent_by_rank() -> Evidence:
     """E f(x_{r+1}) ≤ f − (η/2)‖∇f‖² + ημ²L²(d + 3)³/8 + η²Lρ_κ(‖∇f‖² + σ²), without a term of ‖ε‖²."""
 
@@ -261,21 +279,25 @@ def _scalar_step(*, h: float, x: float, mu: float, eta: float, unit: int = 2) ->
     return left, right
 
 
+@refutes("assumption.low-rank", "line-1378.2", "line-1384", cause="concave", witness=True)
 def concave_step() -> Evidence:
     left, right = _scalar_step(h=-1.0, x=1.0, mu=0.1, eta=0.25)
     return exceeds(left, right, "f = −x²/2, x = 1, μ = 1/10, η = 1/4: E f(x_{r+1}) − f against its bound")
 
 
+@refutes("line-1378.2", "line-1384", cause="remainder-unit")
 def small_unit() -> Evidence:
     left, right = _scalar_step(h=0.25, x=0.0, mu=1.0, eta=1.0)
     return exceeds(left, right, "f = Lx²/2, L = 1/4, x = 0, μ = η = 1: E f(x_{r+1}) − f against η²L²‖ε‖²")
 
 
+@mends("line-1378.2", "line-1384")
 def small_unit_mended() -> Evidence:
     left, right = _scalar_step(h=0.25, x=0.0, mu=1.0, eta=1.0, unit=1)
     return at_most(left, right, "the same against η²L‖ε‖²")
 
 
+@refutes("line-1389", cause="concave")
 def negative_curvature() -> Evidence:
     """For f = −L‖x‖²/2, L = 1, μ → 0, P = 1, ‖∇f‖ = 1: E f(x_{r+1}) − f = −η − ½η²d; H = e_1e_1ᵀ ⪰ −I, κ = 1."""
     d = 100
@@ -287,6 +309,7 @@ def negative_curvature() -> Evidence:
     )
 
 
+@refutes("line-1394", cause="concave")
 def negative_t3() -> Evidence:
     """For f = ½xᵀHx from 0, noise ±e_3, μ → 0, P = m = 1: E f(x_{r+1}) − f = ½η²T_3 where the line has η²T_3.
 
@@ -299,6 +322,7 @@ def negative_t3() -> Evidence:
     return exceeds(0.5 * eta**2 * t3, eta**2 * t3, what)
 
 
+@supports("line-1378")
 def taylor() -> Evidence:
     """For f = x⁴ from x = 1 to 1/2: f''(x') = 12x'² gives an x' between."""
     x, h = Fraction(1), Fraction(-1, 2)
@@ -307,16 +331,19 @@ def taylor() -> Evidence:
     return Evidence("algebra", between, f"f = x⁴ from 1 to 1/2: x'² = {square} is between 1/4 and 1")
 
 
+@mends("line-1384")
 def polarised() -> Evidence:
     a, b = sp.symbols("a b", real=True)
     return equal(-a * b, -(a**2) / 2 - b**2 / 2 + (a - b) ** 2 / 2, "−⟨a, b⟩ = −½‖a‖² − ½‖b‖² + ½‖a − b‖²")
 
 
+@mends("line-1389")
 def applied() -> Evidence:
     smoothed = statement("smoothed-gradient", "stated").terms["smoothing"].doit()
     return equal(eta / 2 * smoothed**2, eta * mu**2 * L**2 * (d + 3) ** 3 / 8, "(η/2)·(eq. as)² = ημ²L²(d + 3)³/8")
 
 
+@refutes("assumption.low-rank", "line-1394.2", cause="ball", witness=True)
 def short_ball() -> Evidence:
     """For f = ‖x‖²/2, x_r = 0, no noise, d = 8, η = μ = 1: x_r + z is at ‖z‖²/2 higher, but ∇f(x_r) = 0."""
     x, z = np.zeros(8), _e8().z
@@ -325,6 +352,8 @@ def short_ball() -> Evidence:
     return exceeds(float(length), float(radius), "f = ‖x‖²/2, x_r = 0, d = 8, η = μ = 1: step against 2ηdG(x_r)")
 
 
+@mends("assumption.low-rank")
+@supports("line-1394.2")
 def large_ball() -> Evidence:
     """The step on quadratics, over all directions of E8, against 2ηd max(G, μL√d/2)."""
 
@@ -340,6 +369,7 @@ def large_ball() -> Evidence:
     )
 
 
+@refutes("line-1399", cause="formula-slips")
 def two_lines_of_t3() -> Evidence:
     """⟨H, E ∇̄f∇̄fᵀ⟩ against its two lines multiplied (no sign between them) and added."""
     H = np.diag([3, 1, 1, 0])
@@ -347,6 +377,7 @@ def two_lines_of_t3() -> Evidence:
     return unlike(total, lines[0] * lines[1], "H = diag(3, 1, 1, 0): T_3 against the product of its two lines")
 
 
+@mends("line-1399")
 def two_lines_added() -> Evidence:
     total, lines = _t3(np.diag([3, 1, 1, 0]))
     return same(total, sum(lines), "H = diag(3, 1, 1, 0): T_3 and the sum of its two lines")
@@ -363,6 +394,7 @@ def _t3(H: NDArray[Any]) -> tuple[Fraction, tuple[Fraction, Fraction]]:
     return total, lines
 
 
+@supports("line-1403")
 def norm_of_h() -> Evidence:
     """Random ∇²f with ‖∇²f‖₂ ≤ L = 1 and ∇²f ⪯ H ⪯ I: ‖H‖₂ ≤ 1, tr H ≤ κ‖H‖₂ ≤ κ."""
 
@@ -379,6 +411,7 @@ def norm_of_h() -> Evidence:
     return within(search(ratio, axes, effort=10), "‖H‖₂ against L")
 
 
+@supports("line-1405")
 def coefficients() -> Evidence:
     return equal(
         L * d * kappa / (P * (d + 2)) + L * (1 + (d - 2) / (P * (d + 2))),
@@ -408,6 +441,11 @@ def weighted_by_rank(distribution: str) -> Evidence:
     return within(search(ratio, axes, effort=10), "exact E (Zv)ᵀH(Zv) against Lρ_κ‖v‖²")
 
 
+supports("line-1405")(weighted_by_rank, "sphere")
+mends("line-1449.2")(weighted_by_rank, "gaussian")
+
+
+@mends("line-1418")
 def moved() -> Evidence:
     return equal(
         eta / 2 * a**2 - eta**2 * L * rho_kappa * a**2,
@@ -416,26 +454,31 @@ def moved() -> Evidence:
     )
 
 
+@refutes("eq.low.rank.bound", cause="step-index")
 def shifted_sum() -> Evidence:
     f = sp.symbols("f0:5")
     return differs(sum(f[r] - f[r + 1] for r in range(1, 4)), f[0] - f[3], "R = 3: Σ_{r=1..R} of f(x_r) − f(x_{r+1})")
 
 
+@mends("eq.low.rank.bound")
 def right_sum() -> Evidence:
     f = sp.symbols("f0:5")
     return equal(sum(f[r] - f[r + 1] for r in range(3)), f[0] - f[3], "R = 3: Σ_{r=0..R−1} of f(x_r) − f(x_{r+1})")
 
 
+@supports("line-1423.2")
 def quarter_left() -> Evidence:
     return equal(4 / eta * eta**2 * L / m * rho_kappa, 4 * eta * L / m * rho_kappa, "noise divided by η(½ − ¼)")
 
 
+@supports("line-1423.2")
 def twice_the_noise() -> Evidence:
     ended = 4 * eta * L / m * rho_kappa * (sigma_G**2 + sigma**2)
     proved = statement("theorem-2").terms["noise"].doit().subs(phi, 1)
     return equal(sp.simplify(ended / proved), sp.Integer(2), "its noise as a multiple of what is proved")
 
 
+@supports("line-1436")
 def one_noisy_agent() -> Evidence:
     """A single agent of gradient ∇f whose noise has the second moment Σ + Δ: (1/12)(Σ (2s_i)² + Σ (2(∇f_i − ∇f))²)."""
     spreads = 2 * (SAMPLE.gradients - SAMPLE.gradient)
@@ -448,6 +491,7 @@ def one_noisy_agent() -> Evidence:
     )
 
 
+@supports("line-1439")
 def total_variance() -> Evidence:
     total = np.trace(SAMPLE.mean_square(1, replacement=False)) - (SAMPLE.gradient**2).sum()
     return same(total, np.trace(SAMPLE.between + SAMPLE.within), "Var of one client's gradient, between and within")

@@ -1,0 +1,99 @@
+"""On which statements evidence speaks: said over the function that finds it, or below it for each set of arguments.
+
+@refutes("eq.hh", "line-1209", cause="mini-batch")
+def one_batch() -> Evidence: ...
+
+mends("line-135")(speedup, "m", 1, 16, holds=True)
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any, ParamSpec
+
+from theory.findings import evidence
+from theory.findings.finding import Check, Evidence, Role
+
+__all__ = ["Placed", "context", "mends", "placed", "refutes", "supports"]
+
+Q = ParamSpec("Q")
+
+
+@dataclass
+class Placed:
+    """A check beside one of the statements that it speaks on.
+
+    Attributes:
+        label: The label of the statement's entry.
+        role: How it speaks on it.
+        check: The check.
+        cause: The name of the cause because of which it refutes; "" in other roles.
+        witness: Whether it is the check that shows the cause best.
+    """
+
+    label: str
+    role: Role
+    check: Check
+    cause: str = ""
+    witness: bool = False
+
+
+_PLACED: list[Placed] = []
+
+
+@dataclass(frozen=True)
+class _Speaks:
+    """A decorator; with arguments after the function, the call with them is the check."""
+
+    role: Role
+    labels: tuple[str, ...]
+    cause: str = ""
+    witness: bool = False
+
+    def __call__(self, find: Callable[Q, Evidence], *args: Q.args, **kwargs: Q.kwargs) -> Callable[Q, Evidence]:
+        check = Check(_name(find, args, kwargs), partial(find, *args, **kwargs))
+        _PLACED.extend(Placed(label, self.role, check, self.cause, self.witness) for label in self.labels)
+        return find
+
+
+def refutes(*labels: str, cause: str, witness: bool = False) -> _Speaks:
+    """What is found speaks against these statements, because of the cause; the witness shows a cause best."""
+    return _Speaks("refutes", labels, cause, witness)
+
+
+def supports(*labels: str) -> _Speaks:
+    """What is found speaks for these statements, or for the conclusion of a step that is refuted."""
+    return _Speaks("supports", labels)
+
+
+def mends(*labels: str) -> _Speaks:
+    """What is found speaks for what is true instead of these statements."""
+    return _Speaks("mends", labels)
+
+
+def context(*labels: str) -> _Speaks:
+    """What is found is all that can be said of these statements, which nothing can decide."""
+    return _Speaks("context", labels)
+
+
+def placed() -> list[Placed]:
+    """What the modules of ``theory.findings.evidence`` say, module by module; it is theirs, and grows with them."""
+    for module in pkgutil.iter_modules(evidence.__path__):
+        import_module(f"{evidence.__name__}.{module.name}")
+    # A module is read when another asks for it: the order must not depend on who was first.
+    _PLACED.sort(key=lambda each: each.check.name.partition(".")[0])
+    return _PLACED
+
+
+def _name(find: Callable[..., Evidence], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """``module.function(arguments)``: checks of one name are one check, which is run once."""
+    told = [_told(value) for value in args] + [f"{name}={_told(value)}" for name, value in kwargs.items()]
+    return f"{find.__module__.rpartition('.')[2]}.{find.__name__}({', '.join(told)})"
+
+
+def _told(value: object) -> str:
+    return str(getattr(value, "__name__", repr(value)))
