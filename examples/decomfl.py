@@ -52,15 +52,15 @@ def philox(seed, blocks, third, tag):
 
 def normal(w0, w1):
     """Two independent numbers of N(0, 1) from two random words: ρ cos φ and ρ sin φ (Box and Muller)."""
-    # ρ = √(−2 ln u), u = a/2²⁴: the exponent of a gives multiples of ln 2, a polynomial (polyval is Horner's) the rest.
+    # ρ = √(−2 ln u), u = a/2²⁴ = 2ⁿ(1 + x), √½ ≤ 1 + x < √2 (0x3F3504F3 is √½): −n 2 ln 2 and x LOG(x) = −2 ln(1 + x).
     a = ((w0 >> 8) | 1).astype(np.float32).view(np.int32)
     exponent = (a - 0x3F3504F3) >> 23
     x = (a - (exponent << 23)).view(np.float32) - np.float32(1)
     rho = np.sqrt((24 - exponent).astype(np.float32) * np.float32(1.38629436) + x * np.polyval(LOG, x))
-    # φ is t quarter turns, −1 < t < 1. One more bit turns the sign of the cosine: so φ goes all the way round.
-    t = ((w1.view(np.int32) >> 8) | 1).astype(np.float32) * np.float32(2**-23)
-    cosine = (np.polyval(COS, t * t).view(np.uint32) ^ (w1 << 31)).view(np.float32)
-    return rho * cosine, rho * (t * np.polyval(SIN, t * t))
+    # φ is ``turn`` quarter turns, from −1 to 1. One more bit turns the sign of the cosine: φ goes all the way round.
+    turn = ((w1.view(np.int32) >> 8) | 1).astype(np.float32) * np.float32(2**-23)
+    cosine = (np.polyval(COS, turn * turn).view(np.uint32) ^ (w1 << 31)).view(np.float32)
+    return rho * cosine, rho * (turn * np.polyval(SIN, turn * turn))
 
 
 @lru_cache(maxsize=128)  # clients in one process share what they make
@@ -91,12 +91,12 @@ class Replica:
 
     def __init__(self, x, beta=0.0, distribution="gaussian", key=None):
         self.round, self.x, self.momentum = 0, x, np.zeros_like(x)
-        self.beta, self.weight = beta, 1 - beta  # the paper's weight of a new estimate; in its code it is 1
+        self.beta, self.weight = beta, 1 - beta  # the paper's weight of a new estimate; in the authors' code it is 1
         self.distribution, self.key = distribution, key
 
     def direction(self, seed, p):
         """z_{r,p}^k. With a key that only clients know, the server can make neither z nor the model."""
-        seed, p = (seed[p], 0) if isinstance(seed, tuple) else (seed, p)
+        seed, p = (seed[p], 0) if isinstance(seed, tuple) else (seed, p)  # of many seeds each has direction 0 alone
         seed = seed if self.key is None else derive(self.key, seed)
         return direction(seed, p, 0, self.x.size, self.distribution)
 
@@ -133,11 +133,11 @@ class Replica:
 
 # 4. A client: rebuild, measure, revert. -----------------------------------------------------------------------------
 class Client:
-    """Client i. Its loss f_i(x; ξ) is ``loss(x, t)``, where t, the local steps of its life so far, picks the data ξ."""
+    """Client i. Its loss f_i(x; ξ) is ``loss(x, t)``, where t, its local steps of all rounds, picks the data ξ."""
 
     def __init__(self, i, replica, loss, mu):
-        self.id, self.replica, self.loss, self.t = i, replica, loss, 0
-        self.mu = float(np.float32(mu))  # what a float32 z is multiplied with must be what is divided by
+        self.id, self.replica, self.loss, self.steps = i, replica, loss, 0
+        self.mu = float(np.float32(mu))  # z is multiplied by this float32 number, so divide by it too
 
     def handle(self, plan):
         """Rebuild x_r, measure K times with a step after each, go back to x_r, and answer."""
@@ -151,20 +151,20 @@ class Client:
 
     def local_step(self, seed, plan):
         """g_p = (f_i(x + μz_p; ξ) − f_i(x; ξ))/μ for every p, and x moved by them."""
-        here = self.value(seed, 0, 0.0)
+        here = self.value(seed, 0, 0.0)  # x + 0·z has the bits of x, but for the sign of a zero
         g = np.array([(self.value(seed, p, self.mu) - here) / self.mu for p in range(plan.P)], np.float32)
         self.replica.step(seed, g, plan.eta)
-        self.t += 1
+        self.steps += 1
         return g
 
     def value(self, seed, p, c):
         """f_i(x + c z_p; ξ). This is the place to form x + c z_p a layer at a time, if memory is short."""
-        return self.loss(self.replica.x + np.float32(c) * self.replica.direction(seed, p), self.t)
+        return self.loss(self.replica.x + np.float32(c) * self.replica.direction(seed, p), self.steps)
 
 
 # 5. The server: plan, average, remember. ----------------------------------------------------------------------------
 def mean(g, n):
-    """Σ_i n_i g_i / Σ_i n_i. The sum is exact and rounded once, so the order of the replies cannot matter."""
+    """Σ_i n_i g_i / Σ_i n_i, of an exact sum (n < 2²⁹, so a product fits a double): the order cannot matter."""
     return math.fsum(g_i * n_i for g_i, n_i in zip(g, n, strict=True)) / sum(n)
 
 
@@ -184,7 +184,7 @@ class Server:
 
     def __init__(self, M, m, K, P, eta, seed, replica=None):
         self.M, self.m, self.K, self.P, self.eta, self.seed = M, m, K, P, eta, seed
-        self.replica, self.rule, self.run_seed = replica, mean, derive(seed, 2)
+        self.replica, self.rule, self.run_seed = replica, mean, derive(seed, 2)  # 2: apart from the sampling's 1
         self.round, self.history, self.keep = 0, [], 0  # the last records; at most ``keep`` of them, if it is not 0
         self.held = [0] * M  # t_i; empty where each client says it itself
         self.n = [1] * M  # what clients weigh in the mean; None for one that has yet to say how many examples it has
@@ -202,7 +202,7 @@ class Server:
         return tuple(tuple(derive(s, p) for p in range(self.P)) for s in steps) if self.seed_each else steps
 
     def plan_round(self, participants, reports=()):
-        """{i: plan}, with the records that client i lacks."""
+        """{i: plan}, with the records that client i lacks; ``reports`` of (client, round) where ``held`` is empty."""
         held = dict(enumerate(self.held)) or {report.client: report.round for report in reports}
         seeds, oldest = self.seeds(), self.round - len(self.history)
         self.planned = {}
@@ -228,7 +228,7 @@ class Server:
         self.history.append(record)
         if self.replica:
             self.replica.catch_up([record])
-        self.held = [self.round if i in by_client else t_i for i, t_i in enumerate(self.held)]  # x_r: they reverted
+        self.held = [self.round if i in by_client else t_i for i, t_i in enumerate(self.held)]  # they reverted: x_r
         self.round, self.planned = self.round + 1, {}
         self.forget()
         return record
@@ -239,7 +239,7 @@ class Server:
         self.history = self.history[max(needed - self.round + len(self.history), 0) :]
 
     def note_dense_pull(self, client):
-        """A client has taken the whole model."""
+        """A client has taken the whole model (a pull), because its records were gone."""
         self.held[client] = self.round
         self.forget()
 
@@ -279,21 +279,21 @@ def main(M=10, m=4, K=2, P=10, R=300, eta=0.003, beta=0.9, mu=1e-3, distribution
 
     x_0, down = np.zeros(10 * (images.shape[1] + 1), np.float32), 0  # down: bytes to all clients
     print(f"{len(labels):,} digits of {images.shape[1]} pixels, d = {x_0.size:,}")
-    server = Server(M, m, K, P, eta, 0, Replica(x_0, beta, distribution))
+    server = Server(M, m, K, P, eta, 0, Replica(x_0, beta, distribution))  # its replica is there to be tested
     clients = [Client(i, Replica(x_0, beta, distribution), loss_of(i), mu) for i in range(M)]
-    for r in range(1, R + 1):
+    for r in range(R):
         plans = server.plan_round(server.sample())
         server.aggregate([clients[i].handle(plan) for i, plan in plans.items()])
         down += sum(8 * K + (8 * K + 4 * K * P) * len(plan.records) for plan in plans.values())  # a seed has 8, a g 4
-        if r % 50 == 0:
+        if (r + 1) % 50 == 0:
             right = scores(server.replica.x, images[~train]).argmax(axis=1) == labels[~train]
-            print(f"round {r}: {right.mean():.1%} of the {len(right):,} digits held out are read")
+            print(f"after round {r}: {right.mean():.1%} of the {len(right):,} digits held out are read")
     for i, plan in server.plan_round(range(M)).items():
         clients[i].replica.catch_up(plan.records)
     equal = sum(client.replica.x.tobytes() == server.replica.x.tobytes() for client in clients)
     print(f"{equal} of {M} clients hold the server's model to the bit")
-    print(f"bytes a client: {down / M:,.0f} down, {4 * K * P * m * R / M:,.0f} up; the model alone has {x_0.nbytes:,}")
-    print(f"FedAvg, which sends it down and up in every round: {2 * x_0.nbytes * m * R / M:,.0f}")
+    print(f"bytes a client, without headers: {down / M:,.0f} down, {4 * K * P * m * R / M:,.0f} up")
+    print(f"FedAvg, which sends a model ({x_0.nbytes:,}) down and up in every round: {2 * x_0.nbytes * m * R / M:,.0f}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ class Server(decomfl.Server):
 class LeanClient(decomfl.Client):
     def value(self, seed, p, c):
         seed, p = (seed[p], 0) if isinstance(seed, tuple) else (seed, p)
-        return self.loss.along(self.replica.x, self.t, seed, p, c, self.replica.distribution)
+        return self.loss.along(self.replica.x, self.steps, seed, p, c, self.replica.distribution)
 
 
 class OneFile(laws.Implementation):

@@ -40,8 +40,8 @@ SECTIONS = {
     "A federation of processes or machines": ("serve", "join", "certificates", "drill"),
 }
 NOTES = """`decomfl COMMAND --help` has the options that most people need, --help-all has every one. Set DECOMFL_DATA to
-a folder with mnist/*.gz for the full data; without it MNIST is 5,000 digits of the extra paper, and results say so.
-`decomfl --show-completion bash` (zsh, fish) prints a script that completes all this in your shell."""
+a folder with mnist/*.gz for the full data; without it MNIST is the 5,000 digits that the extra `paper` brings, and
+results say so. `decomfl --show-completion bash` (zsh, fish) prints a script that completes all this in your shell."""
 
 
 def application() -> click.Group:

@@ -21,6 +21,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, plural, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held_checkpoint
 from decomfl_lab.interrupts import telling
+from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.options import option
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plugins import is_own
@@ -60,16 +61,14 @@ class SourceOptions:
         None,
         "The data: a name that `decomfl train decomfl --help` lists; your own as module:function, called with "
         "nothing, which returns (inputs, targets), a Dataset, a DataLoader, or a list of these or of batches; or "
-        "(any of these, test), of which test is left out.",
+        "a pair (train, test) of these, whose test is ignored.",
     )
     loss: str | None = option(
         None,
         "Your own loss as module:function, called with (outputs, targets) of a batch, which returns their mean "
         "loss, a scalar tensor: e.g. torch.nn.functional:mse_loss. [default: cross-entropy]",
     )
-    task: str | None = option(
-        None, "The task whose prompts a language model answers, one that `decomfl train decomfl --help` lists."
-    )
+    task: str | None = option(None, f"The task whose prompts a language model answers: {', '.join(TASKS)}.")
     task_data: str = option("", "The folder of the task's files. [default: $DECOMFL_DATA/<task>]", "Model and data")
     train_steps: int | None = option(
         None,
@@ -473,7 +472,6 @@ def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedMo
     """The model that the arguments name, trained here, on the device, if that is asked for."""
     from decomfl_lab.datasets.images import DATA_SETS
     from decomfl_lab.language.causal import is_pretrained
-    from decomfl_lab.language.tasks import TASKS
     from decomfl_lab.models.registry import MODELS
     from decomfl_lab.runs.descent import Descent
     from decomfl_lab.runs.folder import CHECKPOINT_FILE
