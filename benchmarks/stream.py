@@ -1,4 +1,4 @@
-"""The own stream on loopback: bytes a client-round as they are on the wire, and one server against many clients.
+"""``decomfl bench stream``: bytes of a client-round as they are on the wire, and one server against many clients.
 
 Clients are stubs in other processes, which answer without computing; the server is a process of its own, without a
 model or with one that follows every record, as that of ``decomfl serve``.
@@ -25,14 +25,18 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from decomfl_lab.errors import InputError, require, require_int
+from benchmarks.mould import BenchmarkRow, benchmark, column, numbers
+from benchmarks.ways.clock import apart
+from decomfl_lab.errors import InputError, require, require_int, require_possible
+from decomfl_lab.options import option
 
-__all__ = ["LoadRow", "WireRow", "load_rows", "loopback_counts", "wire_rows"]
+__all__ = ["LoadRow", "StreamOptions", "WireRow", "load_rows", "loopback_counts", "stream", "wire_rows"]
 
 K, P = 1, 20
 RUN = bytes(16)
@@ -43,72 +47,107 @@ NAMESPACE = ("unshare", "--net", "--map-root-user")
 UP, RUNNING, SET_FLAGS = 0x1, 0x40, 0x8914  # of Linux' network interfaces
 
 
-@dataclass(frozen=True)
-class WireRow:
-    """What a client and the server send each other in a round.
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions:
+    """The options of ``decomfl bench stream``."""
 
-    Attributes:
-        secured: Whether by TLS, both sides with certificates; otherwise frames are sealed.
-        pause: Seconds that a client takes for its answer.
-        scalars: Scalars that travel, both ways.
-        messages: Bytes of the protocol's messages.
-        bytes: Bytes of all segments, with the headers of IP and TCP; None where they cannot be measured.
-        segments: Their number.
-    """
-
-    secured: bool
-    pause: float
-    scalars: int
-    messages: float
-    bytes: float | None
-    segments: float | None
+    clients: int = option(1000, "Number of clients of the server that is put under load.")
+    d: str = option("1e4,1e7", "Model sizes d of that server's run.")
+    rounds: int = option(20, "Rounds of the load; bytes are of 100 rounds.")
 
 
-@dataclass(frozen=True)
-class LoadRow:
-    """One server against many clients.
+@dataclass(frozen=True, kw_only=True)
+class WireRow(BenchmarkRow):
+    """What a client and the server send each other in a round."""
 
-    Attributes:
-        clients: Clients, all of which take part in every round.
-        d: Parameters of the run's model.
-        model: Whether the server has the model, to evaluate it.
-        rounds: Rounds that were measured.
-        rounds_per_second: Rounds a second.
-        half: Resident bytes of the server in the middle of the rounds; None where the system does not tell.
-        end: Resident bytes at their end.
-    """
+    title = "A client-round of the stream, both ways"
+    secured: bool  # whether by TLS, both sides with certificates; otherwise frames are sealed
+    security: str = column("security")
+    pause: float = column("answer after", "{pause:g} s", "After 40 ms a client acknowledges the plan by itself.")
+    scalars: int = column("scalars")
+    messages: float = column("messages", "{messages:.0f} B", "The protocol's messages alone.")
+    bytes: float | None = column(
+        "on the wire", "{bytes:.0f} B", "All segments with IP, TCP and TLS (Linux, unshare --net)."
+    )
+    segments: float | None = column("segments", ".2f")
 
-    clients: int
-    d: int
-    model: bool
+
+@dataclass(frozen=True, kw_only=True)
+class LoadRow(BenchmarkRow):
+    """One server against many clients, all of which take part in every round."""
+
+    title = "One server on loopback, {rounds} rounds"
+    server: str = column("server")
+    clients: int = column("clients", ",")
+    d: int = column("d", ",")
+    model: bool  # whether the server has the model, to evaluate it
     rounds: int
-    rounds_per_second: float
-    half: int | None
+    rounds_per_second: float = column("rounds a second", ".2f")
+    half: int | None  # resident bytes of the server in the middle of the rounds
     end: int | None
+    half_mb: float | None = column("MB half way", ".1f", "Memory of the whole process, libraries included.")
+    end_mb: float | None = column("MB at the end", ".1f")
+
+
+@benchmark()
+def stream(options: StreamOptions) -> Iterator[WireRow | LoadRow]:
+    """Measure bytes on the wire, and the load of a server.
+
+    Bytes are those of a client-round; the server has many clients on loopback, K·P = 20.
+
+    Bytes are those of every segment on a loopback interface of its own, the headers of IP and TCP, acknowledgements
+    and TLS included. Under load all clients take part in every round and answer without computing; the server has no
+    model, as the algorithm has it, or one that follows every record, as that of decomfl serve.
+    """
+    require_int("rounds", options.rounds, 2)
+    require_possible(
+        "clients and rounds", (options.clients, options.rounds), operations=1e5 * options.clients * options.rounds
+    )
+    sizes = numbers("d", options.d)
+    for size in sizes:
+        require_possible("d", require_int("d", size, 1), memory=4 * size)
+    yield from wire_rows()
+    yield from load_rows(sizes, clients=options.clients, rounds=options.rounds)
 
 
 def wire_rows(*, clients: int = 4, rounds: int = 100, pauses: Sequence[float] = (0.0, 0.1)) -> Iterator[WireRow]:
     """Measure the bytes, with seals and with TLS, of clients that answer at once and of some that take their time."""
-    able = shutil.which(NAMESPACE[0]) and not subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode
-    for secured in (False, True):
-        for pause in pauses:
-            asked = {"clients": clients, "rounds": rounds, "secured": secured, "pause": pause, "alone": bool(able)}
-            found = _measured(asked, NAMESPACE if able else ())
-            share = clients * rounds
-            counted = [found[name] / share if able else None for name in ("bytes", "segments")]
-            yield WireRow(secured, pause, found["scalars"] // share, found["messages"] / share, *counted)
+    able = bool(shutil.which(NAMESPACE[0])) and not subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode
+    for secured, pause in product((False, True), pauses):
+        asked = {"clients": clients, "rounds": rounds, "secured": secured, "pause": pause, "alone": able}
+        found = apart("the bytes on the wire", MODULE, "server", json.dumps(asked), within=NAMESPACE if able else ())
+        share = clients * rounds
+        yield WireRow(
+            secured=secured,
+            security="mutual TLS" if secured else "keyed tags",
+            pause=pause,
+            scalars=found["scalars"] // share,
+            messages=found["messages"] / share,
+            bytes=found["bytes"] / share if able else None,
+            segments=found["segments"] / share if able else None,
+        )
 
 
 def load_rows(sizes: Sequence[int], *, clients: int, rounds: int, processes: int = 2) -> Iterator[LoadRow]:
     """Measure the server against this many clients, for models of these sizes."""
     require_int("clients", clients, 1)
-    require_int("rounds", rounds, 2)
     require_int("processes", processes, 1, clients)
-    for model in (False, True):
-        for d in sizes:
-            asked = {"clients": clients, "rounds": rounds, "processes": processes, "d": d, "model": model}
-            found = _measured(asked)
-            yield LoadRow(clients, d, model, rounds, rounds / found["seconds"], found["half"], found["end"])
+    for model, d in product((False, True), sizes):
+        asked = {"clients": clients, "rounds": rounds, "processes": processes, "d": d, "model": model}
+        found = apart("a server under load", MODULE, "server", json.dumps(asked))
+        half, end = found["half"], found["end"]
+        yield LoadRow(
+            server="with a model" if model else "without a model",
+            clients=clients,
+            d=d,
+            model=model,
+            rounds=rounds,
+            rounds_per_second=rounds / found["seconds"],
+            half=half,
+            end=end,
+            half_mb=half and 1e-6 * half,
+            end_mb=end and 1e-6 * end,
+        )
 
 
 def loopback_counts() -> tuple[int, int]:
@@ -127,14 +166,6 @@ def loopback_up() -> None:
         fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sH14x", b"lo", UP | RUNNING))
 
 
-def _measured(asked: dict[str, Any], wrapper: Sequence[str] = ()) -> dict[str, Any]:
-    command = [*wrapper, sys.executable, "-m", MODULE, "server", json.dumps(asked)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    require(done.returncode == 0, "server of the benchmark", "end with its numbers", done.stderr[-500:])
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 def _key(i: int) -> bytes:
     return struct.pack("<I28x", i)
 
@@ -150,7 +181,7 @@ def _server(
     d: int = 1,
     model: bool = False,
 ) -> dict[str, Any]:
-    """Be the server of so many stubs in so many processes, and say what was measured."""
+    """Be the server of ``clients`` stubs in ``processes`` processes, and say what was measured."""
     from decomfl_lab.carriers.stream.certificates import make_certificates, read_identity
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.protocol.delivery import Delivery
@@ -225,7 +256,7 @@ def _open_many_files() -> None:
 
 
 async def _clients(*, address: str, ids: list[int], pause: float, folder: str) -> None:
-    """Be so many clients, which answer every plan by scalars of no meaning."""
+    """Be the clients ``ids``, which answer every plan by scalars of no meaning."""
     await asyncio.gather(*(_client(address, i, pause, folder) for i in ids))
 
 

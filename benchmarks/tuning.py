@@ -1,45 +1,27 @@
-"""``lr = "auto"`` against a grid of learning rates: rounds to a stated loss or accuracy."""
+"""``decomfl bench tuning``: ``lr = "auto"`` against a grid of learning rates, in rounds to a loss or accuracy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+from numpy.typing import NDArray
 
-from decomfl_lab.errors import DivergedError
-from decomfl_lab.runs.api import train
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.prepared import Prepared
-from decomfl_lab.runs.run import Run
-from decomfl_lab.runs.tuning import AUTO, tuned, without_auto
+from benchmarks.mould import BenchmarkRow, benchmark, column, names
+from decomfl_lab.errors import DivergedError, require, require_int, require_possible
+from decomfl_lab.options import option
 
-__all__ = ["PROBLEMS", "Bowl", "Reached", "TuningProblem", "half_square", "tuning_rows"]
+if TYPE_CHECKING:
+    from decomfl_lab.runs.run import Run
+
+__all__ = ["PROBLEMS", "TuningOptions", "TuningProblem", "TuningRow", "tuning"]
 
 GRID: Final = 9
 """Steps of the grid, each twice the one before."""
 LOST: Final = 1e3
 """A test loss from which no run comes back in time."""
-
-
-class Bowl(nn.Module):
-    """f(x) = ½ Σ_j λ_j x_j², with ``half_square`` and whatever examples, from a random x_0."""
-
-    def __init__(self, eigenvalues: Tensor, seed: int) -> None:
-        super().__init__()
-        x = torch.randn(len(eigenvalues), generator=torch.Generator().manual_seed(seed))
-        self.x, self.roots = nn.Parameter(x), eigenvalues.sqrt()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """√λ_j x_j, once for each example."""
-        return (self.roots * self.x).expand(len(inputs), -1)
-
-
-def half_square(outputs: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG001
-    """Half the squared norm of the outputs, the mean over examples."""
-    return 0.5 * outputs.square().sum(1).mean()
 
 
 @dataclass(frozen=True)
@@ -58,10 +40,19 @@ class TuningProblem:
     most: int
     middle: int
     config: Mapping[str, Any]
-    eigenvalues: Tensor | None = None
+    eigenvalues: NDArray[Any] | None = None
 
     def begin(self, **options: Any) -> Run:
         """A run after its first round."""
+        import torch
+
+        from benchmarks.ways.bowl import QuadraticBowl, half_square
+        from decomfl_lab.runs.api import train
+        from decomfl_lab.runs.config import TrainConfig
+        from decomfl_lab.runs.prepared import Prepared
+        from decomfl_lab.runs.run import Run
+        from decomfl_lab.runs.tuning import tuned, without_auto
+
         options = {**self.config, "rounds": 1, "eval_every": 1, "rebuild": "copy", **options}
         if self.eigenvalues is None:
             given, wanted = without_auto(options)
@@ -69,7 +60,8 @@ class TuningProblem:
             run.train()
             return run
         examples = torch.zeros(4, 1), torch.zeros(4, 1)
-        return train(Bowl(self.eigenvalues, options["seed"]), half_square, [examples] * 4, test=examples, **options)
+        module = QuadraticBowl(torch.from_numpy(self.eigenvalues), options["seed"])
+        return train(module, half_square, [examples] * 4, test=examples, **options)
 
     def rounds(self, **options: Any) -> tuple[int | None, Run | None]:
         """The first round after which the goal is reached, None if none is; and the run, if it has a round."""
@@ -89,8 +81,8 @@ class TuningProblem:
 _DIGITS: Final = {"data": "digits", "clients": 10, "sampled": 5, "batch_size": 32}
 _MNIST: Final = {"model": "cnn-mnist", "clients": 10, "sampled": 2, "batch_size": 16, "perturbations": 10}
 PROBLEMS: Final = {
-    "flat": TuningProblem(0.5, 200, -3, {"sampled": 2}, torch.ones(100)),
-    "power": TuningProblem(0.15, 300, 0, {"sampled": 2}, torch.arange(1, 401) ** -1.0),
+    "flat": TuningProblem(0.5, 200, -3, {"sampled": 2}, np.ones(100, np.float32)),
+    "power": TuningProblem(0.15, 300, 0, {"sampled": 2}, np.arange(1, 401, dtype=np.float32) ** -1.0),
     "logistic": TuningProblem(0.85, 150, -2, {**_DIGITS, "model": "logistic"}),
     "mlp": TuningProblem(0.85, 150, -3, {**_DIGITS, "model": "mlp"}),
     "cnn": TuningProblem(0.4, 100, -7, {**_MNIST, "test_examples": 500}),
@@ -98,43 +90,61 @@ PROBLEMS: Final = {
 """Quadratics with λ_j = 1 (d = κ = 100) and λ_j = 1/j (d = 400, κ = 6.57), digits and MNIST."""
 
 
-@dataclass(frozen=True)
-class Reached:
-    """What a learning rate took.
+@dataclass(frozen=True, kw_only=True)
+class TuningOptions:
+    """The options of ``decomfl bench tuning``."""
 
-    Attributes:
-        step: auto, or the step h = η/(1 − β) of the grid as a power of 2.
-        lr: η, of seed 0.
-        rounds: The mean over seeds of the rounds to the goal; None where a seed did not get there.
-        there: The seeds that did.
-        rehearsed: The mean over seeds of the rounds that were rehearsed.
-    """
+    problem: str = option("flat,logistic", f"Problems: {', '.join(PROBLEMS)}.")
+    momentum: float = option(0.9, "The momentum β in [0, 1).")
+    seeds: int = option(3, "The number of seeds.")
 
-    problem: str
+
+@dataclass(frozen=True, kw_only=True)
+class TuningRow(BenchmarkRow):
+    """What a learning rate took."""
+
+    title = "Rounds to the goal, momentum {momentum:g}"
+    problem: str = column("problem")
     momentum: float
-    step: str
-    lr: float | None
-    rounds: float | None
-    there: int
-    rehearsed: float
+    step: str = column("h", "", "auto, or the step h = η/(1 − β) of the grid as a power of 2.")
+    lr: float | None = column("lr", ".3g", "The learning rate η, of seed 0.")
+    rounds: float | None = column("rounds", ".1f", "Rounds to the goal, if every seed gets there (mean).")
+    there: int = column("seeds there")
+    rehearsed: float = column("rehearsed", ".0f", "Rounds that auto took to find η (mean).")
 
 
-def tuning_rows(names: Sequence[str], *, momentum: float, seeds: int) -> Iterator[Reached]:
-    """A row for auto and for each step of the grid, on these of ``PROBLEMS``."""
-    for name in names:
+@benchmark()
+def tuning(options: TuningOptions) -> Iterator[TuningRow]:
+    """Count the rounds to an accuracy or loss, with --lr auto.
+
+    Beside it are nine learning rates by factors of 2. flat and power are quadratics, logistic and mlp are trained on
+    the digits, cnn on MNIST (from $DECOMFL_DATA; about an hour). Too large learning rates warn that their losses rise.
+    """
+    chosen = names("problem", options.problem, PROBLEMS)
+    require(0.0 <= options.momentum < 1.0, "momentum β", "be in [0, 1)", options.momentum)
+    require_possible("seeds", require_int("seeds", options.seeds, 1), operations=1e8 * options.seeds)
+    for name in chosen:
         problem = PROBLEMS[name]
         powers = range(problem.middle - GRID // 2, problem.middle + GRID // 2 + 1)
-        steps = {AUTO: AUTO, **{f"2^{power}": (1.0 - momentum) * 2.0**power for power in powers}}
+        steps: dict[str, Any] = {"auto": "auto"}
+        steps |= {f"2^{power}": (1.0 - options.momentum) * 2.0**power for power in powers}
         for step, lr in steps.items():
-            found = [problem.rounds(lr=lr, momentum=momentum, seed=seed) for seed in range(seeds)]
-            rounds = [n for n, _ in found if n is not None]
-            runs = [run for _, run in found if run is not None]
-            yield Reached(
-                name,
-                momentum,
-                step,
-                runs[0].config.lr if runs else None,
-                sum(rounds) / seeds if len(rounds) == seeds else None,
-                len(rounds),
-                sum(run.tuning.rounds for run in runs if run.tuning is not None) / seeds,
-            )
+            yield _row(name, step, lr, options)
+
+
+def _row(name: str, step: str, lr: Any, options: TuningOptions) -> TuningRow:
+    """The runs of a learning rate, one a seed."""
+    seeds = range(options.seeds)
+    found = [PROBLEMS[name].rounds(lr=lr, momentum=options.momentum, seed=seed) for seed in seeds]
+    rounds = [n for n, _ in found if n is not None]
+    runs = [run for _, run in found if run is not None]
+    rehearsed = [run.tuning.rounds for run in runs if run.tuning is not None]
+    return TuningRow(
+        problem=name,
+        momentum=options.momentum,
+        step=step,
+        lr=runs[0].config.lr if runs else None,
+        rounds=sum(rounds) / options.seeds if len(rounds) == options.seeds else None,
+        there=len(rounds),
+        rehearsed=sum(rehearsed) / options.seeds,
+    )

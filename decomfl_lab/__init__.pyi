@@ -5,7 +5,7 @@ from .datasets.images import Dataset as Dataset
 from .errors import DivergedError as DivergedError
 from .errors import InputError as InputError
 from .errors import RoundingWarning as RoundingWarning
-from .federations.setting import Setting as Setting
+from .federations.setting import TrainingSetting as TrainingSetting
 from .methods.baffle import Baffle as Baffle
 from .methods.decomfl import DeComFL as DeComFL
 from .methods.decomfl import DeComFLProjection as DeComFLProjection

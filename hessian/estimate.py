@@ -12,7 +12,7 @@ from scipy import stats
 
 from decomfl_lab.errors import require
 
-__all__ = ["Estimate", "Plain", "plain", "require_confidence"]
+__all__ = ["Estimate", "Jsonable", "plain", "require_confidence"]
 
 
 def require_confidence(confidence: float) -> float:
@@ -30,7 +30,7 @@ def plain(value: Any) -> Any:
     return [plain(entry) for entry in value] if isinstance(value, tuple | list) else value
 
 
-class Plain:
+class Jsonable:
     """A dataclass that can be written as JSON."""
 
     def to_json(self) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def from_task(task: str, *, model: str, files: str = "") -> TrainedModel:
         files: The folder of the task's files; empty for where the lab looks for them.
 
     Raises:
-        InputError: If the task is unknown, or its files or the model are not at hand.
+        InputError: If the task is unknown, or its files or the model are not available here.
     """
     config = TrainConfig(task=task, model=model, task_data=files)
     dataset = task_dataset(config)

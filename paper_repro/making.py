@@ -31,7 +31,7 @@ from paper_repro.workflow.claims import (
     ON_GPU,
     SCALE_NAMES,
     UNTESTED,
-    Outcome,
+    ClaimOutcome,
     claim,
     decided,
     named,
@@ -74,7 +74,7 @@ MOST_JOBS: Final = 4096
 
 def make_report(
     asked: PaperOptions, *, problems: tuple[str, ...] = (), lines: tuple[str, ...] = (), silent: bool = False
-) -> list[Outcome]:
+) -> list[ClaimOutcome]:
     """Make the parts that are asked for and their report, and return the verdicts.
 
     Args:
@@ -151,7 +151,7 @@ def _hours(asked: PaperOptions) -> float | None:
     return asked.hours if asked.minutes is None else asked.minutes / 60
 
 
-def _report(names: Sequence[str], options: Options, *, silent: bool) -> list[Outcome]:
+def _report(names: Sequence[str], options: Options, *, silent: bool) -> list[ClaimOutcome]:
     """Make the parts and write the report; say what came of it unless it is to be silent."""
     started, out = time.monotonic(), options.out
 
@@ -416,7 +416,7 @@ def _told_changed(part: Made, changes: str) -> Made:
     """A part of changed settings: no verdict counts, and each says what it would be."""
     note = f"Changed by --set: {changes}. So this is not the paper's experiment, and no verdict on it counts."
 
-    def told(each: Outcome) -> Outcome:
+    def told(each: ClaimOutcome) -> ClaimOutcome:
         words = f"reads “{each.verdict}” for settings changed by --set ({changes}); {each.scale}"
         return replace(each, verdict=UNTESTED, scale=words)
 
@@ -426,7 +426,7 @@ def _told_changed(part: Made, changes: str) -> Made:
 
 def _recorded(names: Sequence[str], options: Options) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
     """The parts from what is kept with the code, at one scale or each at its largest."""
-    outcomes: dict[str, Sequence[Outcome]] = {}
+    outcomes: dict[str, Sequence[ClaimOutcome]] = {}
     data: dict[str, str] = {}
     made: list[Drawn] = []
     provenance: list[Mapping[str, Any]] = []

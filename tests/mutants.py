@@ -2,7 +2,7 @@
 
     python -m tests.mutants --sample 150 --seed 0
 
-Every mutant lives in a forked process that imports it in the place of the module; nothing is written to the source.
+Every mutant lives in a forked process that imports it instead of the module; nothing is written to the source.
 docs/mutants.md says what was found.
 """
 

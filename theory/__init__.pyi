@@ -15,7 +15,7 @@ from .checks.stability import largest_step as largest_step
 from .checks.worst_case import Tightness as Tightness
 from .checks.worst_case import tightness as tightness
 from .communication import TABLE_1 as TABLE_1
-from .communication import Traffic as Traffic
+from .communication import ExpectedTraffic as ExpectedTraffic
 from .communication import expected_numbers as expected_numbers
 from .communication import expected_traffic as expected_traffic
 from .communication import table1_scalars_decomfl as table1_scalars_decomfl

@@ -9,7 +9,7 @@ from typing import Final
 import sympy as sp
 
 from decomfl_lab.errors import require_int
-from decomfl_lab.methods.traffic import Traffic
+from decomfl_lab.methods.traffic import ExpectedTraffic
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.config import TrainConfig
 from theory.notation.formula import value_of
@@ -17,9 +17,9 @@ from theory.notation.symbols import K, M, P, beta, d, epsilon, kappa, m
 
 __all__ = [
     "TABLE_1",
+    "ExpectedTraffic",
     "Numbers",
     "Row",
-    "Traffic",
     "expected_numbers",
     "expected_traffic",
     "plotted_scalars_decomfl",
@@ -109,7 +109,7 @@ def plotted_scalars_fedavg(R: int, *, d: int) -> float:
     return float((R - 1) * d)
 
 
-def expected_traffic(config: TrainConfig, d: int) -> Traffic:
+def expected_traffic(config: TrainConfig, d: int) -> ExpectedTraffic:
     """Expected traffic of one client in a whole run, lag included, by the wire format; times M it is the ledger's.
 
     With q = m/M a client takes part in each round with probability q, independently of the other rounds. The closed

@@ -29,7 +29,7 @@ __all__ = ["Actors", "Ray", "connect"]
 MOST_DEATHS = 3
 """How often an actor is made anew while one round is exchanged."""
 LONG = 86400.0
-"""A deadline above so many seconds is none to Ray."""
+"""A deadline above this many seconds is none to Ray."""
 
 logger = logging.getLogger(__name__)
 

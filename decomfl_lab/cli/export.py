@@ -31,7 +31,7 @@ def export(options: ExportOptions) -> None:
       decomfl export runs/first digits.safetensors
       decomfl export runs/sst2 opt-sst2
 
-    The data of the run must be at hand, since the model's shape depends on them.
+    The data of the run must be available here, since the model's shape depends on them.
     """
     require(options.out.parent.is_dir(), "out", "be in a folder that exists", str(options.out))
     require(not options.out.is_dir(), "out", "be a file, or a folder that does not exist yet", str(options.out))

@@ -43,7 +43,7 @@ def load(group: str, name: str, what: str) -> Any:
 
 
 def load_entry(entry: EntryPoint, what: str) -> Any:
-    """The object of an entry that is at hand; errors are those of ``load``."""
+    """The object of an entry that is available here; errors are those of ``load``."""
     if not is_here(entry):
         layer = entry.module.partition(".")[0]
         raise InputError(

@@ -25,7 +25,7 @@ class ReplayOptions:
     file: Path = option(REQUIRED, "", argument=True)
     rounds: int | None = option(None, "The number of rounds after which to stop. [default: all]", flag="--round")
     measure: str = option(
-        "", "Rounds, as 3,10, whose participants measure their scalars anew on their data, which must be at hand."
+        "", "Rounds, as 3,10, whose participants measure their scalars anew; their data must be available here."
     )
     tolerance: float = option(
         0.02,

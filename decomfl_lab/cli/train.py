@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Rebuilt
 
-__all__ = ["FIRST", "Place", "TrainGroup", "command_of", "prepared", "report", "title", "train"]
+__all__ = ["FIRST", "RunPlace", "TrainGroup", "command_of", "prepared", "report", "title", "train"]
 
 
 FIRST = {
@@ -181,7 +181,7 @@ HERE = "in-process"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RunPlace:
     """Where a run is computed and kept."""
 
     device: str = option(
@@ -204,7 +204,7 @@ class Place:
 class TrainOptions:
     """The options of ``decomfl train`` beside those of a run and its method."""
 
-    place: Place
+    place: RunPlace
     federation: str = option(
         HERE,
         "Where the clients are: in-process, or ray (in actors, on this machine or, with RAY_ADDRESS, over a cluster). "
@@ -223,7 +223,12 @@ _ONLY_WITH = {
 
 
 def prepared(
-    method: str, place: Place, flags: Mapping[str, Any], federation: Elsewhere | None = None, *, follows: bool = False
+    method: str,
+    place: RunPlace,
+    flags: Mapping[str, Any],
+    federation: Elsewhere | None = None,
+    *,
+    follows: bool = False,
 ) -> Run:
     """The run at round 0 of a file and of the flags that were given, which win over it.
 

@@ -384,7 +384,7 @@ def at_hand(name: str) -> bool:
 
 def _nowhere(name: str) -> InputError:
     return InputError(
-        f"data {name} must be at hand: set DECOMFL_DATA to a folder that has {name}/, or DECOMFL_DOWNLOAD=1 to "
+        f"data {name} must be available here: set DECOMFL_DATA to a folder that has {name}/, or DECOMFL_DOWNLOAD=1 to "
         f"fetch it to {cache_folder(name)}"
     )
 

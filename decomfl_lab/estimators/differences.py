@@ -14,9 +14,9 @@ import numpy as np
 
 __all__ = [
     "ESTIMATORS",
-    "Estimate",
     "Estimator",
     "Point",
+    "ScalarEstimate",
     "Values",
     "central",
     "central_curved",
@@ -32,7 +32,7 @@ Values = Any
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ScalarEstimate:
     """g (P,), the loss at or around x and perhaps second differences (P,), which the values give for free.
 
     g is float32, or int8 signs, and then ``signed`` (P,) are the scalars whose signs they are. They are where the
@@ -54,7 +54,7 @@ class Estimator(Protocol):
     def points(self, P: int, mu: float) -> list[Point]:
         """The points at which the loss must be known, at smoothing radius μ."""
 
-    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
+    def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:
         """The scalars from the loss at each of ``points``, and the slopes (P,), empty unless they are wanted."""
 
 
@@ -71,7 +71,7 @@ class _Forward:
     def points(self, P: int, mu: float) -> list[Point]:
         return [(0, 0.0), *((p, mu) for p in range(P))]
 
-    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:  # noqa: ARG002
+    def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:  # noqa: ARG002
         with np.errstate(invalid="ignore"):  # inf - inf gives NaN, which the server refuses by name
             return _estimate((values[1:] - values[0]) / mu, values[0])
 
@@ -90,7 +90,7 @@ class _Central:
     def points(self, P: int, mu: float) -> list[Point]:
         return [(p, c) for p in range(P) for c in (mu, -mu)]
 
-    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:  # noqa: ARG002
+    def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:  # noqa: ARG002
         with np.errstate(invalid="ignore"):
             # Points come in pairs, +μ before −μ.
             return _estimate((values[::2] - values[1::2]) / (2.0 * mu), values.mean())
@@ -107,7 +107,7 @@ class _CentralCurved(_Central):
     def points(self, P: int, mu: float) -> list[Point]:
         return [*super().points(P, mu), (0, 0.0)]
 
-    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
+    def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:
         # f(x + μz_1), f(x − μz_1), f(x + μz_2), ..., and f(x) last.
         around, center = values[:-1], values[-1]
         with np.errstate(invalid="ignore"):
@@ -128,7 +128,7 @@ class _Projection:
     def points(self, P: int, mu: float) -> list[Point]:  # noqa: ARG002
         return [(0, 0.0)]
 
-    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:  # noqa: ARG002
+    def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:  # noqa: ARG002
         return _estimate(slopes, values[0])
 
 
@@ -141,7 +141,7 @@ class _Sign:
     def __init__(self, of: Estimator) -> None:
         self.wants_slopes, self.points, self._of = of.wants_slopes, of.points, of
 
-    def combine(self, values: Values, slopes: Values, mu: float) -> Estimate:
+    def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:
         found = self._of.combine(values, slopes, mu)
         # ±1; times 0 where a scalar is infinite or NaN, of which |g| < ∞ is false.
         signs = ((found.g >= 0) * 2 - 1) * (abs(found.g) < np.inf)
@@ -152,7 +152,7 @@ class _Sign:
         return replace(found, g=signs.to(torch.int8), signed=found.g)
 
 
-def fetched(estimates: Sequence[Estimate]) -> list[Estimate]:
+def fetched(estimates: Sequence[ScalarEstimate]) -> list[ScalarEstimate]:
     """The estimates as arrays and floats; what is on a GPU comes by one transfer."""
     if isinstance(estimates[0].g, np.ndarray):
         return list(estimates)
@@ -174,16 +174,16 @@ def fetched(estimates: Sequence[Estimate]) -> list[Estimate]:
         signed = None
         if signs:
             signed, rest = rest[:P].astype(np.float32), rest[P:]
-        found.append(Estimate(g, loss, rest if curved else None, signed))
+        found.append(ScalarEstimate(g, loss, rest if curved else None, signed))
     return found
 
 
-def _estimate(g: Values, loss: Any) -> Estimate:
+def _estimate(g: Values, loss: Any) -> ScalarEstimate:
     if isinstance(g, np.ndarray):
         # A scalar too large for float32 becomes ∞, which the server refuses by name.
         with np.errstate(over="ignore"):
-            return Estimate(g.astype(np.float32), float(loss))
-    return Estimate(g.float(), loss)
+            return ScalarEstimate(g.astype(np.float32), float(loss))
+    return ScalarEstimate(g.float(), loss)
 
 
 forward, central, central_curved, projection = _Forward(), _Central(), _CentralCurved(), _Projection()

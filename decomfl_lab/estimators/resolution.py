@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import RoundingWarning
-from decomfl_lab.estimators.differences import Estimate, Estimator
+from decomfl_lab.estimators.differences import Estimator, ScalarEstimate
 
 __all__ = ["Resolution", "span"]
 
@@ -50,7 +50,7 @@ class Resolution:
         self._units: list[NDArray[np.float32]] = []  # the differences of each local step, in units of rounding
         self._losses: list[float] = []
 
-    def see(self, estimator: Estimator, mu: float, estimates: Sequence[Estimate]) -> None:
+    def see(self, estimator: Estimator, mu: float, estimates: Sequence[ScalarEstimate]) -> None:
         """Note what a client has measured: it is on the host."""
         if self.over or estimator.wants_slopes:
             return

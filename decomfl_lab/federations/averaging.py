@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from decomfl_lab.checkpoint import Saved
     from decomfl_lab.estimators.resolution import Resolution
-    from decomfl_lab.federations.setting import Setting
+    from decomfl_lab.federations.setting import TrainingSetting
 
 __all__ = ["DenseUplink", "FedAvgFederation", "Floats", "Trainer", "Uplink"]
 
@@ -71,7 +71,7 @@ class FedAvgFederation:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: TrainingSetting,
         clients: Sequence[Trainer],
         *,
         K: int,

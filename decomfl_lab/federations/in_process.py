@@ -20,7 +20,7 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.log import Entry, RunLog
+from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held, Plan
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.wire import encode, read
@@ -64,7 +64,7 @@ class DeComFLFederation:
             server: It plans and aggregates; a ``Delivery`` of one's own may do so otherwise.
             clients: The clients, in the order of their numbers.
             observer: A replica at the server's round that follows every record.
-            copies: Whether clients get the observer's vectors in the place of replaying the records that they are sent.
+            copies: Whether clients get the observer's vectors instead of replaying the records that they are sent.
                 By the laws of replay these are the same bits; M clients would make each direction M times.
             forgetful: Whether nothing is kept of a client's model between its rounds; with copies one is kept for all,
                 of the oldest round that there is a record of, from which the records give every client's.
@@ -159,12 +159,12 @@ class DeComFLFederation:
         record = self._closed(clients, lambda: self.delivery.close(map(self.ledger.reply, replies)))
         answered = tuple(reply.client for reply in replies)
         reported = tuple(report.round for report in held) if tracking else None
-        self._write(Entry(record, chosen, answered, reported, examples=weights.of(answered)))
+        self._write(LogEntry(record, chosen, answered, reported, examples=weights.of(answered)))
         if self.curvature is not None:
             self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))
         return float(np.average([reply.loss for reply in replies], weights=weights.of(answered)))
 
-    def repeat(self, entry: Entry) -> None:
+    def repeat(self, entry: LogEntry) -> None:
         """Be a round further by its entry in a log: what was sent is counted, and nothing is measured.
 
         Raises:
@@ -193,7 +193,7 @@ class DeComFLFederation:
         """Write every closed round to the log from now on; for None to none."""
         self.log = log
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: LogEntry) -> None:
         """Log the round, with the digest of the model after it where it is wanted."""
         if self.log is not None:
             digest = self.observer.digest() if self.digest_next else None

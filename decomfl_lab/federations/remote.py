@@ -18,7 +18,7 @@ from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.log import ArchivedHistory, Entry, RunLog
+from decomfl_lab.protocol.log import ArchivedHistory, LogEntry, RunLog
 from decomfl_lab.protocol.session import Coordinator, Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import read
@@ -148,7 +148,7 @@ class RemoteFederation(DeComFLFederation):
         losses, weights = [coordinator.losses[i] for i in answered], self.server.weights.of(answered)
         record = coordinator.close()
         self.observer.catch_up([record])
-        self._write(Entry(record, coordinator.chosen, answered, coordinator.held, examples=weights))
+        self._write(LogEntry(record, coordinator.chosen, answered, coordinator.held, examples=weights))
         return float(np.average(losses, weights=weights))
 
     def _exchange(self, frames: Mapping[int, bytes], count: Callable[[], int]) -> None:
@@ -249,7 +249,7 @@ class CarriedFederation(RemoteFederation):
         for record in read(tuple, tensors["records"].numpy().tobytes(), server.run_seed):
             there.catch_up([record])
             chosen = server.sampled(record.round)  # of whom all answered
-            log.append(Entry(record, chosen, chosen, examples=server.weights.of(chosen)))
+            log.append(LogEntry(record, chosen, chosen, examples=server.weights.of(chosen)))
         state = {f"state.{slot}": vector for slot, vector in there.state.items()}
         told = [i for i, is_told in enumerate(values.pop("told")) if is_told]
         del values["base"]

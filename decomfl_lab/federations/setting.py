@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from decomfl_lab.objectives.objective import Objective
 
 
-__all__ = ["Setting"]
+__all__ = ["TrainingSetting"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainingSetting:
     """What a method trains: all of a run that is not the method's own.
 
     Attributes:

@@ -18,10 +18,10 @@ from torch.nn.functional import linear
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 
-__all__ = ["LowRank", "lora_", "merge_", "norms_"]
+__all__ = ["AdaptedLinear", "lora_", "merge_", "norms_"]
 
 
-class LowRank(nn.Module):
+class AdaptedLinear(nn.Module):
     """A linear layer with a low-rank update: y = base(u) + (α/r) B A u.
 
     Attributes:
@@ -56,7 +56,7 @@ def lora_(
     targets: Sequence[str] = ("q_proj", "v_proj"),
     seed: int = 0,
 ) -> None:
-    """Freeze ``module`` and give every linear layer that is called one of ``targets`` a trainable ``LowRank``.
+    """Freeze ``module`` and give every linear layer that is called one of ``targets`` a trainable ``AdaptedLinear``.
 
         d = Σ r (in + out),    A uniform in ±1/√in (as in the peft library), B = 0
 
@@ -92,14 +92,14 @@ def lora_(
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(n,)))
         A = torch.from_numpy(rng.uniform(-bound, bound, (rank, layer.in_features)))
         parent, _, own = name.rpartition(".")
-        setattr(module.get_submodule(parent), own, LowRank(layer, A.to(layer.weight), alpha / rank))
+        setattr(module.get_submodule(parent), own, AdaptedLinear(layer, A.to(layer.weight), alpha / rank))
 
 
 @torch.no_grad()
 def merge_(module: nn.Module) -> None:
-    """Put W + (α/r) B A in the place of every ``LowRank``: a module as it was before ``lora_``, with what it learnt."""
+    """Put W + (α/r) B A instead of every ``AdaptedLinear``: the module of before ``lora_``, with what it learnt."""
     for name, part in list(module.named_modules()):
-        if isinstance(part, LowRank):
+        if isinstance(part, AdaptedLinear):
             part.base.weight += part.scale * (part.B @ part.A)
             parent, _, own = name.rpartition(".")
             setattr(module.get_submodule(parent), own, part.base)

@@ -119,7 +119,7 @@ TASKS: dict[str, Task] = {
 
 
 @dataclass(frozen=True)
-class Source:
+class TaskFiles:
     """The files of a task under ``$DECOMFL_DATA/<task>``.
 
     Attributes:
@@ -136,29 +136,29 @@ class Source:
     note: str = ""
 
 
-SOURCES: dict[str, Source] = {
-    "sst2": Source(
+SOURCES: dict[str, TaskFiles] = {
+    "sst2": TaskFiles(
         {"train.tsv": "c75796b01672b41c38cd4b35f4ff1ade88ca79b7577f3926e01ff69739d85ec9"},
         {"dev.tsv": "f7271f7a919ea884ca8563e13ed03028aa44296d1f738c003af3142b9a2188f8"},
     ),
-    "cb": Source(
+    "cb": TaskFiles(
         {"train.jsonl": "32017480d3a10508646e3efd64502c639f13d4d15077f278d2fd0992c33a3126"},
         {"val.jsonl": "c6125587e9601560cb16ea223c33964c5a915568d2af68a81f651b6ef25395ec"},
     ),
-    "wsc": Source(
+    "wsc": TaskFiles(
         {"train_labelled_part.jsonl": "ea78d64cdd998644da85d5c88f1cb30129233bff8a82006e69f586f7f95625d8"},
         {"val.jsonl": "e5c685ea4bdc347354036a28176459f6feeb0b6870375ecfb3d6ddb1f0e28bef"},
         note="training examples are 404 of the 554, 340 of them with labels of the Winograd Schema Collection",
     ),
-    "wic": Source(
+    "wic": TaskFiles(
         {"train.jsonl": "0f3a22dcabc65c58ef21558561698adf1a1aabb77b1a056e6615359e1c9b82f4"},
         {"val.jsonl": "9f7207c88beba42cbc139de4c62ce05b23bffc189b3d561594b160e0c3920c0b"},
     ),
-    "rte": Source(
+    "rte": TaskFiles(
         {"train.jsonl": "fdfb03443abe3ec0424b7fc5d1a8863361719bc061338b7a63e56b94d615f201"},
         {"val.jsonl": "ab990507bf5f35dc176cba7770a72bfa2c50a88ed72b8cc95cfbf9db95ab1af1"},
     ),
-    "boolq": Source(
+    "boolq": TaskFiles(
         {
             "train32_a.jsonl": "317245ba0842129234a368274701dfc196139aa627eff44aefc827c6888935e1",
             "train32_b.jsonl": "0af324b658a72fdd7767aa3c27c1dfafbc03e8e987a148b29e42a72d84b9f9e3",
@@ -204,8 +204,8 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
     users = os.environ.get("DECOMFL_DATA")
     if not users:
         raise InputError(
-            f"data of task {name} must be at hand: set DECOMFL_DATA to a folder that has {name}/, or task_data to one "
-            "with the hub's files"
+            f"data of task {name} must be available here: set DECOMFL_DATA to a folder that has {name}/, or task_data "
+            "to one with the hub's files"
         )
     return _from_sources(task, Path(users) / name)
 

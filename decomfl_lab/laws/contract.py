@@ -50,7 +50,7 @@ __all__ = [
 __all__ += [
     "Participation",
     "Played",
-    "Watch",
+    "RoundWatch",
     "Wavy",
     "bytes_missed",
     "model_of",
@@ -566,7 +566,7 @@ def model_of(replica: AnyReplica | None) -> Model:
     return Model((name, bits(vector)) for name, vector in {"x": snapshot.x, **snapshot.state}.items())
 
 
-class Watch(Protocol):
+class RoundWatch(Protocol):
     """Who looks on while rounds are played."""
 
     def planned(self, client: AnyClient, plan: Plan) -> None:
@@ -595,7 +595,7 @@ class Played:
     clients: list[AnyClient]
     records: list[RoundRecord] = field(default_factory=list)
     carried: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    watch: Watch | None = None
+    watch: RoundWatch | None = None
 
     @property
     def server(self) -> AnyServer:
@@ -664,7 +664,7 @@ def play(
     backwards: bool = False,
     policy: PullPolicy | None = None,
     with_model: bool = True,
-    watch: Watch | None = None,
+    watch: RoundWatch | None = None,
 ) -> Played:
     """Play the rounds of ``case`` (or the given ones) with its clients (or the given ones)."""
     own = (implementation.client(case, i) for i in range(case.M)) if clients is None else clients

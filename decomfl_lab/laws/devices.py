@@ -27,7 +27,7 @@ from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
 
-__all__ = ["RUNS", "Check", "checks", "require_bits"]
+__all__ = ["RUNS", "BitCheck", "checks", "require_bits"]
 
 SIZES = (1, 127, 128, 129, 4097, 1_000_003)
 """Elements of a vector: below, at and above a tile of 128, and many of them, odd."""
@@ -54,7 +54,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Check:
+class BitCheck:
     """A comparison of a device's bits with the CPU's.
 
     Attributes:
@@ -77,7 +77,7 @@ class Check:
         return asdict(self) | {"holds": self.holds}
 
 
-def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 3) -> Iterator[Check]:
+def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 3) -> Iterator[BitCheck]:
     """Every check, as soon as it is known.
 
     Args:
@@ -88,16 +88,16 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
     other = noise.cpu_backend() if device.type == "cuda" else "numpy"
     for kind in Distribution:
         cases = [_noise(device, other, kind, n, first) for n, first in product(sizes, OFFSETS)]
-        yield Check(f"directions: {kind}", len(cases), sum(cases))
+        yield BitCheck(f"directions: {kind}", len(cases), sum(cases))
     for kind in Distribution:
         cases = [_points(device, other, kind, n) for n in sizes]
-        yield Check(f"points x + cz: {kind}", len(cases), sum(cases))
+        yield BitCheck(f"points x + cz: {kind}", len(cases), sum(cases))
     for kind in Distribution:
         cases = [_projections(device, other, kind, n) for n in sizes]
-        yield Check(f"projections ⟨v, z⟩: {kind}", len(cases), sum(cases))
+        yield BitCheck(f"projections ⟨v, z⟩: {kind}", len(cases), sum(cases))
     for name, changes in RUNS.items():
         cases = list(_replays(device, other, changes, rounds))
-        yield Check(f"replay of a run: {name}", len(cases), sum(cases))
+        yield BitCheck(f"replay of a run: {name}", len(cases), sum(cases))
 
 
 def require_bits(device: torch.device) -> None:

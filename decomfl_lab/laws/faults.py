@@ -116,7 +116,7 @@ class _FaultyBackend(Planted):
 
 
 def fault(caught_by: str, right: type, method: str) -> Callable[[Callable[..., object]], None]:
-    """Plant a function in the place of a method of a class of the lab's; the fault has the function's name."""
+    """Plant a function instead of a method of a class of the lab's; the fault has the function's name."""
 
     def plant(wrong: Callable[..., object]) -> None:
         name = wrong.__name__.replace("_", "-")
@@ -205,7 +205,7 @@ def grid_undone_in_part(self: Client, plan: Plan) -> Reply:
 
 @fault(_REVERT, Client, "handle")
 def state_of_own_scalars(self: Client, plan: Plan) -> Reply:
-    """Updates the scale of its directions by its own scalars, in the place of the averaged ones that come later."""
+    """Updates the scale of its directions by its own scalars, instead of the averaged ones that come later."""
     reply = Client.handle(self, plan)
     if self.replica.rule.scaling:
         self.replica.step_(Step(plan.seeds[-1], reply.scalars[-1], plan.eta, plan.distribution))
@@ -424,7 +424,7 @@ def any_reply_accepted(self: Server, reply: Reply) -> None:
 
 @fault("bad-replies-are-refused", Server, "aggregate")
 def votes_have_weights(self: Server, replies: Iterable[Reply]) -> RoundRecord:
-    """Adds up what is sent in the place of signs: who says 100 has a hundred votes."""
+    """Adds up what is sent instead of signs: who says 100 has a hundred votes."""
     arrived = list(replies)
     if arrived and arrived[0].scalars.dtype == np.int8:
         said = np.where(np.sum([reply.scalars for reply in arrived], axis=0) >= 0, 1, -1).astype(np.int8)

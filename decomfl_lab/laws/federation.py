@@ -24,7 +24,7 @@ from decomfl_lab.laws.contract import (
     sums_or,
     variant,
 )
-from decomfl_lab.laws.measurement import Measured
+from decomfl_lab.laws.measurement import MeasurementWatch
 from decomfl_lab.laws.register import Bits, LawBrokenError, Model, bits, law, refused, same
 from decomfl_lab.laws.written_out import WrittenOut
 from decomfl_lab.protocol.delivery import Delivery
@@ -132,7 +132,7 @@ def dense_pull_equals_replay(implementation: Implementation, case: Case) -> None
 
 
 @law(
-    "clients that are given one snapshot of the model, in the place of equal ones of their own, answer and hold the "
+    "clients that are given one snapshot of the model, instead of equal ones of their own, answer and hold the "
     "same bits, and nobody's steps reach another",
     draw_from.cases(),
 )
@@ -325,7 +325,7 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
 )
 def private_keys_hide_the_directions(implementation: Implementation, case: Case, key: int) -> None:
     clients = [implementation.keyed_client(case, i, key) for i in range(case.M)]
-    played = play(implementation, case, clients=clients, with_model=False, watch=Measured(case, key=key))
+    played = play(implementation, case, clients=clients, with_model=False, watch=MeasurementWatch(case, key=key))
     first = played.model_after(0)
     for i in range(1, case.M):
         same(f"model of client {i} beside client 0's", played.model_after(i), first)

@@ -34,12 +34,12 @@ from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 
-__all__ = ["Measured"]
+__all__ = ["MeasurementWatch"]
 
 _Floats = NDArray[np.float64]
 
 
-class Measured:
+class MeasurementWatch:
     """Looks on while rounds are played, and compares every scalar that is sent with what its client must have measured.
 
     Attributes:
@@ -240,7 +240,7 @@ def replies_are_measurements(implementation: Implementation, case: Case, pulls: 
         case = other if implementation.supports(other) else case
     clients = [implementation.client(case, i, Wavy(case.d, i)) for i in range(case.M)]
     always = PullPolicy(bandwidth=1e15, replay_ns=1e9) if pulls else None  # who missed a record is sent the model
-    play(implementation, case, clients=clients, policy=always, watch=Measured(case))
+    play(implementation, case, clients=clients, policy=always, watch=MeasurementWatch(case))
 
 
 class _Answered:

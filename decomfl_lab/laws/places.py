@@ -23,7 +23,7 @@ from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.records.record import RoundRecord, ScalarArray, unsound
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 
-__all__ = ["WRONG", "Looked", "Place", "looked", "markdown", "table"]
+__all__ = ["WRONG", "FaultPlace", "Looked", "looked", "markdown", "table"]
 
 WRONG = {
     "scalar": "a scalar that a client sends",
@@ -47,7 +47,7 @@ WRONG = {
 """What is made wrong, by its name in the table."""
 
 
-class Place(NamedTuple):
+class FaultPlace(NamedTuple):
     """Where a value is wrong; None where the kind of value has no such place."""
 
     round: int | None = None
@@ -56,7 +56,7 @@ class Place(NamedTuple):
     direction: int | None = None
 
     @classmethod
-    def drawn(cls, case: Case, kind: str) -> Place:
+    def drawn(cls, case: Case, kind: str) -> FaultPlace:
         """A place of the case's history, every reply as likely as every other; of eight rounds if it lists none."""
         random = Random(case.seed)
         listed = [(r, i) for r, at in enumerate(case.rounds) for i in at.clients]
@@ -90,7 +90,7 @@ class Looked:
 
     law: str
     kind: str
-    places: list[tuple[Place, bool]] = field(default_factory=list)
+    places: list[tuple[FaultPlace, bool]] = field(default_factory=list)
 
     @property
     def noticed(self) -> int:
@@ -118,12 +118,12 @@ class _Altered(Implementation):
 
     def __init__(self, kind: str, random: Random) -> None:
         self.kind, self.random, self.made = kind, random, False
-        self.place = Place()
+        self.place = FaultPlace()
         self.servers = self.calls = 0
 
     def about(self, case: Case) -> None:
         """Draw the place."""
-        self.place = Place.drawn(case, self.kind)
+        self.place = FaultPlace.drawn(case, self.kind)
 
     def _wrong(self, scalars: ScalarArray, k: int | None, p: int | None) -> ScalarArray:
         if k is None or p is None or k >= scalars.shape[0] or p >= scalars.shape[1]:
@@ -375,7 +375,7 @@ def table(
 
 def markdown(rows: Sequence[Looked]) -> str:
     """The table of docs/exactness.md: of how many wrong values a law notices how many, at first and at later places."""
-    names = Place._fields
+    names = FaultPlace._fields
     lines = ["| law | wrong is | noticed | " + " | ".join(f"{name} 0, later" for name in names) + " |"]
     lines.append("|" + "---|" * (3 + len(names)))
     for row in rows:

@@ -30,7 +30,7 @@ from decomfl_lab.laws.contract import (
     sums_or,
     variant,
 )
-from decomfl_lab.laws.measurement import Measured
+from decomfl_lab.laws.measurement import MeasurementWatch
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import derive_seed
@@ -103,7 +103,7 @@ def clients_can_track_their_round(implementation: Implementation, case: Case) ->
     same("what the server holds of its clients", played.server.held, [])
     now = played.server.round
     for i, client in enumerate(played.clients):
-        plan = played.plan_for(i)  # sums of a pool may have come before it, in the place of records
+        plan = played.plan_for(i)  # sums of a pool may have come before it, instead of records
         same(f"rounds sent to client {i}", [own.round for own in plan.records], list(range(client.replica.round, now)))
         for kind, reports in {"silent": [], "ahead": [Held(i, now + 1)]}.items():
             planned = f"client {i}, which is {kind} of its round, was planned"
@@ -164,7 +164,7 @@ def pulling_or_replaying_is_a_matter_of_cost(
             pairs = sum(case.K * case.P(q) for q in range(held[i], r))
             replay_bytes = 12 + 4 + bytes_missed(case, held[i], r) if held[i] < r else 0
             replay_seconds = replay_bytes / policy.bandwidth + pairs * case.d * policy.replay_ns * 1e-9
-            if case.rule.pool:  # whose sums come in the place of more bytes of records, whatever the policy
+            if case.rule.pool:  # whose sums come instead of more bytes of records, whatever the policy
                 scalars[i] += sums_or(case, held[i], r)[0]
             else:
                 scalars[i] += vectors * case.d if pull_seconds < replay_seconds else pairs
@@ -269,12 +269,12 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
 
     Server and client apply R·K·P terms each, 4 R K P errors; each of n rounds a client took part in adds its K − 1
     steps taken, 2 (K − 1) P errors, and the corrections' own, (K − 1) P for float32 and 34 (K − 1) P for float64
-    (a correction's term itself stands in the place of the record's). Errors of errors make X larger by less than 1 %.
+    (a correction's term itself stands instead of the record's). Errors of errors make X larger by less than 1 %.
     """
     rule, dtype = Sgd(), torch.float64 if case.dtype == torch.float64 else torch.float32
     case = variant(implementation, case, rule=rule, dtype=dtype)
     clients = [implementation.sync_client(case, i) for i in range(case.M)]
-    measured = Measured(case, drifting=True)
+    measured = MeasurementWatch(case, drifting=True)
     played = Played(implementation.delivery(case), clients)
     length = [0.0] * case.M  # Σ |c| of all that client i applies and of all that the server does
     taken, spread = [0] * case.M, 0.0
@@ -328,13 +328,17 @@ class _Waves(nn.Module):
 
 
 class _AtAnyVector(ModuleObjective):
-    """A loss at tensors or arrays."""
+    """A loss at tensors or arrays, wherever they are: its data are on the CPU."""
 
     def __call__(self, x: Tensor, step: int) -> float:
-        return super().__call__(torch.as_tensor(x), step)
+        return super().__call__(torch.as_tensor(x).cpu(), step)
+
+    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
+        value, gradient = super().value_and_gradient(torch.as_tensor(x).cpu(), step)
+        return value, gradient.to(torch.as_tensor(x).device)
 
     def along(self, x: Tensor, *at: Any) -> float | Tensor:
-        return super().along(torch.as_tensor(x), *at)
+        return super().along(torch.as_tensor(x).cpu(), *at)
 
 
 def _waves(case: Case, i: int) -> ModuleObjective:
@@ -354,7 +358,7 @@ def _waves(case: Case, i: int) -> ModuleObjective:
 def lean_replies_are_measurements(implementation: Implementation, case: Case) -> None:
     assume(case.rule.scaling is None)  # lean clients refuse others
     clients = [implementation.lean_client(case, i, Wavy(case.d, i)) for i in range(case.M)]
-    play(implementation, case, clients=clients, watch=Measured(case))
+    play(implementation, case, clients=clients, watch=MeasurementWatch(case))
 
 
 @law(

@@ -14,9 +14,9 @@ from torch import Tensor
 from decomfl_lab.engines.base import Engine
 from decomfl_lab.errors import require_finite_positive
 from decomfl_lab.federations.averaging import FedAvgFederation
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.method import Method
-from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.options import option
 
@@ -45,12 +45,12 @@ class FedSgd(Method):
         super().__post_init__()
         require_finite_positive("clip c", self.clip)
 
-    def federation(self, setting: Setting) -> FedAvgFederation:
+    def federation(self, setting: TrainingSetting) -> FedAvgFederation:
         """See ``Method.federation``."""
         clients = [_Client(objective, setting.engine, self.clip) for objective in setting.objectives]
         return FedAvgFederation(setting, clients, K=1, eta=self.eta)
 
-    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+    def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: R·q times a model each way."""
         return models_both_ways(cohort, d)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.scalars import LoggingDifferences
-from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.protocol.server import Tracking
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Baffle(LoggingDifferences):
 
     name: ClassVar[str] = "baffle"
 
-    def federation(self, setting: Setting) -> DeComFLFederation:
+    def federation(self, setting: TrainingSetting) -> DeComFLFederation:
         """See ``Method.federation``."""
         from decomfl_lab.federations.in_process import DeComFLFederation
         from decomfl_lab.protocol.delivery import ModelsDown
@@ -42,8 +42,8 @@ class Baffle(LoggingDifferences):
         clients = self.clients(setting, model, self.measured_by(), self.mu, lean=self.lean)
         return DeComFLFederation(ModelsDown(server), clients, model, forgetful=True)
 
-    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+    def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: R·q times a model and a plan down and scalars up."""
         measured, models = self.measured_traffic(cohort), cohort.R * cohort.q
         down = measured.down_bytes + models * model_bytes(d)
-        return Traffic(measured.up_bytes, measured.up_scalars, down, models * d)
+        return ExpectedTraffic(measured.up_bytes, measured.up_scalars, down, models * d)

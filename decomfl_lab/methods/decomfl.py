@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import Estimator, projection
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars
-from decomfl_lab.methods.traffic import Cohort, Traffic, model_bytes
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.options import option
 from decomfl_lab.protocol.policy import PullPolicy
@@ -42,15 +42,17 @@ class _Lagging(Scalars):
     """What both kinds of DeComFL share: clients keep their model between rounds, and so lag and catch up."""
 
     local_steps: int = option(1, "The number K of local steps a round.")
-    tracking: str = option("server", "Who remembers which round a client holds: server, or clients, who then say it.")
+    tracking: str = option(
+        "server", "Who tracks each client's round: server, or clients, each of which then reports it."
+    )
     history: int = option(
-        0, "Records the server keeps at most; whoever is older pulls its model. 0: as many as someone may need."
+        0, "Most records kept. A client further behind downloads the model. 0 keeps all that a client still needs."
     )
     server_model: bool = option(
         False, "Let the server keep a model too; the algorithm needs none, pull auto and a bounded history do."
     )
     pull: str = option(
-        "never", "With auto the server sends its model where that is there sooner than the records; or never."
+        "never", "auto: send the model when that is faster than the missed records; never: always send records."
     )
     bandwidth: float = option(12.5e6, "Bytes a second to a client, for pull auto.")
     replay_ns: float = option(1.0, "Nanoseconds a client needs for an element and missed direction, for pull auto.")
@@ -114,7 +116,7 @@ class _Lagging(Scalars):
 
     @property
     def keeps_model(self) -> bool:
-        """Whether the server keeps a model: because it was told to, or to send it in the place of records."""
+        """Whether the server keeps a model: because it was told to, or to send it instead of records."""
         return self.server_model or self.pull == "auto" or self.history > 0
 
     @property
@@ -129,7 +131,7 @@ class _Lagging(Scalars):
         return make_replica(x, self.rule, low_rank=low_rank) if self.keeps_model else None
 
     def _federation(
-        self, setting: Setting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
+        self, setting: TrainingSetting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
     ) -> DeComFLFederation:
         from decomfl_lab.federations.in_process import DeComFLFederation
         from decomfl_lab.protocol.delivery import Delivery
@@ -153,7 +155,7 @@ class _Lagging(Scalars):
         clients = self.clients(setting, start, estimator, mu, lean=lean)
         return DeComFLFederation(Delivery(server, policy=policy), clients, observer, copies=self.rebuild == "copy")
 
-    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+    def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``; lag is included.
 
         R·q times a plan down and scalars up (and what the client holds, if it tracks that itself); the run's seed once,
@@ -185,7 +187,9 @@ class _Lagging(Scalars):
             bytes_ += sent * size(P)
             scalars += sent * self.K * P
         models = (1 + len(self.rule.slots)) * q * (1 - q) ** N * max(0, R - 1 - N)
-        return Traffic(measured.up_bytes, measured.up_scalars, bytes_ + models * model_bytes(d), scalars + models * d)
+        return ExpectedTraffic(
+            measured.up_bytes, measured.up_scalars, bytes_ + models * model_bytes(d), scalars + models * d
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +209,7 @@ class DeComFL(LoggingDifferences, _Lagging):
         """See ``Method.rehearsal``; M clients need one model then."""
         return super().rehearsal(lr, P).bare()
 
-    def federation(self, setting: Setting) -> DeComFLFederation:
+    def federation(self, setting: TrainingSetting) -> DeComFLFederation:
         """See ``Method.federation``."""
         return self._federation(setting, self.measured_by(), self.mu, lean=self.lean)
 
@@ -222,6 +226,6 @@ class DeComFLProjection(_Lagging):
     name: ClassVar[str] = "decomfl-projection"
     gradients: ClassVar[bool] = True
 
-    def federation(self, setting: Setting) -> DeComFLFederation:
+    def federation(self, setting: TrainingSetting) -> DeComFLFederation:
         """See ``Method.federation``."""
         return self._federation(setting, projection)

@@ -9,9 +9,9 @@ import numpy as np
 
 from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, Uplink
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.method import Method
-from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.options import option
 
@@ -55,17 +55,17 @@ class FedAvg(Method):
         require(decays, "weight_decay λ", "be a finite number of at least 0", self.weight_decay)
         require_weighting(self.weighting)
 
-    def uplink(self, setting: Setting) -> Uplink:  # noqa: ARG002
+    def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """How a trained copy comes back."""
         return DenseUplink()
 
-    def federation(self, setting: Setting) -> FedAvgFederation:
+    def federation(self, setting: TrainingSetting) -> FedAvgFederation:
         """See ``Method.federation``."""
         clients = [FedAvgClient(objective, self, setting.engine) for objective in setting.objectives]
         uplink, weighting = self.uplink(setting), self.weighting
         return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta, uplink=uplink, weighting=weighting)
 
-    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+    def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: R·q times a model each way."""
         return models_both_ways(cohort, d, weighting=self.weighting)
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from decomfl_lab.errors import require
 from decomfl_lab.federations.averaging import Floats, Uplink
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
-from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
 from decomfl_lab.protocol.compression import top_k
 from decomfl_lab.protocol.ledger import Ledger
@@ -37,11 +37,11 @@ class FedAvgTopK(FedAvg):
         super().__post_init__()
         require(0 < self.top_k <= 1, "top_k", "be in (0, 1]", self.top_k)
 
-    def uplink(self, setting: Setting) -> Uplink:  # noqa: ARG002
+    def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """See ``FedAvg.uplink``."""
         return TopKUplink(self.top_k)
 
-    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+    def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``."""
         k = math.ceil(self.top_k * d)
         size = SPARSE_HEAD_BYTES + (INDEX_BYTES + SCALAR_BYTES) * k

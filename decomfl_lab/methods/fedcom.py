@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from decomfl_lab.errors import require_int
 from decomfl_lab.federations.averaging import Floats, Uplink
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
-from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
 from decomfl_lab.protocol.compression import quantize
 from decomfl_lab.protocol.ledger import Ledger
@@ -38,11 +38,11 @@ class FedCom(FedAvg):
         super().__post_init__()
         require_int("quantize_bits", self.quantize_bits, 2, 8)
 
-    def uplink(self, setting: Setting) -> Uplink:
+    def uplink(self, setting: TrainingSetting) -> Uplink:
         """See ``FedAvg.uplink``."""
         return QuantizedUplink(self.quantize_bits, setting.seed)
 
-    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+    def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: an element takes a byte for 5 bits and more, half a byte for less."""
         size = d if self.quantize_bits > 4 else (d + 1) // 2
         return models_both_ways(cohort, d, QUANTIZED_HEAD_BYTES + size, weighting=self.weighting)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import option
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import pool_bytes, record_bytes
@@ -26,7 +26,7 @@ __all__ = ["FedKSeed"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedKSeed(DeComFL):
-    """DeComFL along a pool of S directions: who missed much gets S sums in the place of records.
+    """DeComFL along a pool of S directions: who missed much gets S sums instead of records.
 
         client:  g_{i,r,p}^k as in DeComFL,   x ← x − (η/P) Σ_p g_p z_p,   k = 1..K,   along z_{r,p}^k of z_1, ..., z_S
         all:     A_j ← A_j + Σ_{k,p: z_{r,p}^k = z_j} rint(−(η/P) g_{r,p}^k 2^(−e)),   x_{r+1} = x_0 + Σ_j 2^e A_j z_j
@@ -77,7 +77,7 @@ class FedKSeed(DeComFL):
 
         return make_replica(x.to("meta"), self.rule, low_rank=low_rank)
 
-    def traffic(self, cohort: Cohort, d: int) -> Traffic:  # noqa: ARG002
+    def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:  # noqa: ARG002
         """See ``Method.traffic``; lag is included, d is not.
 
         R·q times a plan down and scalars up (and what the client holds, if it tracks that itself), and the run's seed
@@ -100,4 +100,4 @@ class FedKSeed(DeComFL):
             missed = sizes[r] - sizes[:r]
             down += q * float(chance @ np.minimum(missed, most))
             scalars += q * float(chance @ np.where(missed > most, self.pool, counts[r] - counts[:r]))
-        return Traffic(measured.up_bytes, measured.up_scalars, measured.down_bytes + down, scalars)
+        return ExpectedTraffic(measured.up_bytes, measured.up_scalars, measured.down_bytes + down, scalars)

@@ -9,10 +9,10 @@ import numpy as np
 
 from decomfl_lab.errors import DivergedError, require_int
 from decomfl_lab.federations.averaging import FedAvgFederation
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE, require_rule
 from decomfl_lab.methods.scalars import Differences
-from decomfl_lab.methods.traffic import Cohort, Traffic, models_both_ways
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.options import option
@@ -44,7 +44,7 @@ class Walking(Differences):
         require_int("local_steps K", self.local_steps, 1)
         require_rule(self.rule)
 
-    def client(self, setting: Setting, i: int) -> FedZOClient:
+    def client(self, setting: TrainingSetting, i: int) -> FedZOClient:
         """Client i."""
         objective, low_rank = setting.objectives[i], self.low_rank(setting)
         return FedZOClient(i, objective, self, seed=setting.seed, engine=setting.engine, low_rank=low_rank)
@@ -69,12 +69,12 @@ class FedZO(Walking):
         super().__post_init__()
         require_weighting(self.weighting)
 
-    def federation(self, setting: Setting) -> FedAvgFederation:
+    def federation(self, setting: TrainingSetting) -> FedAvgFederation:
         """See ``Method.federation``."""
         clients = [self.client(setting, i) for i in range(setting.M)]
         return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta, weighting=self.weighting)
 
-    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+    def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: R·q times a model each way."""
         return models_both_ways(cohort, d, weighting=self.weighting)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
-from decomfl_lab.federations.setting import Setting
-from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import Option, option
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.words import require_option
@@ -114,11 +114,11 @@ class Method:
         """η over the rounds."""
         return Schedule(self.lr, self.lr_schedule)
 
-    def federation(self, setting: Setting) -> Federation:
+    def federation(self, setting: TrainingSetting) -> Federation:
         """Server and clients at round 0."""
         raise NotImplementedError
 
-    def traffic(self, cohort: Cohort, d: int) -> Traffic:
+    def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """What a client and the server send each other in a whole run, in expectation over who is sampled.
 
         Args:
@@ -142,7 +142,7 @@ class Method:
         return cls().but(values)
 
     def but(self, values: Mapping[str, Any]) -> Self:
-        """The same method with these plain values, or whole objects, in the place of its own."""
+        """The same method with these plain values, or whole objects, instead of its own."""
         objects = {own.name for own in dataclasses.fields(self)}
         for name in values:
             require_choice(f"option of {self.name}", name, [*self.options(), *({name} & objects)])

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedzo import FedZOClient, Walking
-from decomfl_lab.methods.traffic import Cohort, Traffic
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.records.schedules import Schedule
 
@@ -34,13 +34,13 @@ class MeZO(Walking):
     name: ClassVar[str] = "mezo"
     alone: ClassVar[bool] = True
 
-    def federation(self, setting: Setting) -> MezoFederation:
+    def federation(self, setting: TrainingSetting) -> MezoFederation:
         """See ``Method.federation``."""
         return MezoFederation(self.client(setting, 0), setting.x, K=self.local_steps, eta=self.eta)
 
-    def traffic(self, cohort: Cohort, d: int) -> Traffic:  # noqa: ARG002
+    def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:  # noqa: ARG002
         """See ``Method.traffic``: none."""
-        return Traffic()
+        return ExpectedTraffic()
 
 
 class MezoFederation:

@@ -12,11 +12,11 @@ import numpy as np
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
 from decomfl_lab.estimators.second_differences import require_moment_distribution
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.aggregation_options import AGGREGATION, require_aggregation
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
-from decomfl_lab.methods.traffic import Cohort, Traffic, examples_bytes
+from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, examples_bytes
 from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.noise import Distribution, LowRank
 from decomfl_lab.options import option
@@ -60,7 +60,7 @@ class Perturbing(Method):
         low_rank = self.distribution == Distribution.LOW_RANK
         require(low_rank or self.rank == 1, "rank r", "be 1 unless distribution is low-rank", self.rank)
 
-    def low_rank(self, setting: Setting) -> LowRank | None:
+    def low_rank(self, setting: TrainingSetting) -> LowRank | None:
         """The shapes and the rank of low-rank directions, which replicas are made with; None for others."""
         return LowRank(setting.shapes, self.rank) if self.distribution == Distribution.LOW_RANK else None
 
@@ -137,7 +137,7 @@ class Scalars(Perturbing):
 
     def server(
         self,
-        setting: Setting,
+        setting: TrainingSetting,
         replica: Replica | None,
         *,
         tracking: Tracking = Tracking.SERVER,
@@ -163,7 +163,7 @@ class Scalars(Perturbing):
         )
 
     def clients(
-        self, setting: Setting, start: Replica, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
+        self, setting: TrainingSetting, start: Replica, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
     ) -> list[Client]:
         """The clients at round 0, who share x_0; μ is of no use to an estimator of slopes."""
         from decomfl_lab.protocol.client import Client
@@ -173,7 +173,7 @@ class Scalars(Perturbing):
             for i, objective in enumerate(setting.objectives)
         ]
 
-    def measured_traffic(self, cohort: Cohort, *, reports: bool = False) -> Traffic:
+    def measured_traffic(self, cohort: Cohort, *, reports: bool = False) -> ExpectedTraffic:
         """R·q times a plan down and scalars up (and what the client holds, if it says so).
 
         Perhaps once the run's seed down, and once the number of examples up.
@@ -185,7 +185,7 @@ class Scalars(Perturbing):
         down = q * sum(n * (HEADER_BYTES + PLAN_HEAD_BYTES + seeding.bytes(K, P)) for P, n in rounds.items())
         if seeding.needs_run_seed:
             down += cohort.ever * (HEADER_BYTES + SEED_BYTES)
-        return Traffic(up, q * sum(n * K * P for P, n in rounds.items()), down, 0.0)
+        return ExpectedTraffic(up, q * sum(n * K * P for P, n in rounds.items()), down, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

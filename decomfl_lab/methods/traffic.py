@@ -17,7 +17,7 @@ from decomfl_lab.protocol.wire import EXAMPLES_BYTES, HEADER_BYTES, SCALAR_BYTES
 if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation
 
-__all__ = ["Cohort", "Traffic", "TrafficCheck", "examples_bytes", "mean_traffic", "model_bytes"]
+__all__ = ["Cohort", "ExpectedTraffic", "TrafficCheck", "examples_bytes", "mean_traffic", "model_bytes"]
 __all__ += ["models_both_ways"]
 
 
@@ -52,7 +52,7 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class ExpectedTraffic:
     """What one client and the server send each other, in expectation over who is sampled. All clients are alike.
 
     Attributes:
@@ -77,9 +77,9 @@ class Traffic:
         """Both ways."""
         return self.up_scalars + self.down_scalars
 
-    def times(self, clients: int) -> Traffic:
+    def times(self, clients: int) -> ExpectedTraffic:
         """What so many clients send and get together."""
-        return Traffic(
+        return ExpectedTraffic(
             clients * self.up_bytes, clients * self.up_scalars, clients * self.down_bytes, clients * self.down_scalars
         )
 
@@ -93,8 +93,8 @@ class TrafficCheck:
         sent: The mean of the ledger over every history of sampled sets.
     """
 
-    said: Traffic
-    sent: Traffic
+    said: ExpectedTraffic
+    sent: ExpectedTraffic
 
     def __bool__(self) -> bool:
         return all(map(math.isclose, astuple(self.said), astuple(self.sent)))
@@ -104,7 +104,7 @@ class TrafficCheck:
         return f"traffic: {'as' if self else 'NOT as'} the formula says, {said} a client, and {sent} by the ledger"
 
 
-def mean_traffic(federation: Federation, cohort: Cohort) -> Traffic:
+def mean_traffic(federation: Federation, cohort: Cohort) -> ExpectedTraffic:
     """What the ledger counts a client, averaged over *all* (M choose m)^R histories of sampled sets, really played.
 
     Args:
@@ -122,7 +122,7 @@ def mean_traffic(federation: Federation, cohort: Cohort) -> Traffic:
         ledger = federation.ledger
         rows = [(u.bytes, u.scalars, w.bytes, w.scalars) for u, w in zip(ledger.up, ledger.down, strict=True)]
         found.append(np.mean(rows, axis=0))
-    return Traffic(*map(float, np.mean(found, axis=0)))
+    return ExpectedTraffic(*map(float, np.mean(found, axis=0)))
 
 
 def model_bytes(d: int) -> int:
@@ -143,7 +143,7 @@ def models_both_ways(
     elements: int | None = None,
     *,
     weighting: str = Weighting.CLIENTS,
-) -> Traffic:
+) -> ExpectedTraffic:
     """R·q times a model down and an update up, by default a model too; perhaps the number of examples up.
 
     Args:
@@ -156,4 +156,4 @@ def models_both_ways(
     times = cohort.R * cohort.q
     up = times * (model_bytes(d) if update_bytes is None else HEADER_BYTES + update_bytes)
     up += examples_bytes(cohort, weighting)
-    return Traffic(up, times * (d if elements is None else elements), times * model_bytes(d), times * d)
+    return ExpectedTraffic(up, times * (d if elements is None else elements), times * model_bytes(d), times * d)

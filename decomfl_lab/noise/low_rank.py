@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise.spec import TILE, Distribution
 
-__all__ = ["AnyDistribution", "LowRank", "Part", "in_dimension", "require_distribution"]
+__all__ = ["AnyDistribution", "FactorPart", "LowRank", "in_dimension", "require_distribution"]
 
 _ROOM = 1 << 22
 """Factors that a rebuild holds at a time on small models; on large ones, an eighth of the model."""
@@ -45,7 +45,7 @@ class _Tensor(NamedTuple):
         return self.size // self.columns
 
 
-class Part(NamedTuple):
+class FactorPart(NamedTuple):
     """What it takes to make some consecutive elements of directions.
 
     Attributes:
@@ -126,7 +126,7 @@ class LowRank:
             factor += min(factors, size)
         return tuple(made)
 
-    def parts(self, first: int, count: int, directions: int) -> Iterator[Part]:
+    def parts(self, first: int, count: int, directions: int) -> Iterator[FactorPart]:
         """Elements first.. of so many directions, cut so that the factors of a part fit into a bounded memory."""
         most = max(max(_ROOM, self.d // 8) // max(directions, 1), 2 * TILE)
         begin, held = first, 0
@@ -162,7 +162,7 @@ class LowRank:
         top, bottom, left, right = self._windows(at, begin, end)
         return at.terms * (bottom - top + right - left)
 
-    def part(self, first: int, count: int) -> Part:
+    def part(self, first: int, count: int) -> FactorPart:
         """Elements first.. in one part."""
         begin, end = first, first + count
         ranges: list[list[int]] = []
@@ -185,7 +185,7 @@ class LowRank:
                     ranges.append([at.factor + begin_ + k * length + of, wanted, width])
                     width += wanted
             tensors.append([low, high, at.begin, at.columns, *places, at.terms])
-        return Part(begin, end - begin, _joined(ranges), np.array(tensors, dtype=np.int64), width)
+        return FactorPart(begin, end - begin, _joined(ranges), np.array(tensors, dtype=np.int64), width)
 
 
 def _fitting(at: _Tensor, begin: int, most: int) -> int:

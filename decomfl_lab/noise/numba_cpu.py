@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from decomfl_lab.noise import spec
 from decomfl_lab.noise.caching import njit
 from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes, align_spills
-from decomfl_lab.noise.low_rank import AnyDistribution, LowRank, Part
+from decomfl_lab.noise.low_rank import AnyDistribution, FactorPart, LowRank
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, directions_by
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
@@ -558,7 +558,7 @@ def _aligned(count: int, dtype: type) -> NDArray[Any]:
 
 
 def _factors(
-    part: Part,
+    part: FactorPart,
     low_rank: LowRank | None,
     rows: int,
     of: NDArray[np.int64],
@@ -573,7 +573,7 @@ def _factors(
     return table, np.int64(part.width), part.tensors, scale
 
 
-_EMPTY = Part(0, 0, np.empty((0, 3), np.int64), np.empty((0, 9), np.int64), 0)
+_EMPTY = FactorPart(0, 0, np.empty((0, 3), np.int64), np.empty((0, 9), np.int64), 0)
 _NONE = np.empty(0, np.int64)
 _NO_FACTORS = _factors(_EMPTY, None, 0, _NONE, _NONE.astype(np.uint64), _NONE)
 

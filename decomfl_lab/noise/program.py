@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import require, require_choice, require_int
-from decomfl_lab.noise.low_rank import AnyDistribution, LowRank, Part, require_distribution
+from decomfl_lab.noise.low_rank import AnyDistribution, FactorPart, LowRank, require_distribution
 from decomfl_lab.noise.spec import Distribution
 
 __all__ = [
@@ -142,10 +142,10 @@ class Code:
         found = DISTRIBUTIONS[kind]
         return self.low_rank if self.low_rank is not None and found is Distribution.LOW_RANK else found
 
-    def parts(self, first: int, count: int) -> Iterator[Part]:
+    def parts(self, first: int, count: int) -> Iterator[FactorPart]:
         """Elements first.., cut where the factors of low-rank directions would else take too much memory."""
         if self.low_rank is None:
-            yield Part(first, count, np.empty((0, 3), np.int64), np.empty((0, 9), np.int64), 0)
+            yield FactorPart(first, count, np.empty((0, 3), np.int64), np.empty((0, 9), np.int64), 0)
         else:
             yield from self.low_rank.parts(first, count, len(self.coefficients))
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import require
-from decomfl_lab.noise.low_rank import AnyDistribution, LowRank, Part
+from decomfl_lab.noise.low_rank import AnyDistribution, FactorPart, LowRank
 from decomfl_lab.noise.program import DISTRIBUTIONS, MOST_NAMES, Code, Op, Program, directions_by
 from decomfl_lab.noise.spec import LANES, TILE, Distribution
 
@@ -134,7 +134,7 @@ def _launch(
 
 
 def _factors(
-    part: Part,
+    part: FactorPart,
     low_rank: LowRank,
     rows: int,
     of: NDArray[np.int64],

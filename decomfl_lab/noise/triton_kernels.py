@@ -205,14 +205,16 @@ def _tensors_below(geometry, column: tl.constexpr, bound):
 
 @_jit
 def _low_rank(block, factors, geometry, n):
-    """The direction of the n-th row of a table of factors; see ``low_rank.Part`` for the tensors in ``geometry``.
+    """The direction of the n-th row of a table of factors; see ``low_rank.FactorPart`` for the tensors in ``geometry``.
 
     That begins with their number, the length of a row of the table and the bits of s.
     """
     # Rows of 9 numbers a tensor follow the three of the head: begin, end, origin, columns, place and step of A and of
     # B, terms.
     place = _places(block)
-    z = tl.full(place.shape, -0.0, tl.float32)  # beyond the last tensor
+    # Beyond the last tensor z is -0, so that a sum of signed zeros keeps its sign. It is made of its bits: Triton takes
+    # a constant that equals 0 for +0.
+    z = tl.full(place.shape, -(2**31), tl.int32).to(tl.float32, bitcast=True)
     row = factors + n * tl.load(geometry + 1)
     scale = _float(geometry + 2)
     per: tl.constexpr = _TILE // _LANES

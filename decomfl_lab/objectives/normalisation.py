@@ -42,7 +42,7 @@ def uses_batch_statistics(module: nn.Module) -> bool:
 
 
 def use_batch_statistics_(module: nn.Module) -> None:
-    """Drop all running statistics: every BatchNorm uses those of the batch at hand and writes nothing."""
+    """Drop all running statistics: every BatchNorm uses those of the current batch and writes nothing."""
     for part in _parts(module):
         part.running_mean = part.running_var = part.num_batches_tracked = None
         part.track_running_stats = False

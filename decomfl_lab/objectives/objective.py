@@ -128,7 +128,7 @@ def means(
 ) -> Tensor:
     """(1/n) Σ loss over the batch for each loss, by forward passes of at most ``chunk`` examples, without a graph.
 
-    None for ``chunk`` is ``CHUNK``, or ``CHUNK_ON_GPU``. A function in the place of a ``BatchLoss`` is one of (outputs,
+    None for ``chunk`` is ``CHUNK``, or ``CHUNK_ON_GPU``. A function instead of a ``BatchLoss`` is one of (outputs,
     targets). Outputs in 16 bits are widened to float32 before the loss.
 
     Returns:

@@ -14,7 +14,7 @@ from torch import Tensor
 from decomfl_lab.devices import on_host
 from decomfl_lab.engines.base import Engine, Line, SampleLoss, Serial
 from decomfl_lab.errors import InputError, require_finite_positive
-from decomfl_lab.estimators.differences import Estimate, Estimator, Point, Values, fetched
+from decomfl_lab.estimators.differences import Estimator, Point, ScalarEstimate, Values, fetched
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.objectives.objective import Objective, examples_of
 from decomfl_lab.protocol.messages import Examples, Held, Plan, Reply
@@ -149,7 +149,7 @@ Update = tuple[ScalarArray, float, NDArray[np.float64] | None]
 
 def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Update]:
     """``local_update`` of each client, step by step together: along the same directions, from models of their own."""
-    estimates: list[list[Estimate]] = [[] for _ in clients]
+    estimates: list[list[ScalarEstimate]] = [[] for _ in clients]
     # Measure, then step, K times; the step after the last measurement is the record's, and is not taken here.
     for k in range(plans[0].K):
         for own, found in zip(estimates, _measure(clients, plans, k), strict=True):
@@ -173,13 +173,13 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
     return [_summary(there[n * K : (n + 1) * K]) for n in range(len(clients))]
 
 
-def _summary(estimates: Sequence[Estimate]) -> Update:
+def _summary(estimates: Sequence[ScalarEstimate]) -> Update:
     curvatures = [own.curvature for own in estimates if own.curvature is not None]
     loss = float(np.mean([own.loss for own in estimates]))
     return np.stack([own.g for own in estimates]), loss, np.stack(curvatures) if curvatures else None
 
 
-def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[Estimate]:
+def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[ScalarEstimate]:
     """Local step k of every client: the losses where the estimator wants them, or gradients and their slopes."""
     first, P = clients[0], plans[0].P
     lines = [client._line(plan.seeds[k], plan) for client, plan in zip(clients, plans, strict=True)]

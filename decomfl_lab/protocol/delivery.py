@@ -49,7 +49,7 @@ class Delivery:
         ledger: It encodes what is sent, and counts it.
         decode: It reads what arrives.
         told: The clients that know the run's seed, for they have answered a plan.
-        pulls: How often the model was sent in the place of records.
+        pulls: How often the model was sent instead of records.
         lags: Whether clients keep their model between rounds, and are sent the records that they missed.
     """
 
@@ -288,7 +288,7 @@ def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
 
 
 def take_sums(replica: Replica, r: int, sums: PoolSums, seeds: Sequence[StepSeed], distribution: Distribution) -> None:
-    """Be at round r by the sums of a pool that came in the place of records; ``seeds`` are those of any round.
+    """Be at round r by the sums of a pool that came instead of records; ``seeds`` are those of any round.
 
     Raises:
         InputError: If they are of another round, or older than the replica, or it has no sums, or others.

@@ -34,7 +34,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord
 
-__all__ = ["ArchivedHistory", "Entry", "RunLog"]
+__all__ = ["ArchivedHistory", "LogEntry", "RunLog"]
 
 MAGIC = b"\x89DCLOG\r\n"
 """A file that went through a change of line endings has another one."""
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """What is logged of a round.
 
     Attributes:
@@ -69,7 +69,7 @@ class Entry:
     examples: tuple[int, ...] | None = None
 
 
-def _body(entry: Entry) -> bytes:
+def _body(entry: LogEntry) -> bytes:
     held, examples = entry.held or (), entry.examples or ()
     require(entry.held is None or len(held) == len(entry.sampled), "held", "have a round for each sampled client", held)
     each = entry.examples is None or len(examples) == len(entry.answered)
@@ -81,14 +81,14 @@ def _body(entry: Entry) -> bytes:
     return head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
 
 
-def _entry(body: bytes, run_seed: int) -> Entry:
+def _entry(body: bytes, run_seed: int) -> LogEntry:
     sampled, answered, flags, digest = _BODY.unpack_from(body)
     has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
     counts = sampled, answered, sampled * has_held, answered * has_examples
     numbers = iter(struct.unpack_from(f"<{sum(counts)}I", body, _BODY.size))
     (record,) = read(tuple, body[_BODY.size + 4 * sum(counts) :], run_seed)
     asked, came, held, examples = (tuple(islice(numbers, count)) for count in counts)
-    return Entry(
+    return LogEntry(
         record,
         asked,
         came,
@@ -206,7 +206,7 @@ class RunLog:
         """The number of rounds logged."""
         return len(self._starts) - 1
 
-    def append(self, entry: Entry, *, sync: bool = False) -> None:
+    def append(self, entry: LogEntry, *, sync: bool = False) -> None:
         """Add the entry of round ``len(self)``.
 
         Args:
@@ -268,12 +268,12 @@ class RunLog:
         self._file.truncate(self._starts[r])
         del self._starts[r + 1 :]
 
-    def entry(self, r: int) -> Entry:
+    def entry(self, r: int) -> LogEntry:
         """The entry of round r; InputError if there is none."""
         require(0 <= r < len(self), "round of an entry", f"be in 0..{len(self) - 1}", r)
         return next(self.entries(r, r + 1))
 
-    def entries(self, first: int = 0, end: int | None = None) -> Iterator[Entry]:
+    def entries(self, first: int = 0, end: int | None = None) -> Iterator[LogEntry]:
         """The entries of rounds first, ..., end − 1 (None: to the last one), read from where they are.
 
         Raises:

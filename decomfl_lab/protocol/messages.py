@@ -120,7 +120,7 @@ class RunSeed:
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """Server → client: a vector of the model of round ``round``, in the place of records.
+    """Server → client: a vector of the model of round ``round``, instead of records.
 
     Attributes:
         round: r.

@@ -1,4 +1,4 @@
-"""Replay or pull? What a client that was away should be sent: the records that it missed, or the model."""
+"""Replay or pull? What a client that missed rounds should be sent: the records that it missed, or the model."""
 
 from __future__ import annotations
 

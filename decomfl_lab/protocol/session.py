@@ -153,7 +153,7 @@ class Host:
             require(record.round == records[0].round + n, "records", "follow one another", record.round)
         # Only now the shared model is moved: by a model, by sums of a pool, or to x_0, and then by records.
         anew = welcome is not None and welcome.round == 0
-        if vectors:  # a model in the place of records
+        if vectors:  # a model instead of records
             client.replica.round = 0 if anew else self.replica.round
             take_model(client, vectors[-1].round if plan is None else plan.round, vectors)
             self.replica.restore(client.replica.snapshot())

@@ -67,7 +67,7 @@ class PooledReplica(Replica):
     """A replica whose x is built from the sums when it is asked for.
 
     Records only add integers, however many they are. A replica whose x has no memory (``Tensor.to("meta")``) follows
-    them all the same: that is what a server needs to send the sums in the place of records.
+    them all the same: that is what a server needs to send the sums instead of records.
 
     Attributes:
         rule: A ``PooledSgd``.

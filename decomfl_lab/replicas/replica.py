@@ -111,7 +111,7 @@ class Replica:
         Without the key the seeds in the records say nothing of the directions, so who only averages and records
         can form neither z nor the model.
 
-        Source: [DeComFL, appendix, private seed shift]; a keyed BLAKE2b in the place of a shift, which whoever
+        Source: [DeComFL, appendix, private seed shift]; a keyed BLAKE2b instead of a shift, which whoever
         learns one direction could undo.
         """
         return keyed(seed, self.private_key)
@@ -264,7 +264,7 @@ class Replica:
         self._shared = True
 
     def share(self, other: Replica) -> bool:
-        """Hold the other's vectors in the place of equal ones of this replica's own; False if a single bit differs."""
+        """Hold the other's vectors instead of equal ones of this replica's own; False if a single bit differs."""
         pairs = [(self.x, other.x), *((vector, other.state[slot]) for slot, vector in self.state.items())]
         if self.round != other.round or not all(same_bits(mine, its) for mine, its in pairs):
             return False

@@ -39,7 +39,7 @@ __all__ = [
 
 
 def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
-    """The data of a run, its task's prompts, its data set or its user's own; InputError if they are not at hand."""
+    """The data of a run, its task's prompts, its data set or its user's own; InputError if they are not here."""
     place = find_device(device)
     require(config.data != OWN, "clients", "be given, as the run was trained on its user's own examples", None)
     if is_own(config.data):

@@ -164,7 +164,7 @@ class TrainConfig:
 
         Args:
             method: A method, or its name.
-            values: Options of the run and, in the place of the method's own, of the method.
+            values: Options of the run and, instead of the method's own, of the method.
 
         Raises:
             InputError: If a value breaks a rule, or is of an option that neither the run nor this method has.

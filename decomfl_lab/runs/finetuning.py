@@ -36,7 +36,7 @@ def task_dataset(config: TrainConfig) -> Dataset:
         content_free (1, T'), the task's prompt with "N/A" in every column.
 
     Raises:
-        InputError: If the model or the data are not at hand, or a prompt does not fit the model's context.
+        InputError: If the model or the data are not available here, or a prompt does not fit the model's context.
     """
     task, model = TASKS[config.task], _model(config)
     data = load_task(config.task, folder=config.task_data or None)
@@ -77,8 +77,8 @@ def task_module(config: TrainConfig, dataset: Dataset | None = None) -> nn.Modul
     What is not to be trained is frozen (``config.tune``). The model is taken from ``dataset.models``, once, or loaded.
 
     Raises:
-        InputError: If the model is not at hand or has nothing to tune so, or its tokenizer gives two classes the same
-            token.
+        InputError: If the model is not available here or has nothing to tune so, or its tokenizer gives two classes the
+            same token.
     """
     model = (dataset.models.pop(config.model, None) if dataset is not None else None) or _model(config)
     if config.tune == "lora":

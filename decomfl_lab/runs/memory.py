@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,6 @@ __all__ = [
     "ROLES",
     "MemoryRow",
     "Role",
-    "apart",
     "memory_rows",
     "memory_table",
     "peak_of",
@@ -392,15 +391,6 @@ def peak_of(work: Callable[[], object], model_bytes: int, without_model: int | N
     work()
     peak = status_bytes("VmHWM")
     return None if peak is None else (peak - without_model) / model_bytes
-
-
-def apart(what: str, module: str, *arguments: str, given: str = "", env: Mapping[str, str] | None = None) -> Any:
-    """What a module prints as JSON in a process of its own; InputError that names ``what`` if it does not end well."""
-    command, own = [sys.executable, "-m", module, *arguments], {**os.environ, **(env or {})}
-    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=False, env=own)
-    if done.returncode:
-        raise InputError(f"measuring {what} must end well, but the process ended with {done.returncode}")
-    return json.loads(done.stdout)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import CarriedFederation, host_of
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import LAGGING
@@ -150,11 +150,11 @@ class Prepared:
         exact = [first.of(index, own) for index, own in zip(self.chosen, batches, strict=True)]
         return [RoundedObjective(objective) for objective in exact] if rounded else [*exact]
 
-    def setting(self) -> Setting:
+    def setting(self) -> TrainingSetting:
         """What the method trains."""
         config, engine = self.config, make_engine(self.config.engine)
         engine = Tried(engine, config.engine) if self.loss.tried else engine
-        return Setting(
+        return TrainingSetting(
             self.x, self.objectives(), config.sampled, config.seed, engine, self.layout.shapes, joined=config.joined
         )
 

@@ -1,4 +1,4 @@
-"""Replay: a run's model again from its log alone, and its scalars measured anew where the data are at hand."""
+"""Replay: a run's model again from its log alone, and its scalars measured anew where the data are available here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from decomfl_lab.errors import InputError, plural, require, require_finite_posit
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.protocol.client import handle_all
-from decomfl_lab.protocol.log import Entry, RunLog
+from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.record import History, RoundRecord
@@ -28,7 +28,7 @@ from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.kept import require_own
 from decomfl_lab.runs.run import Run
 
-__all__ = ["TOLERANCE", "Compared", "Measured", "Replay", "replay"]
+__all__ = ["TOLERANCE", "Compared", "MeasuredRound", "Replay", "replay"]
 
 TOLERANCE = 0.02
 """The largest difference of a scalar that is put down to rounding, beside the root mean square of the scalars.
@@ -56,7 +56,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRound:
     """A round whose scalars its participants have measured anew.
 
     Attributes:
@@ -108,7 +108,7 @@ class Replay:
     rounds: int
     digest: str
     compared: tuple[Compared, ...]
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredRound, ...]
 
     @property
     def agrees(self) -> bool:
@@ -167,8 +167,8 @@ def replay(
         on_round: A function of (rounds done, rounds in all), called now and then.
 
     Raises:
-        InputError: If the log was changed, is of another stream version or of other data than are at hand, a round is
-            not in it, or what the run's user brought is not given.
+        InputError: If the log was changed, is of another stream version or other data than are available here, a round
+            is not in it, or what the run's user brought is not given.
 
     Source: [DeComFL, eq. (reconstruct)].
     """
@@ -203,9 +203,9 @@ class _Rolling:
         self.steps: Counter[int] = Counter()  # local steps that each client has taken
         self.measure, self.tolerance = measure, tolerance
         self.compared = [Compared(0, x0, self.observer.digest())]
-        self.measured: list[Measured] = []
+        self.measured: list[MeasuredRound] = []
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: LogEntry) -> None:
         """Go on by a round."""
         record = entry.record
         if record.round in self.measure:
@@ -224,7 +224,7 @@ class _Rolling:
         self.observer.catch_up(self.pending)
         self.pending.clear()
 
-    def _measure(self, entry: Entry) -> Measured:
+    def _measure(self, entry: LogEntry) -> MeasuredRound:
         """What the server makes of its clients' answers at x_r, beside the record."""
         server, record = self.federation.server, entry.record
         known = all(i < server.M for i in entry.answered)
@@ -252,7 +252,7 @@ class _Rolling:
             others += ("numbers of examples",)
         apart = "shape" in others
         difference = np.nan if apart else float(np.abs(record.scalars.astype(np.float64) - again.scalars).max())
-        return Measured(record.round, len(clients), difference, self.tolerance * size, others)
+        return MeasuredRound(record.round, len(clients), difference, self.tolerance * size, others)
 
 
 def _said(record: RoundRecord) -> dict[str, Any]:

@@ -377,7 +377,7 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
         own: ``module`` and ``loss`` of a run whose configuration does not name them.
 
     Raises:
-        InputError: If the folder holds no run, or one of other data than are at hand now.
+        InputError: If the folder holds no run, or one of other data than are available now.
     """
     _, saved = kept.read_saved(out)
     config = config_from_mapping(saved.get("config", {}), f"run {out}", lenient=True)
@@ -392,7 +392,9 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
         if any(first is not None and first.digest == saved["data"] for first in fewer):
             raise InputError(f"clients must be those of then for {config.method.name}, which is one agent, got more")
         more = words if config.data == OWN else ""
-        raise InputError(f"run {out} must be of the data at hand ({dataset.source}), got one of other data{more}")
+        raise InputError(
+            f"run {out} must be of the data available here ({dataset.source}), got one of other data{more}"
+        )
     if own.get("loss") is not None and (name := name_of_loss(own["loss"])) != config.loss:
         same = config.loss.startswith(OWN) and name.split(":")[-1] == config.loss.split(" ")[-1]  # was in __main__ then
         require(same, "loss", f"be that of run {out}, which is {config.loss}", name)

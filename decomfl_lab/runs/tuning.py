@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["AUTO", "CHOSEN", "Tuning", "cheapest_directions", "largest_step", "rehearse", "tuned", "without_auto"]
 
 AUTO: Final = "auto"
-"""What users write in the place of a number that is to be searched."""
+"""What users write instead of a number that is to be searched."""
 CHOSEN: Final = ("lr", "perturbations")
 """What can be searched."""
 

@@ -27,7 +27,7 @@ import numpy as np
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from hessian.estimate import Estimate, Plain, plain, require_confidence
+from hessian.estimate import Estimate, Jsonable, plain, require_confidence
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 from hessian.operators.operator import Operator
@@ -96,7 +96,7 @@ class BallPoint:
 
 
 @dataclass(frozen=True)
-class BallProbe(Plain):
+class BallProbe(Jsonable):
     """κ, trace and λ_max over sampled points.
 
     Attributes:

@@ -89,7 +89,7 @@ def effective_rank(
         max_basis: The most Lanczos vectors to keep, at least 4, where memory is short: probes take over after so many
             steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow.
         whiten: The vector s (d,) by which a method scales its directions, u = s ⊙ z: everything here is then of DHD,
-            D = diag(s), in the place of H, ``trace_operator`` and ``trace`` included.
+            D = diag(s), instead of H, ``trace_operator`` and ``trace`` included.
         weights: Of a module's data: see ``MeanLoss``.
         weight_decay: λ of a penalty (λ/2)‖x‖² on a module's parameters, whose curvature is λI.
         trust: Whether a module, its loss and its data are taken for one function of x without being tried, and torch's

@@ -39,7 +39,7 @@ from torch import Tensor
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.estimators.second_differences import BRACKETS, MOMENT_DISTRIBUTIONS, cumulants, power_sums
 from decomfl_lab.noise import Distribution
-from hessian.estimate import Estimate, Plain, require_confidence
+from hessian.estimate import Estimate, Jsonable, require_confidence
 from hessian.operators.probes import probe_at
 
 __all__ = [
@@ -259,7 +259,7 @@ class Bracket:
 
 
 @dataclass(frozen=True)
-class ForwardOnly(Plain):
+class ForwardOnly(Jsonable):
     """What n second differences say of the Hessian at x, smoothed at scale μ if f has kinks.
 
     Attributes:

@@ -11,7 +11,7 @@ import torch
 
 from decomfl_lab.errors import plural
 from decomfl_lab.pictures import save_picture
-from hessian.estimate import Estimate, Plain
+from hessian.estimate import Estimate, Jsonable
 from hessian.spectrum.lanczos import Lanczos
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class EffectiveRankProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EffectiveRank(Plain):
+class EffectiveRank(Jsonable):
     """The effective rank of H, in every reading of it, each with its uncertainty.
 
     Attributes:

@@ -28,7 +28,7 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
     Args:
         operator: The Gauss-Newton matrix G.
         memory: The bytes for the Jacobians of the examples that are worked on together.
-        whiten: The vector s (d,) for tr(DGD), D = diag(s), in the place of tr(G): J_n D in the place of J_n.
+        whiten: The vector s (d,) for tr(DGD), D = diag(s), instead of tr(G): J_n D instead of J_n.
 
     Raises:
         InputError: If the loss is no mean of losses of single examples, each of its own outputs.

@@ -523,8 +523,8 @@ def enabled() -> Iterator[None]:
 
 
 _REMEDIES = {
-    re.compile(r"in-?place"): "operations that make new tensors (y = 2 * y in the place of y *= 2), or forward_only",
-    re.compile(r"on Tensor that requires grad"): "torch's operations in the place of numpy's, or forward_only",
+    re.compile(r"in-?place"): "operations that make new tensors (y = 2 * y instead of y *= 2), or forward_only",
+    re.compile(r"on Tensor that requires grad"): "torch's operations instead of numpy's, or forward_only",
     re.compile(
         r"derivative for .* is not implemented|does not support it because|differentiate twice a function"
         r"|double backwards? |implement the jvp function|does not currently support"

@@ -16,7 +16,7 @@ from paper_repro.workflow.claims import decided, named
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paper_repro.workflow.claims import Outcome
+    from paper_repro.workflow.claims import ClaimOutcome
 
 __all__ = ["board", "page"]
 
@@ -80,7 +80,7 @@ def board(options: BoardOptions) -> None:
     _print(pd.read_csv(options.out / "tables" / "board.csv"), outcomes, options.out, as_json=options.as_json)
 
 
-def _print(table: pd.DataFrame, outcomes: list[Outcome], out: Path, *, as_json: bool) -> None:
+def _print(table: pd.DataFrame, outcomes: list[ClaimOutcome], out: Path, *, as_json: bool) -> None:
     """The table, problem by problem, and the verdicts."""
     verdicts = [outcome.row() for outcome in outcomes]
     if as_json:

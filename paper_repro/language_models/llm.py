@@ -24,8 +24,8 @@ from paper_repro.language_models.llm_cells import (
     P10,
     SAMPLED,
     TWO_WAY,
+    CellResult,
     M,
-    Result,
     methods,
     printed_costs,
     results,
@@ -36,7 +36,7 @@ from paper_repro.pretraining.verdicts import BATCH as LINES
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes, settings
-from paper_repro.workflow.scales import SCALES, LanguageScale, Scale, Tuning
+from paper_repro.workflow.scales import SCALES, LanguageScale, Scale, TaskTuning
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
 
 __all__ = ["claims", "configuration", "jobs", "make", "settings_table", "wide_table"]
@@ -47,7 +47,7 @@ ALL, LORA_WORDS = "all parameters", "LoRA: rank 8, α = 8, Q and V"
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _wanted(size: LanguageScale) -> Iterator[tuple[str, str, str, Tuning]]:
+def _wanted(size: LanguageScale) -> Iterator[tuple[str, str, str, TaskTuning]]:
     """Row of the settings, task, column and tuning of every run."""
     for row, tunings in size.settings.items():
         for task, tuning in tunings.items():
@@ -59,7 +59,7 @@ def _wanted(size: LanguageScale) -> Iterator[tuple[str, str, str, Tuning]]:
                     yield row, task, series, tuning
 
 
-def configuration(size: LanguageScale, row: str, task: str, series: str, tuning: Tuning) -> TrainConfig:
+def configuration(size: LanguageScale, row: str, task: str, series: str, tuning: TaskTuning) -> TrainConfig:
     """A run as the paper has it; see ``settings_table``."""
     method = methods(row)[series]
     alone = method.method == "mezo"
@@ -123,13 +123,13 @@ def _amount(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def _ours(cell: Result) -> str:
+def _ours(cell: CellResult) -> str:
     if cell.diverged:
         return "diverged"
     return _shown(f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}", _amount(cell.bytes) if cell.bytes else "")
 
 
-def _theirs(cell: Result) -> str | None:
+def _theirs(cell: CellResult) -> str | None:
     accuracy, cost = cell.printed
     unit = methods(cell.row)[cell.series].unit
     sent = "" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
@@ -141,7 +141,7 @@ def _shown(accuracy: str, sent: str) -> str:
     return " ".join(part.replace(" ", "\u00a0") for part in (accuracy, f"({sent})" if sent else "") if part)
 
 
-def wide_table(cells: Sequence[Result]) -> pd.DataFrame:
+def wide_table(cells: Sequence[CellResult]) -> pd.DataFrame:
     """The tables as the paper has them, in per cent: a line for what was measured here and one for the paper's."""
     lines: list[dict[str, Any]] = []
     for _, group in groupby(cells, key=lambda cell: (cell.row, cell.task)):
@@ -164,7 +164,7 @@ def wide_table(cells: Sequence[Result]) -> pd.DataFrame:
 _BEFORE = ("zero-shot", "calibrated", "most frequent")
 
 
-def _before(cell: Result) -> tuple[float, float, float]:
+def _before(cell: CellResult) -> tuple[float, float, float]:
     return cell.zero_shot, cell.calibrated_zero_shot, cell.majority
 
 
@@ -185,13 +185,13 @@ def _range(values: Iterable[int]) -> str:
     return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1])))
 
 
-def _told(tunings: Mapping[str, Tuning]) -> str:
+def _told(tunings: Mapping[str, TaskTuning]) -> str:
     """η and R of each task."""
     told = [f"{task_title(task)} {each.lr:g}, {each.rounds:,}" for task, each in tunings.items() if TWO_WAY not in task]
     return "; ".join(told).replace("e-0", "e-") or "not run"
 
 
-def _batches(settings: Mapping[str, Mapping[str, Tuning]]) -> str:
+def _batches(settings: Mapping[str, Mapping[str, TaskTuning]]) -> str:
     """B, and of which tasks where it is not the same for all."""
     of: dict[str, int] = {}
     for row in settings.values():
@@ -316,14 +316,14 @@ def _styles() -> dict[str, LineStyle]:
     return styles | {P5: replace(styles[P5], color=OKABE_ITO[5])}
 
 
-def _point(cell: Result) -> dict[str, Any]:
+def _point(cell: CellResult) -> dict[str, Any]:
     """A cell as ``figures.finetuning.accuracies`` wants it."""
     model = "" if cell.paper_model == "OPT-125M" else f" ({cell.model})"
     tuned = LORA_WORDS if cell.row.endswith(ADAPTED) else ALL
     return cell.columns() | {"panel": task_title(cell.task) + model, "tuned": tuned, "printed": cell.printed[0]}
 
 
-def _costs(cells: Sequence[Result]) -> pd.DataFrame:
+def _costs(cells: Sequence[CellResult]) -> pd.DataFrame:
     """Bytes a client and round: measured, and the paper's cells at the d that is trained."""
     ours = [(c.series, c.d, c.bytes / c.rounds, False) for c in cells if c.bytes > 0 and c.series != "FedAvg"]
     theirs = [

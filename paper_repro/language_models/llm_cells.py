@@ -22,9 +22,9 @@ __all__ = [
     "P10",
     "SAMPLED",
     "TWO_WAY",
+    "CellResult",
     "M",
-    "Method",
-    "Result",
+    "MethodColumn",
     "methods",
     "printed",
     "printed_costs",
@@ -39,7 +39,7 @@ FEDZO, P5, P10 = "FedZO", "DeComFL P=5", "DeComFL P=10"
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodColumn:
     """A column of a table of results.
 
     Attributes:
@@ -55,22 +55,22 @@ class Method:
     unit: float = 1e12
 
 
-FULL: Final[Mapping[str, Method]] = {
-    "FedAvg": Method("fedavg", 0, 0),
-    "MeZO": Method("mezo", 1, 1),
-    FEDZO: Method("fedzo", 10, 2),
-    P5: Method("decomfl", 5, None, 1e6),
-    P10: Method("decomfl", 10, 3, 1e6),
+FULL: Final[Mapping[str, MethodColumn]] = {
+    "FedAvg": MethodColumn("fedavg", 0, 0),
+    "MeZO": MethodColumn("mezo", 1, 1),
+    FEDZO: MethodColumn("fedzo", 10, 2),
+    P5: MethodColumn("decomfl", 5, None, 1e6),
+    P10: MethodColumn("decomfl", 10, 3, 1e6),
 }
-_LORA: Final[Mapping[str, Method]] = {
-    "MeZO": Method("mezo", 1, 0),
-    FEDZO: Method("fedzo", 5, 1),
-    P5: Method("decomfl", 5, 2, 1e6),
-    P10: Method("decomfl", 10, 3, 1e6),
+_LORA: Final[Mapping[str, MethodColumn]] = {
+    "MeZO": MethodColumn("mezo", 1, 0),
+    FEDZO: MethodColumn("fedzo", 5, 1),
+    P5: MethodColumn("decomfl", 5, 2, 1e6),
+    P10: MethodColumn("decomfl", 10, 3, 1e6),
 }
 
 
-def methods(row: str) -> Mapping[str, Method]:
+def methods(row: str) -> Mapping[str, MethodColumn]:
     """The columns of the table in which a row of the settings (a model, or model+LoRA) has its results."""
     return _LORA if row.endswith(ADAPTED) else FULL
 
@@ -101,7 +101,7 @@ def task_title(task: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class CellResult:
     """A cell made here, from the evaluations of one run.
 
     Attributes:
@@ -208,7 +208,7 @@ class Result:
         }
 
 
-def results(rows: pd.DataFrame) -> list[Result]:
+def results(rows: pd.DataFrame) -> list[CellResult]:
     """The cells, from the evaluations of all runs with the labels of their jobs."""
     if rows.empty:
         return []
@@ -223,10 +223,10 @@ def _dimension(rows: pd.DataFrame) -> float:
     return math.nan if sent.empty else float((sent.gradient_scalars / (2 * SAMPLED * sent["round"])).iloc[-1])
 
 
-def _result(run: list[dict[Any, Any]], d: float) -> Result:
+def _result(run: list[dict[Any, Any]], d: float) -> CellResult:
     first, last = run[0], run[-1]
     lost = bool(last["diverged"])
-    return Result(
+    return CellResult(
         **{name: str(last[name]) for name in ("row", "task", "series", "model")},
         examples=int(last["examples"]),
         majority=float(last["majority"]),

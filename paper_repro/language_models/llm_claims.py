@@ -14,15 +14,15 @@ from paper_repro.language_models.llm_cells import (
     FEDZO,
     P5,
     P10,
+    CellResult,
     M,
-    Result,
     methods,
     printed,
     printed_costs,
     results,
     task_title,
 )
-from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, verdict_of, verdict_of_gains, verdict_of_likeness
 from paper_repro.workflow.scales import SCALES, TASK_ROWS
 from theory.notation.printed import (
@@ -44,7 +44,7 @@ _Columns = tuple[str, str]
 """A column of results: the end of the row's name ("" or +LoRA), and the series."""
 
 
-def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
+def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The outcomes of the evaluations of the runs; without any only the paper's own arithmetic can be judged."""
     cells = results(rows)
     trained = [cell for cell in cells if not cell.diverged]
@@ -72,13 +72,13 @@ def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
 # --- accuracy ---------------------------------------------------------------------------------------------------------
 
 
-def _gain(trained: Sequence[Result]) -> Outcome:
+def _gain(trained: Sequence[CellResult]) -> ClaimOutcome:
     cells = [cell for cell in trained if cell.series == P10]
     measured = {f"gain, {cell.name}": cell.gain[0] for cell in cells}
-    return Outcome("llm.gain", verdict_of_gains([cell.gain for cell in cells]), measured)
+    return ClaimOutcome("llm.gain", verdict_of_gains([cell.gain for cell in cells]), measured)
 
 
-def _five_points(trained: Sequence[Result]) -> Outcome:
+def _five_points(trained: Sequence[CellResult]) -> ClaimOutcome:
     verdict: Verdict = UNTESTED
     measured: dict[str, float | None] = {}
     for cell in trained:
@@ -87,10 +87,12 @@ def _five_points(trained: Sequence[Result]) -> Outcome:
             measured = {"before": cell.start, "after": cell.accuracy, "gain": gain, "its standard error": error}
             holds = gain >= LIMITS.five and gain > TOLERANCE * error
             verdict = verdict_of(holds, tested=holds or gain < LIMITS.five - TOLERANCE * error)
-    return Outcome("llm.five-points", verdict, measured)
+    return ClaimOutcome("llm.five-points", verdict, measured)
 
 
-def _pairs(trained: Sequence[Result], pairs: Sequence[tuple[_Columns, _Columns]]) -> Iterator[tuple[Result, Result]]:
+def _pairs(
+    trained: Sequence[CellResult], pairs: Sequence[tuple[_Columns, _Columns]]
+) -> Iterator[tuple[CellResult, CellResult]]:
     """Cells of the two columns for the same task and model."""
     found = {(cell.row, cell.task, cell.series): cell for cell in trained}
     for (end, series), (other_end, other) in pairs:
@@ -100,12 +102,12 @@ def _pairs(trained: Sequence[Result], pairs: Sequence[tuple[_Columns, _Columns]]
                 yield cell, against
 
 
-def _differences(pairs: Sequence[tuple[Result, Result]]) -> list[tuple[float, float]]:
+def _differences(pairs: Sequence[tuple[CellResult, CellResult]]) -> list[tuple[float, float]]:
     """Accuracy of the first less that of the second, with a standard error as of two sets of examples."""
     return [(a.accuracy - b.accuracy, (a.error**2 + b.error**2) ** 0.5) for a, b in pairs]
 
 
-def _told(pairs: Sequence[tuple[Result, Result]]) -> dict[str, float | None]:
+def _told(pairs: Sequence[tuple[CellResult, CellResult]]) -> dict[str, float | None]:
     return {
         f"{a.series} − {b.series}, {a.name}" + ("" if a.row == b.row else f" − {b.trained}"): value
         for (a, b), (value, _) in zip(pairs, _differences(pairs), strict=True)
@@ -113,22 +115,22 @@ def _told(pairs: Sequence[tuple[Result, Result]]) -> dict[str, float | None]:
 
 
 def _alike(
-    trained: Sequence[Result], name: str, pairs: Sequence[tuple[_Columns, _Columns]], *, or_better: bool = True
-) -> Outcome:
+    trained: Sequence[CellResult], name: str, pairs: Sequence[tuple[_Columns, _Columns]], *, or_better: bool = True
+) -> ClaimOutcome:
     """A statement that one column is like another, judged on the tasks on which either of them has learnt something."""
     found = list(_pairs(trained, pairs))
     judged = [(a, b) for a, b in found if a.learnt or b.learnt]
     verdict = verdict_of_likeness(_differences(judged), or_better=or_better)
     measured = {"pairs of cells": len(found), "judged: something was learnt": len(judged), **_told(judged)}
-    return Outcome(f"llm.{name}", verdict, measured)
+    return ClaimOutcome(f"llm.{name}", verdict, measured)
 
 
-def _first_order(trained: Sequence[Result]) -> Outcome:
+def _first_order(trained: Sequence[CellResult]) -> ClaimOutcome:
     found = list(_pairs(trained, [(("", "FedAvg"), ("", P10))]))
-    return Outcome("llm.first-order", verdict_of_gains(_differences(found)), _told(found))
+    return ClaimOutcome("llm.first-order", verdict_of_gains(_differences(found)), _told(found))
 
 
-def _printed_accuracies() -> Outcome:
+def _printed_accuracies() -> ClaimOutcome:
     """The paper's cells of DeComFL against always the same answer; no run is needed."""
     accuracies = []
     for row, task in product(ROUNDS, TASKS):
@@ -142,13 +144,13 @@ def _printed_accuracies() -> Outcome:
         if accuracy <= always:
             below[f"{task_title(task)}, {row}, {series}: below by"] = always - accuracy
     measured = {"cells": len(accuracies), "cells below": len(below), **below}
-    return Outcome("llm.printed-accuracies", verdict_of(not below), measured)
+    return ClaimOutcome("llm.printed-accuracies", verdict_of(not below), measured)
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
 
 
-def _saving(cells: Sequence[Result]) -> Outcome:
+def _saving(cells: Sequence[CellResult]) -> ClaimOutcome:
     """FedZO's bytes a round over DeComFL's with the same P."""
     found = [
         (a, b)
@@ -161,10 +163,10 @@ def _saving(cells: Sequence[Result]) -> Outcome:
         least[a.trained] = min(ratio, least.get(a.trained, ratio))
     verdict = verdict_of(min(least.values()) >= LIMITS.dramatic) if least else UNTESTED
     measured = {f"FedZO / DeComFL, {model}, least of its tasks": ratio for model, ratio in least.items()}
-    return Outcome("llm.saving", verdict, {**measured, "as printed for OPT-125M and SST-2": 0.75e12 / 0.36e6})
+    return ClaimOutcome("llm.saving", verdict, {**measured, "as printed for OPT-125M and SST-2": 0.75e12 / 0.36e6})
 
 
-def _same_cost(rows: pd.DataFrame, cells: Sequence[Result], name: str, pair: tuple[str, str]) -> Outcome:
+def _same_cost(rows: pd.DataFrame, cells: Sequence[CellResult], name: str, pair: tuple[str, str]) -> ClaimOutcome:
     """Bytes of DeComFL in two rows of the settings, at the last round at which both were evaluated."""
     ours = rows[rows.series == P10] if len(rows) else pd.DataFrame(columns=["task", "row", "round", "wire_bytes"])
     found: list[tuple[int, str, float, float]] = []
@@ -187,27 +189,27 @@ def _same_cost(rows: pd.DataFrame, cells: Sequence[Result], name: str, pair: tup
         }
         measured |= {f"d, {cell.trained}": None if math.isnan(cell.d) else cell.d for cell in cells if cell.row in pair}
     verdict = verdict_of(all(a == b for _, _, a, b in found)) if found else UNTESTED
-    return Outcome(f"llm.{name}", verdict, measured)
+    return ClaimOutcome(f"llm.{name}", verdict, measured)
 
 
-def _one_megabyte(cells: Sequence[Result]) -> Outcome:
+def _one_megabyte(cells: Sequence[CellResult]) -> ClaimOutcome:
     """Bytes a round measured here, for as many rounds as the paper takes at most to fine-tune OPT-1.3B."""
     a_round = [cell.bytes / cell.rounds for cell in cells if cell.series == P10 and cell.rounds]
     if not a_round:
-        return Outcome("llm.one-megabyte")
+        return ClaimOutcome("llm.one-megabyte")
     rounds = max(ROUNDS["OPT-1.3B"].values())
     sent = max(a_round) * rounds
     measured = {"bytes a client and round here, at most": max(a_round), "rounds": rounds, "megabytes": sent / 1e6}
-    return Outcome("llm.one-megabyte", verdict_of(sent <= LIMITS.megabytes * 1e6), measured)
+    return ClaimOutcome("llm.one-megabyte", verdict_of(sent <= LIMITS.megabytes * 1e6), measured)
 
 
-def _ten_gigabytes() -> Outcome:
+def _ten_gigabytes() -> ClaimOutcome:
     sent = 2 * 4 * PARAMETERS["OPT-1.3B"] / 1e9
     near = abs(sent / LIMITS.gigabytes - 1) <= LIMITS.near
-    return Outcome("llm.ten-gigabytes", verdict_of(near), {"gigabytes a round, both ways": sent})
+    return ClaimOutcome("llm.ten-gigabytes", verdict_of(near), {"gigabytes a round, both ways": sent})
 
 
-def _rounds() -> Outcome:
+def _rounds() -> ClaimOutcome:
     """DeComFL's rounds in print over those that FedAvg's costs in print imply."""
     size = SCALES["full"].llm
     ratios = {}
@@ -216,10 +218,10 @@ def _rounds() -> Outcome:
             if task in TASKS:  # the other reading of CB is none
                 name = f"rounds of DeComFL / FedAvg, {task_title(task)}, {row}"
                 ratios[name] = size.settings[row][task].rounds / tuning.rounds
-    return Outcome("llm.rounds", verdict_of(max(ratios.values()) <= LIMITS.slightly), ratios)
+    return ClaimOutcome("llm.rounds", verdict_of(max(ratios.values()) <= LIMITS.slightly), ratios)
 
 
-def _printed_costs(cells: Sequence[Result]) -> Outcome:
+def _printed_costs(cells: Sequence[CellResult]) -> ClaimOutcome:
     """The paper's cells of DeComFL against its formula, and the ledger against it."""
     costs = [cost for cost in printed_costs() if methods(cost[0])[cost[2]].method == "decomfl"]
     off: dict[str, float | None] = {}
@@ -233,10 +235,10 @@ def _printed_costs(cells: Sequence[Result]) -> Outcome:
     if ours:
         longest = max(ours, key=lambda cell: cell.rounds)
         measured[f"bytes sent here / by the formula, {longest.rounds} rounds"] = longest.bytes / longest.formula
-    return Outcome("llm.printed-costs", verdict_of(not off), measured)
+    return ClaimOutcome("llm.printed-costs", verdict_of(not off), measured)
 
 
-def _lora_costs(cells: Sequence[Result]) -> Outcome:
+def _lora_costs(cells: Sequence[CellResult]) -> ClaimOutcome:
     """FedZO's printed costs with LoRA over what LoRA's numbers need, and what LoRA sends here."""
     ratios = [
         cost / (1e12 * model_terabytes(R, LORA_PARAMETERS))
@@ -253,4 +255,4 @@ def _lora_costs(cells: Sequence[Result]) -> Outcome:
             a_round["OPT-125M" + ADAPTED] / a_round["OPT-125M"]
         )
     near = all(abs(ratio - 1) < LIMITS.lora for ratio in ratios)
-    return Outcome("llm.lora-costs", verdict_of(near), measured)
+    return ClaimOutcome("llm.lora-costs", verdict_of(near), measured)

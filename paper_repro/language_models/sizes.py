@@ -33,7 +33,7 @@ from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.mean_loss import MeanLoss
 from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
-from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes, settings
@@ -313,14 +313,14 @@ class Slope:
         return verdict_of(self.low > bound, tested=self.low > bound or self.high <= bound)
 
 
-def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[Outcome]:
+def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[ClaimOutcome]:
     """The claims about the scale figure; not tested where there are no rows."""
     runs = run_table(rows, size) if len(rows) else pd.DataFrame(columns=["settled"])
     kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at"])
     return judged("sizes", words, [*_of_rounds(runs), _of_accuracy(runs, size), _flat(kappas)])
 
 
-def _of_rounds(runs: pd.DataFrame) -> Iterator[Outcome]:
+def _of_rounds(runs: pd.DataFrame) -> Iterator[ClaimOutcome]:
     settled = len(runs) > 0 and bool(runs["settled"].all())
     slope = Slope.of(runs) if settled else Slope(math.nan, math.nan, math.nan)
     measured: dict[str, float | None] = {}
@@ -333,21 +333,23 @@ def _of_rounds(runs: pd.DataFrame) -> Iterator[Outcome]:
         measured["largest d / smallest"] = float(runs["d"].max() / runs["d"].min())
     interval = {"s": slope.value, f"s, {CONFIDENCE:.0%} from": slope.low, f"s, {CONFIDENCE:.0%} to": slope.high}
     measured |= {name: finite(value) for name, value in interval.items()}
-    yield Outcome("sizes.same-round", slope.below(LIMITS.same), measured)
-    yield Outcome("sizes.larger-later", slope.above(0.0), measured)
-    yield Outcome("sizes.not-by-d", slope.below(1.0), measured)
+    yield ClaimOutcome("sizes.same-round", slope.below(LIMITS.same), measured)
+    yield ClaimOutcome("sizes.larger-later", slope.above(0.0), measured)
+    yield ClaimOutcome("sizes.not-by-d", slope.below(1.0), measured)
 
 
-def _of_accuracy(runs: pd.DataFrame, size: SizesScale) -> Outcome:
+def _of_accuracy(runs: pd.DataFrame, size: SizesScale) -> ClaimOutcome:
     """Whether accuracy at the end rises with the model; the error is that of the test examples, which runs share."""
     if not len(runs):
-        return Outcome("sizes.larger-better")
+        return ClaimOutcome("sizes.larger-better")
     ends = runs.groupby("model", sort=False)["accuracy_end"].mean()
     values = [(float(end), binomial_error(float(end), size.test_examples or TESTED)) for end in ends]
-    return Outcome("sizes.larger-better", ordered(values), {f"accuracy, {name}": end for name, end in ends.items()})
+    return ClaimOutcome(
+        "sizes.larger-better", ordered(values), {f"accuracy, {name}": end for name, end in ends.items()}
+    )
 
 
-def _flat(kappas: pd.DataFrame) -> Outcome:
+def _flat(kappas: pd.DataFrame) -> ClaimOutcome:
     """Judged by the intervals at the largest and at the smallest model, where the runs begin and where they end."""
     measured: dict[str, float | None] = {}
     verdicts: list[Verdict] = []
@@ -364,7 +366,7 @@ def _flat(kappas: pd.DataFrame) -> Outcome:
     verdict: Verdict = UNTESTED
     if wide and UNTESTED not in verdicts:
         verdict = verdicts[0] if len(set(verdicts)) == 1 else "depends on how it is counted"
-    return Outcome("sizes.low-rank", verdict, measured)
+    return ClaimOutcome("sizes.low-rank", verdict, measured)
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------

@@ -16,12 +16,12 @@ import hessian
 import theory
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged
 from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Folded, Section, notes
 from paper_repro.workflow.runs import Work, fingerprint
-from theory.findings.finding import STATUSES, Result, gather
+from theory.findings.finding import STATUSES, EntryResult, gather
 from theory.findings.registry import ENTRIES
 from theory.statements.mathml import inequality
 
@@ -62,7 +62,7 @@ class AuditWork:
         """See ``Work``."""
         folder.mkdir(parents=True, exist_ok=True)
 
-        def show(done: int, _: Result) -> None:
+        def show(done: int, _: EntryResult) -> None:
             report(Progress(done, len(ENTRIES), math.nan, math.nan, 0.0))
 
         rows = [result.row() for result in gather(ENTRIES, show)]
@@ -70,7 +70,7 @@ class AuditWork:
         return f"{len(rows)} statements"
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
-        """See ``Work``: a row for each statement, as ``Result.row`` makes it; nothing but code made them."""
+        """See ``Work``: a row for each statement, as ``EntryResult.row`` makes it; nothing but code made them."""
         return pd.DataFrame(json.loads((folder / "audit.json").read_text(encoding="utf-8"))), {}
 
 
@@ -128,7 +128,7 @@ def _drawn(bound: str) -> str:
     return inequality(theory.statement(name, variant))  # type: ignore[arg-type]
 
 
-def claims(rows: pd.DataFrame) -> list[Outcome]:
+def claims(rows: pd.DataFrame) -> list[ClaimOutcome]:
     """Whether the statements of the paper are correct: all together, and each theorem, corollary and lemma.
 
     What says again what another statement says counts with that one.
@@ -139,15 +139,15 @@ def claims(rows: pd.DataFrame) -> list[Outcome]:
     wrong = any(counts[status] for status in STATUSES if TONES[status] in ("no", "depends"))
     measured = {status: counts[status] for status in STATUSES}
     words = f"{len(own)} statements, {int(again.sum())} of them said again elsewhere in the paper"
-    everything = Outcome("audit.all", verdict_of(not wrong), measured, words)
+    everything = ClaimOutcome("audit.all", verdict_of(not wrong), measured, words)
     return judged("audit", "", [everything, *map(_outcome, own[own["kind"].isin(_JUDGED)].to_dict("records"))])
 
 
-def _outcome(row: Mapping[Any, Any]) -> Outcome:
+def _outcome(row: Mapping[Any, Any]) -> ClaimOutcome:
     tone = TONES[str(row["status"])] if row["confirmed"] else "untested"
     verdicts: dict[str, Verdict] = {"yes": "holds", "untested": UNTESTED}
     numbers: Mapping[str, float | None] = next((found["numbers"] for found in row["evidence"] if found["numbers"]), {})
-    return Outcome(
+    return ClaimOutcome(
         f"audit.{row['label'].replace(':', '-')}",
         verdicts.get(tone, "does not hold"),
         {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)},

@@ -16,7 +16,7 @@ from figures.style import LineStyle, series_styles
 from paper_repro.workflow import estimators
 from paper_repro.workflow.bands import bands_table, compared
 from paper_repro.workflow.bands import outcome as band
-from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import (
     CHECKED,
     COUNTS,
@@ -291,7 +291,7 @@ def summary_table(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def claims(rows: pd.DataFrame, scale: Scale) -> list[Outcome]:
+def claims(rows: pd.DataFrame, scale: Scale) -> list[ClaimOutcome]:
     """The claims about Figure 2, judged by the "as-plotted" runs.
 
     A comparison is decided only if the difference exceeds two standard errors of the seeds, or, with one seed,
@@ -324,12 +324,12 @@ def claims(rows: pd.DataFrame, scale: Scale) -> list[Outcome]:
     return judged("fig2", words, outcomes)
 
 
-def saving_in_the_logs(authors: pd.DataFrame) -> Outcome:
+def saving_in_the_logs(authors: pd.DataFrame) -> ClaimOutcome:
     """The same comparison on the authors' own logged curves, counted alike."""
     return replace(_saving(authors[authors.panel == "local-updates"], "-in-the-logs"), scale=LOGS)
 
 
-def _saving(left: pd.DataFrame, where: str = "") -> Outcome:
+def _saving(left: pd.DataFrame, where: str = "") -> ClaimOutcome:
     """Counted in three ways, which of DeComFL and FedAvg (K = 10 both) needs fewer scalars?"""
     ours, theirs = series_of(left, "DeComFL K=10 P=20"), series_of(left, "FedAvg K=10")
     measured: dict[str, float | None] = {}
@@ -351,10 +351,10 @@ def _saving(left: pd.DataFrame, where: str = "") -> Outcome:
     for name, runs in (("DeComFL", ours), ("FedAvg", theirs)):
         if not runs.empty:
             measured[f"highest mean accuracy of {name}"] = float(runs.groupby("round").test_accuracy.mean().max())
-    return Outcome(f"fig2.saving{where}", verdict, measured)
+    return ClaimOutcome(f"fig2.saving{where}", verdict, measured)
 
 
-def _local_updates(left: pd.DataFrame) -> Outcome:
+def _local_updates(left: pd.DataFrame) -> ClaimOutcome:
     names = {K: f"DeComFL K={K} P=20" for K in LOCAL_STEPS}
     r = last_round(series_of(left, name) for name in names.values())
     values = [accuracy_up_to(series_of(left, name), r) for name in names.values()]
@@ -364,23 +364,23 @@ def _local_updates(left: pd.DataFrame) -> Outcome:
         measured[f"mean accuracy K={K}"] = mean
         if np.isfinite(error):
             measured[f"standard error K={K}"] = error
-    return Outcome("fig2.local-updates", ordered(values), numbers(measured))
+    return ClaimOutcome("fig2.local-updates", ordered(values), numbers(measured))
 
 
 def _by_perturbations(right: pd.DataFrame) -> dict[int, pd.DataFrame]:
     return {P: series_of(right, f"DeComFL K=4 P={P}") for P in PERTURBATIONS}
 
 
-def _perturbations(right: pd.DataFrame) -> Outcome:
+def _perturbations(right: pd.DataFrame) -> ClaimOutcome:
     runs = _by_perturbations(right)
     r = last_round(runs.values())
     values = [accuracy_at(run, r) for run in runs.values()]
     measured = {"at round": r, **{f"accuracy P={P}": v[0] for P, v in zip(runs, values, strict=True)}}
     verdict = ordered(values) if flattened(runs.values()) else UNTESTED
-    return Outcome("fig2.perturbations", verdict, numbers(measured))
+    return ClaimOutcome("fig2.perturbations", verdict, numbers(measured))
 
 
-def _slow_start(right: pd.DataFrame) -> Outcome:
+def _slow_start(right: pd.DataFrame) -> ClaimOutcome:
     runs = _by_perturbations(right)
     budget = min(float(run.wire_scalars.max()) for run in runs.values()) / 2
     reached = [scalars_to_reach(run, LEAST_LEVEL, "wire_scalars") for run in runs.values()]
@@ -396,10 +396,10 @@ def _slow_start(right: pd.DataFrame) -> Outcome:
         values.append((float(np.interp(budget, by_round.wire_scalars, by_round.test_accuracy)), sampling_error(run)))
     accuracies = {f"accuracy P={P}": v[0] for P, v in zip(runs, values, strict=True)}
     measured = numbers({"at scalars per client (wire)": budget, **accuracies})
-    return Outcome("fig2.slow-start", ordered(values[::-1]), measured)
+    return ClaimOutcome("fig2.slow-start", ordered(values[::-1]), measured)
 
 
-def _more_influential(left: pd.DataFrame, right: pd.DataFrame) -> Outcome:
+def _more_influential(left: pd.DataFrame, right: pd.DataFrame) -> ClaimOutcome:
     by_k = {K: series_of(left, f"DeComFL K={K} P=20") for K in LOCAL_STEPS}
     by_p = _by_perturbations(right)
     last_k, last_p = last_round(by_k.values()), last_round(by_p.values())
@@ -418,10 +418,10 @@ def _more_influential(left: pd.DataFrame, right: pd.DataFrame) -> Outcome:
         "at round (P)": last_p,
         "standard error of the difference": float(error),
     }
-    return Outcome("fig2.p-over-k", verdict, numbers(measured))
+    return ClaimOutcome("fig2.p-over-k", verdict, numbers(measured))
 
 
-def _not_converged(left: pd.DataFrame) -> Outcome:
+def _not_converged(left: pd.DataFrame) -> ClaimOutcome:
     """Whether FedAvg still improves where the paper's axis ends."""
     theirs = series_of(left, "FedAvg K=10")
     end = 1 + int(LIMITS.axis) // D
@@ -432,4 +432,4 @@ def _not_converged(left: pd.DataFrame) -> Outcome:
         (early, early_error), (late, late_error) = accuracy_at(theirs, end), accuracy_at(theirs, last)
         measured |= {"accuracy there": early, f"accuracy at round {last}": late}
         verdict = ordered([(early, early_error), (late, late_error)])
-    return Outcome("fig2.fedavg-not-converged", verdict, measured)
+    return ClaimOutcome("fig2.fedavg-not-converged", verdict, measured)

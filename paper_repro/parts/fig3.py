@@ -21,7 +21,7 @@ from figures.style import method_styles
 from paper_repro.workflow import estimators
 from paper_repro.workflow.bands import bands_table, compared
 from paper_repro.workflow.bands import outcome as band
-from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import (
     CHECKED,
     COUNTS,
@@ -313,7 +313,7 @@ def _authors(folder: Path | None) -> pd.DataFrame | None:
     return counted.assign(wire_scalars=[wire(row) for row in counted.itertuples()])
 
 
-def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
+def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims about Figure 3, and whether its two estimators agree."""
     lines = settled(rows[~rows[CHECKED].astype(bool)], CURVE)
     words += "; DeComFL by projection"
@@ -323,7 +323,7 @@ def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
     return judged("fig3", words, [*outcomes, estimators.outcome("fig3", rows, CURVE)])
 
 
-def _claims_on_the_logs(authors: pd.DataFrame | None) -> list[Outcome]:
+def _claims_on_the_logs(authors: pd.DataFrame | None) -> list[ClaimOutcome]:
     """The comparisons of communication on the authors' own logged curves."""
     if authors is None:
         return []
@@ -338,7 +338,7 @@ def _to_reach_final(rows: pd.DataFrame, count: str) -> tuple[float, dict[str, fl
     return level, {str(name): scalars_to_reach(run, level, column) for name, run in rows.groupby("series", sort=False)}
 
 
-def _twenty_times(rows: pd.DataFrame, where: str = "") -> Outcome:
+def _twenty_times(rows: pd.DataFrame, where: str = "") -> ClaimOutcome:
     level, needed = _to_reach_final(rows, "wire")
     ours, theirs = needed.get(DECOMFL), needed.get("FedAvg")
     spent = float(series_of(rows, "FedAvg").wire_scalars.max())  # at the least, if it never gets there
@@ -355,10 +355,10 @@ def _twenty_times(rows: pd.DataFrame, where: str = "") -> Outcome:
         enough = at_least >= LIMITS.times * ours
         if level >= LIMITS.least and (theirs is not None or enough):
             verdict = verdict_of(enough)
-    return Outcome(f"fig3.twenty-times{where}", verdict, numbers(measured))
+    return ClaimOutcome(f"fig3.twenty-times{where}", verdict, numbers(measured))
 
 
-def _saving(rows: pd.DataFrame, where: str = "") -> Outcome:
+def _saving(rows: pd.DataFrame, where: str = "") -> ClaimOutcome:
     measured: dict[str, float | None] = {}
     holds = []
     level = 0.0
@@ -373,10 +373,10 @@ def _saving(rows: pd.DataFrame, where: str = "") -> Outcome:
     under_way = [name for name, theirs in needed.items() if theirs is None and ended(series_of(rows, name)).empty]
     judged = level >= LIMITS.least and rows.series.nunique() >= 4 and not under_way
     measured["accuracy reached (DeComFL's final)"] = level
-    return Outcome(f"fig3.saving{where}", verdict_of_countings(holds) if judged else UNTESTED, numbers(measured))
+    return ClaimOutcome(f"fig3.saving{where}", verdict_of_countings(holds) if judged else UNTESTED, numbers(measured))
 
 
-def _slower(rows: pd.DataFrame) -> Outcome:
+def _slower(rows: pd.DataFrame) -> ClaimOutcome:
     """Whether DeComFL is behind FedAvg and FedCom, and ahead of Top-k, at the round where the shortest run is over."""
     names = [str(name) for name in rows.series.unique()]
     r = last_round(series_of(rows, name) for name in names)
@@ -388,10 +388,10 @@ def _slower(rows: pd.DataFrame) -> Outcome:
     over = any(len(own) and int(own["round"].max()) == r for own in (ended(series_of(rows, name)) for name in names))
     verdict = verdict_of(all(gap > 0 for gap in signs.values()), tested=clear and over)
     measured = {"at round": r, **{f"accuracy {name}": value for name, value in at.items()}}
-    return Outcome("fig3.slower", verdict, numbers(measured))
+    return ClaimOutcome("fig3.slower", verdict, numbers(measured))
 
 
-def _not_by_d(rows: pd.DataFrame) -> Outcome:
+def _not_by_d(rows: pd.DataFrame) -> ClaimOutcome:
     both = [series_of(rows, name) for name in (DECOMFL, "FedAvg")]
     level = None if any(run.empty for run in both) else highest_level(both)
     P = max(PERTURBATIONS.initial, *PERTURBATIONS.changes.values())
@@ -403,4 +403,4 @@ def _not_by_d(rows: pd.DataFrame) -> Outcome:
         assert theirs is not None
         measured |= {"DeComFL's rounds": ours, "FedAvg's rounds": theirs, "ratio": ours / theirs}
         verdict = verdict_of(ours / theirs < LIMITS.fraction * D / P)
-    return Outcome("fig3.not-by-d", verdict, measured)
+    return ClaimOutcome("fig3.not-by-d", verdict, measured)

@@ -28,7 +28,7 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel, trained_here, untrained
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.spectrum.density import SpectralDensity, density_frame, spectral_density
-from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import verdict_of_countings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
@@ -294,7 +294,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def claims(numbers: pd.DataFrame, words: str) -> list[Outcome]:
+def claims(numbers: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims about the spectrum, judged by the intervals of ``numbers`` (rows of kind estimate)."""
     return judged("hessian", words, [_majority(numbers), _small(numbers), _stays(numbers)])
 
@@ -310,7 +310,7 @@ def _decided(surely: bool, possibly: bool) -> Verdict:
     return "holds" if surely else UNTESTED if possibly else "does not hold"
 
 
-def _majority(numbers: pd.DataFrame) -> Outcome:
+def _majority(numbers: pd.DataFrame) -> ClaimOutcome:
     share = _named(numbers, "near zero")
     surely, possibly = (bool((share[end] > LIMITS.half).all()) for end in ("low", "high"))
     measured = {
@@ -318,19 +318,19 @@ def _majority(numbers: pd.DataFrame) -> Outcome:
         for step, *values in share[["step", "value", "low"]].itertuples(index=False)
         for end, value in zip(("", ", at least"), values, strict=True)
     }
-    return Outcome("hessian.majority-zero", _decided(surely, possibly), measured)
+    return ClaimOutcome("hessian.majority-zero", _decided(surely, possibly), measured)
 
 
-def _small(numbers: pd.DataFrame) -> Outcome:
+def _small(numbers: pd.DataFrame) -> ClaimOutcome:
     d = float(numbers.loc[numbers["name"] == "d", "value"].iloc[0])
     kappas = pd.concat([_named(numbers, name) for name in KAPPAS])
     worst = kappas.loc[kappas.groupby("name")["high"].idxmax()]
     surely, possibly = (bool((kappas[end] < LIMITS.small * d).all()) for end in ("high", "low"))
     measured = {f"κ {name}, at most": high for name, high in zip(worst["name"], worst["high"], strict=True)}
-    return Outcome("hessian.low-rank", _decided(surely, possibly), {"d": d, **measured})
+    return ClaimOutcome("hessian.low-rank", _decided(surely, possibly), {"d": d, **measured})
 
 
-def _stays(numbers: pd.DataFrame) -> Outcome:
+def _stays(numbers: pd.DataFrame) -> ClaimOutcome:
     """The claim by each reading of κ, at every later number of steps against the first."""
     grown: dict[str, bool] = {}
     measured: dict[str, float | None] = {}
@@ -340,4 +340,4 @@ def _stays(numbers: pd.DataFrame) -> Outcome:
         grown[name] = bool((rows["low"] > LIMITS.grown * first["high"]).any())
         measured[f"κ {name} after {first['step']} steps"] = float(first["value"])
         measured[f"κ {name} after {last['step']} steps"] = float(last["value"])
-    return Outcome("hessian.stays-low", verdict_of_countings([not each for each in grown.values()]), measured)
+    return ClaimOutcome("hessian.stays-low", verdict_of_countings([not each for each in grown.values()]), measured)

@@ -15,7 +15,7 @@ from decomfl_lab.runs.memory import ROLES, memory_table
 from decomfl_lab.runs.told import Progress
 from figures.comparison import Panel, comparison
 from figures.style import series_styles
-from paper_repro.workflow.claims import Outcome, judged, limits
+from paper_repro.workflow.claims import ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
@@ -111,17 +111,17 @@ def _coinciding(table: pd.DataFrame) -> str:
     return f"On each other end: {'; '.join(alike)}." if alike else ""
 
 
-def claims(table: pd.DataFrame, words: str) -> list[Outcome]:
+def claims(table: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims about memory, judged at the largest model measured."""
     largest = table[table.d == table.d.max()].set_index("role")
     models = largest.models
     phi = float(largest.phi_share.iloc[0])
     enough = 1 + phi + LIMITS.room
 
-    def outcome(name: str, holds: bool, of: Sequence[str], *others: str, **more: float) -> Outcome:
+    def outcome(name: str, holds: bool, of: Sequence[str], *others: str, **more: float) -> ClaimOutcome:
         told = {ROLES[role].what: None if pd.isna(models[role]) else float(models[role]) for role in (*of, *others)}
         verdict = verdict_of(holds, tested=not models[list(of)].isna().any())
-        return Outcome(f"memory.{name}", verdict, {**more, **told})
+        return ClaimOutcome(f"memory.{name}", verdict, {**more, **told})
 
     lean = ("client-lean-k1", "client-lean-grid")
     printed = ("client", "client-k1", "client-momentum")

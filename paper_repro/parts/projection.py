@@ -11,7 +11,7 @@ import pandas as pd
 
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.workflow.claims import Outcome, judged, limits
+from paper_repro.workflow.claims import ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import (
     RISEN,
     TOLERANCE,
@@ -167,7 +167,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[Outcome]:
+def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims about the projection figure."""
     margin = TOLERANCE * 2**0.5 * sampling_error(rows)
     return judged("projection", words, [_better(final, margin), _insensitive(final, margin), _same_cost(rows)])
@@ -178,7 +178,7 @@ def _means(final: pd.DataFrame) -> pd.DataFrame:
     return found.reindex(columns=list(_METHODS)).sort_index()
 
 
-def _better(final: pd.DataFrame, margin: float) -> Outcome:
+def _better(final: pd.DataFrame, margin: float) -> ClaimOutcome:
     """Whether the zeroth-order run is ahead by more than the test error at every η at which either learns."""
     means = _means(final)
     learns = means[means.max(axis=1) > LIMITS.learned]
@@ -186,10 +186,10 @@ def _better(final: pd.DataFrame, margin: float) -> Outcome:
     margin /= max(1, final.seed.nunique()) ** 0.5
     verdict = verdict_of(bool((gaps > margin).all()), tested=len(gaps) > 0)
     measured = {f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()}
-    return Outcome("projection.better", verdict, {**measured, "margin of error": margin})
+    return ClaimOutcome("projection.better", verdict, {**measured, "margin of error": margin})
 
 
-def _insensitive(final: pd.DataFrame, margin: float) -> Outcome:
+def _insensitive(final: pd.DataFrame, margin: float) -> ClaimOutcome:
     """The range of final accuracies over η: small for the zeroth order, larger for the projection?"""
     means = _means(final)
     spread = {name: float(means[name].max() - means[name].min()) for name in _METHODS}
@@ -201,10 +201,10 @@ def _insensitive(final: pd.DataFrame, margin: float) -> Outcome:
         "smallest η": float(means.index.min()),
         "largest η": float(means.index.max()),
     }
-    return Outcome("projection.insensitive", verdict, numbers(measured))
+    return ClaimOutcome("projection.insensitive", verdict, numbers(measured))
 
 
-def _same_cost(rows: pd.DataFrame) -> Outcome:
+def _same_cost(rows: pd.DataFrame) -> ClaimOutcome:
     """Bytes sent up to every round that both evaluated, seed by seed."""
     cost = rows[~rows.diverged.astype(bool)].pivot_table(
         index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
@@ -213,4 +213,4 @@ def _same_cost(rows: pd.DataFrame) -> Outcome:
     verdict = verdict_of(bool((both[ZO] == both[PROJECTION]).all()), tested=len(both) > 0)
     largest = float((both[ZO] - both[PROJECTION]).abs().max()) if len(both) else None
     measured = {"evaluations compared": len(both), "largest difference in bytes": largest}
-    return Outcome("projection.same-cost", verdict, measured)
+    return ClaimOutcome("projection.same-cost", verdict, measured)

@@ -11,7 +11,7 @@ import pandas as pd
 from decomfl_lab.errors import require
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.parts import fig2
-from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import (
     CHECKED,
     LEAST_LEVEL,
@@ -136,12 +136,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     return Made(section=section, claims=claims(table, rows, level, words), tables={"table1": table})
 
 
-def claims(table: pd.DataFrame, rows: pd.DataFrame, level: float | None, words: str) -> list[Outcome]:
+def claims(table: pd.DataFrame, rows: pd.DataFrame, level: float | None, words: str) -> list[ClaimOutcome]:
     """Whether the formulas are what is sent, and whether DeComFL needs the least."""
     return judged("table1", words, [_formulas(table), _least(rows, level)])
 
 
-def _formulas(table: pd.DataFrame) -> Outcome:
+def _formulas(table: pd.DataFrame) -> ClaimOutcome:
     """The claim about every row of the table; none is judged while a series has no evaluation yet."""
     measured: dict[str, float | None] = {}
     off = set()
@@ -152,12 +152,12 @@ def _formulas(table: pd.DataFrame) -> Outcome:
             if not abs(ratio - 1) <= limits("table1").off:
                 off.add(str(entry["algorithm"]))
     if len(table) < len(_ROWS):
-        return Outcome("table1.per-round", UNTESTED, measured)
+        return ClaimOutcome("table1.per-round", UNTESTED, measured)
     verdict: Verdict = "holds" if not off else "depends on how it is counted" if off == {OURS} else "does not hold"
-    return Outcome("table1.per-round", verdict, measured)
+    return ClaimOutcome("table1.per-round", verdict, measured)
 
 
-def _least(rows: pd.DataFrame, level: float | None) -> Outcome:
+def _least(rows: pd.DataFrame, level: float | None) -> ClaimOutcome:
     measured: dict[str, float | None] = {"accuracy that all reach": level}
     holds = []
     if level is not None:
@@ -167,4 +167,4 @@ def _least(rows: pd.DataFrame, level: float | None) -> Outcome:
             ours = needed.pop(OURS)
             holds.append(ours is not None and all(value is None or value > ours for value in needed.values()))
     enough = level is not None and level >= LEAST_LEVEL
-    return Outcome("table1.least", verdict_of_countings(holds) if enough else UNTESTED, measured)
+    return ClaimOutcome("table1.least", verdict_of_countings(holds) if enough else UNTESTED, measured)

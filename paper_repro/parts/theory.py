@@ -10,7 +10,7 @@ import pandas as pd
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
 from paper_repro.parts.sweeps import CLIENTS, EPSILON, KAPPA, LOUD, MAP_D, REACH, RUN, SMALL_D, SWEEPS, SweepWork
 from paper_repro.parts.trained import MARGIN, TrainingWork
-from paper_repro.workflow.claims import Outcome, judged, limits
+from paper_repro.workflow.claims import ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
@@ -122,7 +122,7 @@ def _constants(frame: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=LETTERS).reset_index()
 
 
-def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[Outcome]:
+def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[ClaimOutcome]:
     """The claims about rates, judged by the sweeps."""
     rounds = frames["rounds"]
     outcomes = [
@@ -136,7 +136,7 @@ def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[Outcome]:
     return judged("theory", words, outcomes)
 
 
-def _flat(frame: pd.DataFrame) -> Outcome:
+def _flat(frame: pd.DataFrame) -> ClaimOutcome:
     far = frame[frame["d"] >= FLAT_FROM]
     spread = {
         series: float(rows["value"].max() / rows["value"].min() - 1)
@@ -150,20 +150,20 @@ def _flat(frame: pd.DataFrame) -> Outcome:
         "growth of Theorem 1's bound": float(first.max() / first.min()),
     }
     verdict = verdict_of(max(spread.values()) <= LIMITS.flat)
-    return Outcome("theory.dimension-free", verdict, measured, f"exact, quadratics with κ = {KAPPA}")
+    return ClaimOutcome("theory.dimension-free", verdict, measured, f"exact, quadratics with κ = {KAPPA}")
 
 
-def _bound_on_quadratics(frame: pd.DataFrame) -> Outcome:
+def _bound_on_quadratics(frame: pd.DataFrame) -> ClaimOutcome:
     measured = frame[frame["series"].str.startswith("measured")]
     ratio = {variant: float((measured["value"] / measured[variant]).max()) for variant in ("stated", "corrected")}
     told = {f"largest measured / {variant}, at one η": value for variant, value in ratio.items()}
     words = "exact, spectra of κ equal eigenvalues and of one large one"
-    return Outcome(
+    return ClaimOutcome(
         "theory.theorem-2-on-quadratics", verdict_of(ratio["stated"] <= 1), {**told, "problems": len(measured)}, words
     )
 
 
-def _speed_up(rounds: pd.DataFrame, knob: str) -> Outcome:
+def _speed_up(rounds: pd.DataFrame, knob: str) -> ClaimOutcome:
     """Whether rounds fall at least half as much as the knob grows, by both kinds of noise."""
     own = rounds[(rounds["knob"] == knob) & (rounds["series"] == "measured")]
     top = int(own["at"].max())
@@ -171,10 +171,10 @@ def _speed_up(rounds: pd.DataFrame, knob: str) -> Outcome:
     gained = {str(noise): float(table[noise].iloc[0] / table[noise].iloc[-1]) for noise in table}
     verdict = verdict_of_countings([gain >= LIMITS.linear * top for gain in gained.values()])
     measured = {f"times fewer rounds, {noise} alone": gain for noise, gain in gained.items()}
-    return Outcome(f"theory.speed-up-{knob}", verdict, measured, f"{_EXACT}, {knob} = 1 .. {top:,}")
+    return ClaimOutcome(f"theory.speed-up-{knob}", verdict, measured, f"{_EXACT}, {knob} = 1 .. {top:,}")
 
 
-def _printed_rounds(rounds: pd.DataFrame) -> Outcome:
+def _printed_rounds(rounds: pd.DataFrame) -> ClaimOutcome:
     table = rounds.pivot_table(index=["knob", "at", "noise"], columns="series", values="rounds")
     ratio = table["measured"] / table["stated bound"]
     worst = cast(tuple[str, int, str], ratio.idxmax())
@@ -183,10 +183,10 @@ def _printed_rounds(rounds: pd.DataFrame) -> Outcome:
         f"at {worst[0]} of": int(worst[1]),
         "the same by corrected Theorem 1": float((table["measured"] / table["corrected bound"]).max()),
     }
-    return Outcome("theory.rounds-by-theorem-1", verdict_of(bool((ratio <= 1).all())), measured, _EXACT)
+    return ClaimOutcome("theory.rounds-by-theorem-1", verdict_of(bool((ratio <= 1).all())), measured, _EXACT)
 
 
-def _rates(rounds: pd.DataFrame) -> Outcome:
+def _rates(rounds: pd.DataFrame) -> ClaimOutcome:
     """How the best η moves with P and K."""
     found = rounds[rounds["series"] == "measured"].pivot_table(index="at", columns=["knob", "noise"], values="eta")
     moved = {}
@@ -197,10 +197,10 @@ def _rates(rounds: pd.DataFrame) -> Outcome:
     grows = [moved["P", noise] > LIMITS.moved for noise in ("σ", "σ_G")]
     shrinks = [moved["K", noise] < 1 / LIMITS.moved for noise in ("σ", "σ_G")]
     measured = {f"best η at the largest {knob} / at 1, {noise} alone": value for (knob, noise), value in moved.items()}
-    return Outcome("theory.learning-rates", verdict_of_countings(grows + shrinks), measured, _EXACT)
+    return ClaimOutcome("theory.learning-rates", verdict_of_countings(grows + shrinks), measured, _EXACT)
 
 
-def _trained(frame: pd.DataFrame) -> Iterator[Outcome]:
+def _trained(frame: pd.DataFrame) -> Iterator[ClaimOutcome]:
     for model, own in frame.groupby("model", sort=False):
         runs = own[own["kind"] == "run"].groupby("round")["value"].max()
         stated = own[own["series"] == "Theorem 2, stated"].set_index("round")
@@ -214,4 +214,4 @@ def _trained(frame: pd.DataFrame) -> Iterator[Outcome]:
             "measured / corrected, at the end": float((runs / corrected["value"]).dropna().iloc[-1]),
             **{LETTERS.get(name, name): float(constants[name]) for name in ("L", "kappa", "sigma", "sigma_G", "eta")},
         }
-        yield Outcome(f"theory.trained-{model}", verdict, measured, subject=str(model))
+        yield ClaimOutcome(f"theory.trained-{model}", verdict, measured, subject=str(model))

@@ -13,7 +13,7 @@ from figures.style import method_styles
 from paper_repro.parts import fig3
 from paper_repro.parts.fig3 import DECOMFL, D, top_k_name
 from paper_repro.workflow import estimators
-from paper_repro.workflow.claims import UNTESTED, Outcome, judged, limits
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import (
     COUNTS,
     TOLERANCE,
@@ -82,7 +82,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
+def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims about the top-k figure."""
     return judged("topk", words, [_cheaper(rows), _still_higher(rows), _degrades(rows)])
 
@@ -91,7 +91,7 @@ def _by_fraction(rows: pd.DataFrame) -> dict[float, pd.DataFrame]:
     return {fraction: series_of(rows, top_k_name(fraction)) for fraction in FRACTIONS}
 
 
-def _cheaper(rows: pd.DataFrame) -> Outcome:
+def _cheaper(rows: pd.DataFrame) -> ClaimOutcome:
     """Bytes a round and client, and the share that no k can save: the dense downlink."""
     measured: dict[str, float | None] = {}
     a_round = []
@@ -106,10 +106,10 @@ def _cheaper(rows: pd.DataFrame) -> Outcome:
     last = whole[whole["round"] == whole["round"].max()]
     measured["wire scalars a client and round, FedAvg"] = float((last.wire_scalars / last["round"]).mean())
     falls = all(more > less for more, less in pairwise(a_round))
-    return Outcome("topk.cheaper", verdict_of(falls, tested=len(a_round) == len(FRACTIONS)), numbers(measured))
+    return ClaimOutcome("topk.cheaper", verdict_of(falls, tested=len(a_round) == len(FRACTIONS)), numbers(measured))
 
 
-def _still_higher(rows: pd.DataFrame) -> Outcome:
+def _still_higher(rows: pd.DataFrame) -> ClaimOutcome:
     """The claim about the cost to reach the highest accuracy that DeComFL and at least one Top-k both reach."""
     measured: dict[str, float | None] = {}
     holds = []
@@ -126,10 +126,10 @@ def _still_higher(rows: pd.DataFrame) -> Outcome:
             assert theirs is not None
             measured[f"k = {fraction:.0%} / DeComFL at accuracy {level:g}, {count}"] = theirs / max(ours, 1.0)
             holds.append(theirs > ours)
-    return Outcome("topk.still-higher", verdict_of_countings(holds) if holds else UNTESTED, measured)
+    return ClaimOutcome("topk.still-higher", verdict_of_countings(holds) if holds else UNTESTED, measured)
 
 
-def _degrades(rows: pd.DataFrame) -> Outcome:
+def _degrades(rows: pd.DataFrame) -> ClaimOutcome:
     final = {fraction: final_accuracy(ended(run)) for fraction, run in _by_fraction(rows).items()}
     whole = final_accuracy(ended(series_of(rows, "FedAvg")))
     falling = ordered(list(final.values())[::-1])  # 1 % < 5 % < 10 %
@@ -138,7 +138,7 @@ def _degrades(rows: pd.DataFrame) -> Outcome:
     told = {f"final accuracy k = {fraction:.0%}": value[0] for fraction, value in final.items()}
     measured = numbers({"final accuracy FedAvg": whole[0], **told, "d": D})
     if lost + error < least:
-        return Outcome("topk.degrades", "does not hold", measured)
+        return ClaimOutcome("topk.degrades", "does not hold", measured)
     severe = lost > max(least, error)
     verdict = verdict_of(severe, tested="final accuracy FedAvg" in measured) if falling == "holds" else falling
-    return Outcome("topk.degrades", verdict, measured)
+    return ClaimOutcome("topk.degrades", verdict, measured)

@@ -15,7 +15,7 @@ from decomfl_lab.errors import require
 from decomfl_lab.methods.registry import METHODS
 from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, BoardWork, absent
 from paper_repro.studies.figure_board import line_styles, races
-from paper_repro.workflow.claims import UNTESTED, Outcome, Verdict, judged, limits
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, numbers, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
@@ -244,7 +244,7 @@ class Ratio:
         return whole | {f"{name}, {problem}": value for problem, value in self.by.items()}
 
 
-def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
+def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims of the successors; not tested where a method, or every seed of it, is missing."""
     runs = ends(rows)
     outcomes = [
@@ -259,21 +259,21 @@ def claims(rows: pd.DataFrame, words: str) -> list[Outcome]:
     return judged("board", words, outcomes)
 
 
-def _ratio(name: str, ratio: Ratio | None, told: str, bound: float) -> Outcome:
+def _ratio(name: str, ratio: Ratio | None, told: str, bound: float) -> ClaimOutcome:
     if ratio is None:
-        return Outcome(f"board.{name}", UNTESTED)
-    return Outcome(f"board.{name}", ratio.at_least(bound), ratio.measured(told))
+        return ClaimOutcome(f"board.{name}", UNTESTED)
+    return ClaimOutcome(f"board.{name}", ratio.at_least(bound), ratio.measured(told))
 
 
-def _feedsign(runs: pd.DataFrame) -> Outcome:
+def _feedsign(runs: pd.DataFrame) -> ClaimOutcome:
     bits = {f"bits a direction, {way}": runs[f"{way}_bits"] for way in _WAYS}
     holds = all(bool((own == LIMITS.bits).all()) for own in bits.values())
     measured = {name: float(own.max()) for name, own in bits.items() if len(own)}
     measured |= {f"bytes a round with heads, {way}": float(runs[f"round_{way}"].max()) for way in _WAYS if len(runs)}
-    return Outcome("board.feedsign", verdict_of(holds, tested=len(runs) > 0), numbers(measured))
+    return ClaimOutcome("board.feedsign", verdict_of(holds, tested=len(runs) > 0), numbers(measured))
 
 
-def _rank_one(runs: pd.DataFrame) -> Outcome:
+def _rank_one(runs: pd.DataFrame) -> ClaimOutcome:
     largest = runs[runs["d"] == runs["d"].max()].groupby("line").first()
     measured: dict[str, float | None] = {"parameters": int(runs["d"].max())}
     measured |= {
@@ -281,13 +281,15 @@ def _rank_one(runs: pd.DataFrame) -> Outcome:
     }
     pace = measured.get(f"pace, {RANK_ONE}")
     tested = pace is not None and runs["d"].max() >= LIMITS.large
-    return Outcome("board.rank-one", verdict_of((pace or 0.0) >= LIMITS.throughput, tested=tested), numbers(measured))
+    return ClaimOutcome(
+        "board.rank-one", verdict_of((pace or 0.0) >= LIMITS.throughput, tested=tested), numbers(measured)
+    )
 
 
-def _fedkseed(runs: pd.DataFrame) -> Outcome:
+def _fedkseed(runs: pd.DataFrame) -> ClaimOutcome:
     measured = {
         "bytes of a client's round": float((runs["round_up"] + runs["round_down"]).max()),
         "bytes of a client that comes back": float(runs["back_bytes"].max()),
     }
     holds = max(measured.values()) < LIMITS.round_bytes
-    return Outcome("board.fedkseed", verdict_of(holds, tested=len(runs) > 0), numbers(measured))
+    return ClaimOutcome("board.fedkseed", verdict_of(holds, tested=len(runs) > 0), numbers(measured))

@@ -25,7 +25,7 @@ from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.federations.setting import Setting
+from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.files import write_atomically
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS
@@ -353,7 +353,7 @@ class _Meter:
 class _Caught(Method):
     """A method that gives back what a run would build its federation from."""
 
-    def federation(self, setting: Setting) -> Federation:
+    def federation(self, setting: TrainingSetting) -> Federation:
         """The setting, instead of a federation."""
         return cast(Federation, setting)
 
@@ -376,7 +376,7 @@ def costs(config: TrainConfig, dataset: Dataset, missed: int) -> dict[str, Any]:
         it has it from (``FOLLOWS``), and exact, whether bit for bit; pace, see ``_pace``.
     """
     caught, _, _ = build_federation(fitted(config.but(_Caught()), dataset), dataset)
-    real = cast(Setting, caught)
+    real = cast(TrainingSetting, caught)
     setting = replace(real, sampled=1, engine=Serial())
     method = config.method.but({"lr": 1e-6})
     plain = method.plain()
@@ -392,7 +392,7 @@ def costs(config: TrainConfig, dataset: Dataset, missed: int) -> dict[str, Any]:
     return {"d": setting.x.numel(), **found, **{f"{way}_bits": value for way, value in bits.items()}}
 
 
-def _federation(method: Method, setting: Setting) -> tuple[Federation, list[_Meter], Callable[[int], None]]:
+def _federation(method: Method, setting: TrainingSetting) -> tuple[Federation, list[_Meter], Callable[[int], None]]:
     """A federation of two clients (or the one agent) on meters, those, and what says who takes part."""
     meters = [_Meter() for _ in range(1 if method.alone else 2)]
     federation = method.federation(replace(setting, objectives=meters))
@@ -404,7 +404,7 @@ def _federation(method: Method, setting: Setting) -> tuple[Federation, list[_Met
     return federation, meters, takes_part
 
 
-def _round_costs(method: Method, setting: Setting) -> dict[str, float]:
+def _round_costs(method: Method, setting: TrainingSetting) -> dict[str, float]:
     federation, (meter, *_), takes_part = _federation(method, setting)
     takes_part(0)
     federation.advance()
@@ -417,7 +417,7 @@ def _round_costs(method: Method, setting: Setting) -> dict[str, float]:
     return {name: late - early for name, early, late in zip(names, before, after, strict=True)}
 
 
-def _return_costs(method: Method, setting: Setting, missed: int) -> dict[str, Any]:
+def _return_costs(method: Method, setting: TrainingSetting, missed: int) -> dict[str, Any]:
     federation, _, takes_part = _federation(method, setting)
     takes_part(0)
     for _ in range(missed):
@@ -445,7 +445,7 @@ def _return_costs(method: Method, setting: Setting, missed: int) -> dict[str, An
     }
 
 
-def _pace(method: Method, setting: Setting, passes: int) -> float:
+def _pace(method: Method, setting: TrainingSetting, passes: int) -> float:
     """The speed of a client's perturbed forward passes over that of plain ones, by torch or by the run's own engine.
 
     The plain passes are those of the faster of the two, the engine's at x + 0·z. The fastest of a few rounds of each in

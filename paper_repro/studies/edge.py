@@ -13,7 +13,7 @@ from scipy import stats
 
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
 from paper_repro.studies.figure_edge import edge
-from paper_repro.workflow.claims import Outcome, Verdict, judged, limits
+from paper_repro.workflow.claims import ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import RISEN, diverges, finite, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
@@ -291,20 +291,20 @@ def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
     return told
 
 
-def claims(found: pd.DataFrame, words: str) -> list[Outcome]:
+def claims(found: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """What the paper says of stability, and what the corrected theory says."""
     return judged("edge", words, [judge(found) for judge in (_stable, _covered, _directions, _turns, _limit)])
 
 
-def _stable(found: pd.DataFrame) -> Outcome:
+def _stable(found: pd.DataFrame) -> ClaimOutcome:
     batch = found[found["estimator"] == DIFFERENCES]["batch"].max()
     pairs = _paired(found, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
     verdict, measured = more_stable(pairs)
     named = {name.replace("second", "projection").replace("first", "differences"): v for name, v in measured.items()}
-    return Outcome("edge.more-stable", verdict, {**named, "B": None if math.isnan(batch) else int(batch)})
+    return ClaimOutcome("edge.more-stable", verdict, {**named, "B": None if math.isnan(batch) else int(batch)})
 
 
-def _covered(found: pd.DataFrame) -> Outcome:
+def _covered(found: pd.DataFrame) -> ClaimOutcome:
     """Does corrected Theorem 2 admit Figure 2's step by the curvature met up to the turn?"""
     own = found[_on_line(found, "batch", Point(PROJECTION, 0)) & (found["batch"] == found["batch"].max())]
     admitted = own["admitted"]
@@ -317,10 +317,10 @@ def _covered(found: pd.DataFrame) -> Outcome:
         "runs": len(own),
         "came apart": int(own["apart"].sum()),
     }
-    return Outcome("edge.covered", verdict, measured)
+    return ClaimOutcome("edge.covered", verdict, measured)
 
 
-def _directions(found: pd.DataFrame) -> Outcome:
+def _directions(found: pd.DataFrame) -> ClaimOutcome:
     """Do fewer runs diverge with the most directions than with the fewest? Fisher's exact test, one-sided."""
     own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].max())))]
     few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
@@ -332,19 +332,19 @@ def _directions(found: pd.DataFrame) -> Outcome:
         "runs a P": int(own.groupby("P").size().min()) if len(own) else 0,
         "p": better if own["P"].nunique() > 1 else None,
     }
-    return Outcome("edge.directions", verdict_of(better <= LIMITS.significant, tested=told), measured)
+    return ClaimOutcome("edge.directions", verdict_of(better <= LIMITS.significant, tested=told), measured)
 
 
-def _turns(found: pd.DataFrame) -> Outcome:
+def _turns(found: pd.DataFrame) -> ClaimOutcome:
     at = found[found["apart"]]["push_at_turn"].dropna()
     right = float(at.between(1 / LIMITS.factor, LIMITS.factor).mean()) if len(at) else math.nan
     verdict = verdict_of(right >= LIMITS.most, tested=len(at) >= LIMITS.least_runs)
     quantiles = {"tenth": 0.1, "median": 0.5, "ninth": 0.9}
     told = {f"T, {name}": finite(float(at.quantile(q))) for name, q in quantiles.items()}
-    return Outcome("edge.turn", verdict, {"came apart": len(at), "within": finite(right), **told})
+    return ClaimOutcome("edge.turn", verdict, {"came apart": len(at), "within": finite(right), **told})
 
 
-def _limit(found: pd.DataFrame) -> Outcome:
+def _limit(found: pd.DataFrame) -> ClaimOutcome:
     apart, stayed = found[found["apart"]], found[~found["apart"]]
     right = (found["crossed"] == found["apart"]).mean()
     verdict = verdict_of(right >= LIMITS.agreement, tested=min(len(apart), len(stayed)) >= LIMITS.least_runs)
@@ -358,4 +358,4 @@ def _limit(found: pd.DataFrame) -> Outcome:
         "stayed together": len(stayed),
         "largest S of those": finite(stayed["peak"].max()),
     }
-    return Outcome("edge.limit", verdict, measured)
+    return ClaimOutcome("edge.limit", verdict, measured)

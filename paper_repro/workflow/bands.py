@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.measures import TOLERANCE, WITHIN, numbers, verdict_of
 
 __all__ = ["bands_table", "compared", "outcome"]
@@ -89,7 +89,7 @@ def bands_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def outcome(claim: str, table: pd.DataFrame, words: str, *, testable: bool, wanted: int = 1) -> Outcome:
+def outcome(claim: str, table: pd.DataFrame, words: str, *, testable: bool, wanted: int = 1) -> ClaimOutcome:
     """The claim that every finished series of DeComFL is inside, of which ``wanted`` must be there to say so.
 
     ``testable`` where the runs have the sizes of the authors'.
@@ -103,4 +103,4 @@ def outcome(claim: str, table: pd.DataFrame, words: str, *, testable: bool, want
         to = f"{row['series']}, to round {row['last round']}"
         for name in ("evaluations", "share inside", "last accuracy, ours", "last accuracy, authors'"):
             measured[f"{to}: {name}"] = row[name]
-    return Outcome(claim, verdict, numbers(measured), words)
+    return ClaimOutcome(claim, verdict, numbers(measured), words)

@@ -1,6 +1,6 @@
 """What the paper claims and how it is judged, as data that can be listed without a run: ``claims.toml``, read here.
 
-A part judges its claims by id: an ``Outcome`` of an id that is not registered cannot be made.
+A part judges its claims by id: an ``ClaimOutcome`` of an id that is not registered cannot be made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "VERDICTS",
     "WORDS",
     "Claim",
-    "Outcome",
+    "ClaimOutcome",
     "PartFacts",
     "Verdict",
     "claim",
@@ -171,7 +171,7 @@ def claim(id: str) -> Claim:  # noqa: A002 (of Claim)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ClaimOutcome:
     """What the runs made here say of a registered claim.
 
     Attributes:
@@ -203,7 +203,7 @@ class Outcome:
         return {"id": self.id, **told, "verdict": self.verdict, "measured": dict(self.measured), "scale": self.scale}
 
 
-def judged(part: str, scale: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
+def judged(part: str, scale: str, outcomes: Iterable[ClaimOutcome]) -> list[ClaimOutcome]:
     """The outcomes of a part, at a scale in words where they do not name their own.
 
     Raises:
@@ -219,7 +219,7 @@ def judged(part: str, scale: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
     return found
 
 
-def decided(outcomes: Iterable[Outcome], scale: str) -> list[Outcome]:
+def decided(outcomes: Iterable[ClaimOutcome], scale: str) -> list[ClaimOutcome]:
     """The outcomes of rows made at a scale: whatever they measured, not tested where their claim takes a larger one."""
     # Names of scales do not sort by size, their places do.
     least = {name: n for n, name in enumerate(SCALE_NAMES)}
@@ -227,7 +227,7 @@ def decided(outcomes: Iterable[Outcome], scale: str) -> list[Outcome]:
     return [each if there else replace(each, verdict=UNTESTED) for each, there in enough]
 
 
-def outcomes_json(outcomes: Sequence[Outcome]) -> str:
+def outcomes_json(outcomes: Sequence[ClaimOutcome]) -> str:
     """The outcomes as a JSON list of their rows.
 
     Raises:

@@ -19,7 +19,7 @@ import paper_repro
 import theory
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
-from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Made, Options, rendered
 from paper_repro.workflow.reference import FILE_NAME
 from paper_repro.workflow.report import page_section
@@ -43,7 +43,7 @@ class Drawn:
     """
 
     section: Mapping[str, Any]
-    claims: Sequence[Outcome]
+    claims: Sequence[ClaimOutcome]
 
 
 def ingredients(
@@ -109,4 +109,4 @@ def _load(path: Path, out: Path, key: str) -> Drawn | None:
                 return None
     except (OSError, ValueError):
         return None
-    return Drawn(kept["section"], [Outcome(**outcome) for outcome in kept["claims"]])
+    return Drawn(kept["section"], [ClaimOutcome(**outcome) for outcome in kept["claims"]])

@@ -11,7 +11,7 @@ import pandas as pd
 
 from decomfl_lab.methods.decomfl import DeComFLProjection
 from decomfl_lab.methods.method import Method
-from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.measures import CHECKED, TOLERANCE, WITHIN, settled, unready, verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.report import notes
@@ -137,12 +137,12 @@ def gaps_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def outcome(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:
+def outcome(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> ClaimOutcome:
     """Whether both estimators give the same curves."""
     found = gaps(rows, by)
     table = gaps_table(found, by)
     if table.empty:
-        return Outcome(f"{figure}.estimators")
+        return ClaimOutcome(f"{figure}.estimators")
     largest = found.sort_values("gap").iloc[-1]
     measured: dict[str, float | None] = {
         "evaluations compared": len(found),
@@ -154,10 +154,10 @@ def outcome(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:
             row["largest difference in accuracy"]
         )
     same = bool((table["share within two standard errors"] >= WITHIN).all())
-    return Outcome(f"{figure}.estimators", verdict_of(same), measured)
+    return ClaimOutcome(f"{figure}.estimators", verdict_of(same), measured)
 
 
-def seconds(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:
+def seconds(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> ClaimOutcome:
     """Whether a round by projection takes longer than one by finite differences, curve by curve, the fastest seeds.
 
     What else a machine does only adds to a run's seconds.
@@ -166,10 +166,10 @@ def seconds(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> Outcome:
     last = rows[rows["round"] > 0].groupby([CHECKED, *by, "seed"])[["seconds", "round"]].max()
     a_round = (last["seconds"] / last["round"]).groupby(level=[CHECKED, *by]).min().unstack(CHECKED).dropna()
     if a_round.empty or a_round.shape[1] < 2:
-        return Outcome(f"{figure}.projection-dearer")
+        return ClaimOutcome(f"{figure}.projection-dearer")
     ratios = a_round[False] / a_round[True]  # CHECKED is true of finite differences
     measured = {
         f"{', '.join(name)}: projection / differences": float(ratio)
         for name, ratio in zip(ratios.index, ratios, strict=True)
     }
-    return Outcome(f"{figure}.projection-dearer", verdict_of_countings([*(ratios > 1.0)]), measured)
+    return ClaimOutcome(f"{figure}.projection-dearer", verdict_of_countings([*(ratios > 1.0)]), measured)

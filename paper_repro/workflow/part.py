@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from figures.curves import Count
 from figures.style import rc
-from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import Scale
@@ -115,7 +115,7 @@ class Made:
     """
 
     section: Section
-    claims: Sequence[Outcome]
+    claims: Sequence[ClaimOutcome]
     figures: Mapping[str, Figure] = field(default_factory=dict)
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 

@@ -20,7 +20,7 @@ import pandas as pd
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
-from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, Outcome, claim
+from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
 from paper_repro.workflow.measures import CHECKED
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
 
@@ -119,7 +119,7 @@ def save(
     write_atomically(into / f"{part}-{scale}.csv.gz", content)
 
 
-def save_outcomes(outcomes: Mapping[str, Sequence[Outcome]], data: Mapping[str, str], into: Path) -> None:
+def save_outcomes(outcomes: Mapping[str, Sequence[ClaimOutcome]], data: Mapping[str, str], into: Path) -> None:
     """Keep the outcomes of some parts, whose data are named, in the file that ``claims.rows`` reads.
 
     Those of other parts stay as they are there.

@@ -18,7 +18,15 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError, require, require_choice
 from figures.inline import dark_greys, picture
-from paper_repro.workflow.claims import PARTS, SCALE_NAMES, UNTESTED, VERDICTS, Outcome, claim, require_distinct_ids
+from paper_repro.workflow.claims import (
+    PARTS,
+    SCALE_NAMES,
+    UNTESTED,
+    VERDICTS,
+    ClaimOutcome,
+    claim,
+    require_distinct_ids,
+)
 
 __all__ = ["RECORDED", "Folded", "Section", "finding", "notes", "page_section", "render_report", "settings"]
 
@@ -140,7 +148,7 @@ class Section:
 
 
 def render_report(
-    sections: Sequence[Section | Mapping[str, Any]], *, facts: Mapping[str, str], claims: Sequence[Outcome]
+    sections: Sequence[Section | Mapping[str, Any]], *, facts: Mapping[str, str], claims: Sequence[ClaimOutcome]
 ) -> str:
     """Return the report as one HTML page, with style, figures, tables as CSV and the script that sorts them inside.
 
@@ -197,13 +205,13 @@ def _pictures(section: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in (section["hero"], section["picture"], *section["more"].values()) if each]
 
 
-def _tally(claims: Sequence[Outcome]) -> list[tuple[str, str, str, int]]:
+def _tally(claims: Sequence[ClaimOutcome]) -> list[tuple[str, str, str, int]]:
     """Every verdict with its style and sign, and how many claims have it."""
     counts = Counter(str(each.verdict) for each in claims)
     return [(verdict, *style, counts[verdict]) for verdict, style in _VERDICT_STYLE.items()]
 
 
-def _findings(claims: Sequence[Outcome]) -> list[dict[str, Any]]:
+def _findings(claims: Sequence[ClaimOutcome]) -> list[dict[str, Any]]:
     """The decided claims that matter most, by the order of ``report.toml`` and then by that of the page."""
     decided = {each.id: each for each in claims if each.verdict != UNTESTED}
     # A dictionary keeps the first place of a name, so those that report.toml names come before the rest.
@@ -211,7 +219,7 @@ def _findings(claims: Sequence[Outcome]) -> list[dict[str, Any]]:
     return [{**_claim(decided[name]), "says": finding(decided[name])} for name in [*order][:_FINDINGS]]
 
 
-def finding(outcome: Outcome) -> str:
+def finding(outcome: ClaimOutcome) -> str:
     """The sentence of ``report.toml`` about a claim, with its numbers, or the claim where one of them is not there."""
     text = _TEXTS["findings"].get(outcome.id, "")
     # A number that was never reached has no place in a sentence, and the claim itself is told instead.
@@ -222,7 +230,7 @@ def finding(outcome: Outcome) -> str:
         return str(outcome.row()["claim"])
 
 
-def _judged(section: Mapping[str, Any], claims: Sequence[Outcome]) -> dict[str, Any]:
+def _judged(section: Mapping[str, Any], claims: Sequence[ClaimOutcome]) -> dict[str, Any]:
     """What the template wants of a section's claims; a scale that most of them share is said once."""
     own = [each for each in claims if claim(each.id).part == section["id"]]
     # Most claims of a part are judged at one scale; only those that are not repeat theirs.
@@ -237,7 +245,7 @@ def _judged(section: Mapping[str, Any], claims: Sequence[Outcome]) -> dict[str, 
     }
 
 
-def _claim(outcome: Outcome) -> dict[str, Any]:
+def _claim(outcome: ClaimOutcome) -> dict[str, Any]:
     """Return an outcome as the template wants it: class, sign and texts."""
     css, sign = _VERDICT_STYLE[outcome.verdict]
     measured = {name: _text(value, none="never") for name, value in outcome.measured.items()}

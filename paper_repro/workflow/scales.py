@@ -39,8 +39,8 @@ __all__ = [
     "Reading",
     "Scale",
     "SizesScale",
+    "TaskTuning",
     "TheoryScale",
-    "Tuning",
     "changed",
 ]
 
@@ -404,7 +404,7 @@ class TheoryScale:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class TaskTuning:
     """Rounds R, learning rate η and batch size B of fine-tuning a model to a task."""
 
     rounds: int
@@ -417,19 +417,19 @@ TASK_ROWS["cb-two-way"] = "CB"
 """The row of each task in the paper's tables."""
 
 
-def _papers_settings(row: str) -> dict[str, Tuning]:
+def _papers_settings(row: str) -> dict[str, TaskTuning]:
     """A row of the paper's table of settings, B = 32."""
     # The authors' other reading of CB has no LoRA.
     tasks = [task for task in TASK_ROWS if task != "cb-two-way" or "LoRA" not in row]
-    return {task: Tuning(ROUNDS[row][TASK_ROWS[task]], RATES[row][TASK_ROWS[task]], 32) for task in tasks}
+    return {task: TaskTuning(ROUNDS[row][TASK_ROWS[task]], RATES[row][TASK_ROWS[task]], 32) for task in tasks}
 
 
-def _first_order_settings(model: str) -> dict[str, Tuning]:
+def _first_order_settings(model: str) -> dict[str, TaskTuning]:
     """The authors' script, η = 0.001; rounds as the costs imply them: 500, 1000 or 2000, one rounds to the next 500."""
     costs = {task: RESULTS[model][row][0].cost or 0.0 for task, row in TASK_ROWS.items()}
     # The cost of 500 rounds is what one unit of the printed cost stands for.
     rounds = {task: 500 * round(cost / model_terabytes(500, PARAMETERS[model])) for task, cost in costs.items()}
-    return {task: Tuning(R, 1e-3, 16 if task == "boolq" else 32) for task, R in rounds.items()}
+    return {task: TaskTuning(R, 1e-3, 16 if task == "boolq" else 32) for task, R in rounds.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -450,10 +450,10 @@ class LanguageScale:
     """
 
     models: Mapping[str, str]
-    settings: Mapping[str, Mapping[str, Tuning]] = field(
+    settings: Mapping[str, Mapping[str, TaskTuning]] = field(
         default_factory=lambda: {row: _papers_settings(row) for row in ROUNDS}
     )
-    first_order: Mapping[str, Mapping[str, Tuning]] = field(
+    first_order: Mapping[str, Mapping[str, TaskTuning]] = field(
         default_factory=lambda: {model: _first_order_settings(model) for model in RESULTS}
     )
     split: str

@@ -1,27 +1,31 @@
 """The comparison of estimates of κ: the problem's truth, and what is counted."""
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks import kappa as measuring
-from benchmarks.kappa import LIBRARIES, Found, KappaRow, Problem, kappa_rows
+from benchmarks.kappa import ComparisonOptions, ComparisonRow, comparison_rows
+from benchmarks.ways import libraries
+from benchmarks.ways.libraries import LIBRARIES, KappaEstimate, KappaProblem
 from decomfl_lab.cli.main import main
 
 
 @pytest.fixture(scope="module")
-def problem() -> Problem:
-    return Problem(examples=60, steps=30)
+def problem() -> KappaProblem:
+    return KappaProblem(examples=60, steps=30)
 
 
 @pytest.fixture(scope="module")
-def rows(problem: Problem) -> list[KappaRow]:
-    return list(kappa_rows(problem, seeds=2, library_seeds=1, products=14))
+def rows(problem: KappaProblem) -> list[ComparisonRow]:
+    return list(comparison_rows(problem, ComparisonOptions(seeds=2, library_seeds=1, products=14)))
 
 
-def test_the_truth_is_that_of_the_dense_hessian(problem: Problem) -> None:
+def test_the_truth_is_that_of_the_dense_hessian(problem: KappaProblem) -> None:
     top = problem.operator
     v = torch.randn(top.d, generator=torch.Generator().manual_seed(0))
     for _ in range(60):  # plain power iteration
@@ -34,9 +38,9 @@ def test_the_truth_is_that_of_the_dense_hessian(problem: Problem) -> None:
 
 
 @pytest.mark.thorough
-def test_every_library_that_is_installed_has_its_rows(rows: list[KappaRow]) -> None:
+def test_every_library_that_is_installed_has_its_rows(rows: list[ComparisonRow]) -> None:
     present = {row.library for row in rows}
-    assert present == {"decomfl-lab", *measuring._installed()}
+    assert present == {"decomfl-lab", *libraries.installed()}
     for library in present:
         assert {row.quantity for row in rows if row.library == library} == {
             "kappa",
@@ -47,7 +51,7 @@ def test_every_library_that_is_installed_has_its_rows(rows: list[KappaRow]) -> N
 
 
 @pytest.mark.thorough
-def test_ours_spends_what_it_was_given_and_states_intervals(rows: list[KappaRow]) -> None:
+def test_ours_spends_what_it_was_given_and_states_intervals(rows: list[ComparisonRow]) -> None:
     fixed, free = (row for row in rows if row.library == "decomfl-lab" and row.quantity == "kappa")
     assert (fixed.products, fixed.seeds, free.seeds) == (14, 2, 2)
     assert fixed.coverage is not None
@@ -57,7 +61,7 @@ def test_ours_spends_what_it_was_given_and_states_intervals(rows: list[KappaRow]
 
 
 @pytest.mark.thorough
-def test_products_of_all_libraries_are_the_same_vector(rows: list[KappaRow]) -> None:
+def test_products_of_all_libraries_are_the_same_vector(rows: list[ComparisonRow]) -> None:
     products = [row for row in rows if row.quantity == "product"]
     assert len(products) >= 4
     for row in products:
@@ -67,32 +71,35 @@ def test_products_of_all_libraries_are_the_same_vector(rows: list[KappaRow]) -> 
 
 
 def test_errors_coverage_and_width_are_counted_against_the_truth() -> None:
-    found = [Found(9.0, 10, (8.0, 10.0)), Found(10.0, 12, (9.0, 11.0)), Found(13.0, 14, (12.0, 14.0))]
-    row = measuring._row("x", "kappa", "y", 10.0, found, [1.0, 2.0, 3.0])
+    found = [
+        KappaEstimate(9.0, 10, (8.0, 10.0)),
+        KappaEstimate(10.0, 12, (9.0, 11.0)),
+        KappaEstimate(13.0, 14, (12.0, 14.0)),
+    ]
+    problem: Any = SimpleNamespace(kappa=10.0, trace=1.0, lambda_max=0.1)
+    row = measuring._estimates(problem, "x", "kappa", "y", found, [1.0, 2.0, 3.0])
     assert (row.products, row.coverage, row.half_width, row.seconds) == (12.0, pytest.approx(2 / 3), 0.1, 2.0)
     assert row.relative_error == pytest.approx(0.1)
     assert row.rms_error == pytest.approx((0.1 / 3) ** 0.5)
 
 
 def test_an_interval_that_is_too_narrow_shows_in_the_coverage(
-    problem: Problem, monkeypatch: pytest.MonkeyPatch
+    problem: KappaProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sure(problem: Problem, **settings: object) -> object:
-        return lambda seed: Found(problem.kappa * 1.1, 14, (problem.kappa * 1.09, problem.kappa * 1.11))
+    def sure(problem: KappaProblem, **settings: object) -> object:
+        return lambda seed: KappaEstimate(problem.kappa * 1.1, 14, (problem.kappa * 1.09, problem.kappa * 1.11))
 
-    monkeypatch.setattr(measuring, "_ours", sure)
-    monkeypatch.setattr(measuring, "_PEERS", {name: lambda problem: [] for name in LIBRARIES})
-    monkeypatch.setattr(measuring, "_costs", lambda problem: iter(()))
-    first = next(kappa_rows(problem, seeds=2, library_seeds=1))
+    monkeypatch.setattr(libraries, "our_kappa", sure)
+    first = next(comparison_rows(problem, ComparisonOptions(seeds=2, library_seeds=1)))
     assert first.coverage == 0.0
     assert first.relative_error == pytest.approx(0.1)
 
 
 def test_the_command_prints_its_rows(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_PEERS", {name: lambda problem: [] for name in LIBRARIES})
+    monkeypatch.setattr(libraries, "LIBRARIES", {})
     args = ["bench", "kappa", "--examples", "50", "--seeds", "1", "--library-seeds", "1", "--products", "10"]
     assert main([*args, "--json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)["tables"]
-    assert set(table["rows"][0]) == set(asdict(KappaRow("", "", "", 1, 1, 0, 0, None, None, 0)))
+    assert set(table["rows"][0]) == {field.name for field in fields(ComparisonRow)}
     assert main(["bench", "kappa", "--examples", "3"]) == 2
     assert "examples must be an integer of at least 50, got 3" in capsys.readouterr().err

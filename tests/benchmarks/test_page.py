@@ -28,7 +28,7 @@ def test_a_record_says_what_was_run_when_and_on_what(record: dict[str, object]) 
 
 
 def test_the_load_is_what_others_take_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks.commands import circumstances
+    from benchmarks import circumstances
 
     monkeypatch.setattr(circumstances, "_clocks", lambda: (20.0, 115.0, 9.0))
     monkeypatch.setattr(circumstances.os, "cpu_count", lambda: 2)

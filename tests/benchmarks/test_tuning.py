@@ -7,13 +7,13 @@ from unittest.mock import patch
 
 import pytest
 
-from benchmarks.tuning import PROBLEMS, tuning_rows
+from benchmarks.tuning import PROBLEMS, TuningOptions, tuning
 from decomfl_lab.cli.main import main
 
 
 @pytest.mark.thorough
 def test_on_equal_eigenvalues_auto_needs_no_more_rounds_than_a_tenth_above_the_best_of_the_grid() -> None:
-    rows = {row.step: row for row in tuning_rows(["flat"], momentum=0.0, seeds=1)}
+    rows = {row.step: row for row in tuning.rows(TuningOptions(problem="flat", momentum=0.0, seeds=1))}
     grid = [row.rounds for step, row in rows.items() if step != "auto" and row.rounds is not None]
     assert len(rows) == 10
     assert len(grid) in range(3, 9)  # too small and too large steps do not get there
@@ -23,7 +23,7 @@ def test_on_equal_eigenvalues_auto_needs_no_more_rounds_than_a_tenth_above_the_b
 
 def test_a_goal_that_no_seed_reaches_is_no_number_of_rounds() -> None:
     with patch.object(type(PROBLEMS["flat"]), "rounds", lambda *_, **__: (None, None)):
-        row = next(tuning_rows(["flat"], momentum=0.0, seeds=2))
+        row = next(tuning.rows(TuningOptions(problem="flat", momentum=0.0, seeds=2)))
     assert (row.rounds, row.there, row.lr) == (None, 0, None)
 
 

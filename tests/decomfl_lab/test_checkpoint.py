@@ -19,9 +19,8 @@ from safetensors.torch import load_file
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from decomfl_lab.runs import run
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.folder import CHECKPOINT_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
 from decomfl_lab.runs.run import load_run, train
 from hessian.resume import Checkpoint
 from tests.fuzz.judge import mended
@@ -128,7 +127,7 @@ def test_a_damaged_estimate_of_kappa_is_refused(tmp_path: Path) -> None:
 def test_an_edited_configuration_is_refused_by_name_and_says_what_to_do(tmp_path: Path) -> None:
     config = replace(TINY, momentum=0.9)
     train(config, out=tmp_path)
-    file = tmp_path / run.CONFIG_FILE
+    file = tmp_path / CONFIG_FILE
     file.write_text(file.read_text().replace("momentum = 0.9", "momentum = 0.8").replace("rounds = 4", "rounds = 9"))
     told = (
         r"config.toml must be as the run left it \(only rounds may differ\), got momentum = 0.8 for 0.9: put that back"

@@ -13,7 +13,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.commands import device as command
+from benchmarks import device as command
+from benchmarks.llm_round import LlmRoundOptions
+from benchmarks.rebuild import RebuildOptions
+from benchmarks.round import RoundOptions
 from decomfl_lab import noise
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
@@ -145,14 +148,14 @@ def test_a_replay_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def _little(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = command._Extent(
-        d=(300,),
-        pairs=(1,),
-        models=("cnn-mnist",),
-        round={"batch": 2, "clients": 2, "P": 2, "repeats": 1},
-        llm={"model": "opt-0.3m", "vocabulary": 64, "batch": 2, "clients": 1, "P": 1, "repeats": 1},
+    few = (
+        RebuildOptions(d="300", pairs="1", workers="1", distribution="gaussian,rademacher"),
+        RoundOptions(batch=2, clients=2, perturbations=2, repeats=1, engine="batched"),
+        LlmRoundOptions(
+            vocabulary=64, batch_size=2, clients=1, perturbations=1, repeats=1, way="serial,auto,lean", memory=False
+        ),
     )
-    monkeypatch.setattr(command, "_EXTENTS", {"cpu": few})
+    monkeypatch.setattr(command, "_MEASURED", {"cpu": few})
     monkeypatch.setattr(device_checks, "SIZES", (1,))
 
 

@@ -20,7 +20,7 @@ ROOM = 2**31
 
 
 def mutated(stream: bytes, most: int, seed: int) -> bytes:
-    """Another stream: one of its messages changed and mostly mended, or put beside or in the place of a sample."""
+    """Another stream: one of its messages changed and mostly mended, or put beside or instead of a sample."""
     chance = random.Random(seed)
     messages = [stream] if stream[:2] != b"DC" else list(judge.split(stream))
     if not messages or chance.random() < 0.05:

@@ -160,7 +160,7 @@ _receiver = cache(Receiver)
 
 
 class Content:
-    """Bytes in the place of a file."""
+    """Bytes instead of a file."""
 
     def __init__(self, content: bytes) -> None:
         self.read_bytes = lambda: content
@@ -210,7 +210,7 @@ def _used(message: bytes, content: Message) -> int:
         case Dense() | Quantized() | Sparse():
             v = outcome(wire.vector_of, content, ROUND, D)
             if v is not None:
-                assert v.shape == (D,), f"{v.shape} in the place of {D} elements"
+                assert v.shape == (D,), f"{v.shape} instead of {D} elements"
                 assert content.round == ROUND, "another round"
                 assert np.isfinite(v).all()
             return v is not None

@@ -64,7 +64,7 @@ class _KeepsMomentum(Client):
 
 
 class _OwnScalars(Client):
-    """Applies what it has measured itself in the place of the means."""
+    """Applies what it has measured itself instead of the means."""
 
     def __init__(self, case: Any, i: int, loss: Any) -> None:
         super().__init__(case, i, loss)

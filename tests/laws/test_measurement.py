@@ -16,7 +16,7 @@ from decomfl_lab import laws
 from decomfl_lab.laws import LAWS, Wavy
 from decomfl_lab.laws.check import check_law
 from decomfl_lab.laws.contract import Implementation, play
-from decomfl_lab.laws.measurement import Measured, _Place
+from decomfl_lab.laws.measurement import MeasurementWatch, _Place
 from tests.laws.bent import Bent, Client
 from tests.thorough import sampled
 
@@ -175,7 +175,7 @@ def test_the_loss_has_its_gradient_and_its_slopes_are_at_most_one(d: int) -> Non
     assert (value, gradient.tolist()) == (loss(torch.from_numpy(x), 5), loss.gradient(x, 5).tolist())
 
 
-class _Seen(Measured):
+class _Seen(MeasurementWatch):
     """Notes by how many tolerances a mistake changes a scalar, for every scalar of the histories."""
 
     ratios: dict[str, list[float]]

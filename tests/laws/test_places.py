@@ -14,15 +14,15 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.laws import LAWS
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Case, Implementation, Wavy, play
-from decomfl_lab.laws.measurement import Measured
-from decomfl_lab.laws.places import Place, looked, markdown, table
+from decomfl_lab.laws.measurement import MeasurementWatch
+from decomfl_lab.laws.places import FaultPlace, looked, markdown, table
 from decomfl_lab.laws.register import Law
 
 PAGE = Path(__file__).parents[2] / "docs" / "exactness.md"
 ROW = re.compile(r"\| ([a-z-]+) \| ([a-z]+) \| (\d+)/(\d+) \|(.*)")
 
 
-class _First(Measured):
+class _First(MeasurementWatch):
     """Looks at round 0 and client 0 alone."""
 
     def replied(self, client: Any, plan: Any, reply: Any) -> None:
@@ -50,7 +50,7 @@ def test_a_law_of_the_first_round_and_client_notices_nothing_later() -> None:
 def test_the_law_of_measurements_notices_a_wrong_scalar_wherever_it_is() -> None:
     found = looked(LAWS["replies-are-measurements"], "scalar", cases=60)
     assert found.noticed == len(found.places) >= 50
-    for name in Place._fields:
+    for name in FaultPlace._fields:
         seen, of = map(int, found.at(name, first=False).split("/"))
         assert seen == of > 5, name
 
@@ -78,7 +78,7 @@ def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> Non
     assert rows[0] == {
         "law": "votes-are-counted",
         "wrong": "aggregate",
-        **dict.fromkeys(Place._fields),
+        **dict.fromkeys(FaultPlace._fields),
         "noticed": True,
     }
     assert main(["verify", "--places", "--plant", "all"]) == 2

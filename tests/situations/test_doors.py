@@ -392,7 +392,7 @@ def _():
     return Case(mlp(), "cross_entropy", DATA)
 
 
-@TABLE.add("the class of a loss in the place of an object", both=refused(r"class|instance|object|CrossEntropyLoss\(\)"))
+@TABLE.add("the class of a loss instead of an object", both=refused(r"class|instance|object|CrossEntropyLoss\(\)"))
 def _():
     return Case(mlp(), nn.CrossEntropyLoss, DATA)
 

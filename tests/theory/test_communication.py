@@ -18,7 +18,7 @@ from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
 from tests.thorough import sampled
-from theory.communication import TABLE_1, Traffic, expected_numbers, expected_traffic
+from theory.communication import TABLE_1, ExpectedTraffic, expected_numbers, expected_traffic
 from theory.notation.formula import value_of
 
 BASE: dict[str, object] = {
@@ -33,7 +33,7 @@ def _config(method: str, **changes: object) -> TrainConfig:
     return TrainConfig(**BASE).but(method, **changes)  # type: ignore[arg-type]
 
 
-def _expectation(config: TrainConfig) -> tuple[Traffic, int]:
+def _expectation(config: TrainConfig) -> tuple[ExpectedTraffic, int]:
     """The mean of the ledger over all histories, and d."""
     federation, _, layout = build_federation(config, load_dataset("digits"))
     return mean_traffic(federation, config.cohort), layout.d

@@ -17,10 +17,10 @@ import click
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_choice
 from decomfl_lab.options import option
-from theory.findings.finding import KINDS, STATUSES, Cause, Entry, Result
+from theory.findings.finding import KINDS, STATUSES, Cause, Entry, EntryResult
 
 if TYPE_CHECKING:
-    from theory.findings.source import Source
+    from theory.findings.source import TexSource
 
 __all__ = ["audit"]
 
@@ -131,7 +131,7 @@ def _known(entries: Sequence[Entry], name: str) -> str:
     return f"be a statement of the audit, which --all lists, as {', '.join(shown)}"
 
 
-def _gathered(entries: Sequence[Entry]) -> list[Result]:
+def _gathered(entries: Sequence[Entry]) -> list[EntryResult]:
     from decomfl_lab.runs.progress import RunBars
     from theory.findings.finding import gather
 
@@ -139,13 +139,13 @@ def _gathered(entries: Sequence[Entry]) -> list[Result]:
         return gather(entries, lambda done, found: bars.show("audit", done, len(entries), found.entry.label))
 
 
-def _read(paper: Path) -> Source:
+def _read(paper: Path) -> TexSource:
     from theory.findings.source import read
 
     return read(paper)
 
 
-def _gaps(source: Source) -> list[str]:
+def _gaps(source: TexSource) -> list[str]:
     """What the source has and the audit lacks, or the other way round."""
     from theory.findings.registry import missing, stale
     from theory.findings.transcription import mistranscribed
@@ -183,7 +183,7 @@ def _short(text: str, width: int = _WIDTH) -> str:
     return text if len(text) <= width else text[: width - 2].rstrip() + " …"
 
 
-def _witness(cause: Cause, results: Sequence[Result]) -> str:
+def _witness(cause: Cause, results: Sequence[EntryResult]) -> str:
     """What the check that shows a cause best has found now."""
     for result in results:
         names = [check.name for checks in result.entry.evidence.values() for check in checks]
@@ -193,7 +193,7 @@ def _witness(cause: Cause, results: Sequence[Result]) -> str:
     return ""
 
 
-def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequence[Result]) -> str:
+def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequence[EntryResult]) -> str:
     from theory.findings.page import places
 
     lines = [
@@ -205,7 +205,7 @@ def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequ
     return "\n".join(map(_short, lines))
 
 
-def _line(result: Result) -> str:
+def _line(result: EntryResult) -> str:
     entry = result.entry
     status = entry.status if result.confirmed else f"{entry.status}: EVIDENCE FAILS"
     return _short(f"{entry.label:24} {status:26} {entry.number}: {entry.says}", 160)
@@ -216,7 +216,7 @@ def _wrapped(name: str, text: str) -> str:
     return textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=f"  {name:9} ", subsequent_indent=12 * " ")
 
 
-def _in_full(result: Result) -> str:
+def _in_full(result: EntryResult) -> str:
     entry = result.entry
     lines = [
         f"{entry.label} ({entry.place}, {entry.kind}): {entry.status}",
@@ -233,7 +233,7 @@ def _in_full(result: Result) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _cause_in_full(cause: Cause, spoiled: Sequence[Entry], results: Sequence[Result]) -> str:
+def _cause_in_full(cause: Cause, spoiled: Sequence[Entry], results: Sequence[EntryResult]) -> str:
     lines = [f"{cause.title} [{cause.name}, {cause.nature}]", _wrapped("instead", cause.instead)]
     lines += [_wrapped("seen", _witness(cause, results)), ""]
     for entry in spoiled:
@@ -242,7 +242,7 @@ def _cause_in_full(cause: Cause, spoiled: Sequence[Entry], results: Sequence[Res
     return "\n".join(lines)
 
 
-def _counts(results: Sequence[Result], open_: Sequence[str]) -> str:
+def _counts(results: Sequence[EntryResult], open_: Sequence[str]) -> str:
     """How many statements have each status, and whether their evidence holds."""
     counts = Counter[str](result.entry.status for result in results)
     again = sum(bool(result.entry.restates) for result in results)

@@ -12,8 +12,24 @@ from typing import Any, Final, Literal, ParamSpec, get_args
 from decomfl_lab.errors import require, require_choice
 
 __all__ = [
-    "CARRIED", "INSTRUMENTS", "KINDS", "ROLES", "STATUSES", "Cause", "Check", "Entry", "Evidence", "Instrument", "Kind",
-    "Nature", "Result", "Role", "Status", "gather", "refutation", "support",
+    "CARRIED",
+    "INSTRUMENTS",
+    "KINDS",
+    "ROLES",
+    "STATUSES",
+    "Cause",
+    "Entry",
+    "EntryResult",
+    "Evidence",
+    "EvidenceCheck",
+    "Instrument",
+    "Kind",
+    "Nature",
+    "Role",
+    "Status",
+    "gather",
+    "refutation",
+    "support",
 ]  # fmt: skip
 
 Q = ParamSpec("Q")
@@ -81,7 +97,7 @@ def support(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
 
 
 @dataclass(frozen=True)
-class Check:
+class EvidenceCheck:
     """A piece of evidence by its name, module.function(arguments), and the function that gathers it."""
 
     name: str
@@ -104,7 +120,7 @@ class Cause:
     name: str
     title: str
     nature: Nature
-    witness: Check
+    witness: EvidenceCheck
     instead: str = ""
     headline: bool = False
 
@@ -141,7 +157,7 @@ class Entry:
     kind: Kind
     says: str
     status: Status
-    evidence: Mapping[Role, tuple[Check, ...]] = field(default_factory=dict)
+    evidence: Mapping[Role, tuple[EvidenceCheck, ...]] = field(default_factory=dict)
     why: str = ""
     instead: str = ""
     carries: str = ""
@@ -156,7 +172,7 @@ class Entry:
         require(self.status == self.implied, f"status of {self.label}", f"be {self.implied!r}", self.status)
         require(bool(self.why) or self.status == "correct", f"why of {self.label}", "be given for", self.status)
 
-    def checks(self, role: Role) -> tuple[Check, ...]:
+    def checks(self, role: Role) -> tuple[EvidenceCheck, ...]:
         """The checks of one role."""
         return self.evidence.get(role, ())
 
@@ -201,7 +217,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Result:
+class EntryResult:
     """An entry with the evidence gathered for it now, by role."""
 
     entry: Entry
@@ -250,9 +266,9 @@ def _json(value: float) -> float | None:
 
 def gather(
     entries: Sequence[Entry],
-    on_result: Callable[[int, Result], None] | None = None,
+    on_result: Callable[[int, EntryResult], None] | None = None,
     known: dict[str, Evidence] | None = None,
-) -> list[Result]:
+) -> list[EntryResult]:
     """Gather the evidence for the entries now; checks that several entries share are run once.
 
     Args:
@@ -268,7 +284,7 @@ def gather(
                 if check.name not in known:
                     known[check.name] = check.gather()
         evidence = tuple((role, known[check.name]) for role, checks in entry.evidence.items() for check in checks)
-        results.append(Result(entry, evidence))
+        results.append(EntryResult(entry, evidence))
         if on_result:
             on_result(done, results[-1])
     return results

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, ParamSpec
 
 from theory.findings import evidence
-from theory.findings.finding import Check, Evidence, Role
+from theory.findings.finding import Evidence, EvidenceCheck, Role
 
 __all__ = ["Placed", "context", "mends", "placed", "refutes", "supports"]
 
@@ -37,7 +37,7 @@ class Placed:
 
     label: str
     role: Role
-    check: Check
+    check: EvidenceCheck
     cause: str = ""
     witness: bool = False
 
@@ -55,7 +55,7 @@ class _Speaks:
     witness: bool = False
 
     def __call__(self, find: Callable[Q, Evidence], *args: Q.args, **kwargs: Q.kwargs) -> Callable[Q, Evidence]:
-        check = Check(_name(find, args, kwargs), partial(find, *args, **kwargs))
+        check = EvidenceCheck(_name(find, args, kwargs), partial(find, *args, **kwargs))
         _PLACED.extend(Placed(label, self.role, check, self.cause, self.witness) for label in self.labels)
         return find
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 from decomfl_lab.errors import require
 from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW
-from theory.findings.finding import ROLES, Cause, Check, Entry, Nature, Role
+from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, Role
 from theory.findings.placed import Placed, placed
-from theory.findings.source import Source
+from theory.findings.source import TexSource
 from theory.findings.texts import bounds_in, filled
 
 __all__ = ["CAUSES", "ENTRIES", "affected", "collect", "missing", "stale"]
@@ -38,7 +38,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     own.sort(
         key=lambda each: names.index(each.cause) if each.cause in names else 0
     )  # refutations in the order of their causes
-    checks: dict[Role, tuple[Check, ...]] = {
+    checks: dict[Role, tuple[EvidenceCheck, ...]] = {
         role: tuple(each.check for each in own if each.role == role) for role in ROLES
     }
     return Entry(
@@ -59,7 +59,7 @@ def _causes(own: Sequence[Placed], first: str) -> tuple[Cause, ...]:
     return tuple(sorted(shown, key=lambda cause: (cause.name != first, _GRAVEST.index(cause.nature))))
 
 
-def _witness(cause: str) -> Check:
+def _witness(cause: str) -> EvidenceCheck:
     """The check that shows a cause best."""
     shown = {each.check.name: each.check for each in _PLACED if each.cause == cause and each.witness}
     require(len(shown) == 1, f"cause {cause}", "have one witness", list(shown))
@@ -127,7 +127,7 @@ def affected(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
     return sorted(spoiled, key=lambda entry: entry.line)
 
 
-def missing(source: Source, entries: Sequence[Entry] = ENTRIES) -> list[str]:
+def missing(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
     """What of the source has no entry: ``line 238: display eq.zo-grad``, for a line or for a label of it."""
     said: dict[tuple[int, str], set[str]] = {}
     for entry in entries:
@@ -143,7 +143,7 @@ def missing(source: Source, entries: Sequence[Entry] = ENTRIES) -> list[str]:
     return gaps
 
 
-def stale(source: Source, entries: Sequence[Entry] = ENTRIES) -> list[str]:
+def stale(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
     """Entries that speak of nothing in the source: no such item on their line, or a label that it does not have."""
     labels = {(item.line, _KINDS.get(item.kind, item.kind)): set(item.labels) for item in source.items}
     wrong = []

@@ -10,7 +10,7 @@ from typing import Final
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["PAPER_SHA256", "Item", "Source", "parse", "read"]
+__all__ = ["PAPER_SHA256", "Item", "TexSource", "parse", "read"]
 
 # Of the file whose lines the entries of the audit name.
 PAPER_SHA256: Final = "deb93e569c88a9473c611d8ed2a9248873a57af285aa496d2504ce50531678be"
@@ -45,7 +45,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Source:
+class TexSource:
     """A TeX file, enumerated.
 
     Attributes:
@@ -70,7 +70,7 @@ def _kind(environment: str) -> str | None:
     return environment if environment in (*_STATEMENTS, "algorithm", "table") else None
 
 
-def parse(text: str) -> Source:
+def parse(text: str) -> TexSource:
     r"""Enumerate a TeX text.
 
     Comments are no text. Labels belong to the innermost environment around them; labels of sections and figures are
@@ -99,10 +99,10 @@ def parse(text: str) -> Source:
                 open_.append((token["name"], item))
             elif open_ and open_[-1][0] == token["name"]:
                 open_.pop()
-    return Source(hashlib.sha256(text.encode()).hexdigest(), tuple(items), lines)
+    return TexSource(hashlib.sha256(text.encode()).hexdigest(), tuple(items), lines)
 
 
-def read(path: Path) -> Source:
+def read(path: Path) -> TexSource:
     """Enumerate a TeX file.
 
     Raises:

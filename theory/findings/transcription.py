@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from theory.findings.source import Source
+from theory.findings.source import TexSource
 from theory.notation.printed import EXAMPLES, LORA, RATES, RESULTS, ROUNDS, Cell
 
 __all__ = ["mistranscribed"]
@@ -13,7 +13,7 @@ __all__ = ["mistranscribed"]
 _NAMES = "|".join(EXAMPLES)
 
 
-def mistranscribed(source: Source) -> list[str]:
+def mistranscribed(source: TexSource) -> list[str]:
     """What of ``notation.printed`` the source has otherwise: Table 2, the table of LoRA, rounds and learning rates."""
     return [
         f"{what} in the source: {found}, transcribed: {kept}"
@@ -22,7 +22,7 @@ def mistranscribed(source: Source) -> list[str]:
     ]
 
 
-def _compared(source: Source) -> Iterator[tuple[str, object, object]]:
+def _compared(source: TexSource) -> Iterator[tuple[str, object, object]]:
     """What it is, how the source has it, how it was transcribed."""
     results = "\n".join(source.lines[581:607])
     rows = [_numbers(part).removesuffix(" 1.3") for part in re.split(_NAMES, results)[1:]]  # the second model's name

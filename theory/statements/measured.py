@@ -19,7 +19,7 @@ from theory.problems.waves import Waves
 __all__ = [
     "AVERAGE", "AVERAGE_LOSS", "DRIFT", "LAST_DISTANCE", "LAST_GRADIENT", "LAST_LOSS", "LOCAL_SECOND_MOMENT",
     "REMAINDER", "SECOND_MOMENT", "SMOOTHED_GRADIENT", "SMOOTHED_VALUE", "VARIANCE", "WEIGHTED",
-    "Left", "Measured", "Path", "average",
+    "Left", "MeasuredSide", "Path", "average",
 ]  # fmt: skip
 
 Path = Callable[[Any, Floats], Floats]
@@ -27,7 +27,7 @@ Path = Callable[[Any, Floats], Floats]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSide:
     """A left side, and the symbols of its point that the right side uses.
 
     Attributes:
@@ -61,7 +61,7 @@ class Left:
     unit: Unit
     path: Path | None = None
     expected: Callable[[Trajectory], float] | None = None
-    closed: Mapping[type, Callable[[Any, Setting], Measured]] = field(default_factory=dict)
+    closed: Mapping[type, Callable[[Any, Setting], MeasuredSide]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.text
@@ -71,7 +71,7 @@ class Left:
         kind = Quadratic if isinstance(problem, Bowl) else type(problem)
         return kind in self.closed or (kind is Quadratic and self.expected is not None)
 
-    def exact(self, problem: Problem | Quadratic, setting: Setting) -> Measured:
+    def exact(self, problem: Problem | Quadratic, setting: Setting) -> MeasuredSide:
         """Its value on this problem, under DeComFL.
 
         Raises:
@@ -83,7 +83,7 @@ class Left:
             problem = problem.quadratic
         if self.expected is not None:
             assert isinstance(problem, Quadratic)
-            return Measured(self.expected(expected(problem, setting)))
+            return MeasuredSide(self.expected(expected(problem, setting)))
         return self.closed[type(problem)](problem, setting)
 
 
@@ -135,57 +135,57 @@ def _gradient(quadratic: Quadratic) -> Floats:
     return np.array(quadratic.start) * quadratic.spectrum.eigenvalues**2
 
 
-def _second_moment(quadratic: Quadratic, setting: Setting) -> Measured:
+def _second_moment(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
     single = replace(setting, P=1)
     gradient = _gradient(quadratic)
     value = spread(quadratic, single, gradient).sum() + remainder(quadratic, single).sum()
-    return Measured(float(value), {"a": math.sqrt(gradient.sum())})
+    return MeasuredSide(float(value), {"a": math.sqrt(gradient.sum())})
 
 
-def _local_second_moment(quadratic: Quadratic, setting: Setting) -> Measured:
+def _local_second_moment(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
     last = local_steps(quadratic, setting)[-1]
     sampled = last.gradients + np.array(quadratic.noise)
     value = spread(quadratic, setting, sampled).sum() + remainder(quadratic, setting).sum()
     point = {"a": math.sqrt(quadratic.gradient2), "delta": math.sqrt(last.distance2)}
-    return Measured(float(value), point)
+    return MeasuredSide(float(value), point)
 
 
-def _variance(quadratic: Quadratic, setting: Setting) -> Measured:
+def _variance(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
     whole = _local_second_moment(quadratic, setting)
     mean = float(local_steps(quadratic, setting)[-1].gradients.sum())  # ∇f_i^μ = ∇f_i
     variance = whole.value - mean
-    return Measured(variance if variance > 1e-14 * mean else 0.0, whole.point)
+    return MeasuredSide(variance if variance > 1e-14 * mean else 0.0, whole.point)
 
 
-def _drift(quadratic: Quadratic, setting: Setting) -> Measured:
+def _drift(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
     chi = math.fsum(step.distance2 for step in local_steps(quadratic, setting, client=None))
-    return Measured(chi, {"a": math.sqrt(quadratic.gradient2)})
+    return MeasuredSide(chi, {"a": math.sqrt(quadratic.gradient2)})
 
 
-def _weighted(quadratic: Quadratic, setting: Setting) -> Measured:
+def _weighted(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
     gradient = _gradient(quadratic)
     dissimilarity = setting.phi * quadratic.covariance(setting.clients)
     V = gradient + (dissimilarity + np.array(quadratic.noise)) / setting.m
     value = quadratic.spectrum.eigenvalues @ spread(quadratic, setting, V)
-    return Measured(float(value), {"a": math.sqrt(gradient.sum())})
+    return MeasuredSide(float(value), {"a": math.sqrt(gradient.sum())})
 
 
-def _waves_value(waves: Waves, setting: Setting) -> Measured:
+def _waves_value(waves: Waves, setting: Setting) -> MeasuredSide:
     smoothed = waves.smoothed(waves.start, setting.mu, setting.distribution)
-    return Measured(abs(smoothed - float(waves.value(waves.start))))
+    return MeasuredSide(abs(smoothed - float(waves.value(waves.start))))
 
 
-def _waves_gradient(waves: Waves, setting: Setting) -> Measured:
+def _waves_gradient(waves: Waves, setting: Setting) -> MeasuredSide:
     mean = waves.mean_estimate(waves.start, setting.mu, setting.distribution)
-    return Measured(float(np.linalg.norm(mean - waves.gradient(waves.start))))
+    return MeasuredSide(float(np.linalg.norm(mean - waves.gradient(waves.start))))
 
 
 def _waves_a(waves: Waves) -> dict[str, float]:
     return {"a": float(np.linalg.norm(waves.gradient(waves.start)))}
 
 
-def _waves_second_moment(waves: Waves, setting: Setting) -> Measured:
-    return Measured(
+def _waves_second_moment(waves: Waves, setting: Setting) -> MeasuredSide:
+    return MeasuredSide(
         waves.second_moment(waves.start, setting.mu, setting.distribution, central=setting.central), _waves_a(waves)
     )
 
@@ -204,21 +204,22 @@ def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
     return square, waves.mean_estimate(x, mu, distribution, own)
 
 
-def _waves_local(waves: Waves, setting: Setting) -> Measured:
+def _waves_local(waves: Waves, setting: Setting) -> MeasuredSide:
     square, _ = _waves_estimate(waves, setting)
-    return Measured(square, {**_waves_a(waves), "delta": 0.0})
+    return MeasuredSide(square, {**_waves_a(waves), "delta": 0.0})
 
 
-def _waves_variance(waves: Waves, setting: Setting) -> Measured:
+def _waves_variance(waves: Waves, setting: Setting) -> MeasuredSide:
     square, mean = _waves_estimate(waves, setting)
-    return Measured(square - float(mean @ mean), {**_waves_a(waves), "delta": 0.0})
+    return MeasuredSide(square - float(mean @ mean), {**_waves_a(waves), "delta": 0.0})
 
 
 SMOOTHED_VALUE: Final = Left("|f^μ(x) − f(x)|", F, closed={
-    Quadratic: lambda quadratic, setting: Measured(0.5 * setting.mu**2 * quadratic.spectrum.trace), Waves: _waves_value,
+    Quadratic: lambda quadratic, setting: MeasuredSide(0.5 * setting.mu**2 * quadratic.spectrum.trace),
+    Waves: _waves_value,
 })  # fmt: skip
 SMOOTHED_GRADIENT: Final = Left("‖∇f^μ(x) − ∇f(x)‖", F / X, closed={
-    Quadratic: lambda _, __: Measured(0.0), Waves: _waves_gradient,
+    Quadratic: lambda _, __: MeasuredSide(0.0), Waves: _waves_gradient,
 })  # fmt: skip
 SECOND_MOMENT: Final = Left("E‖g z‖², g = (f(x + μz) − f(x))/μ", (F / X) ** 2, closed={
     Quadratic: _second_moment, Waves: _waves_second_moment,
@@ -231,6 +232,6 @@ LOCAL_SECOND_MOMENT: Final = Left("E_r‖G_{i,r}^k‖²", (F / X) ** 2, closed={
 })  # fmt: skip
 DRIFT: Final = Left("χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²", X**2, closed={Quadratic: _drift})
 REMAINDER: Final = Left("E‖ε_r‖²", (F / X) ** 2, closed={
-    Quadratic: lambda quadratic, setting: Measured(float(remainder(quadratic, setting).sum())),
+    Quadratic: lambda quadratic, setting: MeasuredSide(float(remainder(quadratic, setting).sum())),
 })  # fmt: skip
 WEIGHTED: Final = Left("⟨H, E ∇̄f ∇̄fᵀ⟩", F / X**2 * (F / X) ** 2, closed={Quadratic: _weighted})

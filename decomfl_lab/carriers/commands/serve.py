@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from decomfl_lab.cli.train import Place, TrainGroup, command_of, prepared, report, title
+from decomfl_lab.cli.train import RunPlace, TrainGroup, command_of, prepared, report, title
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import held
 from decomfl_lab.interrupts import telling
@@ -77,7 +77,7 @@ WAITING = "how long a round waits"
 class ServeOptions:
     """The options of ``decomfl serve`` beside those of a run and its method."""
 
-    place: Place
+    place: RunPlace
     bind: str = option("127.0.0.1:8470", "HOST:PORT to listen on; other hosts than 127.0.0.1 need --certificates.")
     certificates: Path | None = option(
         None,

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 HELLO_SECONDS = 30.0
 """How long a client may take from its connection to its hello."""
 WRITE_SECONDS, WRITE_BYTES = 30.0, 1e5
-"""A client that does not take a frame in so many seconds, and one more for so many bytes, is cut."""
+"""Seconds that a client may take for a frame, and the bytes that allow it one second more; else it is cut."""
 MOST_UNHEARD = 4
 """A client that opens more connections without a hello loses the oldest of these."""
 MOST_UNANSWERED = 8

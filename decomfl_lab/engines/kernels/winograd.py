@@ -6,7 +6,7 @@ An output of m × m pixels of a convolution with k × k weights g is read off m 
 
 where Bᵀ and G take pixels and weights to values at the points 0, ±2/3, ±3/2 and ∞, and Aᵀ takes products of values to
 pixels. Sums over input channels are products of matrices (tiles × inputs)·(inputs × outputs), one for each of the 36
-values, with 36 / m² products an output pixel in the place of k²: 2.25 in the place of 9, 9 in the place of 25. The way
+values, with 36 / m² products an output pixel instead of k²: 2.25 instead of 9, 9 instead of 25. The way
 back is the adjoint of the way there, through the same values:
 
     ∂/∂g = Gᵀ [Σ_tiles (Bᵀ D B) ⊙ (A S Aᵀ)] G,    ∂/∂D = B [(G g Gᵀ) ⊙ (A S Aᵀ)] Bᵀ,    S = ∂/∂Y.

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from benchmarks.commands import bench
+from benchmarks.group import bench
 from decomfl_lab.cli.lazy import Contribution, LazyGroup
 from decomfl_lab.cli.main import application, main
 

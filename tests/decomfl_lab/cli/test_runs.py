@@ -17,6 +17,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.cli.runs import SHOWN
 from decomfl_lab.files import held, is_held
 from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.runs import kept
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_module
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, found_runs
@@ -69,7 +70,7 @@ def test_an_interrupted_a_damaged_and_a_foreign_folder_are_told_apart(
     (tmp_path / "none").mkdir()
     longer = load_run(tmp_path / "interrupted")
     longer.config = longer.config.but(rounds=9)
-    longer._save(tmp_path / "interrupted")  # as an interrupt leaves it
+    kept.save(longer, tmp_path / "interrupted")  # as an interrupt leaves it
     path = tmp_path / "damaged" / CHECKPOINT_FILE
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     (tmp_path / "bare" / CHECKPOINT_FILE).unlink()

@@ -194,7 +194,7 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])
 def test_what_is_not_embedded_says_how_to_get_it(name: str) -> None:
-    with pytest.raises(InputError, match=f"data {name} must be at hand: set DECOMFL_DATA to a folder .*DOWNLOAD=1"):
+    with pytest.raises(InputError, match=f"data {name} must be available here: set DECOMFL_DATA to .*DOWNLOAD=1"):
         load_dataset(name)
 
 

@@ -15,7 +15,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from benchmarks import round as measuring
-from benchmarks.round import MU, EngineRow, _Step, engine_rows, flops, scalar_error
+from benchmarks.round import RoundOptions, RoundRow, round_
+from benchmarks.ways.in_place import scalar_error
+from benchmarks.ways.step import MU, EngineStep, flops
 from decomfl_lab import noise
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
@@ -52,7 +54,7 @@ REFUSED = "engine must be one of auto, fused, threads, shared, batched, serial, 
 
 
 def _error(engine: Engine, model: str, batch: int = 20) -> float:
-    step = _Step(model, batch=batch, clients=2, P=2)
+    step = EngineStep(model, batch=batch, clients=2, P=2)
     projected = scalar_error(step.slopes(engine), step.wide_slopes())  # rounding may put a unit across its kink
     return max(scalar_error(step.scalars(engine), step.reference()), projected)
 
@@ -103,7 +105,7 @@ def _miss_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_tolerance_catches_faults_planted_in_the_projection(
     monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    step = _Step("cnn-mnist", batch=20, clients=2, P=2)
+    step = EngineStep("cnn-mnist", batch=20, clients=2, P=2)
     reference = step.wide_slopes()
     assert scalar_error(step.slopes(make_engine("fused")), reference) < TOLERANCE
     plant(monkeypatch)
@@ -116,7 +118,7 @@ def test_the_tolerance_catches_faults_planted_in_the_projection(
 def test_the_tolerance_catches_planted_faults(
     monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], name: str
 ) -> None:
-    step = _Step("cnn-mnist", batch=20, clients=2, P=2)
+    step = EngineStep("cnn-mnist", batch=20, clients=2, P=2)
     reference = step.reference()
     assert scalar_error(step.scalars(make_engine(name)), reference) < TOLERANCE
     plant(monkeypatch)
@@ -401,7 +403,7 @@ def test_operations_of_a_forward_pass_are_counted_exactly() -> None:
 
 @pytest.mark.thorough
 def test_rows_of_the_bench_hang_together() -> None:
-    rows = list(engine_rows("cnn-mnist", batch=4, clients=2, P=1, repeats=1, engines=("fused", "serial")))
+    rows = list(round_.rows(RoundOptions(batch=4, clients=2, perturbations=1, repeats=1, engine="fused,serial")))
     engines_of = {"central": ["in place", "fused", "serial"], "projection": ["fused", "serial"]}
     for estimator, names in engines_of.items():
         assert [row.engine for row in rows if row.estimator == estimator] == names
@@ -423,7 +425,7 @@ def test_rows_of_the_bench_hang_together() -> None:
 def test_bench_round_prints_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "round", "--model", "mnist", "--batch", "2", "--clients", "1", "--repeats", "1"]
     assert main([*arguments, "--engine", "fused", "--json"]) == 0
-    rows = [EngineRow(**row) for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"]]
+    rows = [RoundRow(**row) for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"]]
     assert [(row.model, row.engine, row.estimator, row.batch) for row in rows] == [
         ("cnn-mnist", "in place", "central", 2),
         ("cnn-mnist", "fused", "central", 2),
@@ -446,6 +448,6 @@ def test_a_wrong_engine_shows_in_the_scalar_error(monkeypatch: pytest.MonkeyPatc
             return 1.01 * super()._loss(objective, point, step)
 
     monkeypatch.setattr(measuring, "make_engine", lambda _: Wrong())
-    rows = list(engine_rows("cnn-mnist", batch=2, clients=1, P=1, repeats=1, engines=("plain",)))
+    rows = list(round_.rows(RoundOptions(batch=2, clients=1, perturbations=1, repeats=1, engine="plain")))
     assert rows[-1].engine == "plain"
     assert rows[-1].scalar_error > TOLERANCE

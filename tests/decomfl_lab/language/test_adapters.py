@@ -12,7 +12,7 @@ from torch import nn
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from decomfl_lab.language.adapters import LowRank, lora_, norms_
+from decomfl_lab.language.adapters import AdaptedLinear, lora_, norms_
 from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.run import load_run
@@ -35,7 +35,7 @@ def test_the_model_begins_as_it_was(kind: str, method: str) -> None:
 def test_an_update_is_the_product_of_its_factors() -> None:
     layer = nn.Linear(5, 7)
     u, A, B = torch.randn(4, 5), torch.randn(2, 5), torch.randn(7, 2)
-    adapted = LowRank(layer, A, 1.5)
+    adapted = AdaptedLinear(layer, A, 1.5)
     with torch.no_grad():
         adapted.B.copy_(B)
     whole = nn.functional.linear(u, layer.weight + 1.5 * B @ A, layer.bias)

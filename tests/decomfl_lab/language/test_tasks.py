@@ -184,7 +184,7 @@ def test_bad_files_are_one_line(tmp_path: Path) -> None:
 def test_the_folder_of_the_environment_must_have_the_very_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InputError, match="data of task cb must be at hand: set DECOMFL_DATA"):
+    with pytest.raises(InputError, match="data of task cb must be available here: set DECOMFL_DATA"):
         load_task("cb")
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"data file .*train\.jsonl must be readable"):

@@ -290,7 +290,7 @@ def always_narrow(z: Tensor, y: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("loss", "told"), [(blocked, True), (always_narrow, False)])
 def test_rounding_is_told_from_a_difference_by_float64_alone(loss: Loss, told: bool) -> None:
-    """The planted fault: float32 in the place of float64 refuses a net that is right."""
+    """The planted fault: float32 instead of float64 refuses a net that is right."""
     assert additive(loss, list(zip(trained(6.0).split(10), LABELS.split(10), strict=True))) is told
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import log as module
-from decomfl_lab.protocol.log import ArchivedHistory, Entry, RunLog
+from decomfl_lab.protocol.log import ArchivedHistory, LogEntry, RunLog
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 
@@ -24,13 +24,13 @@ HEADER = {"run_seed": 2**64 - 1, "config": {"data": "é", "lr": 0.1}}
 ROUNDS = 4
 
 
-def _entry(r: int, *, K: int = 2, P: int = 3, scalar: float | None = None) -> Entry:
+def _entry(r: int, *, K: int = 2, P: int = 3, scalar: float | None = None) -> LogEntry:
     """The entries of a run differ in all that an entry can have."""
     seeds = draw_seeds(tuple(Seeding)[r % 4], HEADER["run_seed"], r, K, P)  # type: ignore[arg-type]
     scalars = np.arange(K * P, dtype=np.float32).reshape(K, P) - r if scalar is None else np.full((K, P), scalar, "f4")
     record = RoundRecord(r, 0.5 / (r + 1), tuple(Distribution)[r % 3], seeds, scalars)
     held, digest = (r, 0) if r % 2 else None, f"{r:032x}" if r % 3 == 0 else None
-    return Entry(record, (5, r), (5,), held, digest, (2**29 - 1,) if r in (1, 2) else None)
+    return LogEntry(record, (5, r), (5,), held, digest, (2**29 - 1,) if r in (1, 2) else None)
 
 
 def _written(path: Path, rounds: int = ROUNDS) -> RunLog:
@@ -54,7 +54,7 @@ def _opened(content: tuple[Path, bytes, list[int]], changed: bytes) -> RunLog:
     return RunLog.open(path)
 
 
-def _read(content: tuple[Path, bytes, list[int]], changed: bytes) -> list[Entry]:
+def _read(content: tuple[Path, bytes, list[int]], changed: bytes) -> list[LogEntry]:
     with _opened(content, changed) as log:
         return list(log.entries())
 

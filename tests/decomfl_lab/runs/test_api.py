@@ -109,7 +109,7 @@ def test_a_wrong_formula_of_the_traffic_is_told(model: nn.Module) -> None:
 
 def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, tmp_path: Path) -> None:
     lab.train(model, clients=PAIRS, out=tmp_path, **OPTIONS)
-    with pytest.raises(lab.InputError, match="must be of the data at hand"):
+    with pytest.raises(lab.InputError, match="must be of the data available here"):
         lab.load(tmp_path, model, clients=PAIRS[:2])
     with pytest.raises(lab.InputError, match=r"model must have d = 47, as that of the run in .*, got 14$"):
         lab.load(tmp_path, nn.Linear(6, 2), clients=PAIRS)

@@ -23,7 +23,6 @@ from decomfl_lab.runs import memory
 from decomfl_lab.objectives import perturbed
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.layout import Layout
-from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import LowPrecision, Sgd
 from tests.decomfl_lab.language.tiny import answers
 
@@ -37,12 +36,8 @@ def objective(module):
     ids = torch.arange(3, 11)[None]
     return ModuleObjective(module, Layout.of(module), cross_entropy, ids, torch.tensor([0]), EpochBatches(1, 1, (0,)))
 
-class Narrow(Replica):
-    def __init__(self, x, rule):
-        super().__init__(x.bfloat16(), rule)
-
 def sixteen_bits(module):
-    return memory._client(module, rule=LowPrecision(Sgd()), K=1, lean=True, kept=Narrow)
+    return memory._client(module, rule=LowPrecision(Sgd()), K=1, lean=True)
 
 def whole_tables(module):
     round_ = memory._client(module, rule=Sgd(), K=1, lean=True)

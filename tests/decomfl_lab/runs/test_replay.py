@@ -20,11 +20,11 @@ import decomfl_lab as lab
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.protocol.log import Entry, RunLog
+from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.runs import kept, run
 from decomfl_lab.runs import replay as module
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.run import Run, load_run, train
 from tests.decomfl_lab.test_files import _holder
 from tests.thorough import sampled
@@ -51,12 +51,12 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _entries(path: Path) -> list[Entry]:
+def _entries(path: Path) -> list[LogEntry]:
     with RunLog.open(path, write=False) as log:
         return list(log.entries())
 
 
-def _rewritten(out: Path, path: Path, change: Callable[[Entry], Entry], **header: Any) -> Path:
+def _rewritten(out: Path, path: Path, change: Callable[[LogEntry], LogEntry], **header: Any) -> Path:
     """A log that somebody has written anew, so that its chain is true."""
     with RunLog.open(out / LOG_FILE, write=False) as log, RunLog.create(path, log.header | header) as other:
         for entry in log.entries():
@@ -64,10 +64,10 @@ def _rewritten(out: Path, path: Path, change: Callable[[Entry], Entry], **header
     return path
 
 
-def _liar(r: int, factor: float) -> Callable[[Entry], Entry]:
+def _liar(r: int, factor: float) -> Callable[[LogEntry], LogEntry]:
     """One scalar of round r is another one."""
 
-    def change(entry: Entry) -> Entry:
+    def change(entry: LogEntry) -> LogEntry:
         scalars = entry.record.scalars.copy()
         scalars[1, 2] *= factor if entry.record.round == r else 1
         return replace(entry, record=replace(entry.record, scalars=scalars))
@@ -171,7 +171,7 @@ def test_a_record_that_the_configuration_does_not_give_is_named(
 ) -> None:
     given = {name: np.ones((2, 1), np.float32) if value is None else value for name, value in changes.items()}
 
-    def change(entry: Entry) -> Entry:
+    def change(entry: LogEntry) -> LogEntry:
         return replace(entry, record=replace(entry.record, **given)) if entry.record.round == 2 else entry
 
     found = lab.replay(_rewritten(out, tmp_path / LOG_FILE, change), measure=[2])
@@ -335,7 +335,7 @@ def test_a_run_whose_checkpoint_is_gone_goes_on_by_its_log_to_the_same_bits(
     ],
 )
 def test_a_log_that_is_not_that_of_the_folders_rows_is_refused_and_left_alone(
-    header: dict[str, Any], change: Callable[[Entry], Entry], told: str, out: Path, tmp_path: Path
+    header: dict[str, Any], change: Callable[[LogEntry], LogEntry], told: str, out: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(out, tmp_path / "run")
     (tmp_path / "run" / CHECKPOINT_FILE).unlink()
@@ -352,9 +352,9 @@ def test_a_shorter_run_than_the_log_has_or_a_table_that_is_none_is_refused(out: 
     (tmp_path / "run" / CHECKPOINT_FILE).unlink()
     with pytest.raises(lab.InputError, match="rounds must be at least the 7 of the run"):
         train(TINY.but(rounds=6), out=tmp_path / "run")
-    (tmp_path / "run" / run.METRICS_FILE).write_text("round,wire_bytes\nthree,1\n")
+    (tmp_path / "run" / METRICS_FILE).write_text("round,wire_bytes\nthree,1\n")
     with pytest.raises(lab.InputError, match=r"metrics\.csv must be a table of numbers"):
         train(TINY, out=tmp_path / "run")
-    (tmp_path / "run" / run.METRICS_FILE).write_text("round\n3\n")
+    (tmp_path / "run" / METRICS_FILE).write_text("round\n3\n")
     with pytest.raises(lab.InputError, match=r"got .*metrics\.csv \(KeyError"):
         train(TINY, out=tmp_path / "run")

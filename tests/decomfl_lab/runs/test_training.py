@@ -18,7 +18,7 @@ from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.runs import run
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.folder import METRICS
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, METRICS
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
 
@@ -73,10 +73,10 @@ def test_an_interrupted_run_resumes_to_the_same_bits(
 
     with pytest.raises(KeyboardInterrupt):
         train(config, out=tmp_path / "cut", on_round=interrupt)
-    assert read_checkpoint(tmp_path / "cut" / run.CHECKPOINT_FILE)[1]["federation"]["round"] == 5
+    assert read_checkpoint(tmp_path / "cut" / CHECKPOINT_FILE)[1]["federation"]["round"] == 5
     resumed = train(config, out=tmp_path / "cut")
     pd.testing.assert_frame_equal(_without_time(whole), _without_time(resumed), check_exact=True)
-    tensors = [read_checkpoint(tmp_path / name / run.CHECKPOINT_FILE) for name in ("whole", "cut")]
+    tensors = [read_checkpoint(tmp_path / name / CHECKPOINT_FILE) for name in ("whole", "cut")]
     assert tensors[0][1]["federation"] == tensors[1][1]["federation"]
     for name, tensor in tensors[0][0].items():
         assert torch.equal(tensor, tensors[1][0][name]), name
@@ -134,7 +134,7 @@ def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path: Path) -> 
 
 def test_a_truncated_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     train(TINY, out=tmp_path)
-    path = tmp_path / run.CHECKPOINT_FILE
+    path = tmp_path / CHECKPOINT_FILE
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(InputError, match=r"checkpoint must be a whole file .*checkpoint\.safetensors"):
         train(TINY, out=tmp_path)

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decomfl_lab as lab
-from benchmarks.tuning import Bowl, half_square
+from benchmarks.ways.bowl import QuadraticBowl, half_square
 from decomfl_lab.cli.main import main
-from decomfl_lab.cli.train import Place, prepared
+from decomfl_lab.cli.train import RunPlace, prepared
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.provenance import read_provenance
@@ -82,7 +82,7 @@ def test_on_a_quadratic_the_learning_rate_is_the_one_of_its_spectrum(beta: float
     eigenvalues = torch.cat([torch.full((2,), 30.0), torch.ones(200)])
     examples = torch.zeros(4, 1), torch.zeros(4, 1)
     own: dict[str, Any] = {"momentum": beta, "weight_decay": 0.0, "lr": "auto", "rounds": 1}
-    run = lab.train(Bowl(eigenvalues, 0), half_square, [examples] * 3, **own)
+    run = lab.train(QuadraticBowl(eigenvalues, 0), half_square, [examples] * 3, **own)
     spectrum = Spectrum((30.0, 1.0), (2, 200))
     exact = step_of(spectrum, P=20, beta=beta)
     assert 0.8 * exact < run.config.lr / (1 - beta) < 1.05 * exact  # the least of ten measurements
@@ -138,7 +138,7 @@ SMALL: dict[str, Any] = {"data": "digits", "model": "logistic", "clients": 4, "s
 
 def searched(**options: Any) -> Run:
     """The run of the command ``decomfl train`` with these options."""
-    return prepared(options.pop("method", "decomfl"), Place(), SMALL | options)
+    return prepared(options.pop("method", "decomfl"), RunPlace(), SMALL | options)
 
 
 def test_a_tuned_run_is_the_run_with_the_number_and_says_how_it_was_found(tmp_path: Path) -> None:

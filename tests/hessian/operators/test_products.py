@@ -21,7 +21,7 @@ VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(
 
 
 class Counting(DenseOperator):
-    """Counts products and forms, and stops in the place of product number ``killed_at``, as a killed process does."""
+    """Counts products and forms, and stops instead of product number ``killed_at``, as a killed process does."""
 
     def __init__(self, right: DenseOperator, killed_at: int = 0) -> None:
         super().__init__(right.matrix, right.name)

@@ -21,7 +21,7 @@ from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.language_models import language, llm
 from paper_repro.language_models.language import TaskFacts
-from paper_repro.language_models.llm_cells import FEDZO, P5, P10, Result, methods, printed, printed_costs, results
+from paper_repro.language_models.llm_cells import FEDZO, P5, P10, CellResult, methods, printed, printed_costs, results
 from paper_repro.language_models.llm_claims import claims
 from paper_repro.pretraining import family
 from paper_repro.pretraining.corpus import Corpus
@@ -29,7 +29,7 @@ from paper_repro.pretraining.family import PretrainConfig
 from paper_repro.workflow import measures, recorded
 from paper_repro.workflow.claims import decided, limits
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.scales import SCALES, Tuning
+from paper_repro.workflow.scales import SCALES, TaskTuning
 from tests.decomfl_lab.language.tiny import transformers
 from theory.communication import expected_traffic
 from theory.notation.printed import EXAMPLES, RESULTS, Cell
@@ -177,7 +177,7 @@ def table(
     return pd.concat(runs, ignore_index=True)
 
 
-def cell(rows: pd.DataFrame, row: str, task: str, series: str) -> Result:
+def cell(rows: pd.DataFrame, row: str, task: str, series: str) -> CellResult:
     (found,) = [each for each in results(rows) if (each.row, each.task, each.series) == (row, task, series)]
     return found
 
@@ -427,7 +427,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
     monkeypatch.setitem(family.SIZES, "tiny", family.Size(16, 1, 2, 16))
     own = PretrainConfig(size="tiny", vocabulary=300, steps=4, batch=2)
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], pretrained={"tiny": own}))
-    rounds = Tuning(4, 1e-3, 4)
+    rounds = TaskTuning(4, 1e-3, 4)
     size = replace(
         SCALES["smoke"].llm,
         models={"OPT-125M": "tiny"},

@@ -197,7 +197,7 @@ def toy_sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_sst2(tmp_path / "data" / "sst2")
     (folder / "validation.tsv").rename(folder / "dev.tsv")
     sums = [{file: hashlib.sha256((folder / file).read_bytes()).hexdigest()} for file in ("train.tsv", "dev.tsv")]
-    monkeypatch.setitem(tasks.SOURCES, "sst2", tasks.Source(*sums))
+    monkeypatch.setitem(tasks.SOURCES, "sst2", tasks.TaskFiles(*sums))
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(finetuning, "load_causal", toy_causal)
     monkeypatch.setattr(sizes, "missing", lambda names, models, pretrained: "")

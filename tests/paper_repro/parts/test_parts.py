@@ -16,7 +16,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from paper_repro import making
 from paper_repro.parts import fig2, fig3, hessian, projection, table1, topk
-from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.drawing import ingredients
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig3_reference
@@ -37,7 +37,7 @@ def options(scale: str = "full", **changes: Any) -> Options:
     return Options(**(values | changes))
 
 
-def verdicts(claims: Sequence[Outcome]) -> dict[str, str]:
+def verdicts(claims: Sequence[ClaimOutcome]) -> dict[str, str]:
     return {claim.id: claim.verdict for claim in claims}
 
 

@@ -20,7 +20,7 @@ from paper_repro.parts.sweeps import KAPPA, SWEEPS
 from paper_repro.parts.trained import TrainingWork
 from paper_repro.workflow.scales import SCALES, TheoryScale
 from theory.bounds import statement
-from theory.findings.finding import Cause, Check, Entry, Evidence, Kind, Result, Status, gather
+from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, Kind, Status, gather
 from theory.notation.setting import Setting
 
 TINY = TheoryScale(per_decade=1, runs=3, factor=256, cells=2, models=("logistic",), rounds=4, seeds=(0, 1))
@@ -183,10 +183,12 @@ def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: 
 # --- audit ------------------------------------------------------------------------------------------------------------
 
 
-def entry(status: Status, *, holds: bool = True, kind: Kind = "lemma", label: str = "a") -> Result:
+def entry(status: Status, *, holds: bool = True, kind: Kind = "lemma", label: str = "a") -> EntryResult:
     """A result whose evidence refutes where the status is not *correct*, and holds or not."""
     against = status != "correct"
-    check = Check(label, lambda: Evidence("units", holds, "F and X", {"ratio": 2.0, "worst": math.inf}, against))
+    check = EvidenceCheck(
+        label, lambda: Evidence("units", holds, "F and X", {"ratio": 2.0, "worst": math.inf}, against)
+    )
     nature: Any = {"misprint": "misprint", "imprecise": "imprecision"}.get(status, "error")
     roles: Any = {
         "correct": {"supports": (check,)},
@@ -201,7 +203,7 @@ def entry(status: Status, *, holds: bool = True, kind: Kind = "lemma", label: st
     return gather([own])[0]
 
 
-def audited(*results: Result) -> pd.DataFrame:
+def audited(*results: EntryResult) -> pd.DataFrame:
     return pd.DataFrame(json.loads(json.dumps([result.row() for result in results])))
 
 

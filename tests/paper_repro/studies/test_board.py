@@ -33,7 +33,7 @@ from paper_repro.studies.board_runs import (
     searched,
 )
 from paper_repro.workflow import recorded, scales
-from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES, BoardScale, Race
 
@@ -174,7 +174,7 @@ def test_the_table_has_means_errors_and_nothing_of_a_race_that_a_seed_did_not_en
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def verdicts(*lines: pd.DataFrame) -> dict[str, Outcome]:
+def verdicts(*lines: pd.DataFrame) -> dict[str, ClaimOutcome]:
     return {each.id.removeprefix("board."): each for each in board.claims(pd.concat(lines), "made up")}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from paper_repro.studies import edge
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
-from paper_repro.workflow.claims import Outcome
+from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES, EdgeScale
 
@@ -111,7 +111,7 @@ def test_shares_have_wilsons_intervals() -> None:
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def judged(frame: pd.DataFrame) -> dict[str, Outcome]:
+def judged(frame: pd.DataFrame) -> dict[str, ClaimOutcome]:
     found = edge.claims(edge.outcomes(edge.with_limits(frame)), "made up")
     return {claim.id.partition(".")[2]: claim for claim in found}
 

@@ -20,7 +20,7 @@ from paper_repro.language_models import llm, sizes
 from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
 from paper_repro.studies import board, edge
 from paper_repro.workflow import claims, recorded
-from paper_repro.workflow.claims import CLAIMS, PARTS, Outcome, claim, judged
+from paper_repro.workflow.claims import CLAIMS, PARTS, ClaimOutcome, claim, judged
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.language_models import test_llm, test_sizes
 from tests.paper_repro.parts import test_fig2, test_hessian, test_parts, test_theory
@@ -78,7 +78,7 @@ def test_every_figure_and_table_has_a_row() -> None:
 # --- the registry and the parts ---------------------------------------------------------------------------------------
 
 
-def outcomes() -> dict[str, Sequence[Outcome]]:
+def outcomes() -> dict[str, Sequence[ClaimOutcome]]:
     """What every part says of made-up rows, or of the recorded ones."""
     kept = recorded.load("memory", "default")
     assert kept is not None
@@ -119,7 +119,7 @@ def test_each_registered_claim_is_judged_by_exactly_one_part_or_says_why_not() -
 
 
 def test_rows_of_a_smaller_scale_than_a_claim_takes_do_not_decide_it() -> None:
-    found = [Outcome("llm.gain", "holds", {"gain": 0.1}), Outcome("llm.dimension-free", "holds")]
+    found = [ClaimOutcome("llm.gain", "holds", {"gain": 0.1}), ClaimOutcome("llm.dimension-free", "holds")]
     assert [each.verdict for each in claims.decided(found, "default")] == [claims.UNTESTED, "holds"]
     assert [each.verdict for each in claims.decided(found, "full")] == ["holds", "holds"]
     assert claims.decided(found, "smoke")[0].measured == {"gain": 0.1}
@@ -127,7 +127,7 @@ def test_rows_of_a_smaller_scale_than_a_claim_takes_do_not_decide_it() -> None:
 
 def test_a_part_judges_all_its_claims_each_once_and_no_others() -> None:
     own = list(outcomes()["topk"])
-    for wrong in (own[1:], [*own, own[0]], [*own, Outcome("fig2.saving")]):
+    for wrong in (own[1:], [*own, own[0]], [*own, ClaimOutcome("fig2.saving")]):
         with pytest.raises(InputError, match="part topk must be"):
             judged("topk", "made up", wrong)
 

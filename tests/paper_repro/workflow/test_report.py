@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
-from paper_repro.workflow.claims import CLAIMS, VERDICTS, Outcome, outcomes_json, rows
+from paper_repro.workflow.claims import CLAIMS, VERDICTS, ClaimOutcome, outcomes_json, rows
 from paper_repro.workflow.claims import claim as registered
 from paper_repro.workflow.report import _TEXTS, Folded, Section, finding, page_section, render_report
 
@@ -32,14 +32,14 @@ def drawing() -> Figure:
     return figure
 
 
-def claim(**changes: Any) -> Outcome:
+def claim(**changes: Any) -> ClaimOutcome:
     fields: dict[str, Any] = {
         "id": "fig2.saving",
         "verdict": "holds",
         "measured": {"saving to 90 %": 2.125},
         "scale": "smoke (reduced)",
     }
-    return Outcome(**(fields | changes))
+    return ClaimOutcome(**(fields | changes))
 
 
 def section(**changes: Any) -> Section:
@@ -144,8 +144,10 @@ def test_findings_are_in_the_order_of_their_list_with_their_numbers() -> None:
 
 
 def test_every_finding_tells_the_numbers_that_the_recorded_runs_have() -> None:
-    names = [field for field in Outcome.__dataclass_fields__ if field not in ("scale", "subject")]
-    kept = {row["id"]: Outcome(**{name: row[name] for name in names}) for row in rows() if row["verdict"] in VERDICTS}
+    names = [field for field in ClaimOutcome.__dataclass_fields__ if field not in ("scale", "subject")]
+    kept = {
+        row["id"]: ClaimOutcome(**{name: row[name] for name in names}) for row in rows() if row["verdict"] in VERDICTS
+    }
     assert set(_TEXTS["findings"]) <= set(CLAIMS)
     for name in set(_TEXTS["findings"]) & set(kept):
         assert finding(kept[name]) != kept[name].row()["claim"]

@@ -13,7 +13,7 @@ import pytest
 from decomfl_lab.errors import InputError
 from theory.commands.audit import AuditOptions, audit
 from theory.findings import registry
-from theory.findings.finding import Check, Entry, Evidence
+from theory.findings.finding import Entry, Evidence, EvidenceCheck
 from theory.findings.registry import CAUSES, ENTRIES
 
 Capture = pytest.CaptureFixture[str]
@@ -26,7 +26,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "ENTRIES", quick)
 
 
-def _named(entry: Entry, names: set[str]) -> tuple[Check, ...]:
+def _named(entry: Entry, names: set[str]) -> tuple[EvidenceCheck, ...]:
     return tuple(check for check in entry.checks("refutes") if check.name in names)
 
 
@@ -82,7 +82,7 @@ def test_one_statement_is_told_in_full(capsys: Capture) -> None:
 
 
 def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = Check("wrong", lambda: Evidence("search", False, "but it is [not] so"))
+    wrong = EvidenceCheck("wrong", lambda: Evidence("search", False, "but it is [not] so"))
     failing = replace(ENTRIES[-1], evidence={"supports": (wrong,)})
     monkeypatch.setattr(registry, "ENTRIES", [failing])
     with pytest.raises(click.exceptions.Exit):

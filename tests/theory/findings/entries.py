@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from theory.findings.finding import Entry, Result, gather
+from theory.findings.finding import Entry, EntryResult, gather
 from theory.findings.registry import ENTRIES
 
 BY_LABEL = {label: entry for entry in ENTRIES for label in (entry.label, *entry.labels)}
@@ -12,7 +12,7 @@ def entry(label: str) -> Entry:
     return BY_LABEL[label]
 
 
-def result(label: str) -> Result:
+def result(label: str) -> EntryResult:
     return gather([BY_LABEL[label]])[0]
 
 

@@ -11,11 +11,11 @@ import pytest
 from decomfl_lab.errors import InputError
 from tests.theory.findings.entries import entry
 from theory.findings import mutation, registry
-from theory.findings.finding import Cause, Check, Entry, Evidence, Result, gather
+from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, gather
 from theory.findings.page import statements
 from theory.findings.placed import Placed, placed
 from theory.findings.registry import CAUSES, ENTRIES, missing, stale
-from theory.findings.source import Source, parse, read
+from theory.findings.source import TexSource, parse, read
 
 TEX = r"""\begin{document}
 \begin{lemma}\label{l}
@@ -25,8 +25,8 @@ $$ c $$
 words
 \end{document}"""
 
-HOLDS = Check("holds", lambda: Evidence("algebra", True, "yes"))
-BREAKS = Check("breaks", lambda: Evidence("counter-example", True, "2 > 1", against=True))
+HOLDS = EvidenceCheck("holds", lambda: Evidence("algebra", True, "yes"))
+BREAKS = EvidenceCheck("breaks", lambda: Evidence("counter-example", True, "2 > 1", against=True))
 ERROR = Cause(name="a", title="It is wrong", nature="error", witness=BREAKS)
 
 
@@ -39,7 +39,7 @@ COMPLETE = (_entry("l", 2, "lemma"), _entry("a", 3), _entry("b", 3), _entry("lin
 
 
 @pytest.fixture(scope="module")
-def paper() -> Source:
+def paper() -> TexSource:
     path = os.environ.get("DECOMFL_PAPER")
     if not path:
         pytest.skip("needs the paper's source (DECOMFL_PAPER)")
@@ -47,12 +47,12 @@ def paper() -> Source:
 
 
 @pytest.fixture(scope="module")
-def results() -> list[Result]:
+def results() -> list[EntryResult]:
     return gather(ENTRIES)
 
 
 @pytest.mark.thorough
-def test_the_evidence_bears_every_finding_out(results: list[Result]) -> None:
+def test_the_evidence_bears_every_finding_out(results: list[EntryResult]) -> None:
     assert [result.entry.label for result in results if not result.confirmed] == []
 
 
@@ -117,12 +117,12 @@ def test_evidence_on_nothing_or_of_no_cause_is_refused() -> None:
         registry._by_label([Placed("the.1", "refutes", BREAKS, cause="haste")])
 
 
-def test_every_part_of_the_paper_has_an_entry(paper: Source) -> None:
+def test_every_part_of_the_paper_has_an_entry(paper: TexSource) -> None:
     assert paper.audited
     assert missing(paper) == []
 
 
-def test_every_entry_speaks_of_a_part_of_the_paper(paper: Source) -> None:
+def test_every_entry_speaks_of_a_part_of_the_paper(paper: TexSource) -> None:
     assert stale(paper) == []
 
 

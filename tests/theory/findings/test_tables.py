@@ -13,7 +13,7 @@ from tests.theory.findings.entries import confirmed, result
 from theory.communication import Numbers, expected_numbers
 from theory.findings.evidence import tables
 from theory.findings.evidence.tables import least_runs
-from theory.findings.source import Source, read
+from theory.findings.source import TexSource, read
 from theory.findings.transcription import mistranscribed
 from theory.notation.printed import EXAMPLES, LORA, MOST_FREQUENT, RESULTS, ROUNDS, Cell
 
@@ -21,19 +21,19 @@ DATA = os.environ.get("DECOMFL_DATA", "")  # hidden from tests
 
 
 @pytest.fixture(scope="module")
-def paper() -> Source:
+def paper() -> TexSource:
     path = os.environ.get("DECOMFL_PAPER")
     if not path:
         pytest.skip("needs the paper's source (DECOMFL_PAPER)")
     return read(Path(path))
 
 
-def test_the_tables_are_transcribed(paper: Source) -> None:
+def test_the_tables_are_transcribed(paper: TexSource) -> None:
     assert mistranscribed(paper) == []
 
 
 @pytest.mark.parametrize(("line", "old", "new"), [(585, "87.32", "87.33"), (928, "0.36", "0.37"), (894, "3k", "2k")])
-def test_another_number_in_the_source_is_seen(paper: Source, line: int, old: str, new: str) -> None:
+def test_another_number_in_the_source_is_seen(paper: TexSource, line: int, old: str, new: str) -> None:
     lines = [each.replace(old, new, 1) if abs(n - line) < 8 else each for n, each in enumerate(paper.lines, 1)]
     assert len(mistranscribed(replace(paper, lines=tuple(lines)))) == 1
 

@@ -24,7 +24,7 @@ D, NU, SHARE, RUNS = 100, 0.95, 0.1, 16
 
 
 def one_number(losses: Losses, x: Floats, v: Floats, z: Floats, setting: Setting) -> tuple[Floats, Floats]:
-    """HiSo with the mean of h over the coordinates in the place of h: a step size and nothing more."""
+    """HiSo with the mean of h over the coordinates instead of h: a step size and nothing more."""
     h = 1 + v[:, 0]
     moved, _ = decomfl(losses, x, np.zeros_like(x), z / np.sqrt(h)[:, None], setting)
     squares = ((x - moved).mean(axis=1) / setting.eta) ** 2

@@ -1,4 +1,4 @@
-"""What a rule in the place of the mean costs, and what liars can do against it; proved in docs/robust.md."""
+"""What a rule instead of the mean costs, and what liars can do against it; proved in docs/robust.md."""
 
 from __future__ import annotations
 

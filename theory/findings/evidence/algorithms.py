@@ -28,7 +28,17 @@ from theory.findings.data import PROGRAMS as LISTED
 from theory.findings.finding import Evidence, refutation
 from theory.findings.placed import mends, refutes, supports
 
-__all__ = ["PROGRAMS", "Line", "Program", "all_printed", "mended", "outcome", "play", "runs", "to_the_letter"]
+__all__ = [
+    "PROGRAMS",
+    "AlgorithmLine",
+    "AlgorithmProgram",
+    "all_printed",
+    "mended",
+    "outcome",
+    "play",
+    "runs",
+    "to_the_letter",
+]
 
 Vector = NDArray[Any]  # of Fractions, shape (2,)
 Scalar = Callable[[int, Vector, Vector, Fraction], Fraction]
@@ -123,7 +133,7 @@ class Symbols(dict[Any, Any]):
 
 
 @dataclass(frozen=True)
-class Line:
+class AlgorithmLine:
     """A printed line of an algorithm.
 
     Attributes:
@@ -142,7 +152,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Program:
+class AlgorithmProgram:
     """A server's and a client's algorithm together: the client's procedures first, then the server's rounds.
 
     Attributes:
@@ -152,8 +162,8 @@ class Program:
         scalar: The function by which its recursion measures a client along a direction.
     """
 
-    client: tuple[Line, ...]
-    server: tuple[Line, ...]
+    client: tuple[AlgorithmLine, ...]
+    server: tuple[AlgorithmLine, ...]
     P: int = 1
     scalar: Scalar = _difference
 
@@ -165,18 +175,18 @@ class Program:
         )
 
 
-def _listing(name: str) -> tuple[Line, ...]:
+def _listing(name: str) -> tuple[AlgorithmLine, ...]:
     """The lines of a listing of the data; those with an entry are read from it."""
     found = []
     for item in LISTED["listings"][name]:
         each = LINES[item] if isinstance(item, str) else {"label": "", **item}
-        found.append(Line(**{key: each[key] for key in Line.__dataclass_fields__ if key in each}))
+        found.append(AlgorithmLine(**{key: each[key] for key in AlgorithmLine.__dataclass_fields__ if key in each}))
     return tuple(found)
 
 
 _SCALARS: Final[Mapping[str, Scalar]] = {"difference": _difference, "projection": _projection}
-PROGRAMS: Final[Mapping[str, Program]] = {
-    name: Program(
+PROGRAMS: Final[Mapping[str, AlgorithmProgram]] = {
+    name: AlgorithmProgram(
         _listing(each["client"]),
         _listing(each["server"]),
         each.get("P", 1),
@@ -187,7 +197,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
 """The algorithms of the paper, and the recursions of its text, by name."""
 
 
-def play(program: Program, changes: Mapping[str, str] = {}) -> dict[str, Any]:
+def play(program: AlgorithmProgram, changes: Mapping[str, str] = {}) -> dict[str, Any]:
     """Run the program with other code at some lines; returns its names with their values.
 
     Raises:
@@ -206,7 +216,7 @@ def play(program: Program, changes: Mapping[str, str] = {}) -> dict[str, Any]:
     return world
 
 
-def outcome(program: Program, changes: Mapping[str, str] = {}) -> str:
+def outcome(program: AlgorithmProgram, changes: Mapping[str, str] = {}) -> str:
     """What breaks when the program is run with other code at some lines; "" if it works."""
     try:
         x = play(program, changes)["x"]
@@ -226,7 +236,7 @@ def outcome(program: Program, changes: Mapping[str, str] = {}) -> str:
 _WORKS: Final = f"every model equals the recursion's ({M} clients, {m} a round, K = {K}, {R} rounds, exact fractions)"
 
 
-def _of(label: str) -> tuple[Program, Line]:
+def _of(label: str) -> tuple[AlgorithmProgram, AlgorithmLine]:
     """The program whose own listing has the line of that label first, and the line."""
     name = ALGORITHMS[label]
     program = PROGRAMS[name]

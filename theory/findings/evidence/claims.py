@@ -17,7 +17,7 @@ from decomfl_lab.runs.config import TrainConfig
 from theory.bounds import statement
 from theory.communication import TABLE_1, expected_numbers, expected_traffic
 from theory.findings.evidence import algorithms
-from theory.findings.evidence.algorithms import PROGRAMS, Line, outcome, play
+from theory.findings.evidence.algorithms import PROGRAMS, AlgorithmLine, outcome, play
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import equal
 from theory.findings.placed import mends, refutes, supports
@@ -55,7 +55,7 @@ def _records_sent() -> dict[tuple[int, int], int]:
     """Client and round of a run of Algorithms 1 and 2 -> records of local steps that the client is sent then."""
     server = PROGRAMS["Algorithm 1"].server
     rebuild = next(line.code for line in server if line.label == "line-306")
-    program = replace(PROGRAMS["Algorithm 1"], server=(Line("", 0, "sent = {}"), *server))
+    program = replace(PROGRAMS["Algorithm 1"], server=(AlgorithmLine("", 0, "sent = {}"), *server))
     sent: dict[tuple[int, int], int] = play(program, {"line-306": f"{rebuild}\nsent[i, r] = len(missed)"})["sent"]
     return sent
 

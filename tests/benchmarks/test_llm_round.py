@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks import language_round as measuring
-from benchmarks.language_round import (
-    ETA,
-    LENGTHS,
-    MU,
-    WAYS,
-    Federation,
-    InPlace,
-    LlmRow,
-    llm_rows,
-    random_prompts,
-)
+from benchmarks.llm_round import WAYS, LlmRoundOptions, LlmRoundRow, llm_round
+from benchmarks.ways import language
+from benchmarks.ways.in_place import scalar_error
+from benchmarks.ways.language import ETA, LENGTHS, MU, InPlaceRound, LlmFederation, random_prompts
 from decomfl_lab.cli.main import main
 from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.objectives.objective import ModuleObjective
@@ -28,7 +21,7 @@ from decomfl_lab.runs.memory import status_bytes
 from tests.decomfl_lab.language.tiny import PAD, V, answers, save_opt, transformers
 
 EXACT = ("serial", "auto", "lean")
-SMALL = {"vocabulary": 300, "batch": 5, "clients": 2, "P": 2, "repeats": 1, "memory": False}
+SMALL = LlmRoundOptions(vocabulary=300, batch_size=5, clients=2, perturbations=2, repeats=1, memory=False)
 
 
 @pytest.fixture
@@ -36,7 +29,7 @@ def module() -> Verbalized:
     return answers("opt")
 
 
-def batches(m: int) -> list[measuring.Batch]:
+def batches(m: int) -> list[language.Batch]:
     return [random_prompts(6, vocabulary=V, pad=PAD, seed=i) for i in range(m)]
 
 
@@ -53,25 +46,25 @@ def test_prompts_are_as_long_as_those_of_sst2() -> None:
 
 @pytest.mark.thorough
 def test_every_way_measures_the_reference_to_its_rounding(module: Verbalized) -> None:
-    reference = measuring._reference(module, batches(2), 3)
+    reference = language.reference_scalars(module, batches(2), 3)
     assert reference.shape == (2, 3)
     for way in EXACT:
-        assert measuring.scalar_error(Federation(module, batches(2), 3, way)(), reference) < 1e-3
-    assert measuring.scalar_error(Federation(module, batches(2), 3, "bfloat16")(), reference) > 1e-2
+        assert scalar_error(LlmFederation(module, batches(2), 3, way)(), reference) < 1e-3
+    assert scalar_error(LlmFederation(module, batches(2), 3, "bfloat16")(), reference) > 1e-2
 
 
 def test_a_round_of_a_federation_is_followed_by_its_update(module: Verbalized) -> None:
-    federations = [Federation(module, batches(2), 2, way) for way in EXACT]
+    federations = [LlmFederation(module, batches(2), 2, way) for way in EXACT]
     for federation in federations:
         first, second = federation(), federation()
         assert not np.array_equal(first, second)
         assert [client.replica.round for client in federation.clients] == [1, 1]
     x = federations[0].clients[0].replica.x
-    assert float((x - measuring.Layout.of(module).flatten(module)).abs().max()) > 0
+    assert float((x - language.Layout.of(module).flatten(module)).abs().max()) > 0
 
 
 def test_the_usual_way_measures_central_differences_and_takes_the_step(module: Verbalized) -> None:
-    way = InPlace(module, batches(2), 2, dtype=torch.float64)
+    way = InPlaceRound(module, batches(2), 2, dtype=torch.float64)
     start = [w.detach().clone() for w in way.modules[0].parameters()]
 
     def loss(i: int, p: int, c: float) -> float:
@@ -99,7 +92,7 @@ def test_the_usual_way_measures_central_differences_and_takes_the_step(module: V
 
 def test_rows_hang_together() -> None:
     transformers()
-    rows = list(llm_rows("opt-0.3m", **SMALL))  # type: ignore[arg-type]
+    rows = list(llm_round.rows(SMALL))
     assert [row.way for row in rows] == list(WAYS)
     for row in rows:
         assert row.d == (300 + 256 + 4) * 48 + 3 * (12 * 48 * 48 + 13 * 48)
@@ -113,7 +106,7 @@ def test_a_wrong_round_shows_in_the_scalar_error(monkeypatch: pytest.MonkeyPatch
     transformers()
     right = ModuleObjective.__call__
     monkeypatch.setattr(ModuleObjective, "__call__", lambda self, x, step: right(self, 1.001 * x, step))
-    rows = {row.way: row for row in llm_rows("opt-0.3m", ways=("serial", "auto"), **SMALL)}  # type: ignore[arg-type]
+    rows = {row.way: row for row in llm_round.rows(replace(SMALL, way="serial,auto"))}
     assert rows["serial"].scalar_error > 3e-4 > rows["auto"].scalar_error
 
 
@@ -123,7 +116,7 @@ def test_peaks_are_those_of_the_vectors_that_live() -> None:
     """d = 4.5 million: in place a model and its largest tensor, lean ones a model and a layer."""
     transformers()
     for way, low, high in (("in place", 1.3, 1.5), ("lean", 1.02, 1.2)):
-        peak = measuring._peak_apart("opt-4m", 6000, way)
+        peak = language.peak_apart("opt-4m", 6000, way)
         assert peak is not None
         assert low < peak < high
 
@@ -132,7 +125,7 @@ def test_the_command_prints_its_rows(capsys: pytest.CaptureFixture[str], tmp_pat
     folder = save_opt(tmp_path / "mine")  # type: ignore[operator]
     arguments = ["bench", "llm-round", "--batch-size", "2", "--perturbations", "1", "--repeats", "1", "--no-memory"]
     assert main([*arguments, "--model", str(folder), "--way", "auto", "--json"]) == 0
-    rows = [LlmRow(**row) for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"]]
+    rows = [LlmRoundRow(**row) for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"]]
     assert [(row.model, row.way, row.batch, row.threads) for row in rows] == [
         ("mine", "in place", 2, 1),
         ("mine", "auto", 2, 1),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.commands.shared import Rows
+from benchmarks.mould import Tabulated
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
@@ -69,7 +69,7 @@ def benchmarks(records: Mapping[str, Mapping[str, Any]]) -> str:
         require(record["load"] <= QUIET, f"the load of {name}", f"be at most {QUIET} to be published", record["load"])
         about = str(record["about"]).split("\n\n")
         parts.append(f"## {about[0].removesuffix('.')}\n\n```text\n{record['command']}\n```\n")
-        parts.extend(_table(Rows(**table)) for table in record["tables"])
+        parts.extend(_table(Tabulated(**table)) for table in record["tables"])
         parts.append(" ".join("\n\n".join(about).split()) + "\n")
         parts.append(
             f"*{record['date']}, {record['machine']}, others {100 * record['load']:.1f} % of it; code "
@@ -91,7 +91,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     return dict(record)
 
 
-def _table(table: Rows) -> str:
+def _table(table: Tabulated) -> str:
     """The table in Markdown under its title."""
     sides = ["---" if n < table.words else "---:" for n in range(len(table.columns))]
     lines = [list(table.columns), sides, *table.cells()]

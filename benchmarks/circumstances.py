@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -26,18 +27,22 @@ def begin() -> None:
     click.get_current_context().meta[_BEGIN] = _clocks()
 
 
-def circumstances() -> dict[str, Any]:
-    """Of the benchmark that runs: its command line, the date, the machine, its load, and versions.
+def circumstances(meanings: Mapping[str, str]) -> dict[str, Any]:
+    """Of the benchmark that runs: what it is, its command line, the date, the machine, its load, and versions.
 
     The load is the share of all processors' time that other processes took since ``begin``; where the system has no
     /proc/stat, the load average of the last minute for each processor, this process included.
+
+    Args:
+        meanings: What the columns of its tables are.
     """
     from decomfl_lab.runs.provenance import code_version
 
     context = click.get_current_context()
     meta = context.meta
+    columns = [f'"{head}": {meaning}' for head, meaning in meanings.items()]
     return {
-        "about": inspect.cleandoc(context.command.help or ""),
+        "about": f"{inspect.cleandoc(context.command.help or '')}\n\n{' '.join(columns)}".strip(),
         "command": shlex.join(["decomfl", *meta[ARGUMENTS]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{_processor()}, {os.cpu_count()} processors, {platform.system()}",

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 
-from benchmarks.commands.circumstances import begin
+from benchmarks.circumstances import begin
 from decomfl_lab.cli.lazy import LazyGroup
 
 __all__ = ["bench"]
 
-_GROUP = "decomfl.benchmarks"
-_OWN = {
+_WHERE = {
     "rebuild": "rebuild:rebuild",
-    "moments": "moments:moments",
     "memory": "memory:memory",
     "round": "round:round_",
     "llm-round": "llm_round:llm_round",
@@ -20,13 +18,14 @@ _OWN = {
     "stream": "stream:stream",
     "tuning": "tuning:tuning",
     "page": "page:page",
-    "coverage": "kappa:coverage",
+    "coverage": "coverage:coverage",
     "kappa": "kappa:kappa",
 }
+"""The module and the object of every command."""
 
 bench = LazyGroup(
     "bench",
-    [EntryPoint(name, f"{__name__}.{where}", _GROUP) for name, where in _OWN.items()],
+    [EntryPoint(name, f"benchmarks.{where}", "decomfl.benchmarks") for name, where in _WHERE.items()],
     help="Measure on this machine: speed, memory, bytes and errors.\n\nWith --json the commands print records with "
     "machine, load and date, of which page makes a page of Markdown.",
     callback=begin,

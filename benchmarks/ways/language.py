@@ -1,17 +1,14 @@
-"""How fast is a round that fine-tunes a language model, and what memory does it need? Every way in one run."""
+"""A round that fine-tunes a language model, in every way that it can be done, and the memory that it needs."""
 
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.round import BASELINE, WideLine, in_place_scalars, in_turns, move_, scalar_error
-from decomfl_lab.devices import describe, find_device, use_tf32_
+from benchmarks.ways import IN_PLACE
+from benchmarks.ways.clock import apart
+from benchmarks.ways.in_place import WideLine, in_place_scalars, move_
 from decomfl_lab.engines.base import Plain
 from decomfl_lab.engines.registry import make_engine
-from decomfl_lab.errors import require_choice, require_int, require_possible
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.language.causal import Verbalized, load_causal
 from decomfl_lab.language.extra import llm_library
@@ -36,76 +33,26 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
-from decomfl_lab.runs.memory import ENVIRONMENT, apart, peak_of, resident_bytes
+from decomfl_lab.runs.memory import ENVIRONMENT, peak_of, resident_bytes
 
-__all__ = ["LENGTHS", "WAYS", "Federation", "InPlace", "LlmRow", "answering", "llm_rows", "random_prompts"]
+__all__ = ["LENGTHS", "RANDOM", "InPlaceRound", "LlmFederation", "answering", "peak_apart", "random_prompts"]
+__all__ += ["reference_scalars", "way_of"]
 
 LENGTHS = (4, 6, 7, 8, 9, 11, 14, 17, 21, 28, 31)
 """Deciles 0, 10, ... 100 % of the number of tokens of SST-2's training prompts, GPT-2's vocabulary, at most 31."""
-WAYS: dict[str, str] = {
-    BASELINE: "MeZO's and the authors' way: torch's randn, x moved in place, all logits of batches in no order",
-    "serial": "a point x + μz at a time; verbalizers' logits, prompts in order of length",
-    "auto": "what decomfl train does",
-    "lean": "what decomfl train --lean does: a layer of x + μz at a time",
-    "bfloat16": "what decomfl train --compute bfloat16 does",
-}
-"""How a round can be done."""
 SMOLLM2 = "smollm2-135m"
 RANDOM = (*SIZES, SMOLLM2)
 """Models that are initialised at random; the others are loaded."""
 MU, ETA = 1e-3, 1e-6
 _SEED = 1
 
-
-@dataclass(frozen=True)
-class LlmRow:
-    """What was measured: a round of m clients, central differences, the last round's update and all noise included.
-
-    Attributes:
-        model: Name of the model, or of its folder.
-        d: Number of parameters.
-        way: How the losses were computed: a key of ``WAYS``, or ``BASELINE``.
-        batch: Prompts in a client's batch.
-        clients: Number m of sampled clients.
-        directions: Number P of directions.
-        threads: torch's number of threads.
-        device: Where it was measured, in words.
-        tokens: Mean length of a prompt.
-        seconds: Seconds of the fastest of the repeated rounds.
-        forwards: Losses of a client's batch a second.
-        ratio: Seconds of ``BASELINE`` / seconds.
-        scalar_error: What ``bench.round.scalar_error`` gives; g_ref has losses in float64 at the same points (for
-            ``BASELINE`` all is in float64).
-        peak_models: Peak resident memory of a client's round of P = 1 on one prompt of two tokens, so beside the
-            activations, in models of 4d bytes, its own included. None for models of less than 16 MB, and where it was
-            not wanted.
-    """
-
-    model: str
-    d: int
-    way: str
-    batch: int
-    clients: int
-    directions: int
-    threads: int
-    device: str
-    tokens: float
-    seconds: float
-    forwards: float
-    ratio: float
-    scalar_error: float
-    peak_models: float | None
-
-
 Batch = tuple[Tensor, Tensor]
 """Prompts (n, T), left padded, in any order, and classes (n,)."""
-
-
 Way = Callable[[], NDArray[np.float32]]
 """How a round can be done: a function that does one and returns the scalars, (m, P)."""
 
 
-class InPlace:
+class InPlaceRound:
     """A round as MeZO and the authors' code do it: z is made for the moves to x + μz, x − μz and x, and for the update.
 
     Every client moves parameters of its own, a tensor at a time, and takes logits of the whole vocabulary at every
@@ -139,7 +86,7 @@ class InPlace:
         return cross_entropy(logits[:, -1, self.verbalizers], classes).item()
 
 
-class Federation:
+class LlmFederation:
     """Clients and a server as ``decomfl train`` makes them, all clients sampled, plain SGD."""
 
     def __init__(self, module: Verbalized, batches: Sequence[Batch], P: int, way: str) -> None:
@@ -176,13 +123,14 @@ def _objective(module: Verbalized, layout: Layout, ids: Tensor, classes: Tensor)
     return ModuleObjective(module, layout, cross_entropy, ids[order], classes[order], batches)
 
 
-def _way(name: str, module: Verbalized, batches: Sequence[Batch], P: int) -> Way:
-    return InPlace(module, batches, P) if name == BASELINE else Federation(module, batches, P, name)
+def way_of(name: str, module: Verbalized, batches: Sequence[Batch], P: int) -> Way:
+    """The round that a name of ``benchmarks.llm_round.WAYS`` stands for."""
+    return InPlaceRound(module, batches, P) if name == IN_PLACE else LlmFederation(module, batches, P, name)
 
 
-def _reference(module: Verbalized, batches: Sequence[Batch], P: int) -> NDArray[np.float32]:
-    """The scalars of a ``Federation``'s first round with the losses in float64, at the same points to the bit."""
-    plan = Federation(module, batches, P, "serial").server.plan_round()[0]
+def reference_scalars(module: Verbalized, batches: Sequence[Batch], P: int) -> NDArray[np.float32]:
+    """The scalars of a ``LlmFederation``'s first round with the losses in float64, at the same points to the bit."""
+    plan = LlmFederation(module, batches, P, "serial").server.plan_round()[0]
     line = WideLine(Replica(Layout.of(module).flatten(module), Sgd()), plan.seeds[0], plan.distribution)
     wide = deepcopy(module).double()
     tasks = [(_objective(wide, Layout.of(wide), *batch), 0) for batch in batches]
@@ -242,81 +190,12 @@ def random_prompts(n: int, *, vocabulary: int, pad: int, seed: int) -> Batch:
     return ids, torch.randint(2, (n,), generator=generator)
 
 
-def llm_rows(
-    model: str,
-    *,
-    vocabulary: int = 4096,
-    batch: int = 32,
-    clients: int = 2,
-    P: int = 5,
-    repeats: int = 5,
-    ways: Sequence[str] = tuple(WAYS),
-    memory: bool = True,
-    device: str = "cpu",
-) -> Iterator[LlmRow]:
-    """A row for ``BASELINE`` and for every way; their rounds take turns, so that what slows the machine slows all.
-
-    Args:
-        model: One of ``RANDOM``, or what ``load_causal`` takes.
-        vocabulary: Number of tokens of an OPT initialised at random.
-        batch: Prompts in a client's batch.
-        clients: Number m of sampled clients.
-        P: Number of directions.
-        repeats: Rounds of each, beside a first one that does not count.
-        ways: Keys of ``WAYS``.
-        memory: Whether peaks are measured too, on the CPU, each in a process of its own.
-        device: Where rounds are timed: cpu, cuda or auto.
-
-    Raises:
-        InputError: If a name is unknown, a number out of range, or the extra llm is missing.
-    """
-    for name, number in (("batch", batch), ("clients m", clients), ("directions P", P), ("repeats", repeats)):
-        require_int(name, number, 1)
-    sizes = batch, clients, P, repeats
-    require_possible("batch, clients, P and repeats", sizes, operations=1e6 * math.prod(sizes))
-    require_possible("batch and clients", (batch, clients), memory=100.0 * batch * clients)
-    require_possible("vocabulary", require_int("vocabulary", vocabulary, 2 + len(SPECIAL)), memory=100 * vocabulary)
-    chosen = [BASELINE, *(require_choice("way", way, WAYS) for way in ways if way != BASELINE)]
-    place = find_device(device)
-    use_tf32_(False)
-    module = answering(model, vocabulary).to(place)
-    config: Any = module.module.config
-    tokens, d = int(config.vocab_size), Layout.of(module).d
-    prompts = [random_prompts(batch, vocabulary=tokens, pad=module.pad, seed=i) for i in range(clients)]
-    batches = [(ids.to(place), classes.to(place)) for ids, classes in prompts]
-    rounds = {name: _way(name, module, batches, P) for name in chosen}
-    reference = _reference(module, batches, P)
-    references = dict.fromkeys(chosen, reference)
-    references[BASELINE] = InPlace(module, batches, P, dtype=torch.float64)()
-    errors = {name: scalar_error(rounds[name](), references[name]) for name in chosen}  # and warm
-    seconds = in_turns(rounds, repeats)
-    del rounds
-    length = float(np.mean([(ids != module.pad).sum(1).double().mean() for ids, _ in batches]))
-    for name in chosen:
-        yield LlmRow(
-            model=model if model in RANDOM else Path(model).name,
-            d=d,
-            way=name,
-            batch=batch,
-            clients=clients,
-            directions=P,
-            threads=torch.get_num_threads(),
-            device=describe(place),
-            tokens=length,
-            seconds=seconds[name],
-            forwards=2 * P * clients / seconds[name],
-            ratio=seconds[BASELINE] / seconds[name],
-            scalar_error=errors[name],
-            peak_models=_peak_apart(model, vocabulary, name) if memory else None,
-        )
-
-
 # Memory -----------------------------------------------------------------------------------------------------------
 
 
-def _peak_apart(model: str, vocabulary: int, way: str) -> float | None:
-    """``_peak`` in a process of its own."""
-    module = "benchmarks.language_round"
+def peak_apart(model: str, vocabulary: int, way: str) -> float | None:
+    """The peak of a client's round, measured in a process of its own; see ``_peak``."""
+    module = "benchmarks.ways.language"
     peak: float | None = apart(way, module, model, str(vocabulary), way, env=ENVIRONMENT)
     return peak
 
@@ -335,18 +214,12 @@ def _peak(model: str, vocabulary: int, way: str) -> float | None:
 def _alone(module: Verbalized, way: str) -> Way:
     """A client's round of P = 1 on one prompt of two tokens."""
     ids = torch.full((1, 2), len(SPECIAL))
-    return _way(way, module, [(ids, torch.zeros(1, dtype=torch.int64))], 1)
+    return way_of(way, module, [(ids, torch.zeros(1, dtype=torch.int64))], 1)
 
 
 _smallest = partial(answering, next(iter(SIZES)), 300)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print the peak of MODEL VOCABULARY WAY as JSON."""
-    model, vocabulary, way = arguments
-    torch.set_num_threads(1)
-    print(json.dumps(_peak(model, int(vocabulary), way)))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    torch.set_num_threads(1)
+    print(json.dumps(_peak(sys.argv[1], int(sys.argv[2]), sys.argv[3])))

@@ -1,0 +1,276 @@
+"""The mould of a benchmark: a function of its options that yields rows. A row's class says how it is shown.
+
+    @dataclass(frozen=True, kw_only=True)
+    class MemoryPeak(BenchmarkRow):
+        title = "Peak memory of a round, in models"
+        role: str = column("role")
+        peak_models: float | None = column("peak", ".3f", "Above the process without a model.")
+
+    @benchmark()
+    def memory(options: MemoryOptions) -> Iterator[MemoryPeak]:
+        \"\"\"Measure the memory of server and client, in models.\"\"\"
+
+The mould makes a command of it, with a bar while it measures, one table a title, --csv, --json, and --plot where the
+benchmark has a picture.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import inspect
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from string import Formatter
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks.circumstances import circumstances
+from decomfl_lab.cli.command import beside, flags_of
+from decomfl_lab.cli.numbers import integer
+from decomfl_lab.cli.screen import Screened
+from decomfl_lab.errors import InputError, require_choice
+from decomfl_lab.files import require_writable, write_atomically
+from decomfl_lab.options import option
+from decomfl_lab.pictures import require_picture, save_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["BenchmarkCommand", "BenchmarkError", "BenchmarkRow", "Tabulated", "benchmark", "column", "names", "numbers"]
+
+_WIDTH = 160
+"""Characters of a line where stdout is no terminal."""
+
+
+# What a row is ---------------------------------------------------------------------------------------------------
+
+
+def column(head: str, cell: str = "", meaning: str = "") -> Any:
+    """A field of a row that is a column of its table.
+
+    Args:
+        head: The head of the column.
+        cell: The format of its cells, such as ".2f"; with braces it is a format of all fields, by their names.
+        meaning: What it is, in a sentence, where the head does not tell.
+    """
+    return field(metadata={"column": (head, cell, meaning)})
+
+
+class BenchmarkRow:
+    """What was measured: the base of dataclasses whose fields are columns, or stand in the record alone.
+
+    Attributes:
+        title: The line above the table, a format of the options and of the row. Rows of one title are one table.
+    """
+
+    title: ClassVar[str]
+
+    @classmethod
+    def columns(cls) -> dict[str, str]:
+        """The head of each column, and the format of its cells."""
+        found = {}
+        for name, (head, cell, _) in cls._declared().items():
+            own = f"{name}:{cell}" if cell else name
+            found[head] = cell if "{" in cell else f"{{{own}}}"
+        return found
+
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """What the columns are whose head does not tell it."""
+        return {head: meaning for head, _, meaning in cls._declared().values() if meaning}
+
+    @classmethod
+    def words(cls) -> int:
+        """How many of the first columns are words."""
+        types = get_type_hints(cls)
+        return next(n for n, name in enumerate(cls._declared()) if types[name] is not str)
+
+    @classmethod
+    def _declared(cls) -> dict[str, tuple[str, str, str]]:
+        """Head, format and meaning of every field that is a column."""
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # of every subclass
+        return {own.name: own.metadata["column"] for own in fields if own.metadata}
+
+
+class _Cells(Formatter):
+    """Python's formats, with a dash for what was not measured."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        shown: str = "–" if value is None else super().format_field(value, format_spec)
+        return shown
+
+
+@dataclass(frozen=True)
+class Tabulated:
+    """A table of what was measured, as it stands in a record.
+
+    Attributes:
+        title: The line above the table.
+        rows: What was measured.
+        columns: The head of each column, and the format of its cells, with the keys of a row in braces.
+        words: How many of the first columns are words, which stand on the left; the others are numbers.
+    """
+
+    title: str
+    rows: Sequence[Mapping[str, Any]]
+    columns: Mapping[str, str]
+    words: int = 1
+
+    @classmethod
+    def of(cls, rows: Iterable[BenchmarkRow], options: Any) -> list[Tabulated]:
+        """The tables of these rows."""
+        found: dict[tuple[str, type[BenchmarkRow]], list[dict[str, Any]]] = {}
+        for row in rows:
+            values = asdict(row)  # type: ignore[call-overload]
+            title = row.title.format_map({**asdict(options), **values})
+            found.setdefault((title, type(row)), []).append(values)
+        return [cls(title, own, kind.columns(), kind.words()) for (title, kind), own in found.items()]
+
+    def cells(self) -> list[list[str]]:
+        """The text of every cell, row by row; a dash for what was not measured."""
+        return [[_Cells().vformat(cell, (), row) for cell in self.columns.values()] for row in self.rows]
+
+    def show(self) -> None:
+        """Print the table on stdout."""
+        table = Table(title=self.title, title_justify="left")
+        for n, head in enumerate(self.columns):
+            table.add_column(head, justify="left" if n < self.words else "right")
+        for row in self.cells():
+            table.add_row(*row)
+        Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+
+
+# What a benchmark is ---------------------------------------------------------------------------------------------
+
+
+class BenchmarkError(Exception):
+    """What was measured is not as it must be: the rows so far are shown, then this is told, and the exit code is 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Output:
+    csv: Path | None = option(None, "Write the rows to this CSV file.")
+    as_json: bool = option(False, "Print the record of it as JSON.", flag="--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Picture:
+    plot: Path | None = option(None, "Draw the rows to this file (.png, .pdf, .svg).")
+
+
+class BenchmarkCommand(Screened):
+    """The command of a benchmark; its help ends with what the columns are.
+
+    Attributes:
+        rows: The benchmark: the rows of its options.
+        draw: Its picture, or None.
+        meanings: What its columns are.
+    """
+
+    def __init__(
+        self, rows: Callable[[Any], Iterator[Any]], draw: Callable[[Sequence[BenchmarkRow]], Figure] | None
+    ) -> None:
+        kinds = get_type_hints(rows)
+        (yielded,) = get_args(kinds.pop("return"))
+        (options,) = kinds.values()
+        super().__init__(
+            rows.__name__.strip("_").replace("_", "-"),
+            params=flags_of(options) + flags_of(_Output) + (flags_of(_Picture) if draw else []),
+            callback=beside(self._measure, options),
+            help=inspect.getdoc(rows),
+        )
+        self.rows, self.draw = rows, draw
+        self.meanings: dict[str, str] = {}
+        for row in get_args(yielded) or (yielded,):  # one class of rows, or several
+            self.meanings |= row.meanings()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the columns are."""
+        super().format_epilog(ctx, formatter)
+        if self.meanings:
+            with formatter.section("Columns"):
+                formatter.write_dl(list(self.meanings.items()))
+
+    def _measure(self, options: Any, given: dict[str, Any]) -> None:
+        table, plot = given.get("csv"), given.get("plot")
+        require_writable("csv", table)
+        if plot is not None:
+            require_picture(plot)
+        rows: list[BenchmarkRow] = []
+        failed = None
+        try:
+            for row in _watched(self.rows(options)):
+                rows.append(row)  # those before a failure are kept
+        except BenchmarkError as error:
+            failed = error
+        tables = Tabulated.of(rows, options)
+        if table is not None:
+            write_atomically(table, _csv(tables))
+        if given["as_json"]:
+            print(json.dumps({**circumstances(self.meanings), "tables": list(map(asdict, tables))}, ensure_ascii=False))
+        else:
+            for each in tables:
+                each.show()
+        if failed is not None:
+            print(failed, file=sys.stderr)
+            raise click.exceptions.Exit(1)
+        if plot is not None and self.draw is not None:
+            save_picture(self.draw(rows), plot)
+
+
+def benchmark(
+    draw: Callable[[Sequence[BenchmarkRow]], Figure] | None = None,
+) -> Callable[[Callable[[Any], Iterator[Any]]], BenchmarkCommand]:
+    """A decorator that makes a command of a benchmark. Its docstring is the help.
+
+    Args:
+        draw: The picture of its rows, where there is one.
+    """
+    return lambda rows: BenchmarkCommand(rows, draw)
+
+
+def _watched(rows: Iterable[BenchmarkRow]) -> Iterator[BenchmarkRow]:
+    """The rows; on a terminal's stderr a line tells how many there are and what the last one is about."""
+    shown = SpinnerColumn(), TextColumn("{task.completed} rows, {task.description}"), TimeElapsedColumn()
+    with Progress(*shown, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task("measuring", total=None)
+        for row in rows:
+            (cells,) = Tabulated("", [asdict(row)], row.columns()).cells()  # type: ignore[call-overload]
+            bars.update(task, advance=1, description=f"the last: {', '.join(cells[: row.words()])}")
+            yield row
+
+
+def _csv(tables: Sequence[Tabulated]) -> str:
+    """All rows as CSV; those of different tables have the columns of all."""
+    rows = [row for each in tables for row in each.rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+# Lists in options ------------------------------------------------------------------------------------------------
+
+
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """The integers of ``text``, which commas separate; InputError names ``option``."""
+    try:
+        return tuple(map(integer, text.split(",")))
+    except ValueError:
+        raise InputError(f"{option} must be integers separated by commas, got {text!r}") from None
+
+
+def names(option: str, text: str | None, known: Iterable[str]) -> tuple[str, ...]:
+    """The names of ``text``, which commas separate, or all that are known; InputError lists those."""
+    choices = tuple(known)
+    return choices if text is None else tuple(require_choice(option, part, choices) for part in text.split(","))

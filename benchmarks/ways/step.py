@@ -1,0 +1,129 @@
+"""One local step of all sampled clients on random images, by any engine, by the usual way and in float64."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.ways.in_place import WideLine, in_place_scalars
+from decomfl_lab.devices import on_host
+from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss
+from decomfl_lab.estimators.differences import central, projection
+from decomfl_lab.layout import Layout
+from decomfl_lab.models.registry import build_model
+from decomfl_lab.noise import Distribution
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.records.seeds import stream_of
+from decomfl_lab.replicas.rebuild import project
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import Sgd
+
+__all__ = ["IN_SHAPE", "MU", "EngineStep", "flops", "matrix_rate"]
+
+MU = 1e-3
+IN_SHAPE = (1, 28, 28)
+_CLASSES = 10
+_MATRIX = 1024
+"""Rows of the square matrices whose product measures the machine's peak."""
+_MATRIX_ON_GPU = 8192
+"""Side of the matrices of a GPU's product, which smaller ones leave idle."""
+_SEED = 1
+_CPU = torch.device("cpu")
+
+
+def flops(module: torch.nn.Module, in_shape: Sequence[int], *, backward: bool = False) -> int:
+    """Floating-point operations of one example's forward pass: two for each multiplication and sum.
+
+    With ``backward`` also those of the gradient by the parameters.
+    """
+    with torch.set_grad_enabled(backward), FlopCounterMode(display=False) as counter:
+        total = module(torch.zeros(1, *in_shape)).sum()
+        if backward:
+            torch.autograd.grad(total, list(module.parameters()))
+    return int(counter.get_total_flops())
+
+
+class EngineStep:
+    """A local step of m clients on random images: the line, and each client's loss."""
+
+    def __init__(self, model: str, batch: int, clients: int, P: int, device: torch.device = _CPU) -> None:
+        module = build_model(model, seed=_SEED, in_shape=IN_SHAPE, classes=_CLASSES)
+        self.flops = {"central": flops(module, IN_SHAPE), "projection": flops(module, IN_SHAPE, backward=True)}
+        self.P, self.device = P, device
+        module.to(device)
+        layout = Layout.of(module)
+        self.line = Line(Replica(layout.flatten(module), Sgd()), _SEED, Distribution.GAUSSIAN)
+        generator = torch.Generator().manual_seed(_SEED)
+        self.samples: list[SampleLoss] = []
+        self.wide_samples: list[SampleLoss] = []
+        wide = copy.deepcopy(module).double()
+        self.modules = {torch.float32: copy.deepcopy(module), torch.float64: copy.deepcopy(wide)}
+        self.data: list[tuple[Tensor, Tensor]] = []
+        for i in range(clients):
+            images = torch.rand(batch, *IN_SHAPE, generator=generator).to(memory_format=torch.channels_last)
+            labels = torch.randint(_CLASSES, (batch,), generator=generator).to(device)
+            images = images.to(device)
+            self.data.append((images.clone(memory_format=torch.contiguous_format), labels))
+            batches = EpochBatches(batch, batch, (_SEED, i))
+            narrow = ModuleObjective(module, layout, cross_entropy, images, labels, batches)
+            self.samples.append((narrow, 0))
+            same = ModuleObjective(wide, Layout.of(wide), cross_entropy, images.double(), labels, batches)
+            self.wide_samples.append((same, 0))
+
+    def scalars(
+        self, engine: Engine, line: Line | None = None, samples: Sequence[SampleLoss] | None = None
+    ) -> NDArray[np.float32]:
+        """The scalars g, (m, P); the plain way takes client after client, each with its own z."""
+        line, samples = line or self.line, samples or self.samples
+        points = central.points(self.P, MU)
+        groups = [[sample] for sample in samples] if isinstance(engine, Plain) else [samples]
+        values = np.concatenate([on_host(engine.losses(line, points, group)) for group in groups])
+        return np.stack([central.combine(own, np.empty(0), MU).g for own in values])
+
+    def slopes(self, engine: Engine, samples: Sequence[SampleLoss] | None = None) -> NDArray[np.float32]:
+        """The scalars g, (m, P), by gradient projection."""
+        samples = samples or self.samples
+        x = self.line.x if samples is self.samples else self.line.x.double()
+        losses, gradients = engine.gradients([x] * len(samples), samples)
+        streams = [stream_of(self.line.seed, p) for p in range(self.P)]
+        found = on_host(project(gradients, streams))
+        both = zip(on_host(losses)[:, None], found, strict=True)
+        return np.stack([projection.combine(loss, own, MU).g for loss, own in both])
+
+    def in_place(self, dtype: torch.dtype = torch.float32) -> NDArray[np.float32]:
+        """The scalars g, (m, P), by ``in_place_scalars``."""
+        module = self.modules[dtype]
+
+        def loss(images: Tensor, targets: Tensor) -> float:
+            return float(cross_entropy(module(images), targets))
+
+        data = [(inputs.to(dtype), targets) for inputs, targets in self.data]
+        return np.stack([in_place_scalars(module, partial(loss, *own), range(self.P), MU) for own in data])
+
+    def reference(self) -> NDArray[np.float32]:
+        """The scalars with the losses in float64, at the same points to the bit."""
+        line = WideLine(self.line.replica, self.line.seed, self.line.distribution)
+        return self.scalars(Plain(), line, self.wide_samples)
+
+    def wide_slopes(self) -> NDArray[np.float32]:
+        """The scalars by projection with gradients in float64."""
+        return self.slopes(Plain(), self.wide_samples)
+
+
+def matrix_rate(device: torch.device) -> float:
+    """Operations a second of a float32 matrix product, on all threads or a GPU."""
+    n = _MATRIX if device.type == "cpu" else _MATRIX_ON_GPU
+    a = torch.ones(n, n, device=device)
+    a[0, 0].item()  # wait until it is there
+    started = time.perf_counter()
+    torch.mm(a, a)[0, 0].item()
+    return 2 * n**3 / (time.perf_counter() - started)

@@ -1,0 +1,79 @@
+"""The mould of a benchmark: what is shown of its rows, kept of them, and told when they are not as they must be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from benchmarks.circumstances import begin
+from benchmarks.mould import BenchmarkError, BenchmarkRow, Tabulated, benchmark, column
+from decomfl_lab.cli.lazy import ARGUMENTS
+from decomfl_lab.options import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeapOptions:
+    beans: int = option(3, "How many beans.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeapRow(BenchmarkRow):
+    title = "{beans} beans on {place}"
+    place: str
+    colour: str = column("colour")
+    grams: float | None = column("weight", "{grams:.1f} g", "What a scale says.")
+
+
+@benchmark()
+def heap(options: HeapOptions) -> Iterator[HeapRow]:
+    """Weigh beans."""
+    yield HeapRow(place="a table", colour="white", grams=options.beans / 2)
+    yield HeapRow(place="a plate", colour="red", grams=None)
+    yield HeapRow(place="a table", colour="black", grams=1.0)
+    if options.beans > 9:
+        raise BenchmarkError("too many beans")
+
+
+def run(*arguments: str) -> Result:
+    def begun(context: click.Context) -> None:
+        context.meta[ARGUMENTS] = ["bench", "heap", *arguments]
+        begin()
+
+    group = click.Group("bench", {"heap": heap}, callback=click.pass_context(begun))
+    return CliRunner().invoke(group, ["heap", *arguments])
+
+
+def test_rows_of_one_title_are_one_table() -> None:
+    tables = Tabulated.of(heap.rows(HeapOptions()), HeapOptions())
+    assert [(table.title, table.words) for table in tables] == [("3 beans on a table", 1), ("3 beans on a plate", 1)]
+    assert [table.cells() for table in tables] == [[["white", "1.5 g"], ["black", "1.0 g"]], [["red", "– g"]]]
+
+
+def test_a_record_has_every_field_and_what_the_columns_are() -> None:
+    record = json.loads(run("--json").stdout)
+    assert record["tables"][1]["rows"] == [{"place": "a plate", "colour": "red", "grams": None}]
+    assert record["tables"][1]["columns"] == {"colour": "{colour}", "weight": "{grams:.1f} g"}
+    assert record["about"] == 'Weigh beans.\n\n"weight": What a scale says.'
+
+
+def test_the_help_ends_with_what_the_columns_are() -> None:
+    assert run("--help").output.endswith("Columns:\n  weight  What a scale says.\n")
+
+
+def test_csv_has_a_line_a_row(tmp_path: Path) -> None:
+    assert run("--csv", str(tmp_path / "beans.csv")).exit_code == 0
+    text = (tmp_path / "beans.csv").read_text()
+    assert text == "place,colour,grams\na table,white,1.5\na table,black,1.0\na plate,red,\n"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_rows_before_a_failure_are_shown(form: list[str]) -> None:
+    result = run("--beans", "10", *form)
+    assert (result.exit_code, result.stderr) == (1, "too many beans\n")
+    assert "10 beans on a table" in result.stdout
