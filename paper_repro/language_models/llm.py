@@ -193,7 +193,9 @@ def _told(tunings: Mapping[str, TaskTuning]) -> str:
 
 def _batches(settings: Mapping[str, Mapping[str, TaskTuning]]) -> str:
     """B, and of which tasks where it is not the same for all."""
-    of = {task_title(t): each.batch_size for row in settings.values() for t, each in row.items() if TWO_WAY not in t}
+    of: dict[str, int] = {}
+    for row in settings.values():
+        of |= {task_title(task): each.batch_size for task, each in row.items() if TWO_WAY not in task}
     if len(set(of.values())) == 1:
         return str(next(iter(of.values())))
     return "; ".join(f"{', '.join(t for t in of if of[t] == B)}: {B}" for B in dict.fromkeys(of.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import pandas as pd
 
@@ -131,14 +132,11 @@ def _first_order(trained: Sequence[CellResult]) -> ClaimOutcome:
 
 def _printed_accuracies() -> ClaimOutcome:
     """The paper's cells of DeComFL against always the same answer; no run is needed."""
-    cells = [
-        (row, task, series, printed(row, task, series))
-        for row in ROUNDS
-        for task in TASKS
-        for series, method in methods(row).items()
-        if method.method == "decomfl"
-    ]
-    accuracies = [(row, task, series, cell.accuracy) for row, task, series, cell in cells if cell is not None]
+    accuracies = []
+    for row, task in product(ROUNDS, TASKS):
+        ours = [series for series, method in methods(row).items() if method.method == "decomfl"]
+        cells = {series: printed(row, task, series) for series in ours}
+        accuracies += [(row, task, series, cell.accuracy) for series, cell in cells.items() if cell is not None]
     below: dict[str, float | None] = {}
     for row, task, series, accuracy in accuracies:
         name = TASK_ROWS[task]
@@ -214,12 +212,12 @@ def _ten_gigabytes() -> ClaimOutcome:
 def _rounds() -> ClaimOutcome:
     """DeComFL's rounds in print over those that FedAvg's costs in print imply."""
     size = SCALES["full"].llm
-    ratios = {
-        f"rounds of DeComFL / FedAvg, {task_title(task)}, {row}": size.settings[row][task].rounds / tuning.rounds
-        for row, own in size.first_order.items()
-        for task, tuning in own.items()
-        if task in TASKS
-    }
+    ratios = {}
+    for row, own in size.first_order.items():
+        for task, tuning in own.items():
+            if task in TASKS:  # the other reading of CB is none
+                name = f"rounds of DeComFL / FedAvg, {task_title(task)}, {row}"
+                ratios[name] = size.settings[row][task].rounds / tuning.rounds
     return ClaimOutcome("llm.rounds", verdict_of(max(ratios.values()) <= LIMITS.slightly), ratios)
 
 

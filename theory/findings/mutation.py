@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain, product, zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -192,12 +193,12 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
 
 def chosen(size: int, seed: int = 0) -> list[Mutation]:
     """A sample of the faults, as many of each kind as can be, drawn by the seed."""
-    draw, kinds = Random(seed), {}  # type: ignore[var-annotated]
+    draw, kinds = Random(seed), dict[str, list[Mutation]]()
     for mutation in MUTATIONS:
         kinds.setdefault(mutation.kind, []).append(mutation)
-    shuffled = [draw.sample(each, len(each)) for each in kinds.values()]
-    turns = [each[n] for n in range(max(map(len, shuffled))) for each in shuffled if n < len(each)]
-    return turns[:size]
+    # One of each kind in turn, as long as a kind has any left.
+    turns = zip_longest(*(draw.sample(each, len(each)) for each in kinds.values()))
+    return [*filter(None, chain.from_iterable(turns))][:size]
 
 
 @contextmanager
@@ -231,9 +232,12 @@ def noticed(mutation: Mutation) -> str:
             registry = get("registry")
         except InputError:
             return "data"
-        checks = {(check, role): None for entry in registry.ENTRIES for role in ROLES for check in entry.checks(role)}
-        told_by_evidence = mutation.kind != "text"  # no evidence reads what is said
-        for check, role in sorted(checks, key=lambda each: _order(mutation, each[0].name)) if told_by_evidence else ():
+        checks: dict[tuple[Any, Role], None] = {}  # each once, in the order of the paper
+        for entry, role in product(registry.ENTRIES, ROLES):
+            checks |= dict.fromkeys((check, role) for check in entry.checks(role))
+        if mutation.kind == "text":  # no evidence reads what is said
+            checks = {}
+        for check, role in sorted(checks, key=lambda each: _order(mutation, each[0].name)):
             found = None
             with suppress(Exception):  # a fault may stop a check
                 found = check.gather()

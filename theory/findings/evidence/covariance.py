@@ -52,12 +52,12 @@ class Clients:
     def mean_square(self, m: int, *, replacement: bool) -> Matrix:
         """E v̄v̄ᵀ of the mean v̄ over m drawn clients of ∇f_i ± s_i, by adding up all draws and signs."""
         draws = product(range(self.M), repeat=m) if replacement else permutations(range(self.M), m)
-        return _mean(
-            np.outer(v, v) * Fraction(1, m * m)
-            for chosen in map(list, draws)
-            for signs in product((-1, 1), repeat=m)
-            for v in [(self.gradients[chosen] + _exact([signs]).T * self.noises[chosen]).sum(axis=0)]
-        )
+        squares = []
+        for draw, signs in product(draws, product((-1, 1), repeat=m)):
+            chosen = list(draw)  # of a tuple numpy would take one entry
+            v = (self.gradients[chosen] + _exact([signs]).T * self.noises[chosen]).sum(axis=0)
+            squares.append(np.outer(v, v) * Fraction(1, m * m))
+        return _mean(squares)
 
     def second_moment(self, m: int, P: int, *, replacement: bool, distribution: str = "sphere") -> Matrix:
         """E ∇̄f ∇̄fᵀ, ∇̄f = Z v̄, by adding up all directions too."""
@@ -150,19 +150,16 @@ def _noise_sum(draws: Iterable[tuple[int, ...]], *, printed: bool, per_client: b
     Every place of a draw has a mini-batch of its own; per_client: every client has one.
     """
     s = SAMPLE.noises
-    return _mean(
-        np.sum(
-            [
-                np.outer(s[i], s[i]) if printed else np.outer(sign[at] * s[i], sign[other] * s[j])
-                for at, i in enumerate(chosen)
-                for other, j in enumerate(chosen)
-            ],
-            axis=0,
-        )
-        for chosen in draws
-        for signs in product((-1, 1), repeat=SAMPLE.M)
-        for sign in [[signs[i] for i in chosen] if per_client else signs]
-    )
+    sums = []
+    for chosen, signs in product(draws, product((-1, 1), repeat=SAMPLE.M)):
+        # The sign of a client's noise, or of the noise at a place of the draw, where one client may stand twice.
+        sign = [signs[i] for i in chosen] if per_client else signs
+        drawn = [sign[place] * s[i] for place, i in enumerate(chosen)]
+        if printed:
+            sums.append(np.sum([np.outer(s[i], s[i]) for i, _ in product(chosen, chosen)], axis=0))
+        else:
+            sums.append(np.sum([np.outer(left, right) for left, right in product(drawn, drawn)], axis=0))
+    return _mean(sums)
 
 
 def double_sum(*, printed: bool) -> Evidence:

@@ -143,20 +143,20 @@ def implied_rounds() -> Evidence:
 
 
 def accuracies(tables: Mapping[str, Mapping[str, tuple[Cell, ...]]]) -> Evidence:
-    least = [
-        (least_runs(cell.accuracy, EXAMPLES[name]) or math.inf, f"{model} {name} {cell.accuracy:.2f}")
-        for model, rows in tables.items()
-        for name, cells in rows.items()
-        for cell in cells
-    ]
+    least = []
+    for model, rows in tables.items():
+        for name, cells in rows.items():
+            for cell in cells:
+                runs = least_runs(cell.accuracy, EXAMPLES[name]) or math.inf
+                least.append((runs, f"{model} {name} {cell.accuracy:.2f}"))
     single = [name for runs, name in least if runs == 1]
-    runs, most = max(least)
+    most_runs, most = max(least)
     return Evidence(
         "arithmetic",
         len(single) < len(least),
         f"{len(single)} of {len(least)} accuracies are k/n ({', '.join(single)}); the others can only be means over "
-        f"runs or batches, {most} over {runs} runs or more",
-        {"single": len(single), "cells": len(least), "most runs": runs},
+        f"runs or batches, {most} over {most_runs} runs or more",
+        {"single": len(single), "cells": len(least), "most runs": most_runs},
     )
 
 
@@ -318,12 +318,13 @@ def indices() -> Evidence:
     world = play(PROGRAMS["Algorithm 1"])
     M, m, K, R = (world[name] for name in "MmKR")
     clients, rounds, steps = range(1, M + 1), range(R), range(1, K + 1)
+    drawn = [(i, r) for r in rounds for i in world["C"][r]]
+    measured = {(i, r, k) for (i, r), k in product(drawn, steps)}
     found = {
         "x_r": {key for key in world["x"] if isinstance(key, int)} == set(range(R + 1)),
         "x_{i,r}^k": {key for key in world["x"] if not isinstance(key, int)}
         <= set(product(clients, range(R + 1), range(1, K + 2))),
-        "g_{i,r}^k": {key for key in world["g"] if len(key) == 3}
-        == {(i, r, k) for r in rounds for i in world["C"][r] for k in steps},
+        "g_{i,r}^k": {key for key in world["g"] if len(key) == 3} == measured,
         "C_r": all(len(set(world["C"][r])) == m and set(world["C"][r]) <= set(clients) for r in rounds),
     }
     odd = [name for name, holds in found.items() if not holds]
