@@ -52,7 +52,7 @@ class _Lagging(Scalars):
         False, "Let the server keep a model too; the algorithm needs none, pull auto and a bounded history do."
     )
     pull: str = option(
-        "never", "auto: send the model when that is faster than the missed records; never: always send records."
+        "never", "With auto the model is sent when that is faster than the missed records; with never, always records."
     )
     bandwidth: float = option(12.5e6, "Bytes a second to a client, for pull auto.")
     replay_ns: float = option(1.0, "Nanoseconds a client needs for an element and missed direction, for pull auto.")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import inference_mode, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.own import own_dataset
@@ -28,6 +28,7 @@ from decomfl_lab.runs.tuning import tuned, without_auto
 __all__ = ["load", "train"]
 
 
+@inference_mode(False)  # what is made here is differentiated, wherever the caller stands
 def train(
     model: nn.Module,
     loss: LossFunction | None = cross_entropy,
