@@ -377,7 +377,7 @@ class Implementation:
         return Server(M, m, K=1, P=Schedule(1), eta=Schedule(0.1), seed=seed, history=History(start=r)).sample()
 
     def aggregate(self, rule: Aggregation, replies: Sequence[ScalarArray]) -> ScalarArray:
-        """A round's scalars of the clients', by one of the rules of ``records.aggregation``."""
+        """A round's scalars of the clients', by one of the rules of ``protocol.aggregation``."""
         found: ScalarArray = rule(replies)
         return found
 

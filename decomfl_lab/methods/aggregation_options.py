@@ -17,7 +17,7 @@ _KINDS: dict[str, Any] = {"mean": Mean, "clipped": ClippedMean, "median": Median
 
 
 class _Aggregation:
-    """See ``records.aggregation``."""
+    """See ``protocol.aggregation``."""
 
     options: Mapping[str, Option] = {
         "aggregation": Option(

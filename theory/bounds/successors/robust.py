@@ -27,7 +27,7 @@ def robust(rule: Aggregation, liars: int = 0) -> Statement:
         (1/R) Σ_r E‖∇f(x_r)‖² ≤ 2D/(ηR) + 2Lηρσ²/m + 2(1 + Lηρ₁)ω(σ² + σ_G²)   for η ≤ 1/(4Lρ)
 
     f, σ and σ_G are those of the m honest clients, who all take part in every round (M = m), and n = m + f replies are
-    aggregated. ω is ``records.aggregation.omega(rule, n, f)`` and ρ₁ = 1 + P(ρ − 1), or ρ if nobody lies. μ → 0.
+    aggregated. ω is ``protocol.aggregation.omega(rule, n, f)`` and ρ₁ = 1 + P(ρ − 1), or ρ if nobody lies. μ → 0.
 
     Args:
         rule: The mean, a median or a trimmed mean.
