@@ -151,9 +151,10 @@ def write_commands(app: Sphinx) -> None:
 def write_pages(app: Sphinx) -> None:
     """Write the pages that are made of data: findings, statements, the board, benchmarks, ratios of bounds."""
     records = HERE.parent / "paper_repro" / "results" / "benchmarks"
+    folder = os.fspath(app.srcdir)
     for words in (["findings"], ["board"], ["bench", "page", str(records)]):
-        assert main([*words, "--write", app.srcdir]) == 0, words
-    Path(app.srcdir, "theory-ratios.md").write_text(ratios.page(), encoding="utf-8")
+        assert main([*words, "--write", folder]) == 0, words
+    Path(folder, "theory-ratios.md").write_text(ratios.page(), encoding="utf-8")
 
 
 def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:
