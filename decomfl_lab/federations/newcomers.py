@@ -57,12 +57,14 @@ def with_newcomers(
 
     tensors, values = padded(saved, federation.server.M)
     joining = range(len(saved[1]["steps_taken"]), federation.server.M)
+    # The round of the first record that was saved; the round of the model that rebuilding begins from.
     first, base, keep = values["first"], values["base"], federation.server.keep
     too_many = keep > 0 and values["round"] > keep
     if not too_many and (earlier := before(first) if first else ()) is not None:
         kept: tuple[RoundRecord, ...] = read(tuple, tensors["records"].numpy().tobytes(), federation.server.run_seed)
         records = (*earlier, *kept)
-        forgetful = federation.forgetful and federation.base is None  # whoever takes part is sent the model
+        # A federation of forgetful clients without a base sends the model to everybody who takes part: nothing is moved.
+        forgetful = federation.forgetful and federation.base is None
         # Who joins begins at x_0. The saved base may be later, so it is moved back there; that the given model is x_0
         # is shown by its digest, or by the records that lead from it to the base.
         if base and not forgetful:

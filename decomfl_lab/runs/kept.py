@@ -124,6 +124,7 @@ def resume(run: Course, folder: Path, *, any_code: bool) -> None:
     run.federation.load(state)
     run.rows[:], run.losses[:], run.seconds = saved["rows"], saved["losses"], saved["seconds"]
     run.first = saved.get("first")
+    # The loss of the same examples at the loaded x: it can be asked only now that the run is there.
     if probe is not None and (now_ := run.probe()) is not None:
         same = math.isclose(probe, now_, rel_tol=PROBED, abs_tol=1e-6)
         require(same, "model and loss", f"give the loss {probe:.6g} that they gave in {folder}", now_)

@@ -195,7 +195,8 @@ class Run(Course):
             waits = out is not None or (by_records is not None and by_records.remote)
             came = stack.enter_context(postponed()) if waits else []
             saver = _Saver(self, out)
-            if self.round < config.rounds:  # a run that ended here before has a row that a longer one has not
+            # A run that ended here before has a row of its last round. A longer run evaluates on its own grid alone.
+            if self.round < config.rounds:
                 rows[:] = [row for row in rows if row["round"] % config.eval_every == 0]
             while self.round < config.rounds:
                 loss = self._play_round(out)

@@ -317,7 +317,10 @@ class MeanLoss:
             require_same(first, second, tolerance=64 * torch.finfo(self.dtype).eps)
 
     def _tried(self, chosen: Mapping[str, nn.Parameter]) -> list[float]:
-        """The loss of each piece; InputError where it is no scalar, another each time, or reads more than x."""
+        """The loss of each piece; InputError where it is no scalar, or reads more than x.
+
+        What it takes to see whether a second evaluation is the same is noted here, and looked at in ``require_same``.
+        """
         ragged = ", whose tensors have not all the examples in their first dimension"
         name = "data" + ragged * (row_count(self.pieces[0].batch) is None)
         with taking(name, tensors(self.pieces[0].batch)):
@@ -333,7 +336,8 @@ class MeanLoss:
             fresh._norms = _norms(fresh._module)
             watch = Watch(chosen)
 
-            def closed(at: Tensor, piece: Piece) -> Tensor:  # x has no gradient, so what has one is nothing of x
+            def closed(at: Tensor, piece: Piece) -> Tensor:
+                # x wants no gradient here. So a tensor that does want one is a parameter that does not come from x.
                 with watch:
                     loss = fresh._loss_at(at, piece)
                 watch.require_closed(loss)
