@@ -63,7 +63,7 @@ def with_newcomers(
     if not too_many and (earlier := before(first) if first else ()) is not None:
         kept: tuple[RoundRecord, ...] = read(tuple, tensors["records"].numpy().tobytes(), federation.server.run_seed)
         records = (*earlier, *kept)
-        # A federation of forgetful clients without a base sends the model to everybody who takes part: nothing is moved.
+        # Forgetful clients without a base are sent the model whenever they take part: nothing is moved.
         forgetful = federation.forgetful and federation.base is None
         # Who joins begins at x_0. The saved base may be later, so it is moved back there; that the given model is x_0
         # is shown by its digest, or by the records that lead from it to the base.
