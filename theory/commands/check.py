@@ -68,24 +68,10 @@ def check(options: CheckOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TightnessOptions:
-    """The options of ``decomfl tightness``."""
+class TightnessOptions(CheckOptions):
+    """The options of ``decomfl tightness``: those of check, with more effort."""
 
-    statement: str = option(
-        REQUIRED,
-        "A statement of your own as FILE.py:NAME or module:NAME, or the name of a bound, as theorem-1.",
-        argument=True,
-        metavar="STATEMENT",
-    )
-    variant: str = option(
-        "corrected", f"The variant of a named bound, of those that it has: {', '.join(get_args(Variant))}."
-    )
-    on: tuple[str, ...] = option(
-        (), "The class of problems: quadratics, waves or piecewise. Repeatable. [default: all three]"
-    )
     effort: int = option(20, "How many generations a search has on quadratics, elsewhere a third of it.")
-    seed: int = option(0, "The seed of searches and simulations.")
-    as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
 
 
 @command
