@@ -72,11 +72,9 @@ class OptionsCommand(Screened):
 
 
 def command(run: Callable[[Any], None]) -> OptionsCommand:
-    """The command that a function of one dataclass of options is; its docstring is the help.
+    """The command that a function of one dataclass of options is, as ``check(options: CheckOptions)``.
 
-    @command
-    def check(options: CheckOptions) -> None:
-        \"\"\"Does a bound hold? ...\"\"\"
+    The function's name is the command's, and its docstring the help.
     """
     (given,) = inspect.signature(run).parameters
     kind = run.__globals__[run.__annotations__[given]]
@@ -112,7 +110,8 @@ def made_of(kind: type[T], values: Mapping[str, Any]) -> T:
 
 def _flag_of(name: str, kind: Any, option: Option, *, unset: bool) -> click.Parameter:
     """The flag, or the argument, of an option of this type."""
-    kind = next((each for each in get_args(kind) if each is not NoneType), kind) if _is_union(kind) else kind
+    if isinstance(kind, UnionType):  # X | None
+        kind = next(each for each in get_args(kind) if each is not NoneType)
     many = get_origin(kind) is tuple
     kind = get_args(kind)[0] if many else kind
     attributes: dict[str, Any] = {
@@ -130,10 +129,6 @@ def _flag_of(name: str, kind: Any, option: Option, *, unset: bool) -> click.Para
         dashed = f"{dashed}/--no-{dashed[2:]}" if option.default else dashed
     flags = option.flag.split() or [dashed]
     return Flag([*flags, name], option.group, **attributes, multiple=many, help=_told(option))
-
-
-def _is_union(kind: Any) -> bool:
-    return get_origin(kind) is UnionType
 
 
 def _told(option: Option) -> str:
