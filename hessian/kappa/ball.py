@@ -60,25 +60,6 @@ def ball_radius(eta: float, d: int, G: float) -> float:
     return 2.0 * require_finite_positive("eta", eta) * require_int("d", d, 1) * require_finite_positive("G", G)
 
 
-class _Difference:
-    """H_j − H_0, an operator."""
-
-    name = "difference"
-
-    def __init__(self, there: Operator, here: Operator) -> None:
-        self.there, self.here = there, here
-        self.d, self.dtype, self.device = here.d, here.dtype, here.device
-
-    def matvec(self, v: Tensor) -> Tensor:
-        return self.there.matvec(v) - self.here.matvec(v)
-
-    def quad(self, v: Tensor) -> float:
-        return self.there.quad(v) - self.here.quad(v)
-
-    def fingerprint(self) -> str:
-        return f"{self.there.fingerprint()}-{self.here.fingerprint()}"
-
-
 @dataclass(frozen=True)
 class BallPoint:
     """What was measured at one point.
@@ -234,7 +215,7 @@ def _measure(
         raised = None
         if dominate:
             # The terms of D: (H_0)₊ at the centre, (H_j − H_0)₊ at every other point.
-            part: Operator = _Difference(there, here) if j else here
+            part = there - here if j else here
             raised = _positive_trace(spectral_density(part, products=max_products, probes=_PROBES, seed=seed))
         found.append(BallPoint(float((point - points[0]).norm()), rank, raised))
     return tuple(found)
