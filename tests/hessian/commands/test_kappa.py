@@ -28,6 +28,7 @@ from decomfl_lab.runs.run import load_run
 from hessian.commands.kappa import KappaOptions
 from hessian.named import from_run, trained_here
 from hessian.operators.curvature import HessianOperator
+from hessian.operators.options import CurvatureKeywords, CurvatureOptions
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 
@@ -441,7 +442,7 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--ball-lr", "0"], "ball_lr must be a finite number above 0, got 0.0"),
         ([*SMALL, "--ball", "1", "--plot", "k.png"], "plot must stay unset with ball, which has none"),
         ([*SMALL, "--forward-only", "9", "--split-sample"], "split_sample must stay unset with forward_only"),
-        ([*SMALL, "--chunk", "-1"], "chunk must be an integer of at least 0, got -1"),
+        ([*SMALL, "--chunk", "-1"], "chunk must be an integer of at least 1, got -1"),
         ([*SMALL, "--loss", "mine"], "loss must be module:function, got 'mine'"),
         ([*SMALL, "--normalisation", "layer"], "normalisation must be one of eval, batch, got 'layer'"),
         ([*SMALL, "--checkpoint", f"{__file__}/k"], "checkpoint must be a file that can be written"),
@@ -460,9 +461,13 @@ def test_bad_input_is_one_line_before_any_data_are_read(
     assert message in error_of(capsys)
 
 
-def test_python_and_the_command_have_the_same_defaults() -> None:
+def test_python_and_the_command_have_the_same_options_and_defaults() -> None:
     python = inspect.signature(hessian.effective_rank).parameters
-    shared = {name: option.default for name, _, option in declared(KappaOptions) if name in python}
+    command = {name: option.default for name, _, option in declared(KappaOptions)}
     others = {"model", "data", "loss", "checkpoint", "trace"}  # named by a string there, an object in Python
-    assert {"rtol", "max_products", "weight_decay", "trust"} <= shared.keys()
-    assert all(python[name].default == default for name, default in shared.items() if name not in others)
+    shared = {name for name in command if name in python} - others
+    assert {"rtol", "max_products", "seed"} <= shared
+    assert all(python[name].default == command[name] for name in shared)
+    of_matrices = {name for name, _, _ in declared(CurvatureOptions)}
+    assert of_matrices <= command.keys()
+    assert CurvatureKeywords.__annotations__.keys() == of_matrices | {"weights", "whiten", "d"}
