@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import known_options, require
@@ -14,8 +14,8 @@ from hessian.kappa.estimation import BESIDE, _Run
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import Settings
 from hessian.operators.asked import Source, curvature
+from hessian.operators.given import as_operator
 from hessian.operators.mean_loss import enabled
-from hessian.operators.operator import Operator
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.whitened import WhitenedOperator
 from hessian.resume import Checkpoint
@@ -37,7 +37,7 @@ def effective_rank(
     seed: int = Settings.seed,
     checkpoint: Path | None = None,
     on_progress: Callable[[EffectiveRankProgress], None] | None = None,
-    trace_operator: Operator | None = None,
+    trace_operator: Any = None,
     trace: float | None = None,
     max_basis: int | None = Settings.max_basis,
     **options: Unpack[CurvatureKeywords],
@@ -105,6 +105,7 @@ def effective_rank(
     if trace is not None:
         require(trace_operator is None, "trace_operator", "be None where the trace is known", trace_operator)
     if trace_operator is not None:
+        trace_operator = as_operator(trace_operator)
         require(trace_operator.d == operator.d, "trace_operator", f"have dimension {operator.d}", trace_operator.d)
         trace_operator = trace_operator if whiten is None else WhitenedOperator(trace_operator, whiten)
     # Only where no probes follow does Lanczos go on by restarts once the basis is full.

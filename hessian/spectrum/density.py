@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from scipy import stats
 from decomfl_lab.errors import require_finite_positive, require_int
 from hessian.estimate import Estimate, require_confidence
 from hessian.operators.counted import Counted
-from hessian.operators.operator import Operator
+from hessian.operators.given import as_operator
 from hessian.operators.probes import probe
 from hessian.spectrum.lanczos import band, require_room
 
@@ -174,7 +175,7 @@ class SpectralDensity:
         return float(stats.wasserstein_distance(self.nodes, np.asarray(eigenvalues), self.weights))
 
 
-def spectral_density(operator: Operator, *, products: int = 50, probes: int = 3, seed: int = 0) -> SpectralDensity:
+def spectral_density(operator: Any, *, products: int = 50, probes: int = 3, seed: int = 0) -> SpectralDensity:
     """The distribution of H's eigenvalues by Lanczos from several random vectors at once.
 
     The products H^j z_p of all probes span one space. With Q its orthonormal basis, T = Q H Qᵀ and T s_i = θ_i s_i, the
@@ -188,7 +189,7 @@ def spectral_density(operator: Operator, *, products: int = 50, probes: int = 3,
     square loss has C-fold eigenvalues).
 
     Args:
-        operator: The matrix H.
+        operator: The matrix H, or what ``as_operator`` makes it of.
         products: The number of products, at least 1 a probe; fewer are made where they span an invariant space.
         probes: The number of random vectors; 2 or more give an error band.
         seed: The seed of everything random, 0..2**64-1.
@@ -201,6 +202,7 @@ def spectral_density(operator: Operator, *, products: int = 50, probes: int = 3,
     require_int("probes", probes, 1)
     require_int("products", products, probes)
     require_int("seed", seed, 0, 2**64 - 1)
+    operator = as_operator(operator)
     require_room(operator, products, 2 * probes + 3, name="products")
     counted, d = Counted(operator), operator.d
     T, starts, residual = band(counted, [probe(counted, seed, PROBES, p) for p in range(probes)], products)
