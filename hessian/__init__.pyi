@@ -8,9 +8,15 @@ from .kappa.forward import ForwardOnly as ForwardOnly
 from .kappa.forward import forward_only as forward_only
 from .kappa.halves import SplitSample as SplitSample
 from .kappa.halves import split_sample as split_sample
+from .kappa.layers import ByLayer as ByLayer
+from .kappa.layers import LayerRank as LayerRank
+from .kappa.layers import by_layer as by_layer
 from .kappa.result import EffectiveRank as EffectiveRank
 from .kappa.result import EffectiveRankProgress as EffectiveRankProgress
+from .kappa.trace import Trace as Trace
+from .kappa.trace import trace as trace
 from .operators.asked import curvature as curvature
+from .operators.block import BlockOperator as BlockOperator
 from .operators.curvature import FisherOperator as FisherOperator
 from .operators.curvature import GaussNewtonOperator as GaussNewtonOperator
 from .operators.curvature import HessianOperator as HessianOperator
@@ -28,5 +34,9 @@ from .operators.whitened import WhitenedObjective as WhitenedObjective
 from .operators.whitened import WhitenedOperator as WhitenedOperator
 from .spectrum.density import SpectralDensity as SpectralDensity
 from .spectrum.density import spectral_density as spectral_density
+from .spectrum.diagonal import Diagonal as Diagonal
+from .spectrum.diagonal import diagonal as diagonal
+from .spectrum.eigenvalues import TopEigenvalues as TopEigenvalues
+from .spectrum.eigenvalues import top_eigenvalues as top_eigenvalues
 from .spectrum.lanczos import Lanczos as Lanczos
 from .spectrum.lanczos import lanczos as lanczos

@@ -126,6 +126,24 @@ class OtherOptions:
         OTHERS,
     )
 
+    by_layer: bool = option(
+        False,
+        "Measure κ and the share of the trace of every layer, at a product of the whole model for each product of a "
+        "layer's.",
+    )
+    depth: int | None = option(
+        None,
+        "With --by-layer: parts of a module's name that tell layers apart, so that 2 takes layers.3.attention.query "
+        "into layers.3. [default: every module with parameters of its own]",
+        OTHERS,
+    )
+
+    @property
+    def chosen(self) -> str:
+        """The name of what is measured; empty for κ by products."""
+        ball = "ball" if self.has_ball else ""
+        return "forward_only" if self.forward_only else ball or ("by_layer" if self.by_layer else "")
+
     @property
     def has_ball(self) -> bool:
         """Whether κ is measured over a ball."""
@@ -139,6 +157,11 @@ class OtherOptions:
         both = self.ball is not None and self.ball_lr is not None
         require(not both, "ball and ball_lr", "not both be given", (self.ball, self.ball_lr))
         require_int("ball_points", self.ball_points, 1, 10_000)
+        one = sum((self.forward_only > 0, self.has_ball, self.by_layer)) <= 1
+        require(one, "forward_only, ball and by_layer", "not be given together", "more than one")
+        require(self.depth is None or self.by_layer, "depth", "be given with by_layer alone", self.depth)
+        if self.depth is not None:
+            require_int("depth", self.depth, 1)
         for name, value in (("ball", self.ball), ("ball_lr", self.ball_lr)):
             if value is not None:
                 require_finite_positive(name, value)
@@ -178,8 +201,9 @@ class KappaOptions:
         self.other.require()
         density = self.products_of_density
         require(density == 0 or density >= 3, "density_products", "be 0 or at least 3", density)
-        other = "forward_only" if self.other.forward_only else "ball" if self.other.has_ball else ""
-        for name in ("plot", "checkpoint", "density_products", "split_sample"):
+        other = self.other.chosen
+        drawn = ("plot",) if other != "by_layer" else ()
+        for name in (*drawn, "checkpoint", "density_products", "split_sample"):
             asked = getattr(self, name)
             require(not other or not asked, name, f"stay unset with {other}, which has none", asked)
         if self.plot is not None:
@@ -215,6 +239,8 @@ def kappa(options: KappaOptions) -> None:
 
       decomfl kappa runs/hiso --whiten runs/hiso        what HiSo's directions see
 
+      decomfl kappa runs/cnn --by-layer                 a table of the layers
+
     The Hessian of a network has negative eigenvalues, which cancel in tr H: besides the signed κ the table has κ of
     the positive part and of absolute values, and --operator gauss-newton has no negative ones at all. κ is that of the
     loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
@@ -245,6 +271,9 @@ def kappa(options: KappaOptions) -> None:
             return
         if options.other.has_ball:
             measured.tell("ball", measured.ball())
+            return
+        if options.other.by_layer:
+            measured.tell("by_layer", measured.by_layer())
             return
         with RunBars() as bars:
             result = measured.effective_rank(bars)
@@ -304,10 +333,12 @@ class _Measured:
 
         return matrix_of(objective, self.options.curvature, x, whiten=self.s)
 
-    def tell(self, name: str, found: hessian.ForwardOnly | hessian.BallProbe) -> None:
+    def tell(self, name: str, found: hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer) -> None:
         """Print what was found, with its facts."""
         whole = json.dumps({**self.facts, name: found.to_json()}, ensure_ascii=False)
         print(whole if self.options.as_json else f"{found.summary()}\n{_about(self.facts)}")
+        if isinstance(found, hessian.ByLayer) and self.options.plot is not None:
+            print(f"written to {found.plot(self.options.plot)}", file=sys.stderr)
 
     def forward_only(self) -> hessian.ForwardOnly:
         """κ by values of the loss alone."""
@@ -337,6 +368,23 @@ class _Measured:
             confidence=settings.confidence,
             max_products=min(settings.max_products, 60),
         )
+
+    def by_layer(self) -> hessian.ByLayer:
+        """κ of every layer, with a bar of the layers."""
+        from decomfl_lab.runs.progress import RunBars
+
+        settings = self.options.settings
+        with RunBars() as bars:
+            return hessian.by_layer(
+                self.curvature,
+                depth=self.options.other.depth,
+                rtol=settings.rtol,
+                confidence=settings.confidence,
+                max_products=settings.max_products,
+                products=settings.products,
+                seed=settings.seed,
+                on_layer=lambda layer, number, layers: bars.show("layers", number, layers, layer),
+            )
 
     def effective_rank(self, bars: RunBars) -> hessian.EffectiveRank:
         """κ, with a bar of the products."""
