@@ -3,6 +3,7 @@ from .kappa.ball import BallProbe as BallProbe
 from .kappa.ball import along_training as along_training
 from .kappa.ball import ball_probe as ball_probe
 from .kappa.ball import ball_radius as ball_radius
+from .kappa.callback import KappaEvery as KappaEvery
 from .kappa.effective_rank import effective_rank as effective_rank
 from .kappa.forward import ForwardOnly as ForwardOnly
 from .kappa.forward import forward_only as forward_only
