@@ -103,6 +103,22 @@ def test_kappa_of_a_model_trained_here_is_the_dense_hessians(
     assert all(0.5 * truth[-1] < value < 2 * truth[-1] for value in split["own"])
 
 
+def test_a_table_by_layer_is_that_of_python_and_can_be_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--data", "digits", "--model", "mlp", "--examples", "200", "--train-steps", "20", "--rtol", "0.2"]
+    found = run(capsys, *argv, "--by-layer", "--operator", "gauss-newton")["by_layer"]
+    trained = trained_here("mlp", "digits", steps=20, descent=Descent())
+    (objective,) = trained.mean_loss(examples=200)
+    table = hessian.by_layer(objective, operator="gauss-newton", rtol=0.2)
+    assert [row["layer"] for row in found["rows"]] == ["1", "3"] == [row.layer for row in table.rows]
+    assert [row["rank"]["kappa"] for row in found["rows"]] == [row.rank.kappa for row in table.rows]
+    drawn = tmp_path / "layers.png"
+    assert cli.main(["kappa", *argv, "--by-layer", "--operator", "gauss-newton", "--plot", str(drawn)]) == 0
+    assert str(table) in capsys.readouterr().out
+    assert drawn.exists()
+
+
 @pytest.mark.parametrize(
     ("device", "words"), [("nonsense", "be one of cpu, cuda, auto"), ("cuda", "be cpu or auto here (torch ")]
 )
@@ -442,6 +458,12 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--ball-lr", "0"], "ball_lr must be a finite number above 0, got 0.0"),
         ([*SMALL, "--ball", "1", "--plot", "k.png"], "plot must stay unset with ball, which has none"),
         ([*SMALL, "--forward-only", "9", "--split-sample"], "split_sample must stay unset with forward_only"),
+        ([*SMALL, "--depth", "2"], "depth must be given with by_layer alone, got 2"),
+        ([*SMALL, "--by-layer", "--depth", "0"], "depth must be an integer of at least 1, got 0"),
+        ([*SMALL, "--by-layer", "--ball", "1"], "forward_only, ball and by_layer must not be given together"),
+        ([*SMALL, "--by-layer", "--checkpoint", "k"], "checkpoint must stay unset with by_layer, which has none"),
+        ([*SMALL, "--weight-decay", "-1"], "weight_decay λ must be a finite number of at least 0, got -1.0"),
+        ([*SMALL, "--operator", "hesian"], "operator must be one of hessian, gauss-newton, fisher, smoothed, got"),
         ([*SMALL, "--chunk", "-1"], "chunk must be an integer of at least 1, got -1"),
         ([*SMALL, "--loss", "mine"], "loss must be module:function, got 'mine'"),
         ([*SMALL, "--normalisation", "layer"], "normalisation must be one of eval, batch, got 'layer'"),
