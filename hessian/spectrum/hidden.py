@@ -87,7 +87,7 @@ class Hidden:
         return values, beyond[:-1] - beyond[1:]
 
     def above(self, probability: float, which: str = "magnitude") -> float:
-        """What is above this with at most this probability: ‖H‖₂ ("magnitude"), λ_max ("largest"), −λ_min ("smallest")."""
+        """What ‖H‖₂ (magnitude), λ_max (largest) or −λ_min (smallest) is above with at most this probability."""
         values, beyond = self._beyond(which)
         return float(values[(beyond[1:] <= probability).argmax()])
 
