@@ -73,9 +73,9 @@ def trace(
     at least as narrow, for κ's has room for ‖H‖₂ as well.
 
     Args:
-        model: See ``effective_rank``.
-        loss: See ``effective_rank``.
-        data: See ``effective_rank``.
+        model: See ``curvature``.
+        loss: See ``curvature``.
+        data: See ``curvature``.
         rtol: Half-width of the interval to reach, relative to the trace.
         confidence: The confidence of the interval, in (0, 1).
         max_products: The most products to spend.
