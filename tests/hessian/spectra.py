@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -20,6 +23,26 @@ def rotated(eigenvalues: list[float] | Tensor, seed: int = 0, dtype: torch.dtype
     Q = torch.linalg.qr(torch.randn(len(values), len(values), generator=generator, dtype=torch.float64)).Q
     A = Q * values @ Q.T
     return DenseOperator(((A + A.T) / 2).to(dtype))
+
+
+class Diagonal:
+    """A diagonal matrix of any dimension, by its products."""
+
+    name = "diagonal"
+    device = torch.device("cpu")
+
+    def __init__(self, eigenvalues: Sequence[float], dtype: torch.dtype = torch.float64) -> None:
+        self.values = torch.tensor(np.asarray(eigenvalues), dtype=dtype)
+        self.d, self.dtype = len(self.values), dtype
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self.values * v
+
+    def quad(self, v: Tensor) -> float:
+        return float(v.double() @ self.matvec(v).double())
+
+    def fingerprint(self) -> str:
+        return hashlib.blake2b(self.values.numpy().tobytes(), digest_size=8).hexdigest()
 
 
 @functools.cache

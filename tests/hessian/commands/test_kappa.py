@@ -451,7 +451,7 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
         ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),
         ([*SMALL, "--density-products", "2"], "density_products must be 0 or at least 3, got 2"),
-        ([*SMALL, "--products", "-1"], "products must be an integer of at least 6, got -1"),
+        ([*SMALL, "--products", "-1"], "products must be an integer of at least 5, got -1"),
         ([*SMALL, "--train-steps", "-1"], "train_steps must be an integer in 0..100000000, got -1"),
         ([*SMALL, "--batch-size", "0"], "batch_size B must be an integer of at least 1, got 0"),
         ([*SMALL, "--ball", "1", "--ball-points", "0"], "ball_points must be an integer in 1..10000, got 0"),
