@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +19,8 @@ from hessian.operators.asked import Source, curvature
 from hessian.operators.counted import Counted
 from hessian.operators.mean_loss import enabled
 from hessian.operators.options import CurvatureKeywords
-from hessian.spectrum.lanczos import Krylov, missed_above, require_room
+from hessian.spectrum.hidden import Hidden
+from hessian.spectrum.lanczos import Krylov, require_room
 
 __all__ = ["TopEigenvalues", "top_eigenvalues"]
 
@@ -28,17 +31,19 @@ _ORDERS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 """What the eigenvalues that are wanted have most of."""
 
-_MISSED = 0.25
-"""The end of the spectrum is looked for until it is missed by more than this share of its width with 1 % at most: a
-start vector that hardly sees it has a small residual before."""
+_WORDS = {"magnitude": "further out than ±", "largest": "above", "smallest": "below"}
+_MISSED = 0.01
+"""The most probability that an eigenvalue further out than ``TopEigenvalues.beyond`` was missed."""
+_DISTANCES = np.geomspace(1e-6, 1e9, 400)
+"""Distances from the outermost Ritz value, relative to the largest magnitude, at which that is looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopEigenvalues(Jsonable):
     """Outer eigenvalues of H.
 
-    A residual proves that an eigenvalue of H is that near. It proves neither that no further one was missed, nor how
-    often an eigenvalue occurs: equal ones are seen once.
+    A residual proves that an eigenvalue of H is that near. It proves neither that none was missed, for which ``beyond``
+    has a bound at the outer end alone, nor how often an eigenvalue occurs: equal ones are seen once.
 
     Attributes:
         operator: The name of the matrix.
@@ -46,10 +51,11 @@ class TopEigenvalues(Jsonable):
         which: What was looked for: the eigenvalues of the largest "magnitude", the "largest" or the "smallest".
         values: The Ritz values, outermost first.
         residuals: The residual ‖Hu − θu‖ of each, at least the rounding of products: an eigenvalue is that near.
-        missed: A random start misses an end of the spectrum by more than missed·(λ_max − λ_min), of the true ones, with
-            probability 1 % at most; 0 where the vectors span everything, and 1 says nothing.
+        beyond: What lies further out than the outermost value: no eigenvalue does with 99 %, whatever the spectrum is
+            (``hessian.spectrum.hidden``); for "magnitude" this is one of ‖H‖₂.
         products: The number of products.
-        converged: Whether all residuals are at most rtol times the outermost value.
+        converged: Whether all residuals, and the distance to ``beyond``, are at most rtol times the largest
+            magnitude.
         vectors: A unit eigenvector (d,) of each, where they were asked for.
         seed: The seed of the start vector.
     """
@@ -59,7 +65,7 @@ class TopEigenvalues(Jsonable):
     which: str
     values: tuple[float, ...]
     residuals: tuple[float, ...]
-    missed: float
+    beyond: float
     products: int
     converged: bool
     vectors: tuple[Tensor, ...] = field(repr=False)
@@ -67,9 +73,7 @@ class TopEigenvalues(Jsonable):
 
     def __str__(self) -> str:
         shown = ", ".join(f"{v:.5g} ± {r:.1g}" for v, r in zip(self.values, self.residuals, strict=True))
-        proved = "all are known"
-        if self.missed > 0:
-            proved = f"none further out by more than {100 * self.missed:.2g} % of λ_max − λ_min, with 99 %"
+        proved = f"with 99 % none is {_WORDS[self.which]} {self.beyond:.5g}".replace("± ", "±")
         short = "" if self.converged else ", not converged"
         return f"λ = {shown} ({plural(self.products, 'product')}{short}; {proved})"
 
@@ -102,7 +106,7 @@ def top_eigenvalues(
         data: See ``curvature``.
         k: The number of eigenvalues, at most d. Equal ones count once, and then others follow.
         which: The eigenvalues of the largest "magnitude", the "largest", or the "smallest" (the most negative).
-        rtol: The residual to reach, relative to the outermost eigenvalue.
+        rtol: The residual to reach, and the distance to ``beyond``, relative to the largest magnitude.
         max_products: The most products to spend, and vectors (d,) to keep.
         seed: The seed of the start vector, 0..2**64-1.
         vectors: Whether eigenvectors are returned too.
@@ -111,7 +115,7 @@ def top_eigenvalues(
     Raises:
         InputError: If an argument breaks a rule, a product is not finite, or the device has no room for the vectors.
 
-    Source: Golub and Van Loan, Matrix Computations, 10.1-10.3; ``missed``: Kuczynski and Wozniakowski 1992.
+    Source: Golub and Van Loan, Matrix Computations, 10.1-10.3; ``beyond``: see ``hessian.spectrum.hidden``.
     """
     require_choice("which", which, _ORDERS)
     require_int("k", k, 1)
@@ -131,17 +135,29 @@ def top_eigenvalues(
             chosen = _ORDERS[which](found.ritz_values).argsort(descending=True)[:k]
             size = float(found.ritz_values.abs().max())
             residuals = found.ritz_residuals[chosen].clamp(min=rounding * size)
-            far = float(residuals.max()) > rtol * float(found.ritz_values[chosen[0]].abs())
-            converged = len(chosen) == k and not far and missed_above(d, krylov.steps) <= _MISSED
+            outer = size if which == "magnitude" else float(found.ritz_values[chosen[0]])
+            beyond = outer if krylov.following is None else _beyond(found.hidden, which, outer, size)
+            off = max(float(residuals.max()), abs(beyond - outer))
+            converged = krylov.following is None or (len(chosen) == k and off <= rtol * size)
         return TopEigenvalues(
             operator=operator.name,
             d=d,
             which=which,
             values=tuple(found.ritz_values[chosen].tolist()),
             residuals=tuple(residuals.tolist()),
-            missed=missed_above(d, krylov.steps),
+            beyond=beyond,
             products=krylov.steps,
-            converged=converged or krylov.following is None,
+            converged=converged,
             vectors=tuple(found.ritz_vectors(chosen.tolist())) if vectors else (),
             seed=seed,
         )
+
+
+def _beyond(hidden: Hidden, which: str, outer: float, size: float) -> float:
+    """Beyond which value an eigenvalue was missed with the probability ``_MISSED`` at most."""
+    if which == "magnitude":
+        return max(hidden.above(_MISSED), outer)
+    sign = 1.0 if which == "largest" else -1.0
+    ends = outer + sign * size * _DISTANCES
+    within = np.minimum.accumulate(hidden.probability(ends)) <= _MISSED
+    return float(ends[within.argmax()]) if within.any() else sign * math.inf
