@@ -263,7 +263,7 @@ class _Run:
         the worst that there is; at the near one, low for t > 0, it is P(t < low·‖H‖₂) that must be small enough.
         """
         theta = self._theta
-        t, low, high = self._trace()
+        _, low, high = self._trace()
         if not theta > 0:
             return (math.nan, math.nan) if theta == 0 else (-math.inf, math.inf)
         return self._end(low, 1) if low > 0 else low / theta, -self._end(-high, -1) if high < 0 else high / theta
@@ -409,7 +409,6 @@ class _Run:
         share = f"{100 * self.settings.rtol:.3g} %"
         if not theta > 0:
             return "H is zero along every direction tried, so κ is undefined"
-        t = self._trace()[0]
         if self.settings.trace is not None and reached:
             return f"tr(H) was known, ‖H‖₂ is within {beyond:.2g} after {plural(self.products, 'product')}"
         if self.krylov.following is None and self.settings.trace is None:

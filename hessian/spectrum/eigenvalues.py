@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +17,6 @@ from hessian.operators.asked import Source, curvature
 from hessian.operators.counted import Counted
 from hessian.operators.mean_loss import enabled
 from hessian.operators.options import CurvatureKeywords
-from hessian.spectrum.hidden import Hidden
 from hessian.spectrum.lanczos import Krylov, require_room
 
 __all__ = ["TopEigenvalues", "top_eigenvalues"]
@@ -31,19 +28,20 @@ _ORDERS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 """What the eigenvalues that are wanted have most of."""
 
-_WORDS = {"magnitude": "further out than ±", "largest": "above", "smallest": "below"}
-_MISSED = 0.01
-"""The most probability that an eigenvalue further out than ``TopEigenvalues.beyond`` was missed."""
-_DISTANCES = np.geomspace(1e-6, 1e9, 400)
-"""Distances from the outermost Ritz value, relative to the largest magnitude, at which that is looked at."""
+_MISSED, _UNLIKELY = 0.25, 1e-4
+"""The end of the spectrum is looked for until it is missed by this share of ‖H‖₂ with this probability at most: a start
+vector that hardly sees it has a small residual before."""
+
+_CHANCE = 0.01
+"""The probability that is left to ``bound``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopEigenvalues(Jsonable):
     """Outer eigenvalues of H.
 
-    A residual proves that an eigenvalue of H is that near. It proves neither that none was missed, for which ``beyond``
-    has a bound at the outer end alone, nor how often an eigenvalue occurs: equal ones are seen once.
+    A residual proves that an eigenvalue of H is that near. It proves neither that no further one was missed, nor how
+    often an eigenvalue occurs: equal ones are seen once.
 
     Attributes:
         operator: The name of the matrix.
@@ -51,11 +49,11 @@ class TopEigenvalues(Jsonable):
         which: What was looked for: the eigenvalues of the largest "magnitude", the "largest" or the "smallest".
         values: The Ritz values, outermost first.
         residuals: The residual ‖Hu − θu‖ of each, at least the rounding of products: an eigenvalue is that near.
-        beyond: What lies further out than the outermost value: no eigenvalue does with 99 %, whatever the spectrum is
-            (``hessian.spectrum.hidden``); for "magnitude" this is one of ‖H‖₂.
+        bound: No eigenvalue is further out than this but with probability 1 %, that of a random start vector which sees
+            so little of it (``hessian.spectrum.hidden``): one of ‖H‖₂, of λ_max or of λ_min. Where the vectors span
+            everything it is the outermost value.
         products: The number of products.
-        converged: Whether all residuals, and the distance to ``beyond``, are at most rtol times the largest
-            magnitude.
+        converged: Whether all residuals are at most rtol times the outermost value.
         vectors: A unit eigenvector (d,) of each, where they were asked for.
         seed: The seed of the start vector.
     """
@@ -65,7 +63,7 @@ class TopEigenvalues(Jsonable):
     which: str
     values: tuple[float, ...]
     residuals: tuple[float, ...]
-    beyond: float
+    bound: float
     products: int
     converged: bool
     vectors: tuple[Tensor, ...] = field(repr=False)
@@ -73,7 +71,9 @@ class TopEigenvalues(Jsonable):
 
     def __str__(self) -> str:
         shown = ", ".join(f"{v:.5g} ± {r:.1g}" for v, r in zip(self.values, self.residuals, strict=True))
-        proved = f"with 99 % none is {_WORDS[self.which]} {self.beyond:.5g}".replace("± ", "±")
+        proved = "all are known"
+        if self.products < self.d:
+            proved = f"none beyond {self.bound:.5g}, with 99 %"
         short = "" if self.converged else ", not converged"
         return f"λ = {shown} ({plural(self.products, 'product')}{short}; {proved})"
 
@@ -106,7 +106,7 @@ def top_eigenvalues(
         data: See ``curvature``.
         k: The number of eigenvalues, at most d. Equal ones count once, and then others follow.
         which: The eigenvalues of the largest "magnitude", the "largest", or the "smallest" (the most negative).
-        rtol: The residual to reach, and the distance to ``beyond``, relative to the largest magnitude.
+        rtol: The residual to reach, relative to the outermost eigenvalue.
         max_products: The most products to spend, and vectors (d,) to keep.
         seed: The seed of the start vector, 0..2**64-1.
         vectors: Whether eigenvectors are returned too.
@@ -115,7 +115,7 @@ def top_eigenvalues(
     Raises:
         InputError: If an argument breaks a rule, a product is not finite, or the device has no room for the vectors.
 
-    Source: Golub and Van Loan, Matrix Computations, 10.1-10.3; ``beyond``: see ``hessian.spectrum.hidden``.
+    Source: Golub and Van Loan, Matrix Computations, 10.1-10.3.
     """
     require_choice("which", which, _ORDERS)
     require_int("k", k, 1)
@@ -132,32 +132,23 @@ def top_eigenvalues(
         while krylov.following is not None and krylov.steps < max_products and not converged:
             krylov.step()
             found = krylov.result()
-            chosen = _ORDERS[which](found.ritz_values).argsort(descending=True)[:k]
+            how_far = _ORDERS[which](found.ritz_values)
+            chosen = how_far.argsort(descending=True)[:k]
             size = float(found.ritz_values.abs().max())
             residuals = found.ritz_residuals[chosen].clamp(min=rounding * size)
-            outer = size if which == "magnitude" else float(found.ritz_values[chosen[0]])
-            beyond = outer if krylov.following is None else _beyond(found.hidden, which, outer, size)
-            off = max(float(residuals.max()), abs(beyond - outer))
-            converged = krylov.following is None or (len(chosen) == k and off <= rtol * size)
+            far = float(residuals.max()) > rtol * float(found.ritz_values[chosen[0]].abs())
+            missed = found.hidden.above(_UNLIKELY, which) - float(how_far.max()) > _MISSED * size
+            converged = len(chosen) == k and not far and not missed
+        bound = float(how_far.max()) if krylov.following is None else found.hidden.above(_CHANCE, which)
         return TopEigenvalues(
             operator=operator.name,
             d=d,
             which=which,
             values=tuple(found.ritz_values[chosen].tolist()),
             residuals=tuple(residuals.tolist()),
-            beyond=beyond,
+            bound=-bound if which == "smallest" else bound,
             products=krylov.steps,
-            converged=converged,
+            converged=converged or krylov.following is None,
             vectors=tuple(found.ritz_vectors(chosen.tolist())) if vectors else (),
             seed=seed,
         )
-
-
-def _beyond(hidden: Hidden, which: str, outer: float, size: float) -> float:
-    """Beyond which value an eigenvalue was missed with the probability ``_MISSED`` at most."""
-    if which == "magnitude":
-        return max(hidden.above(_MISSED), outer)
-    sign = 1.0 if which == "largest" else -1.0
-    ends = outer + sign * size * _DISTANCES
-    within = np.minimum.accumulate(hidden.probability(ends)) <= _MISSED
-    return float(ends[within.argmax()]) if within.any() else sign * math.inf

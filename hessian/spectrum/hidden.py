@@ -36,7 +36,7 @@ Pole = tuple[Sequence[float], Sequence[float]]
 """Poles of a rational function, and the numerator above each."""
 
 _BEYOND = np.geomspace(1e-6, 1e9, 400)
-"""Distances from θ, relative to it, at which the bound is looked at."""
+"""Distances from the outermost Ritz value, relative to θ, at which the bound is looked at."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,16 @@ class Hidden:
         values, beyond = self._beyond()
         return values, beyond[:-1] - beyond[1:]
 
-    def above(self, probability: float) -> float:
-        """The norm that ‖H‖₂ is above with at most this probability."""
-        values, beyond = self._beyond()
+    def above(self, probability: float, which: str = "magnitude") -> float:
+        """What ‖H‖₂ (magnitude), λ_max (largest) or −λ_min (smallest) is above with at most this probability."""
+        values, beyond = self._beyond(which)
         return float(values[(beyond[1:] <= probability).argmax()])
 
-    def _beyond(self) -> tuple[Array, Array]:
-        """Values, and the most probability that ‖H‖₂ is at least the one before each: 1, ..., 0, one more of them."""
-        theta = float(np.abs(self.poles).max())
-        ends = theta * (1 + _BEYOND)
-        missed = np.maximum(self.probability(ends), self.probability(-ends))
-        missed = np.minimum.accumulate(missed)
-        return np.array([theta, *ends[1:], np.inf]), np.array([1.0, *missed, 0.0])
+    def _beyond(self, which: str = "magnitude") -> tuple[Array, Array]:
+        """Values, and the most probability that the end is as far out as the one before each: 1, ..., 0, one more."""
+        signs = {"magnitude": (1, -1), "largest": (1,), "smallest": (-1,)}[which]
+        poles = np.array(self.poles)
+        start, size = max(float((sign * poles).max()) for sign in signs), float(np.abs(poles).max())
+        ends = start + size * _BEYOND
+        missed = np.minimum.accumulate(np.max([self.probability(sign * ends) for sign in signs], axis=0))
+        return np.array([start, *ends[1:], np.inf]), np.array([1.0, *missed, 0.0])

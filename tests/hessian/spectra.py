@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.func import hessian
 from torch.nn.functional import cross_entropy, interpolate
 
-from hessian.operators.operator import DenseOperator
+from hessian.operators.operator import DenseOperator, Operator, digest
 
 
 def rotated(eigenvalues: list[float] | Tensor, seed: int = 0, dtype: torch.dtype = torch.float64) -> DenseOperator:
@@ -25,11 +24,10 @@ def rotated(eigenvalues: list[float] | Tensor, seed: int = 0, dtype: torch.dtype
     return DenseOperator(((A + A.T) / 2).to(dtype))
 
 
-class Diagonal:
-    """A diagonal matrix of any dimension, by its products."""
+class Diagonal(Operator):
+    """A diagonal matrix of any dimension."""
 
-    name = "diagonal"
-    device = torch.device("cpu")
+    name, device = "diagonal", torch.device("cpu")
 
     def __init__(self, eigenvalues: Sequence[float], dtype: torch.dtype = torch.float64) -> None:
         self.values = torch.tensor(np.asarray(eigenvalues), dtype=dtype)
@@ -38,11 +36,8 @@ class Diagonal:
     def matvec(self, v: Tensor) -> Tensor:
         return self.values * v
 
-    def quad(self, v: Tensor) -> float:
-        return float(v.double() @ self.matvec(v).double())
-
     def fingerprint(self) -> str:
-        return hashlib.blake2b(self.values.numpy().tobytes(), digest_size=8).hexdigest()
+        return digest("diagonal", self.values)
 
 
 @functools.cache

@@ -71,29 +71,27 @@ def test_a_small_residual_is_no_end_where_the_start_hardly_sees_the_top() -> Non
 
 
 @pytest.mark.parametrize("which", WANTED)
-def test_nothing_is_further_out_than_is_said_and_the_bound_says_something(which: str) -> None:
+def test_seldom_is_anything_further_out_than_the_bound(which: str) -> None:
     operator, outer, missed = rotated(list(VALUES)), WANTED[which][0], 0
-    for seed in range(200):
+    for seed in range(100):
         found = hessian.top_eigenvalues(operator, which=which, rtol=0.05, seed=seed)
-        missed += (found.beyond > outer + 1e-9) if which == "smallest" else (found.beyond < outer - 1e-9)
-        assert abs(abs(found.beyond) - abs(found.values[0])) <= 0.05 * 9.0
-    assert missed <= 6  # 1 % of 200 are allowed
-    short = hessian.top_eigenvalues(operator, which=which, max_products=3)
-    assert not short.converged
-    assert abs(short.beyond) > 2 * abs(outer)
-
-
-def test_what_is_proved_and_what_is_not_is_said() -> None:
-    found = hessian.top_eigenvalues(rotated(list(VALUES)), max_products=6)
-    assert "(6 products, not converged; with 99 % none is further out than ±" in str(found)
-    whole = hessian.top_eigenvalues(rotated([3.0, 2.0, -1.0]), k=3, which="largest")
-    assert (whole.converged, whole.beyond) == (True, pytest.approx(3.0))
-    assert str(whole).endswith("(3 products; with 99 % none is above 3)")
+        missed += abs(found.bound) < abs(outer) - 1e-9
+    assert missed <= 4  # 1 % of 100 are allowed
+    assert abs(hessian.top_eigenvalues(operator, which=which, max_products=3).bound) > 2 * abs(outer)
 
 
 def test_the_zero_matrix_has_zeros_alone() -> None:
-    found = hessian.top_eigenvalues(torch.zeros_like, d=10, k=2)
-    assert found.values == (0.0, 0.0)
+    assert hessian.top_eigenvalues(torch.zeros_like, d=10, k=2).values == (0.0, 0.0)
+
+
+def test_what_is_not_proved_is_said() -> None:
+    found = hessian.top_eigenvalues(rotated(list(VALUES)), max_products=6)
+    assert not found.converged
+    assert f"(6 products, not converged; none beyond {found.bound:.5g}, with 99 %)" in str(found)
+    assert found.bound > 1.01 * abs(found.values[0])
+    whole = hessian.top_eigenvalues(rotated([3.0, 2.0, -1.0]), k=3)
+    assert (whole.converged, whole.bound) == (True, whole.values[0])
+    assert str(whole).endswith("(3 products; all are known)")
 
 
 @pytest.mark.parametrize(
