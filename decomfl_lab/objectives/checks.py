@@ -291,11 +291,23 @@ def moved(x: Tensor, step: float) -> Tensor:
     """The point at that distance from x relative to ‖x‖, in a direction that is the same each time."""
     if not step:
         return x
-    z = torch.randn(x.numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x.device)
-    return (x.double() + relative(x, z, step) * z).to(x.dtype)
+    # The direction is drawn in float64 for any dtype, but block by block: x may fill much of the memory.
+    stream, z = torch.Generator().manual_seed(0), torch.empty_like(x)
+    for block in z.split(BLOCK):
+        block.copy_(torch.randn(block.numel(), generator=stream, dtype=torch.float64))
+    return z.mul_(relative(x, z, step)).add_(x)
 
 
 def relative(x: Tensor, z: Tensor, step: float) -> float:
     """The c at which ‖c z‖ is ``step`` times ‖x‖, or times √d where x is smaller."""
-    across = max(float(x.double().norm()), math.sqrt(x.numel()) * 1e-3)
-    return step * across / float(z.double().norm())
+    across = max(_length(x), math.sqrt(x.numel()) * 1e-3)
+    return step * across / _length(z)
+
+
+BLOCK = 1 << 20
+"""Elements that are widened to float64 at once."""
+
+
+def _length(x: Tensor) -> float:
+    """The norm of a vector, summed in float64."""
+    return math.hypot(*(float(block.double().norm()) for block in x.split(BLOCK)))
