@@ -35,6 +35,7 @@ __all__ = [
     "Watch",
     "generators",
     "is_additive",
+    "is_mean",
     "is_slope",
     "moved",
     "parts_agree",
@@ -215,11 +216,11 @@ def is_additive(
         try:
             cut = [rows(batch, slice(a, b)) for a, b in pairwise(ends)]
             parts = [(part, weight(part), value(part) if n > 1 else whole) for part in cut]
-            if not _agree(batch, whole, parts, eps, wide):
+            if not is_mean(batch, whole, parts, eps, wide):
                 return False
             if before is not None and shape_of(before[0]) == shape_of(parts[0][0]):
                 both = joined([before[0], parts[0][0]])
-                if not _agree(both, value(both), [before, parts[0]], eps, wide):
+                if not is_mean(both, value(both), [before, parts[0]], eps, wide):
                     return False
         except Exception:  # a graph, say, has no halves
             return False
@@ -231,7 +232,7 @@ Parts = Sequence[tuple[Any, float, float]]
 """Parts of a batch, each with its weight and its loss."""
 
 
-def _agree(batch: Batch, whole: float, parts: Parts, eps: float, wide: Callable[[Batch], float]) -> bool:
+def is_mean(batch: Batch, whole: float, parts: Parts, eps: float, wide: Callable[[Batch], float]) -> bool:
     """Whether a loss is the weighted mean of its parts', to rounding."""
     if parts_agree(whole, parts, ROUNDING * eps):
         return True

@@ -295,7 +295,7 @@ class FisherOperator(_OutputOperator):
 
     The *empirical* Fisher matrix: gradients at the targets given, not at targets drawn from the model. An example is an
     entry of the batch's first dimension (for a language model: a text, not a token). A product needs no g_i on its own:
-    with p_i = ∂ℓ_i/∂z_i, the i-th part of n ∂loss/∂z,
+    with p_i = ∂ℓ_i/∂z_i, and ω_i p_i the i-th part of ∂loss/∂z,
 
         F v = Σ_i ω_i J_iᵀ p_i (p_iᵀ J_i v)
 
@@ -310,7 +310,7 @@ class FisherOperator(_OutputOperator):
         """See ``_OutputOperator``; InputError if the loss is no mean of losses of single examples."""
         super().__init__(objective, x)
         require(
-            objective.weights_are_examples,
+            objective.is_of_examples,
             "loss",
             "be the mean of losses of single examples for the Fisher matrix",
             "something else (or statistics of the batch)",
@@ -325,9 +325,11 @@ class FisherOperator(_OutputOperator):
         )
         z = outputs.requires_grad_()
         (mean_slope,) = torch.autograd.grad(self.objective.loss_of(z, piece), z)
-        slopes = (piece.examples * mean_slope).reshape(piece.examples, -1)
+        slopes = mean_slope.reshape(piece.examples, -1)
         along = (slopes * along.reshape(piece.examples, -1)).sum(1, keepdim=True)
-        return (slopes * along / piece.examples).reshape(outputs.shape)
+        # Both factors have ω_i, and one of them is too many; what weighs nothing has no slope either.
+        weights = self.objective.example_weights(piece)[:, None]
+        return (slopes * along / weights.where(weights > 0, 1)).reshape(outputs.shape)
 
 
 def _transposed_product(y: Tensor, x: Tensor, v: Tensor, *, retain_graph: bool = False) -> Tensor:

@@ -21,7 +21,7 @@ from decomfl_lab.datasets.given import Data, batches_of
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, logits_of, require_mean
-from decomfl_lab.objectives.checks import FAR, RARE, Watch, generators, is_additive, moved, unwritten
+from decomfl_lab.objectives.checks import FAR, RARE, Watch, generators, is_additive, is_mean, moved, unwritten
 from decomfl_lab.objectives.modules import prepared, swapped
 from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
@@ -32,6 +32,9 @@ NORMALISATIONS = ("eval", "batch")
 
 Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""
+
+IGNORED = -100
+"""The label that torch's cross-entropy and the models of transformers leave out of their mean."""
 
 _DTYPES = (torch.float32, torch.float64)
 _TRAINING = (
@@ -100,7 +103,7 @@ class MeanLoss:
         x: The parameters when this was made, (d,).
         value: f(x) there.
         pieces: The data, cut.
-        weight: The sum Σ_b w_b, by default the number of examples.
+        weight: The sum Σ_b w_b, by default the number of examples, or of labels that count.
         weight_decay: λ.
         mode: How BatchNorm normalises: "eval" with running statistics, "batch" with those of the batch, "none" where
             there is no BatchNorm.
@@ -140,7 +143,8 @@ class MeanLoss:
             weights: The weight w_b of each batch; or a function of the targets (of the batch for a loss of (model,
                 batch)) that gives the weights of examples, tokens or classes, which are summed over a batch: those by
                 which the loss itself takes its mean. By default the number of examples, so that all weigh the same
-                however the data are cut.
+                however the data are cut; or that of labels that count (not -100), where examples have unequally many
+                and the loss is seen to be the mean over these: then each token weighs the same, padded or not.
             weight_decay: λ of a penalty (λ/2)‖x‖², whose curvature is λI.
             parameters: The trainable parameters that x consists of: a predicate on their names, or names, prefixes of
                 names that end at a dot ("layers.3"), or patterns with * and ?. Default: all.
@@ -201,6 +205,8 @@ class MeanLoss:
         if chunk is not None:
             require_int("chunk", chunk, 1)
         batches, cut = batches_of("data", data, whole=self._loss.form is Form.MODEL)
+        if weights is None:
+            self._weigh = self._by_labels(batches)
         wholes = self._wholes(batches, weights)
         # What is not cut by its user is cut here to go faster, if it may be: else it goes through in one piece.
         good = None if cut or self.mode == "batch" else good_chunk(wholes[0].inputs, self.device)
@@ -246,6 +252,48 @@ class MeanLoss:
         self.weight = math.fsum(w)
         shares = zip(batches, w, strict=True)
         return tuple(Piece(*batch, row_count(batch) or 1, v / self.weight) for batch, v in shares if v > 0)
+
+    def _by_labels(self, batches: Sequence[Batch]) -> Callable[[Tensor], Tensor] | None:
+        """Which labels count, where examples have unequally many and the loss is the mean over these; else None."""
+        found = [targets for _, targets in batches]
+        whole = all(row_count(batch) for batch in batches)
+        if not whole or not all(isinstance(y, Tensor) and y.dtype == torch.int64 for y in found):
+            return None
+        if len({n for y in found for n in _counted(y).reshape(len(y), -1).sum(1).tolist()}) == 1:
+            return None  # the mean over labels is that over examples
+        few = [rows(batch, slice(0, _FEW)) for batch in batches]
+        try:
+            return self._mean_over(max(few, key=lambda batch: int(_counted(batch[1]).sum())))
+        except Exception:  # what is wrong with module, loss or data is told when they are tried
+            return None
+
+    def _mean_over(self, batch: Batch) -> Callable[[Tensor], Tensor] | None:
+        """Which labels count, where the loss of the batch is the mean over these; by leaving some of them out."""
+        inputs, y = batch
+
+        def value(labels: Tensor, f: MeanLoss = self) -> float:
+            return f.piece_value(at.to(f.dtype), Piece(inputs, labels, 1, 1.0))
+
+        for step in FAR:
+            at = moved(self.x, step)
+            loss = value(y)
+            if math.isfinite(loss):
+                break
+        # A causal model predicts the second token first: its loss is the same without the labels of the first.
+        shifts = y.ndim > 1 and value(torch.cat([torch.full_like(y[:, :1], IGNORED), y[:, 1:]], 1)) == loss
+        counted = _counted_but_first if shifts else _counted
+        order = (y != IGNORED).flatten().cumsum(0).view(y.shape)
+        first = order <= round(0.382 * int(order.max()))
+        parts = [y.where(first, IGNORED), y.where(~first, IGNORED)]
+        wide = cache(self.wide)
+        mean = is_mean(
+            y,
+            loss,
+            [(part, float(counted(part).sum()), value(part)) for part in parts],
+            torch.finfo(self.dtype).eps,
+            lambda labels: value(labels, wide()),
+        )
+        return counted if mean else None
 
     @property
     def weigh(self) -> Callable[[Batch], float] | None:
@@ -439,9 +487,16 @@ class MeanLoss:
             return self._additive or self._try_additive()
 
     @property
-    def weights_are_examples(self) -> bool:
-        """Whether a piece's loss is the mean of its examples' losses, each a function of that example alone."""
-        return self.mode != "batch" and self._weigh is None and self._loss.is_of_outputs and self.additive
+    def is_of_examples(self) -> bool:
+        """Whether a piece's loss is the weighted mean of its examples' losses, each of that example alone."""
+        return self.mode != "batch" and self._loss.is_of_outputs and self.additive
+
+    def example_weights(self, piece: Piece) -> Tensor:
+        """The weight of each example of a piece in its mean; they add up to 1."""
+        if self._weigh is None:
+            return torch.full((piece.examples,), 1 / piece.examples, dtype=self.dtype, device=self.device)
+        found = [self._weight(rows(piece.batch, slice(i, i + 1))) for i in range(piece.examples)]
+        return torch.tensor(found, dtype=torch.float64).div_(math.fsum(found)).to(self.device, self.dtype)
 
     def has(self, kind: type[nn.Module]) -> bool:
         """Whether the module contains a part of this kind."""
@@ -551,6 +606,20 @@ def differentiating(what: str) -> Iterator[None]:
             f"{what} needs derivatives of every operation in module and loss, got {message[:160]!r} "
             f"({type(error).__name__}){remedy}"
         ) from error
+
+
+# --- labels of tokens -------------------------------------------------------------------------------------------------
+
+_FEW = 8
+"""Examples by which it is seen whether a loss is the mean over labels."""
+
+
+def _counted(labels: Tensor) -> Tensor:
+    return labels != IGNORED
+
+
+def _counted_but_first(labels: Tensor) -> Tensor:
+    return labels[:, 1:] != IGNORED
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------
