@@ -232,7 +232,7 @@ Parts = Sequence[tuple[Any, float, float]]
 """Parts of a batch, each with its weight and its loss."""
 
 
-def is_mean(batch: Batch, whole: float, parts: Parts, eps: float, wide: Callable[[Batch], float]) -> bool:
+def is_mean(batch: Any, whole: float, parts: Parts, eps: float, wide: Callable[[Any], float]) -> bool:
     """Whether a loss is the weighted mean of its parts', to rounding."""
     if parts_agree(whole, parts, ROUNDING * eps):
         return True

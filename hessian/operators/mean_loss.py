@@ -8,10 +8,10 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -20,11 +20,20 @@ from torch import Tensor, nn
 from decomfl_lab.datasets.given import Data, batches_of
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout
-from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, logits_of, require_mean
+from decomfl_lab.objectives.batch_loss import (
+    BatchLoss,
+    Form,
+    LossFunction,
+    called,
+    logits_of,
+    own_loss_of,
+    require_mean,
+)
 from decomfl_lab.objectives.checks import FAR, RARE, Watch, generators, is_additive, is_mean, moved, unwritten
 from decomfl_lab.objectives.modules import prepared, swapped
 from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
+from hessian.operators.vocabulary import LeanCrossEntropy
 
 __all__ = ["NORMALISATIONS", "MeanLoss", "Piece", "differentiating", "enabled", "good_chunk"]
 
@@ -194,6 +203,7 @@ class MeanLoss:
             self._first: list[float] | None = None  # the losses of the pieces at x
             self._moved: tuple[Tensor, list[float]] | None = None  # a point near x, and the losses of the pieces there
             self._weigh = weights if callable(weights) else None
+            self._lean: LeanCrossEntropy | None = LeanCrossEntropy()  # None where no piece has logits enough for it
             values = self._taken(chosen, data, weights, chunk)
             self.value = self._sum(self.x, values)
             self._given = self._moved = self._first = None
@@ -434,19 +444,25 @@ class MeanLoss:
             InputError: If the loss is none of outputs.
         """
         rule = "be one of (outputs, targets) for a matrix that is made of the outputs' derivatives"
-        require(self._loss.is_of_outputs, "loss", rule, self._loss.form.value)
+        require(self._is_of_outputs, "loss", rule, self._loss.form.value)
+        return self._outputs(x, piece)
+
+    def _outputs(self, x: Tensor, piece: Piece) -> Any:
         with self._normalising(), swapped(self._module, self._tensors(x)):
             return logits_of(called(self._module, mapped(self._place, piece.inputs)))
 
     def loss_of(self, outputs: Any, piece: Piece) -> Tensor:
         """The piece's loss, a scalar tensor, given the module's outputs."""
-        loss = self._loss.of_outputs(outputs, mapped(self._place, piece.targets))
+        targets = mapped(self._place, piece.targets)
+        with self._sparing():
+            own = self._loss.form is Form.OWN
+            loss = own_loss_of(self._module, outputs, targets) if own else self._loss.of_outputs(outputs, targets)
         require_mean(loss)
         return loss
 
     def _loss_at(self, x: Tensor, piece: Piece) -> Tensor:
         """The piece's loss at x, a scalar tensor, differentiable in x."""
-        with self._normalising():
+        with self._normalising(), self._sparing():
             loss = self._loss.at(self._module, self._tensors(x), *mapped(self._place, piece.batch))
         require_mean(loss)
         return loss
@@ -486,10 +502,23 @@ class MeanLoss:
         with enabled():
             return self._additive or self._try_additive()
 
+    @cached_property
+    def _is_of_outputs(self) -> bool:
+        """Whether the loss is one of (outputs, targets); the module's own is, where its ``loss_function`` gives it."""
+        if self._loss.form is not Form.OWN:
+            return self._loss.is_of_outputs
+        piece = self.pieces[0]
+        try:
+            with torch.no_grad():
+                own, found = self.piece_value(self.x, piece), self.loss_of(self._outputs(self.x, piece), piece)
+        except Exception:  # each model has its own way to have no such function
+            return False
+        return math.isclose(float(found), own, rel_tol=1e-5)
+
     @property
     def is_of_examples(self) -> bool:
         """Whether a piece's loss is the weighted mean of its examples' losses, each of that example alone."""
-        return self.mode != "batch" and self._loss.is_of_outputs and self.additive
+        return self.mode != "batch" and self._is_of_outputs and self.additive
 
     def example_weights(self, piece: Piece) -> Tensor:
         """The weight of each example of a piece in its mean; they add up to 1."""
@@ -538,6 +567,10 @@ class MeanLoss:
             for name, part in self._norms.items():
                 part.train(before[name])
 
+    def _sparing(self) -> AbstractContextManager[Any]:
+        """Inside, losses over a vocabulary take little memory."""
+        return nullcontext() if self._lean is None else self._lean
+
     def _check_point(self, x: Tensor) -> None:
         wanted = ((self.d,), self.dtype, self.device)
         got = (tuple(x.shape), x.dtype, x.device)
@@ -563,6 +596,7 @@ class MeanLoss:
         """The loss of each piece, read from the device all at once."""
         with torch.no_grad():
             losses = [self._loss_at(x, piece) for piece in self.pieces]
+        self._lean = self._lean if self._lean is not None and self._lean.seen else None
         values: list[float] = torch.stack(losses).tolist()
         for b, value in enumerate(values):
             require(math.isfinite(value), f"loss (of piece {b} of the data)", "be finite", value)
@@ -694,6 +728,18 @@ def _refuse_dropout(module: nn.Module) -> None:
 
 
 def good_chunk(inputs: Any, device: torch.device) -> int:
-    """Examples at once that products are fast with: 250, or 8 sequences of tokens; on a GPU four times as many."""
-    tokens = all(tensor.dtype == torch.int64 for tensor in tensors(inputs))
-    return (8 if tokens else 250) * (4 if device.type == "cuda" else 1)
+    """Examples at once that products are fast with: 250, or 8 texts of 256 tokens in all; on a GPU four times as many.
+
+    A text's graph grows with its tokens times the layers and the vocabulary.
+    """
+    ids = list(tensors(inputs))
+    if all(tensor.dtype == torch.int64 for tensor in ids):
+        longest = max((tensor.shape[1] for tensor in ids if tensor.ndim > 1), default=1)
+        chunk = min(8, max(1, _TOKENS // longest))
+    else:
+        chunk = 250
+    return chunk * (4 if device.type == "cuda" else 1)
+
+
+_TOKENS = 256
+"""Tokens that go through a model at once, unless one text has more."""

@@ -256,16 +256,31 @@ class OutputTrial:
             self._add(FORMS, piece.share, self.v.double() @ product.double(), form)
         try:
             self._add(OUTPUTS, piece.share, along, self._of_outputs(piece, along))
-            z, a = outputs.double(), along.double()
-            h = relative(z.flatten(), a.flatten(), SLOPES[0]) if float(a.norm()) else 1.0
-            (high, up), (_, here), (low, down) = (self._loss_at(z + sign * h * a, piece) for sign in (1, 0, -1))
-            self._add(LOSS, piece.share, (here * a).sum(), (high - low) / (2 * h))
-            if self.second:
-                self._add(LOSS_TWICE, piece.share, middle, (up - down) / (2 * h))
+            self._see_loss(piece, outputs.double(), along.double(), middle)
         except InputError:
             raise
         except Exception as error:  # a module that takes no float64
             self.trouble = f"module or loss take no float64 ({_told(error)})"
+
+    def _see_loss(self, piece: Piece, z: Tensor, along: Tensor, middle: Tensor) -> None:
+        """Compare the loss's derivatives in the outputs z with its differences, by the nearest of ``SLOPES``.
+
+        The coarser steps are for losses that compute in float32 whatever they are given, as those of transformers do.
+        """
+        (_, here) = self._loss_at(z, piece)
+        slope, ends = (here * along).sum(), []
+        for step in SLOPES:
+            h = relative(z.flatten(), along.flatten(), step) if float(along.norm()) else 1.0
+            (high, up), (low, down) = (self._loss_at(z + sign * h * along, piece) for sign in (1, -1))
+            ends.append(((high - low) / (2 * h), (up - down) / (2 * h)))
+            if abs(float(slope - ends[-1][0])) <= AGREES * float(slope.abs()) and _near(middle, ends[-1][1]):
+                break
+        self._add(
+            LOSS, piece.share, slope, min((first for first, _ in ends), key=lambda each: float((each - slope).abs()))
+        )
+        if self.second:
+            seconds = [second for _, second in ends]
+            self._add(LOSS_TWICE, piece.share, middle, min(seconds, key=lambda each: float((each - middle).norm())))
 
     def _of_outputs(self, piece: Piece, along: Tensor) -> Tensor:
         """The difference of outputs that is nearest to Jv, of those that were needed to be near."""
@@ -275,7 +290,7 @@ class OutputTrial:
             with torch.no_grad():
                 up, down = (f.outputs(_moved(self.x, self.v, end).to(f.dtype), piece).double() for end in (c, -c))
             found.append((up - down) / (2 * c))
-            if float((found[-1] - along).norm()) <= AGREES * float(along.norm()):
+            if _near(along, found[-1]):
                 break
         return min(found, key=lambda each: float((each - along).norm()))
 
@@ -297,6 +312,11 @@ class OutputTrial:
             if off > AGREES * self.size[kind]:
                 raise _refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], self.wide)
         return UNCLEAR.format(self.trouble) if self.trouble else ""
+
+
+def _near(own: Tensor, other: Tensor) -> bool:
+    """Whether a difference is a derivative, to ``AGREES``."""
+    return float((other - own).norm()) <= AGREES * float(own.norm())
 
 
 class _Narrow(TorchFunctionMode):

@@ -129,3 +129,12 @@ def test_a_loss_that_is_neither_mean_is_refused():
 def test_weights_that_are_given_are_taken(weights: Sequence[float] | Any):
     f = MeanLoss(problems.seeded(Tagger), of_tokens, BATCHES, weights=weights)
     assert f.weight == (3 if isinstance(weights, list) else 21)
+
+
+@pytest.mark.parametrize("kind", [GaussNewtonOperator, FisherOperator])
+def test_matrices_of_the_outputs_take_a_model_with_its_own_loss(kind):
+    module, batches = tiny("gpt2"), [_texts(3, 7, 5), _texts(2, 9)]
+    inputs = [({k: v for k, v in batch.items() if k != "labels"}, batch["labels"]) for batch in batches]
+    own, given = kind(MeanLoss(module, None, batches)), kind(MeanLoss(module, shifted, inputs))
+    v = torch.linspace(-1, 1, own.d)
+    torch.testing.assert_close(own.matvec(v), given.matvec(v), rtol=1e-4, atol=1e-6)
