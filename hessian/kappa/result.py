@@ -11,7 +11,7 @@ import torch
 
 from decomfl_lab.errors import plural
 from decomfl_lab.pictures import save_picture
-from hessian.estimate import Estimate, Jsonable
+from hessian.estimate import Estimate, Jsonable, to_its_width
 from hessian.spectrum.lanczos import Lanczos
 
 if TYPE_CHECKING:
@@ -133,15 +133,11 @@ class EffectiveRank(Jsonable):
         if math.isnan(self.kappa):
             return f"κ is undefined: H is zero along every direction tried ({plural(self.products, 'product')})"
         low, high = self.interval
-        largest = max(abs(end) for end in (self.kappa, low, high) if math.isfinite(end))
-        finest = 5 - _decade(largest)
-        half = (high - low) / 2
-        places = max(0, min(1 - _decade(half), finest) if math.isfinite(half) and half > 0 else finest)
-        value, low_end, high_end = (f"{end:.{places}f}" for end in (self.kappa, low, high))
+        value, low_end, high_end = to_its_width(self.kappa, low, high)
         percent = f"{100 * self.confidence:g} %"
         spent = plural(self.products, "product")
         if not self.reached and self.kappa:
-            spent += f": ± {half / abs(self.kappa):.2g}, where ± {self.rtol:.2g} takes about {self.needed}"
+            spent += f": ± {(high - low) / 2 / abs(self.kappa):.2g}, where ± {self.rtol:.2g} takes about {self.needed}"
         return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({spent})"
 
     def plot(self, path: str | Path, density: SpectralDensity | None = None) -> Path:
@@ -181,11 +177,6 @@ class EffectiveRank(Jsonable):
                 shown = f"{value.value:.4g} ± {value.stderr:.2g}"
             lines.append(f"{name} = {shown}")
         return "\n".join([*lines, self.reason])
-
-
-def _decade(value: float) -> int:
-    """The power of ten of a number's first digit."""
-    return math.floor(math.log10(value)) if value > 0 else 0
 
 
 def _signs(lanczos: Lanczos) -> str:

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.options import option
+from hessian.operators.options import HOW
 
-__all__ = ["HOW", "SCOUTS", "Settings"]
+__all__ = ["SCOUTS", "Settings"]
 
 SCOUTS = 2
 """Probes that choose the number of steps."""
 FINEST = 1e-12
 """The least ``rtol``: numbers of 64 bits are no finer."""
-HOW = "How closely, and by what"
-"""The group of options that say how much is computed."""
 
 
 @dataclass(frozen=True)

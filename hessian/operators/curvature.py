@@ -5,9 +5,8 @@ Every product runs over the pieces of the data in their order, so it is the same
 
 from __future__ import annotations
 
-import hashlib
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -19,8 +18,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decomfl_lab.errors import require
+from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.perturbed import memory_of
 from hessian.operators.mean_loss import MeanLoss, Piece, differentiating, enabled
+from hessian.operators.operator import Operator, digest
 from hessian.operators.probes import probe
 from hessian.operators.tried import HessianTrial, OutputTrial, Trial
 
@@ -36,7 +37,7 @@ _UNKNOWN = 1 << 60
 """The bytes of a graph of which nothing is known: too many to keep it."""
 
 
-class _CurvatureOperator(ABC):
+class _CurvatureOperator(Operator):
     """What the operators share: an objective, the point where its curvature is asked for, and the sum over pieces.
 
     Attributes:
@@ -78,9 +79,15 @@ class _CurvatureOperator(ABC):
         require(bool(torch.isfinite(total).all()), f"product of the {self.name} with v", "be finite", "NaN or infinity")
         return total
 
-    def quad(self, v: Tensor) -> float:
-        """See ``Operator``; accumulated in float64."""
-        return float(v.double() @ self.matvec(v).double())
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """See ``Operator``: of the objective, and of the derivatives."""
+        return tuple(filter(None, (self.objective.remark, self.remark)))
+
+    @property
+    def layout(self) -> Layout:
+        """See ``Operator``."""
+        return self.objective.layout
 
     @property
     def _decay(self) -> float:
@@ -107,18 +114,11 @@ class _CurvatureOperator(ABC):
 
     def fingerprint(self) -> str:
         """See ``Operator``."""
-        h = hashlib.blake2b(f"{self.name} {self.objective.fingerprint()}".encode(), digest_size=8)
-        h.update(self.x.cpu().numpy().tobytes())
-        return h.hexdigest()
+        return digest(f"{self.name} {self.objective.fingerprint()}", self.x)
 
     @abstractmethod
     def _product(self, b: int, v: Tensor) -> Tensor:
         """The product of piece number ``b``'s own matrix with v."""
-
-    def _check(self, v: Tensor) -> None:
-        wanted = ((self.d,), self.dtype, self.device)
-        got = (tuple(v.shape), v.dtype, v.device)
-        require(got == wanted, "v", f"have shape, dtype and device {wanted}", got)
 
 
 class HessianOperator(_CurvatureOperator):

@@ -33,11 +33,10 @@ from decomfl_lab.objectives.checks import FAR, RARE, Watch, generators, is_addit
 from decomfl_lab.objectives.modules import prepared, swapped
 from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
+from hessian.operators.options import NORMALISATIONS
 from hessian.operators.vocabulary import LeanCrossEntropy
 
-__all__ = ["NORMALISATIONS", "MeanLoss", "Piece", "differentiating", "enabled", "good_chunk"]
-
-NORMALISATIONS = ("eval", "batch")
+__all__ = ["MeanLoss", "Piece", "differentiating", "enabled", "good_chunk"]
 
 Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""

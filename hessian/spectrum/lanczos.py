@@ -16,6 +16,7 @@ from torch import Tensor
 from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from hessian.operators.counted import Counted
+from hessian.operators.given import as_operator
 from hessian.operators.operator import Operator
 from hessian.operators.probes import probe
 from hessian.resume import Checkpoint, State
@@ -266,7 +267,7 @@ class Krylov:
 
 
 def lanczos(
-    operator: Operator,
+    operator: Any,
     *,
     steps: int,
     seed: int,
@@ -277,7 +278,7 @@ def lanczos(
     """Outer eigenvalues of H by at most ``steps`` products.
 
     Args:
-        operator: The matrix H.
+        operator: The matrix H, or what ``as_operator`` makes it of.
         steps: The most products to spend; fewer where the vectors span everything.
         seed: The seed of the start vector, 0..2**64-1.
         tol: The residual of the Ritz value of the largest magnitude, relative to it, that is small enough to stop.
@@ -298,7 +299,7 @@ def lanczos(
         require_finite_positive("tol", tol)
     if max_basis is not None:
         require_int("max_basis", max_basis, 4)
-    basis = min(steps, max_basis or steps)
+    operator, basis = as_operator(operator), min(steps, max_basis or steps)
     require_room(operator, basis, 5, restarts=basis < steps)
     krylov = Krylov(Counted(operator), seed, max_basis)
     file = Checkpoint(checkpoint, lambda: {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis})
