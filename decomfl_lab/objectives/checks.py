@@ -292,7 +292,7 @@ def moved(x: Tensor, step: float) -> Tensor:
     if not step:
         return x
     z = torch.randn(x.numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x.device)
-    return (x.double() + relative(x, z, step) * z).to(x.dtype)
+    return z.mul_(relative(x, z, step)).add_(x).to(x.dtype)
 
 
 def relative(x: Tensor, z: Tensor, step: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.trees import torch_tree
 
-__all__ = ["DenseOperator", "Operator"]
+__all__ = ["DenseOperator", "Operator", "is_finite"]
 
 
 class Operator(Protocol):
@@ -41,6 +42,12 @@ class Operator(Protocol):
     def fingerprint(self) -> str:
         """A digest of everything that H depends on (model, data, mode, dtype): a saved run goes on with no other."""
         ...
+
+
+def is_finite(vector: Tensor) -> bool:
+    """Whether all elements are finite, by one pass that makes no tensor of that size."""
+    # A sum is finite only if its terms are; that of finite terms may overflow, and only then all are looked at.
+    return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
 
 
 class DenseOperator:
