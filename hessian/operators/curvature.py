@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from decomfl_lab.errors import require
 from decomfl_lab.objectives.perturbed import memory_of
 from hessian.operators.mean_loss import MeanLoss, Piece, Slopes, add_back_, differentiating, enabled
-from hessian.operators.operator import is_finite
+from hessian.operators.operator import is_finite, zeros
 from hessian.operators.probes import probe
 from hessian.operators.tried import HessianTrial, OutputTrial, Trial
 
@@ -60,6 +60,7 @@ class _CurvatureOperator(ABC):
         self.device = objective.device
         self.remark = ""
         self._tried = objective.trusted
+        self._recurrent = objective.has(nn.RNNBase)
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``; InputError if torch has no such derivative, or the product is not finite.
@@ -67,13 +68,13 @@ class _CurvatureOperator(ABC):
         The first product is compared with differences (see ``hessian.operators.tried``).
         """
         self._check(v)
-        with enabled(), _differentiable(self.objective, f"a product with the {self.name}"):
+        with enabled(), self._differentiable(f"a product with the {self.name}"):
             trial = self._trial_along(v)
             total: Tensor | None = None
             for b, piece in enumerate(self.objective.pieces):
                 product = None if trial is None else trial.see(b, piece, partial(self._product, b, v))
                 if total is None:  # not sooner, as the trial holds most while it sees the first piece
-                    total = self._decay * v if self._decay else torch.zeros_like(self.x)
+                    total = self._decay * v if self._decay else zeros(self)
                 if product is None:
                     self._add_product_(total, b, v, piece.share)
                 else:
@@ -120,13 +121,31 @@ class _CurvatureOperator(ABC):
 
     def _product(self, b: int, v: Tensor) -> Tensor:
         """The product of piece number ``b``'s own matrix with v."""
-        product = torch.zeros_like(self.x)
+        product = zeros(self)
         self._add_product_(product, b, v, 1.0)
         return product
 
     @abstractmethod
     def _add_product_(self, total: Tensor, b: int, v: Tensor, share: float) -> None:
         """Add to ``total`` that share of the product of piece number ``b``'s own matrix with v."""
+
+    @contextmanager
+    def _differentiable(self, what: str) -> Iterator[None]:
+        """Inside, kernels without second or forward derivatives stand aside; where one is left, an InputError names it.
+
+        Fused attention and the fused encoder layer have none, nor has the LSTM of oneDNN or cuDNN.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+            torch.backends.mha.set_fastpath_enabled(False)
+            if self._recurrent:
+                libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
+                for library in libraries:
+                    stack.callback(setattr, library, "enabled", library.enabled)
+                    library.enabled = False
+            stack.enter_context(differentiating(what))
+            yield
 
     def _check(self, v: Tensor) -> None:
         wanted = ((self.d,), self.dtype, self.device)
@@ -219,7 +238,7 @@ class HessianOperator(_CurvatureOperator):
                 raise RuntimeError("a variable that the gradient needs was modified by an inplace operation")
             return tensor
 
-        with enabled(), _differentiable(self.objective, "the Hessian"):
+        with enabled(), self._differentiable("the Hessian"):
             try:
                 with saved_tensors_hooks(pack, unpack):
                     slopes = self.objective.slopes(self._leaves, piece)
@@ -251,7 +270,7 @@ class _OutputOperator(_CurvatureOperator):
         """VᵀJᵀMJv from Jv alone, by one forward pass with derivatives along v; accumulated in float64."""
         self._check(v)
         total = self._decay * v.double().square().sum()
-        with enabled(), _differentiable(self.objective, f"a quadratic form of the {self.name}"):
+        with enabled(), self._differentiable(f"a quadratic form of the {self.name}"):
             if (trial := self._trial_along(v)) is not None:
                 for b, piece in enumerate(self.objective.pieces):
                     trial.see(b, piece, None)
@@ -350,7 +369,7 @@ class FisherOperator(_OutputOperator):
 
 
 def _refuse_dead_ends(nodes: Iterable[Node | None]) -> None:
-    """RuntimeError (see ``_differentiable``) where the gradient's graph has a node that stands for an error.
+    """RuntimeError (told by ``_differentiable``) where the gradient's graph has a node that stands for an error.
 
     torch puts one behind a backward that is marked ``once_differentiable``. It raises when it is reached; but the way
     to x does not lead through it, so a product would leave out what is behind it without a word.
@@ -364,22 +383,3 @@ def _refuse_dead_ends(nodes: Iterable[Node | None]) -> None:
             raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
         seen.add(node)
         todo += [following for following, _ in node.next_functions]
-
-
-@contextmanager
-def _differentiable(objective: MeanLoss, what: str) -> Iterator[None]:
-    """Inside, kernels without second or forward derivatives stand aside; where one is left, an InputError names it.
-
-    Fused attention and the fused encoder layer have none, nor has the LSTM of oneDNN or cuDNN.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)
-        if objective.has(nn.RNNBase):
-            libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
-            for library in libraries:
-                stack.callback(setattr, library, "enabled", library.enabled)
-                library.enabled = False
-        stack.enter_context(differentiating(what))
-        yield

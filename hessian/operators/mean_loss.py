@@ -40,6 +40,9 @@ Leaves = list[Tensor]
 Slopes = dict[int, GradientEdge]
 """Where the graph of the gradient in a parameter begins, by its number; of those alone whose gradient depends on x."""
 
+_SMALL = 1 << 14
+"""Elements of a gradient that may wait until all others are there."""
+
 _DTYPES = (torch.float32, torch.float64)
 _TRAINING = (
     "model has a BatchNorm in training mode, and f takes its running statistics, as in eval mode; say so by "
@@ -584,12 +587,10 @@ def add_back_(
     retain_graph: bool = False,
 ) -> None:
     """Add to ``total`` (d,) that share of Σ (∂root/∂leaves)ᵀ vector; nothing for leaves that no root depends on."""
-    parts = [
-        part.view_as(leaf) for part, leaf in zip(total.split([leaf.numel() for leaf in leaves]), leaves, strict=True)
-    ]
+    parts = total.split([leaf.numel() for leaf in leaves])
 
     def take(i: int, gradient: Tensor) -> None:
-        parts[i].add_(gradient, alpha=share)
+        parts[i].view_as(gradient).add_(gradient, alpha=share)
 
     if roots:
         _back(roots, leaves, vectors, take, retain_graph=retain_graph)
@@ -603,7 +604,7 @@ def _back(
     *,
     retain_graph: bool = False,
 ) -> None:
-    """Call ``take`` with the number of a leaf and Σ (∂root/∂leaf)ᵀ vector, as soon as that is there.
+    """Call ``take`` with the number of a leaf and Σ (∂root/∂leaf)ᵀ vector, a large one as soon as it is there.
 
     torch itself would keep them all until the last is there: d numbers beside whatever they are added to.
     """
@@ -612,12 +613,16 @@ def _back(
         take(i, gradient)
         return gradient.new_zeros(()).expand_as(gradient)  # all that torch is to keep of it
 
-    hooks = [leaf.register_hook(partial(arrived, i)) for i, leaf in enumerate(leaves)]
+    large = {i for i, leaf in enumerate(leaves) if leaf.numel() > _SMALL}
+    hooks = [leaves[i].register_hook(partial(arrived, i)) for i in large]
     try:
-        torch.autograd.grad(roots, leaves, vectors, retain_graph=retain_graph, allow_unused=True)
+        found = torch.autograd.grad(roots, leaves, vectors, retain_graph=retain_graph, allow_unused=True)
     finally:
         for hook in hooks:
             hook.remove()
+    for i, gradient in enumerate(found):
+        if gradient is not None and i not in large:
+            take(i, gradient)
 
 
 _REMEDIES = {
