@@ -217,9 +217,9 @@ def kappa(options: KappaOptions) -> None:
     κ says how many directions the curvature of the loss really has: DeComFL's rate depends on κ and not on d.
 
     SOURCE is a folder of `decomfl train --out`, a folder of transformers (with --task, or your own --data and --loss)
-    or a safetensors file of weights (with --model, and --data or --task). Without it --model is trained here for --train-steps, or
-    is your own as it is made. A run that was trained in Python on its user's own gets --model and --data again. Modules
-    of your own are looked for in the current folder first.
+    or a safetensors file of weights (with --model, and --data or --task). Without it --model is trained here for
+    --train-steps, or is your own as it is made. A run that was trained in Python on its user's own gets --model and
+    --data again. Modules of your own are looked for in the current folder first.
 
       decomfl kappa --data digits --model mlp           trained here, seconds
 

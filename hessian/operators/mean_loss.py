@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from decomfl_lab.datasets.given import Data, batches_of
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
@@ -36,13 +37,22 @@ from decomfl_lab.plugins import require_same, taking
 from hessian.operators.options import NORMALISATIONS
 from hessian.operators.vocabulary import LeanCrossEntropy
 
-__all__ = ["MeanLoss", "Piece", "differentiating", "enabled", "good_chunk"]
+__all__ = ["MeanLoss", "Piece", "Slopes", "add_back_", "differentiating", "enabled", "good_chunk"]
 
 Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""
 
 IGNORED = -100
 """The label that torch's cross-entropy and the models of transformers leave out of their mean."""
+
+Leaves = list[Tensor]
+"""x parameter by parameter, as leaves of a graph."""
+
+Slopes = dict[int, GradientEdge]
+"""Where the graph of the gradient in a parameter begins, by its number; of those alone whose gradient depends on x."""
+
+_SMALL = 1 << 14
+"""Elements of a gradient that may wait until all others are there."""
 
 _DTYPES = (torch.float32, torch.float64)
 _TRAINING = (
@@ -421,22 +431,62 @@ class MeanLoss:
         with enabled(), differentiating("the gradient"):
             total = self.weight_decay * x.detach() if self.weight_decay else torch.zeros_like(x)
             for piece in self.pieces:
-                total.add_(self.piece_gradient(x.detach().requires_grad_(), piece), alpha=piece.share)
+                self.add_gradient_(total, x, piece, piece.share)
         return total
 
-    def piece_gradient(self, x: Tensor, piece: Piece, *, create_graph: bool = False) -> Tensor:
-        """The gradient of one piece's own loss at the leaf ``x``; with a graph back to x if that is asked."""
-        return self.piece_slope(x, piece, create_graph=create_graph)[0]
+    def piece_gradient(self, x: Tensor, piece: Piece) -> Tensor:
+        """The gradient of one piece's own loss at ``x``, shape (d,)."""
+        gradient = torch.zeros_like(x, requires_grad=False)
+        self.add_gradient_(gradient, x, piece, 1.0)
+        return gradient
 
-    def piece_slope(self, x: Tensor, piece: Piece, *, create_graph: bool = False) -> tuple[Tensor, Tensor]:
-        """``piece_gradient``, and the piece's own loss."""
-        loss = self._loss_at(x, piece)
+    def add_gradient_(self, total: Tensor, x: Tensor, piece: Piece, share: float) -> Tensor:
+        """Add to ``total`` (d,) that share of the gradient of one piece's own loss at ``x``; returns that loss."""
+        leaves = self.leaves(x)
+        loss = self._sloped(leaves, piece)
+        add_back_(total, [loss], leaves, None, share)
+        return loss.detach()
+
+    def piece_slope(self, x: Tensor, piece: Piece, v: Tensor) -> float:
+        """The derivative along v (d,), of any dtype, of one piece's own loss at ``x``, summed in float64."""
+        leaves, parts = self.leaves(x), self._parts(v)
+        found: list[Tensor] = []
+
+        def take(i: int, gradient: Tensor) -> None:
+            found.append(gradient.double().flatten() @ parts[i].double().flatten())
+
+        _back([self._sloped(leaves, piece)], leaves, None, take)
+        return float(torch.stack(found).sum()) if found else 0.0
+
+    def slopes(self, leaves: Leaves, piece: Piece) -> Slopes:
+        """Where the graph of the gradient of one piece's own loss begins. Of its values, d numbers, none is kept."""
+        gradients = torch.autograd.grad(self._sloped(leaves, piece), leaves, create_graph=True, allow_unused=True)
+        return {i: get_gradient_edge(g) for i, g in enumerate(gradients) if g is not None and g.requires_grad}
+
+    def add_product_(
+        self, total: Tensor, slopes: Slopes, leaves: Leaves, v: Tensor, share: float, *, retain_graph: bool = False
+    ) -> None:
+        """Add to ``total`` (d,) that share of the Hessian, of the loss whose slopes these are, times ``v`` (d,)."""
+        parts = self._parts(v)
+        along = [parts[i] for i in slopes]
+        add_back_(total, list(slopes.values()), leaves, along, share, retain_graph=retain_graph)
+
+    def leaves(self, x: Tensor) -> Leaves:
+        """The parameters of x as leaves that graphs may end at: views, which need no memory of their own."""
+        return [part.requires_grad_() for part in self._parts(x.detach())]
+
+    def _parts(self, x: Tensor) -> Leaves:
+        """The parameters in x (d,), as views of it."""
+        return [p.view(shape) for p, shape in zip(x.split(self.layout.sizes), self.layout.shapes, strict=True)]
+
+    def _sloped(self, leaves: Leaves, piece: Piece) -> Tensor:
+        """The piece's loss; InputError if it has no gradient."""
+        loss = self._loss_at(leaves, piece)
         rule = "depend on the parameters by operations of torch (is there detach, no_grad, item or numpy in between?)"
         require(loss.requires_grad, "loss", rule, "a loss without a gradient")
-        (gradient,) = torch.autograd.grad(loss, x, create_graph=create_graph, allow_unused=True, materialize_grads=True)
-        return gradient, loss.detach()
+        return loss
 
-    def outputs(self, x: Tensor, piece: Piece) -> Any:
+    def outputs(self, x: Tensor | Leaves, piece: Piece) -> Any:
         """What the loss is given: the module's outputs for the piece with the parameters x, differentiable in x.
 
         Raises:
@@ -446,7 +496,7 @@ class MeanLoss:
         require(self._is_of_outputs, "loss", rule, self._loss.form.value)
         return self._outputs(x, piece)
 
-    def _outputs(self, x: Tensor, piece: Piece) -> Any:
+    def _outputs(self, x: Tensor | Leaves, piece: Piece) -> Any:
         with self._normalising(), swapped(self._module, self._tensors(x)):
             return logits_of(called(self._module, mapped(self._place, piece.inputs)))
 
@@ -459,17 +509,18 @@ class MeanLoss:
         require_mean(loss)
         return loss
 
-    def _loss_at(self, x: Tensor, piece: Piece) -> Tensor:
+    def _loss_at(self, x: Tensor | Leaves, piece: Piece) -> Tensor:
         """The piece's loss at x, a scalar tensor, differentiable in x."""
         with self._normalising(), self._sparing():
             loss = self._loss.at(self._module, self._tensors(x), *mapped(self._place, piece.batch))
         require_mean(loss)
         return loss
 
-    def _tensors(self, x: Tensor) -> dict[str, Tensor]:
+    def _tensors(self, x: Tensor | Leaves) -> dict[str, Tensor]:
         """Parameters, those of x and others, and copies of the buffers, by their names."""
-        parts = zip(self.names, self.layout.shapes, x.split(self.layout.sizes), strict=True)
-        found = {name: part.view(shape) for name, shape, part in parts}
+        # Leaves go in as they are: behind a view, made before all else, gradients would wait until the backward's end.
+        parts = self._parts(x) if isinstance(x, Tensor) else x
+        found = dict(zip(self.names, parts, strict=True))
         return found | self._fixed | {name: buffer.clone() for name, buffer in self._buffers.items()}
 
     def wide(self) -> MeanLoss:
@@ -612,6 +663,54 @@ def enabled() -> Iterator[None]:
     """Inside, derivatives are recorded, whatever block of the user's (no_grad, inference_mode) this is called in."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
+
+
+def add_back_(
+    total: Tensor,
+    roots: Sequence[Tensor] | Sequence[GradientEdge],
+    leaves: Leaves,
+    vectors: Sequence[Tensor] | None,
+    share: float,
+    *,
+    retain_graph: bool = False,
+) -> None:
+    """Add to ``total`` (d,) that share of Σ (∂root/∂leaves)ᵀ vector; nothing for leaves that no root depends on."""
+    parts = total.split([leaf.numel() for leaf in leaves])
+
+    def take(i: int, gradient: Tensor) -> None:
+        parts[i].view_as(gradient).add_(gradient, alpha=share)
+
+    if roots:
+        _back(roots, leaves, vectors, take, retain_graph=retain_graph)
+
+
+def _back(
+    roots: Sequence[Tensor] | Sequence[GradientEdge],
+    leaves: Leaves,
+    vectors: Sequence[Tensor] | None,
+    take: Callable[[int, Tensor], None],
+    *,
+    retain_graph: bool = False,
+) -> None:
+    """Call ``take`` with the number of a leaf and Σ (∂root/∂leaf)ᵀ vector, a large one as soon as it is there.
+
+    torch itself would keep them all until the last is there: d numbers beside whatever they are added to.
+    """
+
+    def arrived(i: int, gradient: Tensor) -> Tensor:
+        take(i, gradient)
+        return gradient.new_zeros(()).expand_as(gradient)  # all that torch is to keep of it
+
+    large = {i for i, leaf in enumerate(leaves) if leaf.numel() > _SMALL}
+    hooks = [leaves[i].register_hook(partial(arrived, i)) for i in large]
+    try:
+        found = torch.autograd.grad(roots, leaves, vectors, retain_graph=retain_graph, allow_unused=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for i, gradient in enumerate(found):
+        if gradient is not None and i not in large:
+            take(i, gradient)
 
 
 _REMEDIES = {

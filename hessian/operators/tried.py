@@ -48,14 +48,17 @@ LOSS_TWICE = ("second derivatives of the loss in the outputs are", "differences 
 FORMS = ("forward derivatives of the outputs are", "reverse ones")
 """What is compared, with what."""
 
+_PART = 1 << 20
+"""Elements whose copies in float64 are made at a time."""
+
 UNCLEAR = "its derivatives could not be compared with differences, as {}"
 
 
 class Trial(Protocol):
     """The comparison of one product Hv; a piece of the data after the other."""
 
-    def see(self, b: int, piece: Piece, product: Tensor | None) -> None:
-        """Compare piece number ``b``'s part of the product, where there is one."""
+    def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:
+        """Compare piece number ``b``'s part of the product, where there is one, and give it."""
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:
         """Empty if all agrees, else why nothing can be said.
@@ -81,33 +84,35 @@ class HessianTrial:
         self.typical = 0.0  # what ∇fᵀv is for a random v
         self.trouble = ""
 
-    def see(self, b: int, piece: Piece, product: Tensor | None) -> None:
-        """See ``Trial``."""
+    def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor:
+        """See ``Trial``. The product is made last, when the points of the difference are gone."""
         assert product is not None
-        if self.trouble:
-            return
-        if 6 * 8 * self.x.numel() > room(self.x.device):
+        if not self.trouble and 6 * 8 * self.x.numel() > room(self.x.device):
             self.trouble = "there is no room for it in float64"
-            return
+        if self.trouble:
+            return product()
         wide, step = self.rungs[0]
         length, c = float(self.v.double().norm()), relative(self.x, self.v, step)
+        found = torch.zeros_like(self.x, dtype=torch.float64)
         try:
-            up, high = self._end(piece, c, wide)
-            down, low = self._end(piece, -c, wide)
+            high = self._add_end_(found, piece, c, wide)
+            gradient, rise = float(found.norm()), self._along(found)
+            low = self._add_end_(found, piece, -c, wide, -1.0)
         except InputError:
             raise
         except Exception as error:  # a module that takes no float64
             self.trouble = f"module or loss take no float64 ({_told(error)})"
-            return
+            return product()
         share, across, value = piece.share, c * length / step, max(abs(high), abs(low))
-        gradient = float(up.norm())
-        self.slope[0] += share * sum(float(self.v.double() @ end) for end in (up, down)) / 2
+        self.slope[0] += share * (rise - self._along(found) / 2)  # the mean of both ends
         self.slope[1] += share * (high - low) / (2 * c)
         self.typical += share * gradient * length / self.v.numel() ** 0.5
-        found = up.sub_(down).div_(2 * c)
+        found.div_(2 * c)
+        own = product()
         least = FLOOR * length * (gradient / across + value / across**2)
-        self.size += share * max(float(found.norm()), float(product.norm()), least)
-        self.off[b] = share * float(found.sub_(product).norm())
+        self.size += share * max(float(found.norm()), float(own.norm()), least)
+        self.off[b] = share * float(_add_(found, own, -1.0).norm())
+        return own
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:
         """See ``Trial``."""
@@ -130,7 +135,9 @@ class HessianTrial:
         by_gradient, by_values = self.slope
         if abs(by_gradient - by_values) > AGREES * max(self.typical, abs(by_values)):
             try:
-                by_gradient = sum(piece.share * self._wide_slope(piece) for piece in self.wide.pieces)
+                by_gradient = sum(
+                    piece.share * self.wide.piece_slope(self.x.double(), piece, self.v) for piece in self.wide.pieces
+                )
                 agrees = is_slope(by_gradient, self.typical, self._of_values)
             except InputError:
                 raise
@@ -151,17 +158,18 @@ class HessianTrial:
         try:
             for wide, step in self.rungs[1:]:
                 c = relative(self.x, self.v, step)
-                (up, _), (down, _) = (self._end(piece, end, wide) for end in (c, -c))
-                difference = up.sub_(down).div_(2 * c)
-                found = min(found, piece.share * float((difference - product).norm()))
+                difference = torch.zeros_like(self.x, dtype=torch.float64)
+                for sign in (1.0, -1.0):
+                    self._add_end_(difference, piece, sign * c, wide, sign / (2 * c))
+                found = min(found, piece.share * float(_add_(difference, product, -1.0).norm()))
                 if found <= enough:
                     break
                 if self.objective.dtype == torch.float64:
                     continue
                 exact = self._wide_product(piece) if exact is None else exact
-                off = piece.share * float((difference - exact).norm())
+                off = piece.share * float(_add_(difference, product, 1.0).sub_(exact).norm())
                 if off <= AGREES * piece.share * float(exact.norm()):
-                    return off, piece.share * float((exact - product).norm())
+                    return off, piece.share * float(_add_(exact, product, -1.0).norm())
         except InputError:
             raise
         except Exception as error:
@@ -170,15 +178,15 @@ class HessianTrial:
 
     def _wide_product(self, piece: Piece) -> Tensor:
         """The piece's product in float64."""
-        leaf = self.x.to(torch.float64, copy=True).requires_grad_()
-        gradient, _ = self.wide.piece_slope(leaf, piece, create_graph=True)
-        (product,) = torch.autograd.grad(gradient, leaf, self.v.double(), allow_unused=True, materialize_grads=True)
+        leaves = self.wide.leaves(self.x.double())
+        product = torch.zeros_like(self.x, dtype=torch.float64)
+        self.wide.add_product_(product, self.wide.slopes(leaves, piece), leaves, self.v.double(), 1.0)
         return product
 
-    def _wide_slope(self, piece: Piece) -> float:
-        """The piece's ∇fᵀv in float64."""
-        gradient, _ = self.wide.piece_slope(self.x.to(torch.float64, copy=True).requires_grad_(), piece)
-        return float(gradient @ self.v.double())
+    def _along(self, gradient: Tensor) -> float:
+        """The product of a vector in float64 with v, of which no copy in float64 is made."""
+        parts = zip(gradient.split(_PART), self.v.split(_PART), strict=True)
+        return float(torch.stack([g @ v.double() for g, v in parts]).sum())
 
     def _is_rounding(self, slope: float) -> bool:
         """Whether a module that computes in float32 whatever it is given rounds away what differs at the coarsest step.
@@ -196,22 +204,20 @@ class HessianTrial:
         self.objective.require_same(times=4)  # noise would be the reason
         return _refusal(what, beside, self.objective)
 
-    def _end(self, piece: Piece, c: float, wide: bool) -> tuple[Tensor, float]:
-        """Gradient, in float64, and value of a piece at x + cv.
+    def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
+        """Add to ``total``, in float64, a multiple of the gradient of a piece at x + cv; returns the value there.
 
         What is computed in float64 goes through by halves, so that graphs stay as small as they were.
         """
         f = self.wide if wide else self.objective
-        leaf = self.x.to(f.dtype, copy=True).add_(self.v, alpha=c).requires_grad_()
+        at = _add_(self.x.to(f.dtype, copy=True), self.v, c)
         if f.dtype == self.objective.dtype or not f.may_be_cut:
-            gradient, loss = f.piece_slope(leaf, piece)
-            return gradient.double(), float(loss)
-        total, value = torch.zeros_like(leaf), 0.0
+            return float(f.add_gradient_(total, at, piece, times))
+        value = 0.0
         for part in piece.cut((piece.examples + 1) // 2, f.weigh):
-            gradient, loss = f.piece_slope(leaf, part)
-            total.add_(gradient, alpha=part.share / piece.share)
-            value += part.share / piece.share * float(loss)
-        return total, value
+            share = part.share / piece.share
+            value += share * float(f.add_gradient_(total, at, part, times * share))
+        return value
 
     def _of_values(self, step: float, by: MeanLoss | None = None) -> float:
         """The difference of values of all pieces, without the penalty; in float64 unless another function is given."""
@@ -230,7 +236,14 @@ def _rungs(objective: MeanLoss, rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
 
 def _moved(x: Tensor, v: Tensor, c: float) -> Tensor:
     """The point x + cv in float64."""
-    return x.to(torch.float64, copy=True).add_(v, alpha=c)
+    return _add_(x.to(torch.float64, copy=True), v, c)
+
+
+def _add_(to: Tensor, v: Tensor, c: float) -> Tensor:
+    """Add cv in place; where v is in another dtype, torch would make a copy of it in that of the sum."""
+    for own, part in zip(to.split(_PART), v.split(_PART), strict=True):
+        own.add_(part, alpha=c)
+    return to
 
 
 class OutputTrial:
@@ -262,13 +275,14 @@ class OutputTrial:
         self.size: dict[tuple[str, str], float] = {}
         self.trouble = ""
 
-    def see(self, b: int, piece: Piece, product: Tensor | None) -> None:  # noqa: ARG002
+    def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:  # noqa: ARG002
         """See ``Trial``."""
+        own = None if product is None else product()
         outputs, along = self.along(piece, self.v)
         middle = self.middle(outputs.clone(), along, piece)
-        if product is not None:
+        if own is not None:
             form = along.double().flatten() @ middle.double().flatten()
-            self._add(FORMS, piece.share, self.v.double() @ product.double(), form)
+            self._add(FORMS, piece.share, self.v.double() @ own.double(), form)
         try:
             self._add(OUTPUTS, piece.share, along, self._of_outputs(piece, along))
             self._see_loss(piece, outputs.double(), along.double(), middle)
@@ -276,6 +290,7 @@ class OutputTrial:
             raise
         except Exception as error:  # a module that takes no float64
             self.trouble = f"module or loss take no float64 ({_told(error)})"
+        return own
 
     def _see_loss(self, piece: Piece, z: Tensor, along: Tensor, middle: Tensor) -> None:
         """Compare the loss's derivatives in the outputs z with its differences, by the nearest of ``SLOPES``.
