@@ -617,11 +617,13 @@ def _rows(
             yield f"κ {name}", "–", "–", f"{what}: not measured (--density-products 50)"
     trace = result.trace
     yield "trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}"
+    tail = f"above the interval with at most {50 * (1 - result.confidence):.3g} %"
+    yield "‖H‖₂", f"{result.norm:.5g}", _interval(*result.norm_interval), f"largest magnitude; {tail}"
     for name, value, residual in (
         ("λ_max", result.lambda_max, result.lambda_max_residual),
         ("λ_min", result.lambda_min, result.lambda_min_residual),
     ):
-        yield name, f"{value:.5g}", f"± {result.believed(residual):.2g}", "Ritz value; its residual, at least ε‖H‖₂"
+        yield name, f"{value:.5g}", f"± {result.believed(residual):.2g}", "Ritz value; an eigenvalue is that near"
     if split is not None:
         yield "λ_max of all data", "", _interval(split.below, split.above), "in expectation, from two halves"
         yield "κ of all data", "", _interval(*split.kappa(trace.value)), "trace / λ_max of all data"

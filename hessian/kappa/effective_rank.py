@@ -52,10 +52,10 @@ def effective_rank(
     Var ≤ 2‖PHP‖_F² in place of 2‖H‖_F². For Gaussian z, u is uniform on a sphere of the complement, so the mean is
     exact, and a part of PHP that is a multiple of P adds no variance.
 
-    1. *Lanczos* until the residual of θ is small (rtol/5) and one more step would save less than one product of
-       probes. How the variance falls with k is read off two scouts, E‖PHPz₀‖² = ‖PHP‖_F² for every k from the
-       single product Hz₀. Scouts are no samples of the trace, so k is independent of the samples that make the
-       interval.
+    1. *Lanczos* until a much larger ‖H‖₂ is as good as excluded (``Hidden``: what the random start vector can have
+       missed) and one more step would save less than one product of probes. How the variance falls with k is read off
+       a scout, E‖PHPz₀‖² = ‖PHP‖_F² for every k from the single product Hz₀. The scout is no sample of the trace, so k
+       is independent of the samples that make the interval.
     2. *Probes*, at least 3, until the interval is as narrow as asked for. What a probe's product says of the variance,
        ‖PHu‖², says far more than the spread of few forms does, so the interval (see ``SphereForms``) is nearly as wide
        with 3 probes as with many; and it knows about the forms' skewness, which Student's t does not.
@@ -80,8 +80,8 @@ def effective_rank(
         on_progress: A function that is called after every product.
         trace_operator: An operator of the same trace whose quadratic forms are cheaper (the Gauss-Newton matrix of
             a piecewise-affine network): all probes are taken with it, tr(QGQᵀ) by k more forms, and H gives only θ.
-        trace: tr(H) where it is known (``gauss_newton_trace``): then there are only Lanczos steps, until the residual
-            of θ is small, or ``products`` of them, and the interval is that of θ alone.
+        trace: tr(H) where it is known (``gauss_newton_trace``): then there are only Lanczos steps, until ‖H‖₂ is
+            known to rtol/5, or ``products`` of them, and the interval is that of ‖H‖₂ alone.
         max_basis: The most Lanczos vectors to keep, at least 4, where memory is short: probes take over after so many
             steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow.
         options: Which matrix, of which parameters, in which dtype: those of ``curvature``. ``whiten`` is about

@@ -256,7 +256,7 @@ def test_the_table_names_every_reading_of_kappa_and_the_picture_is_drawn(
     assert cli.main(["kappa", *SMALL, "--split-sample", "--plot", str(path)]) == 0
     out, err = capsys.readouterr()
     assert f"written to {path}\n" in err
-    for word in ("κ signed", "κ positive", "κ absolute", "trace", "λ_max", "λ_min", "κ of all data", "95% interval"):
+    for word in ("κ signed", "κ positive", "κ absolute", "trace", "‖H‖₂", "λ_max", "λ_min", "κ of all data", "95% interval"):
         assert word in out
     assert "by a spectral density" not in out
     assert "not measured" not in out  # with a picture there is a density, and it measures them
@@ -451,7 +451,7 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
         ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),
         ([*SMALL, "--density-products", "2"], "density_products must be 0 or at least 3, got 2"),
-        ([*SMALL, "--products", "-1"], "products must be an integer of at least 6, got -1"),
+        ([*SMALL, "--products", "-1"], "products must be an integer of at least 5, got -1"),
         ([*SMALL, "--train-steps", "-1"], "train_steps must be an integer in 0..100000000, got -1"),
         ([*SMALL, "--batch-size", "0"], "batch_size B must be an integer of at least 1, got 0"),
         ([*SMALL, "--ball", "1", "--ball-points", "0"], "ball_points must be an integer in 1..10000, got 0"),

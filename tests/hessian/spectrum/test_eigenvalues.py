@@ -73,10 +73,10 @@ def test_a_small_residual_is_no_end_where_the_start_hardly_sees_the_top() -> Non
 def test_what_is_not_proved_is_said() -> None:
     found = hessian.top_eigenvalues(rotated(list(VALUES)), max_products=6)
     assert not found.converged
-    assert "(6 products, not converged; none further out by more than" in str(found)
-    assert found.missed > 0.25
+    assert f"(6 products, not converged; none beyond {found.bound:.5g}, with 99 %)" in str(found)
+    assert found.bound > 1.01 * abs(found.values[0])
     whole = hessian.top_eigenvalues(rotated([3.0, 2.0, -1.0]), k=3)
-    assert (whole.converged, whole.missed) == (True, 0.0)
+    assert (whole.converged, whole.bound) == (True, whole.values[0])
     assert str(whole).endswith("(3 products; all are known)")
 
 
