@@ -93,7 +93,8 @@ class HessianTrial:
             return product()
         wide, step = self.rungs[0]
         length, c = float(self.v.double().norm()), relative(self.x, self.v, step)
-        found = torch.zeros_like(self.x, dtype=torch.float64)
+        # Gradients in float32 are so near to each other that nothing is lost where they are subtracted in it.
+        found = torch.zeros_like(self.x, dtype=torch.float64 if wide else None)
         try:
             high = self._add_end_(found, piece, c, wide)
             gradient, rise = float(found.norm()), self._along(found)
@@ -186,7 +187,7 @@ class HessianTrial:
     def _along(self, gradient: Tensor) -> float:
         """The product of a vector in float64 with v, of which no copy in float64 is made."""
         parts = zip(gradient.split(_PART), self.v.split(_PART), strict=True)
-        return float(torch.stack([g @ v.double() for g, v in parts]).sum())
+        return float(torch.stack([g.double() @ v.double() for g, v in parts]).sum())
 
     def _is_rounding(self, slope: float) -> bool:
         """Whether a module that computes in float32 whatever it is given rounds away what differs at the coarsest step.
@@ -205,7 +206,7 @@ class HessianTrial:
         return _refusal(what, beside, self.objective)
 
     def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
-        """Add to ``total``, in float64, a multiple of the gradient of a piece at x + cv; returns the value there.
+        """Add to ``total`` a multiple of the gradient of a piece at x + cv; returns the value there.
 
         What is computed in float64 goes through by halves, so that graphs stay as small as they were.
         """
