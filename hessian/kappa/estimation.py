@@ -35,9 +35,9 @@ LEAST_PROBES = 3
 """The fewest that an interval rests on: each of them measures the variance too."""
 
 
-BESIDE = 11
+BESIDE = 9
 """Vectors (d,) that an estimate holds at most beside the Lanczos vectors: the next of them, a probe, five products of
-earlier ones, and four that a product with the Hessian works in (measured; the smoothed operator works in more)."""
+earlier ones, and two that a product with the Hessian works in (measured; the smoothed operator works in more)."""
 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""

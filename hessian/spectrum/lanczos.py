@@ -303,7 +303,7 @@ def lanczos(
     if max_basis is not None:
         require_int("max_basis", max_basis, 4)
     basis = min(steps, max_basis or steps)
-    require_room(operator, basis, 5, restarts=basis < steps)
+    require_room(operator, basis, 3, restarts=basis < steps)
     krylov = Krylov(Counted(operator), seed, max_basis)
     file = Checkpoint(checkpoint, lambda: {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis})
     if state := file.load():
