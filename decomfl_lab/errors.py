@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from reprlib import Repr
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 __all__ = [
     "DivergedError",
@@ -93,8 +93,15 @@ def require_choice(argument: str, value: str, known: Iterable[str]) -> str:
 
 
 def known_options(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which refuses an option that it does not have by an InputError that names the nearest one."""
+    """The function, which refuses an option that it does not have by an InputError that names the nearest one.
+
+    Options that it takes as ``**options: Unpack[Those]`` are the keys of the ``TypedDict``.
+    """
     known = list(inspect.signature(function).parameters)
+    kinds = {each.name for each in inspect.signature(function).parameters.values() if each.kind == each.VAR_KEYWORD}
+    for name in kinds:
+        (keys,) = get_args(get_type_hints(function)[name])
+        known = [each for each in known if each != name] + list(keys.__annotations__)
 
     @wraps(function)
     def checked(*args: P.args, **options: P.kwargs) -> T:

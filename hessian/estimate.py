@@ -12,7 +12,7 @@ from scipy import stats
 
 from decomfl_lab.errors import require
 
-__all__ = ["Estimate", "Jsonable", "plain", "require_confidence"]
+__all__ = ["Estimate", "Jsonable", "plain", "require_confidence", "to_its_width"]
 
 
 def require_confidence(confidence: float) -> float:
@@ -28,6 +28,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: plain(entry) for name, entry in value.items()}
     return [plain(entry) for entry in value] if isinstance(value, tuple | list) else value
+
+
+def to_its_width(value: float, low: float, high: float) -> tuple[str, str, str]:
+    """A value and the ends of its interval, to two digits of the half-width, and to six of the largest at most."""
+    largest = max(abs(end) for end in (value, low, high) if math.isfinite(end))
+    half, finest = (high - low) / 2, 5 - _decade(largest)
+    places = max(0, min(1 - _decade(half), finest) if math.isfinite(half) and half > 0 else finest)
+    return f"{value:.{places}f}", f"{low:.{places}f}", f"{high:.{places}f}"
+
+
+def _decade(value: float) -> int:
+    """The power of ten of a number's first digit."""
+    return math.floor(math.log10(value)) if value > 0 else 0
 
 
 class Jsonable:

@@ -6,7 +6,7 @@ with the lab's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,9 @@ from decomfl_lab.runs.finetuning import task_dataset, task_module
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.runs.told import RISEN
+from hessian.operators.asked import mean_loss_of
 from hessian.operators.mean_loss import MeanLoss, differentiating
+from hessian.operators.options import CurvatureOptions
 
 __all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "scale_of", "trained_here", "untrained"]
 
@@ -71,31 +73,16 @@ class TrainedModel:
         return self.dataset.train_images, self.dataset.train_labels
 
     def mean_loss(
-        self,
-        *,
-        examples: int = 0,
-        parts: int = 1,
-        parameters: Sequence[str] | None = None,
-        normalisation: str = "eval",
-        dtype: torch.dtype | None = None,
-        chunk: int | None = None,
-        weight_decay: float = 0.0,
-        trust: bool = False,
+        self, asked: CurvatureOptions | None = None, *, examples: int = 0, parts: int = 1
     ) -> tuple[MeanLoss, ...]:
         """The loss on fixed training examples, where the module is, as a function of the parameters.
 
         Args:
+            asked: Of which parameters, in which dtype, in which pieces; BatchNorm takes the statistics of the
+                calibration images unless it says otherwise.
             examples: The number of examples, chosen at random but the same for every call and seed; 0 for all.
             parts: The number of disjoint parts of equal size that they are cut into, one function each (for split
                 samples).
-            parameters: The names, or prefixes of names, of those that count as x; None for all.
-            normalisation: What BatchNorm takes: eval (statistics of the calibration images) or batch (those of the
-                examples).
-            dtype: The dtype of the computation; None for the parameters' own.
-            chunk: The number of examples that go through the module at once; None for ``good_chunk`` if they may be
-                cut.
-            weight_decay: See ``MeanLoss``.
-            trust: See ``MeanLoss``.
 
         Raises:
             InputError: If there are no examples, a part would be empty, or MeanLoss refuses something.
@@ -104,20 +91,17 @@ class TrainedModel:
         chosen = fixed_choice(n, require_int("examples", examples, 0, n) or n, _EXAMPLES)
         require(len(chosen) >= parts, "examples", f"be at least {parts}", len(chosen))
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
-        if normalisation == "eval" and uses_batch_statistics(self.module):
+        asked = CurvatureOptions() if asked is None else asked
+        asked = replace(asked, normalisation=asked.normalisation or "eval")
+        if asked.normalisation == "eval" and uses_batch_statistics(self.module):
             freeze_(self.module, self.calibration.to(device))
         size = len(chosen) // parts
         return tuple(
-            MeanLoss(
+            mean_loss_of(
                 self.module,
                 self.loss,
                 Gathered(*mapped(lambda tensor: tensor.to(device), rows(self.examples, index))),
-                parameters=parameters,
-                normalisation=normalisation,
-                dtype=dtype,
-                chunk=chunk,
-                weight_decay=weight_decay,
-                trust=trust,
+                asked,
             )
             for index in chosen[: parts * size].split(size)
         )

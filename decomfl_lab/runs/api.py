@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.progress import run_bar
 from decomfl_lab.runs.run import Run, load_run
+from decomfl_lab.runs.told import Progress
 from decomfl_lab.runs.trial import tried
 from decomfl_lab.runs.tuning import tuned, without_auto
 
@@ -42,6 +44,7 @@ def train(
     out: Path | str | None = None,
     device: str | None = None,
     progress: bool = False,
+    on_round: Callable[[Run], object] | None = None,
     federation: Elsewhere | None = None,
     **options: Any,
 ) -> Run:
@@ -61,6 +64,8 @@ def train(
         out: A folder in which the run is saved, and from which it resumes.
         device: The device, cpu, cuda or auto; None for the one that the examples are on.
         progress: Whether a progress bar is shown on stderr.
+        on_round: A function that is called with the run after every round: ``run.round``, ``run.model``,
+            ``run.metrics``. What it raises ends the training.
         federation: Where the clients are, ``Ray(workers=N)`` for N actors of Ray, or another
             ``federations.carrier.Elsewhere``; None for this process. Records, losses and models are the same to the
             bit.
@@ -90,11 +95,15 @@ def train(
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
     run = Run.of(*tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted), federation)
     folder = None if out is None else as_path("out", out)
-    if not progress:
-        run.train(out=folder)
-        return run
-    with run_bar(config.method.name) as show:
-        run.train(out=folder, on_round=show)
+    with run_bar(config.method.name) if progress else nullcontext() as show:
+
+        def after(at: Progress) -> None:
+            if show is not None:
+                show(at)
+            if on_round is not None:
+                on_round(run)
+
+        run.train(out=folder, on_round=after)
     return run
 
 

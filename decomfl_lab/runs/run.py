@@ -245,13 +245,18 @@ class Run(Course):
         scalars = self.federation.ledger.scalars_per_client
         return Progress(self.round, self.config.rounds, loss, accuracy, scalars, test_loss)
 
-    def more(self, rounds: int, **options: Any) -> Run:
-        """Train so many rounds more, and return the run; options as ``train``'s.
+    def more(self, rounds: int, *, on_round: Callable[[Run], object] | None = None, **options: Any) -> Run:
+        """Train so many rounds more, and return the run; options as ``train``'s, ``on_round`` gets the run.
 
         A run that was trained with ``out``, or loaded, is saved in its folder again, unless ``out`` says otherwise.
         """
         self.config = self.config.but(rounds=self.round + require_int("rounds", rounds, 1))
-        self.train(**{"out": self.folder} | options)
+
+        def after(_: Progress) -> None:
+            if on_round is not None:
+                on_round(self)
+
+        self.train(**{"out": self.folder} | options, on_round=after)
         return self
 
     def save(self, folder: Path | str) -> None:

@@ -10,7 +10,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +25,8 @@ from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.options import option
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plugins import is_own
-from hessian.kappa.settings import HOW, Settings
+from hessian.kappa.settings import Settings
+from hessian.operators.options import HOW, MODEL, OTHERS, CurvatureOptions
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["kappa"]
 
 TRACES = ("probes", "gauss-newton", "exact")
-OPERATORS = ("hessian", "gauss-newton", "fisher", "smoothed")
-DTYPES = ("float32", "float64")
 
 FORETOLD = 10
 """Products from which on the number that is needed, and the time, are foretold well enough to say so."""
@@ -69,66 +68,23 @@ class SourceOptions:
         "loss, a scalar tensor: e.g. torch.nn.functional:mse_loss. [default: cross-entropy]",
     )
     task: str | None = option(None, f"The task whose prompts a language model answers: {', '.join(TASKS)}.")
-    task_data: str = option("", "The folder of the task's files. [default: $DECOMFL_DATA/<task>]", "Model and data")
+    task_data: str = option("", "The folder of the task's files. [default: $DECOMFL_DATA/<task>]", MODEL)
     train_steps: int | None = option(
         None,
         "First-order steps before κ is measured; 0 is the start, not a trained model. [default: 300; 0 for "
         "your own model]",
-        "Model and data",
+        MODEL,
     )
-    optimizer: str = option("adam", "The optimizer of those steps: sgd, adam.", "Model and data")
-    lr: float = option(1e-3, "The learning rate of those steps.", "Model and data")
-    batch_size: int = option(64, "Examples a step.", "Model and data")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossOptions:
-    """Of which function κ is: the examples, and what is added or left out."""
-
+    optimizer: str = option("adam", "The optimizer of those steps: sgd, adam.", MODEL)
+    lr: float = option(1e-3, "The learning rate of those steps.", MODEL)
+    batch_size: int = option(64, "Examples a step.", MODEL)
     examples: int = option(1000, "Training examples of the loss, a fixed random choice; 0 takes all.")
-    weight_decay: float = option(0.0, "Add the curvature λI of a penalty (λ/2)‖x‖² to the loss's.", "Model and data")
-    trust: bool = option(
-        False,
-        "Take model, loss and data for one function of the parameters, and torch's derivatives for its, without "
-        "trying it.",
-        "Model and data",
-    )
-    parameters: str = option(
-        "", "Only these parameters count, as names or prefixes joined by commas. [default: all]", "Model and data"
-    )
-    normalisation: str = option(
-        "eval",
-        "What BatchNorm takes: eval (statistics of a calibration set, or its own) or batch (those of the examples).",
-        "Model and data",
-    )
-    dtype: str = option("float32", f"The dtype of the computation: {', '.join(DTYPES)}.", HOW)
-    chunk: int = option(0, "Examples that go through the model at once; 0 chooses by their size.", HOW)
-
-    @property
-    def names(self) -> list[str] | None:
-        """The parameters that count; None for all."""
-        return self.parameters.split(",") if self.parameters else None
-
-    def require(self) -> None:
-        """InputError if an option breaks a rule."""
-        from hessian.operators.mean_loss import NORMALISATIONS
-
-        require_choice("dtype", self.dtype, DTYPES)
-        require_choice("normalisation", self.normalisation, NORMALISATIONS)
-        require_int("examples", self.examples, 0)
-        require_int("chunk", self.chunk, 0)
-        require(all(self.names or ["all"]), "parameters", "be names joined by commas", self.parameters)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixOptions:
-    """Of which matrix κ is, and how its trace is found."""
+    """How the trace of the matrix is found, and by what it is scaled."""
 
-    operator: str = option(
-        "hessian",
-        "The matrix: hessian; gauss-newton (positive semi-definite); fisher (empirical); smoothed (what a "
-        "zeroth-order method with --mu sees).",
-    )
     trace: str = option(
         "probes",
         "How tr H is found: probes; gauss-newton (probes of that matrix, where it has the same trace: "
@@ -139,22 +95,14 @@ class MatrixOptions:
         None,
         "Measure κ of DHD, D = diag(s), as a method sees it that scales its directions by s: a run of hiso, its "
         "checkpoint, or a .npy or .safetensors file of d numbers.",
-        "Other matrices, and a ball",
-    )
-    mu: float | None = option(
-        None,
-        "The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]",
-        "Other matrices, and a ball",
+        OTHERS,
     )
 
-    def require(self) -> None:
-        """InputError if an option breaks a rule."""
-        require_choice("operator", self.operator, OPERATORS)
+    def require(self, operator: str) -> None:
+        """InputError if an option breaks a rule, for the matrix ``operator``."""
         require_choice("trace", self.trace, TRACES)
-        has_twin = self.trace == "probes" or self.operator == "hessian"
+        has_twin = self.trace == "probes" or operator == "hessian"
         require(has_twin, "trace", "be probes unless operator is hessian", self.trace)
-        if self.mu is not None:
-            require_finite_positive("mu", self.mu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,19 +112,37 @@ class OtherOptions:
     ball: float | None = option(
         None,
         "Measure κ over the ball of this radius around the model, as Assumption 4 asks for it.",
-        "Other matrices, and a ball",
+        OTHERS,
     )
     ball_lr: float | None = option(
         None,
         "Measure it over the assumption's own ball, of radius 2ηdG for this η (G is of --batch-size examples).",
-        "Other matrices, and a ball",
+        OTHERS,
     )
-    ball_points: int = option(4, "Random points of the ball, beside its centre.", "Other matrices, and a ball")
+    ball_points: int = option(4, "Random points of the ball, beside its centre.", OTHERS)
     forward_only: int = option(
         0,
         "Take only values of the loss, along so many random directions; 0 takes products.",
-        "Other matrices, and a ball",
+        OTHERS,
     )
+
+    by_layer: bool = option(
+        False,
+        "Measure κ and the share of the trace of every layer, at a product of the whole model for each product of a "
+        "layer's.",
+    )
+    depth: int | None = option(
+        None,
+        "With --by-layer: parts of a module's name that tell layers apart, so that 2 takes layers.3.attention.query "
+        "into layers.3. [default: every module with parameters of its own]",
+        OTHERS,
+    )
+
+    @property
+    def chosen(self) -> str:
+        """The name of what is measured; empty for κ by products."""
+        ball = "ball" if self.has_ball else ""
+        return "forward_only" if self.forward_only else ball or ("by_layer" if self.by_layer else "")
 
     @property
     def has_ball(self) -> bool:
@@ -191,6 +157,11 @@ class OtherOptions:
         both = self.ball is not None and self.ball_lr is not None
         require(not both, "ball and ball_lr", "not both be given", (self.ball, self.ball_lr))
         require_int("ball_points", self.ball_points, 1, 10_000)
+        one = sum((self.forward_only > 0, self.has_ball, self.by_layer)) <= 1
+        require(one, "forward_only, ball and by_layer", "not be given together", "more than one")
+        require(self.depth is None or self.by_layer, "depth", "be given with by_layer alone", self.depth)
+        if self.depth is not None:
+            require_int("depth", self.depth, 1)
         for name, value in (("ball", self.ball), ("ball_lr", self.ball_lr)):
             if value is not None:
                 require_finite_positive(name, value)
@@ -201,7 +172,7 @@ class KappaOptions:
     """The options of ``decomfl kappa``."""
 
     source: SourceOptions
-    loss: LossOptions
+    curvature: CurvatureOptions
     matrix: MatrixOptions
     settings: Settings
     other: OtherOptions
@@ -225,12 +196,14 @@ class KappaOptions:
 
     def require(self) -> None:
         """InputError if an option breaks a rule, before anything is trained."""
-        for part in (self.loss, self.matrix, self.other):
-            part.require()
+        require_int("examples", self.source.examples, 0)
+        self.matrix.require(self.curvature.operator)
+        self.other.require()
         density = self.products_of_density
         require(density == 0 or density >= 3, "density_products", "be 0 or at least 3", density)
-        other = "forward_only" if self.other.forward_only else "ball" if self.other.has_ball else ""
-        for name in ("plot", "checkpoint", "density_products", "split_sample"):
+        other = self.other.chosen
+        drawn = ("plot",) if other != "by_layer" else ()
+        for name in (*drawn, "checkpoint", "density_products", "split_sample"):
             asked = getattr(self, name)
             require(not other or not asked, name, f"stay unset with {other}, which has none", asked)
         if self.plot is not None:
@@ -266,6 +239,8 @@ def kappa(options: KappaOptions) -> None:
 
       decomfl kappa runs/hiso --whiten runs/hiso        what HiSo's directions see
 
+      decomfl kappa runs/cnn --by-layer                 a table of the layers
+
     The Hessian of a network has negative eigenvalues, which cancel in tr H: besides the signed κ the table has κ of
     the positive part and of absolute values, and --operator gauss-newton has no negative ones at all. κ is that of the
     loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
@@ -296,6 +271,9 @@ def kappa(options: KappaOptions) -> None:
             return
         if options.other.has_ball:
             measured.tell("ball", measured.ball())
+            return
+        if options.other.by_layer:
+            measured.tell("by_layer", measured.by_layer())
             return
         with RunBars() as bars:
             result = measured.effective_rank(bars)
@@ -345,29 +323,22 @@ class _Measured:
 
     def losses(self, parts: int) -> tuple[hessian.MeanLoss, ...]:
         """The loss over the examples, in so many parts of them."""
-        import torch
-
-        asked, n = self.options.loss, self.trained.dataset.N
-        return self.trained.mean_loss(
-            examples=min(asked.examples or n, n),
-            parts=parts,
-            parameters=asked.names,
-            normalisation=asked.normalisation,
-            dtype=getattr(torch, asked.dtype),
-            chunk=None if asked.normalisation == "batch" else asked.chunk or None,
-            weight_decay=asked.weight_decay,
-            trust=asked.trust,
-        )
+        n = self.trained.dataset.N
+        examples = min(self.options.source.examples or n, n)
+        return self.trained.mean_loss(self.options.curvature, examples=examples, parts=parts)
 
     def operator(self, objective: hessian.MeanLoss, x: Tensor | None = None) -> hessian.Operator:
         """The matrix that was asked for, of a loss at x."""
-        asked = self.options.matrix
-        return _operator(asked.operator, objective, x, mu=1e-3 if asked.mu is None else asked.mu, s=self.s)
+        from hessian.operators.asked import matrix_of
 
-    def tell(self, name: str, found: hessian.ForwardOnly | hessian.BallProbe) -> None:
+        return matrix_of(objective, self.options.curvature, x, whiten=self.s)
+
+    def tell(self, name: str, found: hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer) -> None:
         """Print what was found, with its facts."""
         whole = json.dumps({**self.facts, name: found.to_json()}, ensure_ascii=False)
         print(whole if self.options.as_json else f"{found.summary()}\n{_about(self.facts)}")
+        if isinstance(found, hessian.ByLayer) and self.options.plot is not None:
+            print(f"written to {found.plot(self.options.plot)}", file=sys.stderr)
 
     def forward_only(self) -> hessian.ForwardOnly:
         """κ by values of the loss alone."""
@@ -377,7 +348,7 @@ class _Measured:
             f.y if f else self.objective.x,
             seed=self.options.settings.seed,
             probes=self.options.other.forward_only,
-            mu=self.options.matrix.mu,
+            mu=self.options.curvature.mu,
             confidence=self.options.settings.confidence,
         )
 
@@ -398,13 +369,31 @@ class _Measured:
             max_products=min(settings.max_products, 60),
         )
 
+    def by_layer(self) -> hessian.ByLayer:
+        """κ of every layer, with a bar of the layers."""
+        from decomfl_lab.runs.progress import RunBars
+
+        settings = self.options.settings
+        with RunBars() as bars:
+            return hessian.by_layer(
+                self.curvature,
+                depth=self.options.other.depth,
+                rtol=settings.rtol,
+                confidence=settings.confidence,
+                max_products=settings.max_products,
+                products=settings.products,
+                seed=settings.seed,
+                on_layer=lambda layer, number, layers: bars.show("layers", number, layers, layer),
+            )
+
     def effective_rank(self, bars: RunBars) -> hessian.EffectiveRank:
         """κ, with a bar of the products."""
         settings, trace = self.options.settings, self.options.matrix.trace
         plain = self.curvature.inner if isinstance(self.curvature, hessian.WhitenedOperator) else self.curvature
-        twin = None  # the Gauss-Newton matrix, where it has the trace of the Hessian
+        twin = scaled = None  # the Gauss-Newton matrix, where it has the trace of the Hessian
         if trace != "probes" and isinstance(plain, hessian.HessianOperator):
             twin = hessian.trace_operator(plain)
+            scaled = twin if self.s is None else hessian.WhitenedOperator(twin, self.s)
         return hessian.effective_rank(
             self.curvature,
             rtol=settings.rtol,
@@ -414,7 +403,7 @@ class _Measured:
             seed=settings.seed,
             checkpoint=self.options.checkpoint,
             on_progress=_Progress(settings, self.objective.d, bars),
-            trace_operator=_whitened(twin, self.s) if twin is not None and trace == "gauss-newton" else None,
+            trace_operator=scaled if trace == "gauss-newton" else None,
             trace=hessian.gauss_newton_trace(twin, whiten=self.s) if twin is not None and trace == "exact" else None,
             max_basis=settings.max_basis,
         )
@@ -527,29 +516,6 @@ def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedMo
         )
 
 
-def _operator(
-    name: str, objective: hessian.MeanLoss, x: Tensor | None = None, *, mu: float, s: Tensor | None
-) -> hessian.Operator:
-    x = objective.x if x is None else x
-    if name == "smoothed" and s is not None:  # smoothed along scaled directions too
-        f = hessian.WhitenedObjective(objective, x, s)
-        smoothed = hessian.SmoothedOperator(f, f.y, mu)
-        smoothed.name = "whitened smoothed"
-        return smoothed
-    if name == "smoothed":
-        return hessian.SmoothedOperator(objective, x, mu)
-    kinds: dict[str, Callable[..., hessian.Operator]] = {
-        "hessian": hessian.HessianOperator,
-        "gauss-newton": hessian.GaussNewtonOperator,
-        "fisher": hessian.FisherOperator,
-    }
-    return _whitened(kinds[name](objective, x), s)
-
-
-def _whitened(operator: hessian.Operator, s: Tensor | None) -> hessian.Operator:
-    return operator if s is None else hessian.WhitenedOperator(operator, s)
-
-
 def _largest_gradient(objective: hessian.MeanLoss, batch_size: int) -> float:
     """G, over the batches that the examples make."""
     import torch
@@ -647,11 +613,13 @@ def _rows(
             yield f"κ {name}", "–", "–", f"{what}: not measured (--density-products 50)"
     trace = result.trace
     yield "trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}"
+    tail = f"above it with at most {50 * (1 - result.confidence):.3g} %"
+    yield "‖H‖₂", f"{result.norm:.5g}", _interval(*result.norm_interval), f"largest magnitude; {tail}"
     for name, value, residual in (
         ("λ_max", result.lambda_max, result.lambda_max_residual),
         ("λ_min", result.lambda_min, result.lambda_min_residual),
     ):
-        yield name, f"{value:.5g}", f"± {result.believed(residual):.2g}", "Ritz value; its residual, at least ε‖H‖₂"
+        yield name, f"{value:.5g}", f"± {result.believed(residual):.2g}", "Ritz value; an eigenvalue is that near"
     if split is not None:
         yield "λ_max of all data", "", _interval(split.below, split.above), "in expectation, from two halves"
         yield "κ of all data", "", _interval(*split.kappa(trace.value)), "trace / λ_max of all data"

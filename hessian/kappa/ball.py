@@ -30,7 +30,7 @@ from decomfl_lab.errors import require, require_finite_positive, require_int
 from hessian.estimate import Estimate, Jsonable, plain, require_confidence
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
-from hessian.operators.operator import Operator
+from hessian.operators.given import as_operator
 from hessian.operators.probes import probe_at
 from hessian.spectrum.density import SpectralDensity, spectral_density
 
@@ -58,25 +58,6 @@ def ball_radius(eta: float, d: int, G: float) -> float:
     Source: [DeComFL, Assumption 4].
     """
     return 2.0 * require_finite_positive("eta", eta) * require_int("d", d, 1) * require_finite_positive("G", G)
-
-
-class _Difference:
-    """H_j − H_0, an operator."""
-
-    name = "difference"
-
-    def __init__(self, there: Operator, here: Operator) -> None:
-        self.there, self.here = there, here
-        self.d, self.dtype, self.device = here.d, here.dtype, here.device
-
-    def matvec(self, v: Tensor) -> Tensor:
-        return self.there.matvec(v) - self.here.matvec(v)
-
-    def quad(self, v: Tensor) -> float:
-        return self.there.quad(v) - self.here.quad(v)
-
-    def fingerprint(self) -> str:
-        return f"{self.there.fingerprint()}-{self.here.fingerprint()}"
 
 
 @dataclass(frozen=True)
@@ -152,7 +133,7 @@ class BallProbe(Jsonable):
 
 
 def ball_probe(
-    operator_at: Callable[[Tensor], Operator],
+    operator_at: Callable[[Tensor], Any],
     x: Tensor,
     radius: float,
     *,
@@ -166,7 +147,8 @@ def ball_probe(
     """κ at x and at random points of a ball around it, all distances alike, and the κ for Theorem 2.
 
     Args:
-        operator_at: A function that returns ∇²f at a point (d,) as an operator, of the same data and mode everywhere.
+        operator_at: A function that returns ∇²f at a point (d,), as ``as_operator`` takes it, of the same data and mode
+            everywhere.
         x: The model x_r, (d,).
         radius: The radius of the ball, e.g. ``ball_radius``.
         points: The number of points beside x.
@@ -195,7 +177,7 @@ def ball_probe(
 
 
 def along_training(
-    operator_at: Callable[[Tensor], Operator],
+    operator_at: Callable[[Tensor], Any],
     checkpoints: Sequence[Tensor],
     *,
     seed: int,
@@ -216,7 +198,7 @@ def along_training(
 
 
 def _measure(
-    operator_at: Callable[[Tensor], Operator],
+    operator_at: Callable[[Tensor], Any],
     points: Sequence[Tensor],
     seed: int,
     dominate: bool,
@@ -227,14 +209,14 @@ def _measure(
     """Every point, each interval with its share of the error probability (Bonferroni), all with the same probes."""
     require_confidence(confidence)
     each = _each(confidence, len(points), dominate)
-    here, found = operator_at(points[0]), []
+    here, found = as_operator(operator_at(points[0])), []
     for j, point in enumerate(points):
-        there = here if j == 0 else operator_at(point)
+        there = here if j == 0 else as_operator(operator_at(point))
         rank = effective_rank(there, rtol=rtol, confidence=each, max_products=max_products, seed=seed)
         raised = None
         if dominate:
             # The terms of D: (H_0)₊ at the centre, (H_j − H_0)₊ at every other point.
-            part: Operator = _Difference(there, here) if j else here
+            part = there - here if j else here
             raised = _positive_trace(spectral_density(part, products=max_products, probes=_PROBES, seed=seed))
         found.append(BallPoint(float((point - points[0]).norm()), rank, raised))
     return tuple(found)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import brentq
 from torch import Tensor
 
 from decomfl_lab.errors import plural
@@ -21,15 +23,23 @@ from hessian.operators.probes import probe
 from hessian.operators.whitened import WHITENED
 from hessian.resume import State
 from hessian.spectrum.forms import SphereForms
-from hessian.spectrum.lanczos import Krylov, Lanczos, dot, missed_above
+from hessian.spectrum.lanczos import Krylov, Lanczos, dot
 
 __all__ = ["BESIDE"]
 
+Array = NDArray[np.float64]
+
 PROBES, SCOUT = 2, 3
-"""Stages of the probes that make the interval, and of those that only choose how many Lanczos steps to take."""
+"""Stages of the probes that make the interval, and of the one that only chooses how many Lanczos steps to take."""
 
 SAFETY = 4.0
-"""Their variance counts so much more where steps are chosen: both may have missed an outlier (measured best of 1-8)."""
+"""The scout's variance counts so much more where steps are chosen: it may have missed an outlier (best of 1 to 8)."""
+
+FEW = 8
+"""So many dimensions are rather spanned by Lanczos than sampled."""
+
+GROSS, UNLIKELY = 5.0, 1e-4
+"""A ‖H‖₂ larger by so many times the half-width asked for must be so unlikely, or the half-width is not reached."""
 
 LEAST_PROBES = 3
 """The fewest that an interval rests on: each of them measures the variance too."""
@@ -67,7 +77,9 @@ class _Run:
         self.sampled = SphereForms()
         self.history: list[tuple[int, float, float, float, float]] = []
         self.seconds = 0.0
-        self._known = (0, math.nan, math.nan)  # steps, θ and how far ‖H‖₂ may be above it
+        self.beyond: list[float] = []  # after each step: how far above θ, relative to it, ‖H‖₂ may be
+        self.excluded = False  # whether a grossly larger one is as good as excluded
+        self._norms: tuple[int, Array, Array] | None = None  # steps, and ‖H‖₂ as a distribution after them
         self._started = time.perf_counter()
 
     # What happens next
@@ -84,7 +96,14 @@ class _Run:
             return False
         if self.krylov.following is None or self.settings.trace is not None:
             return True
-        return self._affordable < 1 or (self.settings.products is None and self._narrow())
+        if self.settings.products is None and len(self.sampled.values) >= LEAST_PROBES:
+            return self._affordable < 1 or self._narrow() or not self._norm_will_do
+        return self._affordable < 1
+
+    @property
+    def _norm_will_do(self) -> bool:
+        """Whether ‖H‖₂ is known well enough for the half-width asked for; where it is not, no number of probes does."""
+        return self.excluded and self.beyond[-1] < self.settings.rtol
 
     @property
     def _affordable(self) -> int:
@@ -101,6 +120,8 @@ class _Run:
             self.scouts.append((z, self.operator.matvec(z)))
         elif not self.deflated:
             self.krylov.step()
+            self.beyond.append(self._beyond(self.settings.tail))
+            self.excluded = self._beyond(UNLIKELY) <= GROSS * self.settings.rtol
             if self.scouts:
                 self._predict()
             if self._deflated_enough():
@@ -142,8 +163,8 @@ class _Run:
         if self.krylov.invariant:  # T's eigenvalues are H's own, and more steps would start anew
             return True
         if settings.trace is not None:  # only θ is wanted, to which no probe adds anything
-            done = settings.products is None and self.krylov.result(settings.rtol / 5).converged
-            return done or k >= settings.limit
+            done = self.excluded and self._reach(*self._interval()) <= settings.rtol / 5
+            return k >= settings.limit or (settings.products is None and done)
         if k >= settings.basis:
             return True
         if settings.products is not None:
@@ -154,24 +175,20 @@ class _Run:
             return k >= min(most, settings.limit - probes)
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:  # the rest must pay for an interval
             return True
-        if self.operator.d - k <= LEAST_PROBES:  # as many steps as an interval needs probes make κ exact
-            return False
-        if not self.krylov.result(settings.rtol / 5).converged:  # no probe makes θ better
-            return False
         # Lanczos goes on while a step saves its product in probes, and while so many are needed that a variance which
         # no longer falls is taken for a plateau before another outlier.
-        now, then = (self._needed(SAFETY * variance) for variance in self._variances())
+        now = self._needed(self.predicted[-1][0], self.beyond[-1])
+        if not self._norm_will_do:
+            return False
+        if self.operator.d - k <= max(FEW, now):  # as many steps as an interval needs probes make κ exact
+            return False
+        then = self._needed(_next([variance for variance, _ in self.predicted]), _next(self.beyond))
         return now <= LEAST_PROBES or (now - then < 1 and now <= SAFETY * _PROBES_A_STEP * k)
 
-    def _variances(self) -> tuple[float, float]:
-        """The variance of a probe now, and after one more step at the rate of the last few."""
-        now, before = self.predicted[-1][0], self.predicted[-1 - _WINDOW : -_WINDOW]
-        return now, now * (now / before[0][0]) ** (1 / _WINDOW) if before and before[0][0] > 0 else 0.0
-
-    def _needed(self, variance: float) -> float:
-        """Probes for the half-width asked for, by the scouts' trace, were they many."""
-        width = self._width(self.predicted[-1][1])
-        return (self.settings.normal / width) ** 2 * variance if width > 0 else math.inf
+    def _needed(self, variance: float, beyond: float) -> float:
+        """Probes of this variance for the half-width asked for, by the scouts' trace, were they many."""
+        width = self._width(self.predicted[-1][1], beyond)
+        return (self.settings.normal / width) ** 2 * SAFETY * variance if width > 0 else math.inf
 
     def _finish_lanczos(self) -> None:
         """Fix k, and the part of the trace that is inside the space."""
@@ -195,24 +212,45 @@ class _Run:
 
     # What is known
 
-    def _norm(self) -> tuple[float, float]:
-        """θ and how far ‖H‖₂ may be above it."""
-        if self._known[0] != self.krylov.steps:
-            lanczos = self.krylov.result()
-            self._known = (self.krylov.steps, float(lanczos.ritz_values[lanczos.top].abs()), lanczos.top_error)
-        return self._known[1:]
+    @property
+    def _theta(self) -> float:
+        """θ, the largest magnitude of a Ritz value."""
+        return float(self.krylov.result().ritz_values.abs().max()) if self.krylov.steps else math.nan
 
-    def _trace(self, play: float = 0.0) -> tuple[float, float, float]:
-        """The estimate of tr(H) and the ends of its interval, to be divided by norms that differ by ``play``."""
+    def _norm_distribution(self) -> tuple[Array, Array]:
+        """‖H‖₂ as a distribution, values and their weights (``Hidden``)."""
+        if self.krylov.following is None:  # T's eigenvalues are all that H has
+            return np.array([self._theta]), np.array([1.0])
+        if self._norms is None or self._norms[0] != self.krylov.steps:
+            values, weights = self.krylov.result().hidden.norms()
+            values, weights = values[weights > 0], weights[weights > 0]
+            self._norms = (self.krylov.steps, np.maximum(values, self._theta), weights)
+        return self._norms[1:]
+
+    def _beyond(self, probability: float) -> float:
+        """How far above θ, relative to it, ‖H‖₂ is with this probability at most."""
+        theta = self._theta
+        if self.krylov.following is None or not theta > 0:
+            return 0.0
+        return max(self.krylov.result().hidden.above(probability) / theta - 1, 0.0)
+
+    def _trace(self) -> tuple[float, float, float]:
+        """The estimate of tr(H) and the ends of its interval, with room for the rounding of products."""
         if self.settings.trace is not None:
-            return self.settings.trace, self.settings.trace, self.settings.trace
-        if self.krylov.following is None:
-            return self.inside, self.inside, self.inside
-        if not self.sampled.values:  # the scouts' guess, which no interval rests on
+            t, low, high = (self.settings.trace,) * 3
+        elif self.krylov.following is None:
+            t, low, high = (self.inside,) * 3
+        elif self.sampled.values:
+            t = self.inside + self.sampled.mean
+            low, high = (self.inside + end for end in self.sampled.interval(self.settings.confidence))
+        else:  # the scouts' guess, which no interval rests on
             return self.predicted[-1][1] if self.predicted else math.nan, -math.inf, math.inf
-        t = self.inside + self.sampled.mean
-        low, high = self.sampled.interval(self.settings.confidence, abs(t) * play)
-        return t, self.inside + low, self.inside + high
+        return t, low - self._rounding(t), high + self._rounding(t)
+
+    def _rounding(self, trace: float) -> float:
+        """Room for the rounding of products, and of sums of d terms in float64, in the trace."""
+        eps = 10 * torch.finfo(self.operator.dtype).eps + math.sqrt(self.operator.d) * torch.finfo(torch.float64).eps
+        return eps * (abs(trace) + self._theta)
 
     def _estimate(self) -> Estimate:
         """The trace with its standard error."""
@@ -220,22 +258,38 @@ class _Run:
         return Estimate(self._trace()[0], self.sampled.stderr if samples else 0.0, samples)
 
     def _interval(self) -> tuple[float, float]:
-        """κ's interval: all quotients of the trace's interval and the norms in [θ, θ + slack], and rounding."""
-        theta, slack = self._norm()
-        t, low, high = self._trace(slack / theta if theta > 0 else 0.0)
+        """κ's interval: t/θ at its far end; at the end near 0 the quotient of t and ‖H‖₂, both as distributions.
+
+        They are independent: the one is of the probes, the other of Lanczos' start vector. At the far end ‖H‖₂ = θ is
+        the worst that there is; at the near one, low for t > 0, it is P(t < low·‖H‖₂) that must be small enough.
+        """
+        theta = self._theta
+        _, low, high = self._trace()
         if not theta > 0:
             return (math.nan, math.nan) if theta == 0 else (-math.inf, math.inf)
-        # Room for the rounding of products, all that is left where nothing is sampled.
-        rounding = 10 * torch.finfo(self.operator.dtype).eps * (abs(t) + theta)
-        low, high = low - rounding, high + rounding
-        return (
-            low / (theta if low < 0 else theta + slack),
-            high / (theta if high > 0 else theta + slack),
-        )
+        return self._end(low, 1) if low > 0 else low / theta, -self._end(-high, -1) if high < 0 else high / theta
 
-    def _reach(self) -> float:
-        """How far κ's interval reaches from κ to its farther side, relative to κ, after the last product."""
-        _, _, kappa, low, high = self.history[-1]
+    def _end(self, far: float, sign: int) -> float:
+        """The near end for sign·t > 0, whose trace alone has ``far`` for its own near end."""
+        if not self.sampled.values:  # the trace is known
+            return far / (self._theta * (1 + self.beyond[-1]))
+        (norms, weights), room = self._norm_distribution(), self._rounding(self._trace()[0])
+
+        def excess(end: float) -> float:
+            within = sign * (end * norms + room) - self.inside
+            below = self.sampled.below(within) if sign > 0 else 1 - self.sampled.below(within)
+            return float(weights @ below) - self.settings.tail
+
+        # No higher than with ‖H‖₂ = θ; and 0 where hardly anything is known of ‖H‖₂.
+        most = far / self._theta
+        least = 1e-9 * most
+        if excess(least) >= 0:
+            return 0.0
+        return most if excess(most) <= 0 else float(brentq(excess, least, most, rtol=1e-9))
+
+    def _reach(self, low: float, high: float) -> float:
+        """How far κ's interval reaches from κ to its farther side, relative to κ."""
+        kappa = self._trace()[0] / self._theta if self._theta > 0 else math.nan
         if math.isnan(kappa):  # H is zero along every direction tried
             return 0.0
         return max(high - kappa, kappa - low) / abs(kappa) if kappa else math.inf
@@ -243,16 +297,16 @@ class _Run:
     def _narrow(self) -> bool:
         """Whether the interval is as narrow as asked for."""
         enough = self.settings.trace is not None or self.krylov.following is None
-        return (enough or len(self.sampled.values) >= LEAST_PROBES) and self._reach() <= self.settings.rtol
+        enough = enough or len(self.sampled.values) >= LEAST_PROBES
+        return enough and self.excluded and self._reach(*self.history[-1][3:]) <= self.settings.rtol
 
-    def _width(self, trace: float) -> float:
-        """Half-width of the trace's interval that makes κ's reach at most rtol·|κ| to either side.
+    def _width(self, trace: float, beyond: float | None = None) -> float:
+        """Half-width of the trace's interval that makes κ's reach rtol·|κ|, 0 where none does.
 
-        The far side is |t − w|/(θ + slack): with ρ = θ/(θ + slack) it is within rtol of t/θ if wρ ≤ t (rtol − 1 + ρ).
+        With ‖H‖₂ up to θ(1 + s) the quotient of the two, which are independent, reaches as far as w² + s² = rtol².
         """
-        theta, slack = self._norm()
-        rho = theta / (theta + slack) if theta > 0 else 1.0
-        return abs(trace) * min(self.settings.rtol, (self.settings.rtol - 1 + rho) / rho)
+        s = self.beyond[-1] if beyond is None else beyond
+        return abs(trace) * math.sqrt(max(self.settings.rtol**2 - s**2, 0.0))
 
     def _needed_in_all(self) -> int | None:
         """The products that the half-width asked for takes, by what is known now; None if that is nothing.
@@ -263,7 +317,7 @@ class _Run:
         k, sampled = self.krylov.steps, self.sampled
         if self.finished and self._narrow():
             return self.products
-        if self.settings.trace is not None or not self._norm()[0] > 0:
+        if self.settings.trace is not None or not self._theta > 0:
             return None
         half = max(1, k // 2)
         if len(sampled.values) >= LEAST_PROBES:
@@ -287,7 +341,7 @@ class _Run:
         return max(math.ceil(float(total.min())), self.products + 1)
 
     def _row(self) -> tuple[int, float, float, float, float]:
-        theta = self._norm()[0]
+        theta = self._theta
         top = float(self.krylov.result().ritz_values[-1]) if self.krylov.steps else math.nan
         kappa = self._trace()[0] / theta if theta > 0 else math.nan
         return (self.products, top, kappa, *self._interval())
@@ -296,14 +350,23 @@ class _Run:
         """Where the run stands."""
         products, top, kappa, low, high = self.history[-1]
         stage = "probes" if self.deflated else "lanczos"
-        return EffectiveRankProgress(stage, products, top, self._norm()[1], kappa, low, high, self._needed_in_all())
+        return EffectiveRankProgress(
+            stage,
+            products,
+            top,
+            self._theta * self.beyond[-1] if self.beyond else math.nan,
+            kappa,
+            low,
+            high,
+            self._needed_in_all(),
+        )
 
     # The result
 
     def result(self) -> EffectiveRank:
         """All that is known."""
         lanczos = self.krylov.result()
-        theta, _ = self._norm()
+        theta = self._theta
         t, t_low, t_high = self._trace()
         low, high = self._interval()
         reached = theta > 0 and self._narrow()
@@ -321,7 +384,7 @@ class _Run:
             lambda_min=float(lanczos.ritz_values[0]),
             lambda_min_residual=float(lanczos.ritz_residuals[0]),
             norm=theta,
-            missed=missed_above(self.operator.d, lanczos.products),
+            norm_interval=(theta, theta * (1 + self.beyond[-1])),
             kappa_positive=positive,
             kappa_absolute=absolute,
             ritz_values=tuple(lanczos.ritz_values.tolist()),
@@ -343,28 +406,27 @@ class _Run:
 
     def _outcome(self, reached: bool) -> str:
         """What happened, and what to do."""
-        theta, slack = self._norm()
+        theta, beyond = self._theta, self.beyond[-1]
         share = f"{100 * self.settings.rtol:.3g} %"
         if not theta > 0:
             return "H is zero along every direction tried, so κ is undefined"
-        t = self._trace()[0]
         if self.settings.trace is not None and reached:
-            return f"tr(H) was known, ‖H‖₂ is within {slack / theta:.2g} after {plural(self.products, 'product')}"
+            return f"tr(H) was known, ‖H‖₂ is within {beyond:.2g} after {plural(self.products, 'product')}"
         if self.krylov.following is None and self.settings.trace is None:
             return f"the {len(self.krylov.vectors)} Lanczos vectors span everything: κ is exact"
         if reached:
             return f"within {share} of κ after {self.products} products"
-        width = self._width(t)
-        if width <= 0:
+        if not self._norm_will_do:
+            beyond = max(beyond, self._beyond(UNLIKELY))
             full = self.krylov.steps == self.settings.max_basis
-            return f"not within {share}: ‖H‖₂ may be {slack / theta:.2g} larger; allow more than " + (
+            return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; allow more than " + (
                 f"{self.settings.max_basis} Lanczos vectors" if full else f"{self.settings.limit} products"
             )
         return f"not within {share} of κ after {self.products} products: about {self._needed_in_all()} would be needed"
 
     def _by_sign(self, lanczos: Lanczos) -> tuple[Estimate | None, Estimate | None]:
         """κ of the positive part and of the absolute values, where they are known without a density."""
-        top, norm = float(lanczos.ritz_values[-1]), self._norm()[0]
+        top, norm = float(lanczos.ritz_values[-1]), self._theta
         if self.krylov.following is None:
             ritz = lanczos.ritz_values
             sums = ((float(ritz.clamp(min=0).sum()), top), (float(ritz.abs().sum()), norm))
@@ -393,6 +455,8 @@ class _Run:
             "products": [self.operator.products, self.operator.quadratic_forms],
             "forms": [self.forms.products, self.forms.quadratic_forms],
             "predicted": self.predicted,
+            "beyond": self.beyond,
+            "excluded": self.excluded,
             "deflated": self.deflated,
             "inside": self.inside,
             "sampled": sampled,
@@ -409,7 +473,14 @@ class _Run:
         self.operator.products, self.operator.quadratic_forms = values["products"]
         self.forms.products, self.forms.quadratic_forms = values["forms"]
         self.predicted = [(variance, trace) for variance, trace in values["predicted"]]
+        self.beyond, self.excluded = values["beyond"], values["excluded"]
         self.deflated, self.inside = values["deflated"], values["inside"]
         self.sampled.restore(tensors, values["sampled"], self.operator.device)
         self.history = [tuple(row) for row in values["history"]]
         self.seconds = values["seconds"]
+
+
+def _next(values: list[float]) -> float:
+    """What falls as it did over the last few steps is foretold for the next one; 0 where nothing is known."""
+    now, before = values[-1], values[-1 - _WINDOW : -_WINDOW]
+    return now * min(now / before[0], 1.0) ** (1 / _WINDOW) if before and before[0] > 0 else 0.0

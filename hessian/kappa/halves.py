@@ -10,9 +10,10 @@ H_B of two disjoint random halves, u_A the unit eigenvector of λ_max(H_A), and 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from decomfl_lab.errors import require
-from hessian.operators.operator import Operator
+from hessian.operators.given import as_operator
 from hessian.spectrum.lanczos import lanczos
 
 __all__ = ["SplitSample", "split_sample"]
@@ -55,11 +56,11 @@ class SplitSample:
         return {**asdict(self), "above": self.above, "below": self.below}
 
 
-def split_sample(halves: tuple[Operator, Operator], *, seed: int, steps: int = 30, tol: float = 0.01) -> SplitSample:
+def split_sample(halves: tuple[Any, Any], *, seed: int, steps: int = 30, tol: float = 0.01) -> SplitSample:
     """The bracket of λ_max from the operators of two disjoint halves of a random sample.
 
     Args:
-        halves: The operators H_A and H_B, of the same dimension; they must be of disjoint examples.
+        halves: The matrices H_A and H_B (``as_operator``), of the same dimension; they must be of disjoint examples.
         seed: The seed of the start vectors.
         steps: The most products for the λ_max of a half.
         tol: The residual, relative to λ_max, at which fewer are enough.
@@ -67,16 +68,17 @@ def split_sample(halves: tuple[Operator, Operator], *, seed: int, steps: int = 3
     Raises:
         InputError: If the dimensions differ, or an argument breaks a rule.
     """
-    sizes = tuple(half.d for half in halves)
+    operators = [as_operator(half) for half in halves]
+    sizes = tuple(half.d for half in operators)
     require(len(set(sizes)) == 1, "halves", "have one dimension", sizes)
     # The two forms at the end count as products from the start.
     own, vectors, products = [], [], 2
-    for half in halves:
+    for half in operators:
         found = lanczos(half, steps=steps, seed=seed, tol=tol)
         own.append(float(found.ritz_values[-1]))
         vectors += found.ritz_vectors([len(found.ritz_values) - 1])
         products += found.products
         del found  # its basis, before the other half's is made
     # u_B goes to H_A and u_A to H_B: crossed is (u_Bᵀ H_A u_B, u_Aᵀ H_B u_A), and the result has them the other way.
-    crossed = [half.quad(u) for half, u in zip(halves, reversed(vectors), strict=True)]
+    crossed = [half.quad(u) for half, u in zip(operators, reversed(vectors), strict=True)]
     return SplitSample((own[0], own[1]), (crossed[1], crossed[0]), products)

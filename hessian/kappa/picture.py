@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import require
 
 if TYPE_CHECKING:
-    from hessian import EffectiveRank, SpectralDensity
+    from hessian import ByLayer, EffectiveRank, SpectralDensity
 
-__all__ = ["STYLE", "picture"]
+__all__ = ["STYLE", "picture", "picture_of_layers"]
 
 Floats = NDArray[np.float64]
 
@@ -81,6 +81,31 @@ def picture(result: EffectiveRank, density: SpectralDensity | None = None, capti
         _eigenvalues(left, result, density)
         _settling(right, result)
         figure.text(0.012, 0.015, "\n".join(lines), ha="left", va="bottom", fontsize=8.0, color=_SOFT)
+    return figure
+
+
+def picture_of_layers(found: ByLayer) -> Figure:
+    """Left: κ of every layer with its interval, the first layer on top; right: its share of the trace, in per cent."""
+    names = [row.cells[0] for row in found.rows]
+    kappa = np.array([row.rank.kappa for row in found.rows])
+    ends = np.array([row.rank.interval for row in found.rows])
+    shares = 100 * np.array([(row.share.value, row.share.stderr) for row in found.rows])
+    at = np.arange(len(names))
+    with matplotlib.rc_context(dict(STYLE)):
+        figure = Figure(figsize=(10.2, 1.6 + 0.24 * len(names)), dpi=150, layout="constrained")
+        title = f"κ of the {found.operator} by layer, d = {found.d:,}"
+        figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, fontweight="bold")
+        left, right = figure.subplots(1, 2, sharey=True)
+        reach = np.nan_to_num(np.abs(ends - kappa[:, None]).T, posinf=0.0)
+        left.errorbar(kappa, at, xerr=reach, fmt="o", color=_BLUE, markersize=4, elinewidth=2)
+        left.set_title(f"κ with its {100 * found.confidence:g} % interval")
+        right.barh(at, shares[:, 0], xerr=shares[:, 1], height=0.6, color=_BLUE, alpha=0.6, ecolor=_INK)
+        right.set_title("share of tr(H), with its standard error")
+        right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+        left.set_yticks(at, names)
+        left.invert_yaxis()
+        for ax in (left, right):
+            ax.axvline(0.0, color=_SOFT, linewidth=0.8)
     return figure
 
 

@@ -11,7 +11,7 @@ import torch
 
 from decomfl_lab.errors import plural
 from decomfl_lab.pictures import save_picture
-from hessian.estimate import Estimate, Jsonable
+from hessian.estimate import Estimate, Jsonable, to_its_width
 from hessian.spectrum.lanczos import Lanczos
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class EffectiveRankProgress:
         stage: What is being done: "lanczos" or "probes".
         products: The number of products spent so far.
         lambda_max: The largest Ritz value.
-        residual: How far ‖H‖₂ may be above the Ritz value of the largest magnitude.
+        residual: How far ‖H‖₂ may be above the Ritz value of the largest magnitude, for half of the probability that
+            the confidence leaves.
         kappa: The estimate so far, NaN while nothing is known of the trace.
         low: The lower end of its interval, -inf until there are two probes.
         high: The upper end of its interval.
@@ -59,7 +60,7 @@ class EffectiveRank(Jsonable):
         operator: The name of the matrix, e.g. "hessian" or "gauss-newton".
         d: The dimension of the matrix.
         kappa: tr(H)/‖H‖₂, the paper's κ; NaN where H = 0. Negative eigenvalues lower it.
-        interval: (low, high) for it: the trace's interval over all norms in [θ, θ + ``Lanczos.top_error``].
+        interval: (low, high) for it, with room for a larger ‖H‖₂ that the start vector may have missed.
         confidence: The confidence of the intervals.
         trace: tr(H), with its standard error; its interval is ``trace_interval``.
         trace_interval: (low, high) for it.
@@ -68,7 +69,8 @@ class EffectiveRank(Jsonable):
         lambda_min: Smallest Ritz value: λ_min is at most that.
         lambda_min_residual: An eigenvalue is at most that far from it.
         norm: θ, the larger of |lambda_max| and |lambda_min|: ‖H‖₂ is at least that.
-        missed: λ_max is above its Ritz value by more than missed·(λ_max − λ_min) with probability below 1 %.
+        norm_interval: (θ, end): ‖H‖₂ is never below θ, and above the end with at most half of the probability that the
+            confidence leaves, whatever the spectrum is (``hessian.spectrum.hidden``).
         kappa_positive: Σ max(λ, 0)/λ_max; None where H may be indefinite (``SpectralDensity.kappas`` measures it).
         kappa_absolute: Σ|λ|/max|λ|; None likewise.
         ritz_values: All, ascending.
@@ -102,7 +104,7 @@ class EffectiveRank(Jsonable):
     lambda_min: float
     lambda_min_residual: float
     norm: float
-    missed: float
+    norm_interval: tuple[float, float]
     kappa_positive: Estimate | None
     kappa_absolute: Estimate | None
     ritz_values: tuple[float, ...]
@@ -133,15 +135,11 @@ class EffectiveRank(Jsonable):
         if math.isnan(self.kappa):
             return f"κ is undefined: H is zero along every direction tried ({plural(self.products, 'product')})"
         low, high = self.interval
-        largest = max(abs(end) for end in (self.kappa, low, high) if math.isfinite(end))
-        finest = 5 - _decade(largest)
-        half = (high - low) / 2
-        places = max(0, min(1 - _decade(half), finest) if math.isfinite(half) and half > 0 else finest)
-        value, low_end, high_end = (f"{end:.{places}f}" for end in (self.kappa, low, high))
+        value, low_end, high_end = to_its_width(self.kappa, low, high)
         percent = f"{100 * self.confidence:g} %"
         spent = plural(self.products, "product")
         if not self.reached and self.kappa:
-            spent += f": ± {half / abs(self.kappa):.2g}, where ± {self.rtol:.2g} takes about {self.needed}"
+            spent += f": ± {(high - low) / 2 / abs(self.kappa):.2g}, where ± {self.rtol:.2g} takes about {self.needed}"
         return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({spent})"
 
     def plot(self, path: str | Path, density: SpectralDensity | None = None) -> Path:
@@ -169,8 +167,8 @@ class EffectiveRank(Jsonable):
             f"{percent} interval [{self.trace_interval[0]:.4g}, {self.trace_interval[1]:.4g}]",
             f"λ_max = {self.lambda_max:.5g} (residual {self.believed(self.lambda_max_residual):.2g}), "
             f"λ_min = {self.lambda_min:.4g} (residual {self.believed(self.lambda_min_residual):.2g}), "
-            f"‖H‖₂ = {self.norm:.5g}; "
-            f"a larger λ_max by more than {100 * self.missed:.3g} % of λ_max − λ_min is excluded with 99 %",
+            f"‖H‖₂ ≥ {self.norm:.5g}, and above {self.norm_interval[1]:.5g} with a probability of at most "
+            f"{50 * (1 - self.confidence):.3g} %",
         ]
         for name, value in (
             ("Σ max(λ, 0)/λ_max", self.kappa_positive),
@@ -181,11 +179,6 @@ class EffectiveRank(Jsonable):
                 shown = f"{value.value:.4g} ± {value.stderr:.2g}"
             lines.append(f"{name} = {shown}")
         return "\n".join([*lines, self.reason])
-
-
-def _decade(value: float) -> int:
-    """The power of ten of a number's first digit."""
-    return math.floor(math.log10(value)) if value > 0 else 0
 
 
 def _signs(lanczos: Lanczos) -> str:

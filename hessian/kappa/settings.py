@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.options import option
+from hessian.operators.options import HOW
 
-__all__ = ["HOW", "SCOUTS", "Settings"]
+__all__ = ["SCOUTS", "Settings"]
 
-SCOUTS = 2
-"""Probes that choose the number of steps."""
+SCOUTS = 1
+"""Probes that choose the number of steps: the fewer, the cheaper, and two are no better."""
 FINEST = 1e-12
 """The least ``rtol``: numbers of 64 bits are no finer."""
-HOW = "How closely, and by what"
-"""The group of options that say how much is computed."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,11 @@ class Settings:
         """Lanczos vectors at most: with probes to come two thirds of the products are steps at most."""
         most = math.ceil(2 * self.limit / 3) if self.trace is None else self.limit
         return most if self.max_basis is None else min(most, self.max_basis)
+
+    @property
+    def tail(self) -> float:
+        """The probability that the confidence leaves on either side."""
+        return (1 - self.confidence) / 2
 
     @property
     def normal(self) -> float:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import require
-from hessian.operators.operator import Operator, is_finite
+from hessian.operators.operator import Around, Operator, is_finite
 
 __all__ = ["Counted"]
 
 
-class Counted:
+class Counted(Around):
     """An operator that counts its products and refuses those that are not finite.
 
     Attributes:
@@ -25,11 +25,7 @@ class Counted:
         """Count products of ``operator`` from ``products`` on; InputError if its dimension or dtype is none."""
         require(operator.d >= 1, "operator", "have a dimension of at least 1", operator.d)
         require(operator.dtype in (torch.float32, torch.float64), "operator", "be float32 or float64", operator.dtype)
-        self.inner = operator
-        self.name = operator.name
-        self.d = operator.d
-        self.dtype = operator.dtype
-        self.device = operator.device
+        super().__init__(operator)
         self.products = products
         self.quadratic_forms = quadratic_forms
 
@@ -52,10 +48,6 @@ class Counted:
         value = float(self.inner.quad(v))
         require(math.isfinite(value), self._what(), "be finite", value)
         return value
-
-    def fingerprint(self) -> str:
-        """See ``Operator``."""
-        return self.inner.fingerprint()
 
     def _what(self) -> str:
         return f"product {self.products} of {self.name}"

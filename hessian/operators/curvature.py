@@ -5,9 +5,8 @@ Every product runs over the pieces of the data in their order, so it is the same
 
 from __future__ import annotations
 
-import hashlib
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -20,9 +19,10 @@ from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decomfl_lab.errors import require
+from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.perturbed import memory_of
 from hessian.operators.mean_loss import MeanLoss, Piece, Slopes, add_back_, differentiating, enabled
-from hessian.operators.operator import is_finite, zeros
+from hessian.operators.operator import Operator, digest, is_finite, zeros
 from hessian.operators.probes import probe
 from hessian.operators.tried import HessianTrial, OutputTrial, Trial
 
@@ -38,7 +38,7 @@ _UNKNOWN = 1 << 60
 """The bytes of a graph of which nothing is known: too many to keep it."""
 
 
-class _CurvatureOperator(ABC):
+class _CurvatureOperator(Operator):
     """What the operators share: an objective, the point where its curvature is asked for, and the sum over pieces.
 
     Attributes:
@@ -86,9 +86,15 @@ class _CurvatureOperator(ABC):
         require(is_finite(total), f"product of the {self.name} with v", "be finite", "NaN or infinity")
         return total
 
-    def quad(self, v: Tensor) -> float:
-        """See ``Operator``; accumulated in float64."""
-        return float(v.double() @ self.matvec(v).double())
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """See ``Operator``: of the objective, and of the derivatives."""
+        return tuple(filter(None, (self.objective.remark, self.remark)))
+
+    @property
+    def layout(self) -> Layout:
+        """See ``Operator``."""
+        return self.objective.layout
 
     @property
     def _decay(self) -> float:
@@ -115,9 +121,7 @@ class _CurvatureOperator(ABC):
 
     def fingerprint(self) -> str:
         """See ``Operator``."""
-        h = hashlib.blake2b(f"{self.name} {self.objective.fingerprint()}".encode(), digest_size=8)
-        h.update(self.x.cpu().numpy().data)
-        return h.hexdigest()
+        return digest(f"{self.name} {self.objective.fingerprint()}", self.x)
 
     def _product(self, b: int, v: Tensor) -> Tensor:
         """The product of piece number ``b``'s own matrix with v."""
@@ -146,11 +150,6 @@ class _CurvatureOperator(ABC):
                     library.enabled = False
             stack.enter_context(differentiating(what))
             yield
-
-    def _check(self, v: Tensor) -> None:
-        wanted = ((self.d,), self.dtype, self.device)
-        got = (tuple(v.shape), v.dtype, v.device)
-        require(got == wanted, "v", f"have shape, dtype and device {wanted}", got)
 
 
 class HessianOperator(_CurvatureOperator):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive
-from hessian.operators.operator import Operator
+from hessian.operators.operator import Around, Operator, digest
 
 __all__ = ["DataParallelOperator"]
 
 
-class DataParallelOperator:
+class DataParallelOperator(Around):
     """H = Σ_r w_r H_r / Σ_r w_r, over the processes r of a ``torch.distributed`` group.
 
     Each process makes one from the operator H_r of its own part of the data, and all of them call the same methods in
@@ -37,25 +35,23 @@ class DataParallelOperator:
         """
         require(dist.is_initialized(), "torch.distributed", "be initialised (init_process_group)", "no process group")
         require_finite_positive("weight", weight)
-        self.operator = operator
+        super().__init__(operator)
         self.group = group
-        self.name, self.d = operator.name, operator.d
-        self.dtype, self.device = operator.dtype, operator.device
         parts = self._gather((self.name, self.d, str(self.dtype), float(weight), operator.fingerprint()))
         kinds = {part[:3] for part in parts}
         require(len(kinds) == 1, "operators of all processes", "have one name, dimension and dtype", sorted(kinds))
         self.share = weight / sum(part[3] for part in parts)
-        self._fingerprint = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+        self._fingerprint = digest(repr(parts))
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``."""
-        product = self.operator.matvec(v).mul_(self.share)
+        product = self.inner.matvec(v).mul_(self.share)
         dist.all_reduce(product, group=self.group)
         return product
 
     def quad(self, v: Tensor) -> float:
         """See ``Operator``."""
-        form = torch.tensor(self.share * self.operator.quad(v), dtype=torch.float64, device=self.device)
+        form = torch.tensor(self.share * self.inner.quad(v), dtype=torch.float64, device=self.device)
         dist.all_reduce(form, group=self.group)
         return float(form)
 

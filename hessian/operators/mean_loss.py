@@ -26,10 +26,9 @@ from decomfl_lab.objectives.checks import FAR, RARE, Watch, generators, is_addit
 from decomfl_lab.objectives.modules import prepared, swapped
 from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
+from hessian.operators.options import NORMALISATIONS
 
-__all__ = ["NORMALISATIONS", "MeanLoss", "Piece", "Slopes", "add_back_", "differentiating", "enabled", "good_chunk"]
-
-NORMALISATIONS = ("eval", "batch")
+__all__ = ["MeanLoss", "Piece", "Slopes", "add_back_", "differentiating", "enabled", "good_chunk"]
 
 Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""

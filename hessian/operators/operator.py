@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, is_number, require
 from decomfl_lab.objectives.trees import torch_tree
 
-__all__ = ["DenseOperator", "Operator", "is_finite", "zeros"]
+if TYPE_CHECKING:
+    from decomfl_lab.layout import Layout
+
+__all__ = ["Around", "DenseOperator", "Operator", "add_", "digest", "inner", "is_finite", "zeros"]
 
 
-class Operator(Protocol):
-    """A symmetric matrix H in R^{d×d}, by its products.
-
-    Attributes:
-        name: What it is, for results: "hessian", "gauss-newton", "fisher", "smoothed", ...
-        d: The dimension of the matrix.
-        dtype: The dtype of the vectors that it takes and returns, float32 or float64.
-        device: The device that the vectors are on.
-    """
-
-    name: str
-    d: int
-    dtype: torch.dtype
-    device: torch.device
-
-    def matvec(self, v: Tensor) -> Tensor:
-        """H v, shape (d,), a new tensor; v (d,) is not written."""
-        ...
-
-    def quad(self, v: Tensor) -> float:
-        """vᵀHv, by the cheapest way the operator has."""
-        ...
-
-    def fingerprint(self) -> str:
-        """A digest of everything that H depends on (model, data, mode, dtype): a saved run goes on with no other."""
-        ...
+def digest(text: str, tensor: Tensor | None = None) -> str:
+    """A digest of a text, and of a tensor's bytes."""
+    h = hashlib.blake2b(text.encode(), digest_size=8)
+    if tensor is not None:
+        h.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+    return h.hexdigest()
 
 
 def zeros(operator: Operator) -> Tensor:
@@ -59,7 +44,194 @@ def is_finite(vector: Tensor) -> bool:
     return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
 
 
-class DenseOperator:
+_PART = 1 << 20
+"""Elements of which copies in float64 are made at a time."""
+
+
+def inner(u: Tensor, v: Tensor) -> float:
+    """The inner product of two vectors of any dtypes, summed in float64, of which no copies in float64 are made."""
+    parts = zip(u.split(_PART), v.split(_PART), strict=True)
+    return float(torch.stack([a.double() @ b.double() for a, b in parts]).sum())
+
+
+def add_(to: Tensor, v: Tensor, c: float) -> Tensor:
+    """Add cv to a vector, in place. Where v is of another dtype, torch would make a copy of it in that of the sum."""
+    for own, part in zip(to.split(_PART), v.split(_PART), strict=True):
+        own.add_(part, alpha=c)
+    return to
+
+
+class Operator(ABC):
+    """A symmetric matrix H in R^{d×d}, by its products: ``H @ v``, ``G + 0.1 * H``, ``H.to_scipy()``.
+
+    A class of one's own that derives from it has these from ``matvec`` and ``fingerprint``, and is taken at its word:
+    what other libraries or functions give is tried (``as_operator``).
+
+    Attributes:
+        name: What it is, for results: "hessian", "gauss-newton", "fisher", "smoothed", ...
+        d: The dimension of the matrix.
+        dtype: The dtype of the vectors that it takes and returns, float32 or float64.
+        device: The device that the vectors are on.
+    """
+
+    name: str
+    d: int
+    dtype: torch.dtype
+    device: torch.device
+    __array_ufunc__ = None  # numpy's numbers leave a product with an operator to it
+
+    @abstractmethod
+    def matvec(self, v: Tensor) -> Tensor:
+        """H v, shape (d,), a new tensor; v (d,) is not written."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A digest of everything that H depends on (model, data, mode, dtype): a saved run goes on with no other."""
+
+    def quad(self, v: Tensor) -> float:
+        """vᵀHv, by the cheapest way the operator has; accumulated in float64."""
+        return inner(v, self.matvec(v))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, d)."""
+        return self.d, self.d
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be said of H beside its numbers: what was not tried, or taken on trust."""
+        return ()
+
+    @property
+    def layout(self) -> Layout | None:
+        """The names and shapes of the parameters that the d elements are; None where they are none."""
+        return None
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        """H v for a vector (d,), or for each column of a matrix (d, n); as many products as there are columns."""
+        if not isinstance(v, Tensor):
+            raise InputError(f"v must be a tensor (numpy's arrays go to H.to_scipy()), got {type(v).__name__}")
+        fine = v.ndim == 1 or (v.ndim == 2 and v.shape[1] > 0)
+        require(fine, "v", "be a vector (d,) or a matrix (d, n) of at least one column", tuple(v.shape))
+        columns = [v] if v.ndim == 1 else [column.contiguous() for column in v.T]
+        self._check(columns[0])
+        products = [self.matvec(column) for column in columns]
+        return products[0] if v.ndim == 1 else torch.stack(products, 1)
+
+    def __add__(self, other: Operator) -> Operator:
+        return _Sum((self, other)) if isinstance(other, Operator) else NotImplemented
+
+    def __sub__(self, other: Operator) -> Operator:
+        return self + -1.0 * other if isinstance(other, Operator) else NotImplemented
+
+    def __mul__(self, factor: float) -> Operator:
+        return _Multiple(self, float(factor)) if is_number(factor) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Operator:
+        return -1.0 * self
+
+    def to_scipy(self) -> Any:
+        """H as a ``scipy.sparse.linalg.LinearOperator``, for ``eigsh`` and the like: arrays of H's dtype on the CPU."""
+        from scipy.sparse.linalg import LinearOperator
+
+        def product(v: NDArray[Any]) -> NDArray[Any]:
+            # A copy: scipy may hand over a part of an array of its own, in another dtype or read-only.
+            mine = torch.tensor(v.ravel(), dtype=self.dtype, device=self.device)
+            found: NDArray[Any] = self.matvec(mine).cpu().numpy()
+            return found
+
+        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+        return LinearOperator(self.shape, matvec=product, rmatvec=product, dtype=dtype)
+
+    def _check(self, v: Tensor) -> None:
+        wanted = ((self.d,), self.dtype, self.device)
+        got = (tuple(v.shape), v.dtype, v.device)
+        require(got == wanted, "v", f"have shape, dtype and device {wanted}", got)
+
+
+class _Sum(Operator):
+    """Σ_j H_j of operators of one space."""
+
+    def __init__(self, terms: Sequence[Operator]) -> None:
+        spaces = [(term.d, term.dtype, term.device) for term in terms]
+        require(len(set(spaces)) == 1, "operators of a sum", "have one dimension, dtype and device", spaces)
+        self.terms = tuple(terms)
+        self.name = " + ".join(term.name for term in terms)
+        self.d, self.dtype, self.device = spaces[0]
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """See ``Operator``."""
+        total = self.terms[0].matvec(v)
+        for term in self.terms[1:]:
+            total += term.matvec(v)
+        return total
+
+    def quad(self, v: Tensor) -> float:
+        """See ``Operator``."""
+        return math.fsum(term.quad(v) for term in self.terms)
+
+    def fingerprint(self) -> str:
+        """See ``Operator``."""
+        return digest(f"sum {[term.fingerprint() for term in self.terms]}")
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """See ``Operator``; each once."""
+        return tuple(dict.fromkeys(remark for term in self.terms for remark in term.remarks))
+
+    @property
+    def layout(self) -> Layout | None:
+        """See ``Operator``."""
+        return self.terms[0].layout
+
+
+class Around(Operator):
+    """What is made of one other operator, ``inner``: of its space, with its remarks."""
+
+    def __init__(self, inner: Operator, name: str = "") -> None:
+        """Something of ``inner``, which has its name unless another is given."""
+        self.inner = inner
+        self.name = name or inner.name
+        self.d, self.dtype, self.device = inner.d, inner.dtype, inner.device
+
+    def fingerprint(self) -> str:
+        """See ``Operator``."""
+        return self.inner.fingerprint()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """See ``Operator``."""
+        return self.inner.remarks
+
+    @property
+    def layout(self) -> Layout | None:
+        """See ``Operator``."""
+        return self.inner.layout
+
+
+class _Multiple(Around):
+    """c·H of an operator."""
+
+    def __init__(self, inner: Operator, factor: float) -> None:
+        super().__init__(inner, f"{factor:g} × " + (f"({inner.name})" if isinstance(inner, _Sum) else inner.name))
+        self.factor = factor
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """See ``Operator``."""
+        return self.inner.matvec(v).mul_(self.factor)
+
+    def quad(self, v: Tensor) -> float:
+        """See ``Operator``."""
+        return self.factor * self.inner.quad(v)
+
+    def fingerprint(self) -> str:
+        """See ``Operator``."""
+        return digest(f"{self.factor.hex()} {self.inner.fingerprint()}")
+
+
+class DenseOperator(Operator):
     """H as a dense matrix: the truth in tests, and for models of a few thousand parameters."""
 
     def __init__(self, matrix: Tensor | NDArray[Any], name: str = "dense") -> None:
@@ -82,10 +254,6 @@ class DenseOperator:
         """See ``Operator``."""
         return self.matrix @ v
 
-    def quad(self, v: Tensor) -> float:
-        """See ``Operator``."""
-        return float(v.double() @ self.matvec(v).double())
-
     def fingerprint(self) -> str:
         """See ``Operator``."""
-        return hashlib.blake2b(self.matrix.cpu().numpy().tobytes(), digest_size=8).hexdigest()
+        return digest("", self.matrix)

@@ -21,7 +21,6 @@ asymmetry of relative order S^{-1/2}.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from typing import Protocol
@@ -30,6 +29,8 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.layout import Layout
+from hessian.operators.operator import Operator, digest
 from hessian.operators.probes import probe_at
 
 __all__ = ["SmoothableObjective", "SmoothedOperator"]
@@ -53,8 +54,8 @@ class SmoothableObjective(Protocol):
         ...
 
 
-class SmoothedOperator:
-    """∇²f^μ(x) by differences of gradients at S fixed random points, an ``Operator``."""
+class SmoothedOperator(Operator):
+    """∇²f^μ(x) by differences of gradients at S fixed random points."""
 
     name = "smoothed"
 
@@ -128,6 +129,9 @@ class SmoothedOperator:
     def fingerprint(self) -> str:
         """See ``Operator``."""
         facts = (self.objective.fingerprint(), self.mu, self.samples, self.seed, self.forward_quad)
-        digest = hashlib.blake2b(repr(facts).encode(), digest_size=8)
-        digest.update(self.x.cpu().numpy().tobytes())
-        return digest.hexdigest()
+        return digest(repr(facts), self.x)
+
+    @property
+    def layout(self) -> Layout | None:
+        """See ``Operator``."""
+        return getattr(self.objective, "layout", None)

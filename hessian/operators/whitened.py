@@ -5,14 +5,13 @@ In the variables y = D⁻¹x the loss is F(y) = f(Dy), with ∇F = D∇f and ∇
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from decomfl_lab.errors import require
-from hessian.operators.operator import Operator
+from hessian.operators.operator import Around, Operator, digest
 from hessian.operators.smoothed import SmoothableObjective
 
 __all__ = ["WHITENED", "WhitenedObjective", "WhitenedOperator"]
@@ -30,20 +29,12 @@ def _scale(s: Tensor, d: int, dtype: torch.dtype, device: torch.device) -> Tenso
     return s
 
 
-def _digest(of: Operator | SmoothableObjective, s: Tensor) -> str:
-    h = hashlib.blake2b(of.fingerprint().encode(), digest_size=8)
-    h.update(s.cpu().numpy().tobytes())
-    return h.hexdigest()
-
-
-class WhitenedOperator:
-    """D H D of an operator H, an ``Operator`` that costs what H costs."""
+class WhitenedOperator(Around):
+    """D H D of an operator H, at the cost of H's own products."""
 
     def __init__(self, operator: Operator, s: Tensor) -> None:
         """Scale products of ``operator`` by ``s`` (d,) on both sides; InputError unless s is finite and positive."""
-        self.inner = operator
-        self.d, self.dtype, self.device = operator.d, operator.dtype, operator.device
-        self.name = WHITENED + operator.name
+        super().__init__(operator, WHITENED + operator.name)
         self.s = _scale(s, self.d, self.dtype, self.device)
 
     def matvec(self, v: Tensor) -> Tensor:
@@ -56,7 +47,7 @@ class WhitenedOperator:
 
     def fingerprint(self) -> str:
         """See ``Operator``."""
-        return _digest(self.inner, self.s)
+        return digest(self.inner.fingerprint(), self.s)
 
 
 class WhitenedObjective:
@@ -82,4 +73,4 @@ class WhitenedObjective:
 
     def fingerprint(self) -> str:
         """A digest of f and s."""
-        return _digest(self.objective, self.s)
+        return digest(self.objective.fingerprint(), self.s)

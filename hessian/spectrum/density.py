@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from decomfl_lab.errors import require_finite_positive, require_int
+from decomfl_lab.datasets.given import Data
+from decomfl_lab.errors import known_options, require_finite_positive, require_int
+from decomfl_lab.objectives.batch_loss import LossFunction
 from hessian.estimate import Estimate, require_confidence
+from hessian.operators.asked import Source, curvature
 from hessian.operators.counted import Counted
-from hessian.operators.operator import Operator
+from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe
 from hessian.spectrum.lanczos import band, require_room
 
@@ -174,7 +178,17 @@ class SpectralDensity:
         return float(stats.wasserstein_distance(self.nodes, np.asarray(eigenvalues), self.weights))
 
 
-def spectral_density(operator: Operator, *, products: int = 50, probes: int = 3, seed: int = 0) -> SpectralDensity:
+@known_options
+def spectral_density(
+    model: Source,
+    loss: LossFunction | None = None,
+    data: Data | None = None,
+    *,
+    products: int = 50,
+    probes: int = 3,
+    seed: int = 0,
+    **options: Unpack[CurvatureKeywords],
+) -> SpectralDensity:
     """The distribution of H's eigenvalues by Lanczos from several random vectors at once.
 
     The products H^j z_p of all probes span one space. With Q its orthonormal basis, T = Q H Qᵀ and T s_i = θ_i s_i, the
@@ -188,10 +202,13 @@ def spectral_density(operator: Operator, *, products: int = 50, probes: int = 3,
     square loss has C-fold eigenvalues).
 
     Args:
-        operator: The matrix H.
+        model: See ``effective_rank``.
+        loss: See ``effective_rank``.
+        data: See ``effective_rank``.
         products: The number of products, at least 1 a probe; fewer are made where they span an invariant space.
         probes: The number of random vectors; 2 or more give an error band.
         seed: The seed of everything random, 0..2**64-1.
+        options: Which matrix: those of ``curvature``.
 
     Raises:
         InputError: If an argument breaks a rule, a product is not finite, or the device has no room for the basis.
@@ -201,6 +218,7 @@ def spectral_density(operator: Operator, *, products: int = 50, probes: int = 3,
     require_int("probes", probes, 1)
     require_int("products", products, probes)
     require_int("seed", seed, 0, 2**64 - 1)
+    operator = curvature(model, loss, data, **options)
     require_room(operator, products, 2 * probes + 3, name="products")
     counted, d = Counted(operator), operator.d
     T, starts, residual = band(counted, [probe(counted, seed, PROBES, p) for p in range(probes)], products)

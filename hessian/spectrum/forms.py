@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
-from scipy.optimize import brentq
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
@@ -14,34 +15,44 @@ from hessian.spectrum.lanczos import dot
 
 __all__ = ["PRODUCTS", "SphereForms"]
 
+Array = NDArray[np.float64]
+
 PRODUCTS = 6
 """Probes whose whole products are looked at: they tell the variance of all, and as many vectors (d,) are kept."""
+
+CAUTION = 1.25
+"""h counts so much more: few pairs tell it roughly, and whoever stops where an interval looks narrow is misled by those
+that are too low. (Measured: at 1 some spectra hold in 93.5 % in place of 94.5.)"""
 
 
 class SphereForms:
     """tr(B) of a symmetric B on a space of n dimensions, from u_iᵀBu_i with u_i uniform on the sphere of radius √n.
 
-    With ρ = u_0ᵀBu_0/n, C = B − ρI, y_i = Cu_i and t_k = tr(C^k), for i ≠ j,
+    With ρ_i = u_iᵀBu_i/n, C = B − ρ_0 I, y_i = Cu_i and t_k = tr(C^k), for i ≠ j and whatever the eigenvalues are,
 
-        E uᵀBu = tr(B),    Var uᵀBu = 2n/(n + 2)·(t₂ − t₁²/n),    E‖y_i‖² = t₂,
-        E (u_iᵀy_j)(y_iᵀy_j) = t₃,    E (y_iᵀy_j)² = t₄
+        E uᵀBu = tr(B),    Var uᵀBu = 2 E‖Bu − ρu‖²,
+        E (u_iᵀy_j)² ≈ t₂,    E (u_iᵀy_j)(y_iᵀy_j) ≈ t₃,    E (y_iᵀy_j)² ≈ t₄
 
     So the products that the forms are made of measure the variance far better than the spread of a few forms does:
-    ‖y‖² has a relative variance of 2(t₄/t₂² − 1/n), which is 2 if one eigenvalue is all there is, and small if many are
-    alike. From m products the variance therefore has ν = m/(t₄/t₂² − 1/n) degrees of freedom, at least m.
+    ‖Bu − ρu‖² has a relative variance of 2t₄/t₂² =: 2h, which is 2 if one eigenvalue is all there is, and small if many
+    are alike. From m products the variance therefore has ν = m/h degrees of freedom, at least m.
 
-    A mean x̄ of N forms above the trace comes with a variance that is estimated too large, for
-    Cov(uᵀBu, 2‖y‖²) = 4t₃, and forms are skewed themselves, with a third cumulant of 8t₃. Both together move the
-    quantiles of (x̄ − tr B)/(σ̂/√N), to the first order in 1/√N (Cornish and Fisher 1938), by
-    −(t₃/t₂)(q² + 2)/(3√N σ), so that the interval is
+    A mean x̄ of N forms above the trace comes with a variance that is estimated too large, and forms are skewed
+    themselves. Both together move the quantiles of (x̄ − tr B)/(σ̂/√N), to the first order in 1/√N (Cornish and Fisher
+    1938), by −c√h (q² + 2)/(3√2√N), with c = t₃/√(t₂t₄) in [−1, 1]: ±1 if the eigenvalues that matter have one sign and
+    one size. So the quantiles of tr(B) are
 
-        x̄ + (t₃/t₂)(q² + 2)/(3N) ± q σ̂/√N,    q = t_ν's quantile
+        x̄ + c√h (q² + 2) σ̂/(3√2 N) + q σ̂/√N,    q the quantiles of Student's t_ν
+
+    h and c are measured by what does not depend on how long the few u_i happen to be along the few eigenvectors that
+    matter: h by the cosines of the y_i, c by the correlation of u_iᵀy_j and y_iᵀy_j over the pairs. With one eigenvalue
+    left both are exact from two products on.
 
     Attributes:
         n: The dimension of the space.
         values: The quadratic forms.
-        squares: The squares ‖y‖² of the first of them.
-        pairs: The products (u_jᵀy_i, y_jᵀy_i) of their pairs.
+        squares: The squares ‖Bu − ρu‖² of the first of them.
+        pairs: The products (u_jᵀy_i, y_jᵀy_i, ‖y_j − ..‖²‖y_i − ..‖²) of their pairs.
     """
 
     def __init__(self, n: int = 0) -> None:
@@ -49,7 +60,7 @@ class SphereForms:
         self.n = n
         self.values: list[float] = []
         self.squares: list[float] = []
-        self.pairs: list[tuple[float, float]] = []
+        self.pairs: list[tuple[float, float, float]] = []
         self._images: list[Tensor] = []  # y_i, as long as there are pairs to come
 
     @property
@@ -62,11 +73,12 @@ class SphereForms:
         self.values.append(form)
         if product is None:
             return
-        # y = Bu − ρu, with ρ from the first form: ρn is that form.
+        # y = Bu − ρ_0 u, with ρ_0 from the first form: ρ_0 n is that form. What is left of it along u is (ρ − ρ_0)u.
         y = product.sub_(u, alpha=self.values[0] / self.n)
-        self.squares.append(dot(y, y))
-        # With every y_i before: (u_jᵀy_i, y_jᵀy_i). Their mean product is t₃, their mean second square t₄.
-        self.pairs += [(dot(u, image), dot(y, image)) for image in self._images]
+        square = max(dot(y, y) - (form - self.values[0]) ** 2 / self.n, 0.0)
+        for image, other in zip(self._images, self.squares, strict=True):
+            self.pairs.append((dot(u, image), dot(y, image), square * other))
+        self.squares.append(square)
         self._images.append(y)
         if not self.wants_products:
             self._images = []
@@ -77,46 +89,52 @@ class SphereForms:
         return math.fsum(self.values) / len(self.values)
 
     def moments(self) -> tuple[float, float, float]:
-        """Estimates of Var uᵀBu, of t₃/t₂ and of m's share in ν, t₄/t₂² − 1/n."""
-        second = math.fsum(self.squares) / len(self.squares)
-        # t₂ − t₁²/n, where t₁ = tr C = tr B − ρn is the mean less the first form.
-        variance = 2 * self.n / (self.n + 2) * max(second - (self.mean - self.values[0]) ** 2 / self.n, 0.0)
+        """Estimates of Var uᵀBu, of c and of h."""
+        variance = 2 * math.fsum(self.squares) / len(self.squares)
+        forms = math.fsum(a**2 for a, _, _ in self.pairs)
+        products = math.fsum(b**2 for _, b, _ in self.pairs)
+        squares = math.fsum(both for _, _, both in self.pairs)
         # One product alone has no pairs: no skewness, and the fewest degrees of freedom.
-        if not (self.pairs and variance > 0):
+        if not (products > 0 and squares > 0):
             return variance, 0.0, 1.0
-        third = math.fsum(form * square for form, square in self.pairs) / len(self.pairs)
-        fourth = math.fsum(square**2 for _, square in self.pairs) / len(self.pairs)
-        return variance, third / second, min(max(fourth / second**2 - 1 / self.n, 0.0), 1.0)
+        skew = math.fsum(a * b for a, b, _ in self.pairs) / math.sqrt(forms * products) if forms else 0.0
+        return variance, skew, min(CAUTION * products / squares, 1.0)
 
     @property
     def stderr(self) -> float:
         """Standard error of the mean."""
         return math.sqrt(self.moments()[0] / len(self.values))
 
-    def interval(self, confidence: float, play: float = 0.0) -> tuple[float, float]:
-        """Ends of the interval for tr(B).
+    def _law(self) -> tuple[float, float, float]:
+        """σ̂/√N, the a of a(q² + 2), and ν."""
+        variance, skew, share = self.moments()
+        N = len(self.values)
+        # ν = m/h. An h near 0 means many eigenvalues alike, and then t is as good as normal.
+        freedom = len(self.squares) / max(share, 1e-9)
+        stderr = math.sqrt(variance / N)
+        return stderr, skew * math.sqrt(share / (2 * N)) * stderr / 3, freedom
 
-        With ``play`` Δ > 0 they are ends for one who knows no better than that a value lies between tr(B) − Δ and
-        tr(B), and widens the interval by Δ below. The value cannot be near both ends, so that less is needed than t_ν's
-        two-sided quantile: q solves F(q + Δ√N/σ̂) − F(−q) = confidence, F being t_ν's distribution function, and the
-        widened interval still holds the value with that confidence wherever it lies.
+    def quantile(self, probability: float) -> float:
+        """The value that tr(B) is below with this probability."""
+        stderr, bend, freedom = self._law()
+        q = float(stdtrit(freedom, probability))
+        return self.mean + bend * (q**2 + 2) + q * stderr
 
-        Source: Imbens and Manski 2004, equation (7), for the quantile.
-        """
-        N, (variance, skew, share) = len(self.values), self.moments()
-        # ν = m/share. A share near 0 means many eigenvalues alike, and then t is as good as normal.
-        freedom, stderr = len(self.squares) / max(share, 1e-9), math.sqrt(variance / N)
-        one_sided, q = (float(stdtrit(freedom, p)) for p in (confidence, 0.5 + confidence / 2))
+    def below(self, values: ArrayLike) -> Array:
+        """The probability that tr(B) is below each of these: the inverse of ``quantile``."""
+        stderr, bend, freedom = self._law()
+        shift = np.asarray(values, dtype=np.float64) - self.mean - 2 * bend
+        if stderr == 0:
+            return np.where(shift >= 0, 1.0, 0.0)
+        # The root of bend q² + stderr q = shift that is shift/stderr for a small bend; beyond its turn there is none.
+        with np.errstate(over="ignore", invalid="ignore"):
+            root = np.sqrt(np.maximum(stderr**2 + 4 * bend * shift, 0.0))
+            q = np.where(np.isinf(shift), shift, 2 * shift / (stderr + root))
+        return np.asarray(stdtr(freedom, q))
 
-        def excess(at: float) -> float:
-            further = at + play / stderr if stderr > 0 else math.inf
-            return float(stdtr(freedom, further) - stdtr(freedom, -at)) - confidence
-
-        # The quantile lies between the one-sided one, for much play, and the two-sided one, for none.
-        if play > 0 and excess(q) > 0 > excess(one_sided):
-            q = brentq(excess, one_sided, q)
-        middle = self.mean + skew * (q**2 + 2) / (3 * N)
-        return middle - q * stderr, middle + q * stderr
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """Ends of the two-sided interval for tr(B)."""
+        return self.quantile(0.5 - confidence / 2), self.quantile(0.5 + confidence / 2)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and values that ``restore`` brings back."""
@@ -126,6 +144,6 @@ class SphereForms:
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any], device: torch.device) -> None:
         """Become what this ``state`` is of, to the bit."""
         self.n, self.values, self.squares = values["n"], list(values["values"]), list(values["squares"])
-        self.pairs = [(form, square) for form, square in values["pairs"]]
+        self.pairs = [(form, product, squares) for form, product, squares in values["pairs"]]
         names = sorted(name for name in tensors if name.startswith("image."))
         self._images = [tensors[name].to(device) for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from torch import Tensor
 from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from hessian.operators.counted import Counted
+from hessian.operators.given import as_operator
 from hessian.operators.operator import Operator
 from hessian.operators.probes import probe
 from hessian.resume import Checkpoint, State
+from hessian.spectrum.hidden import Hidden, Pole
 
-__all__ = ["Krylov", "Lanczos", "band", "dot", "lanczos", "missed_above", "require_room"]
+__all__ = ["Krylov", "Lanczos", "band", "dot", "lanczos", "require_room"]
 
 Array = NDArray[np.float64]
 
@@ -95,6 +97,7 @@ class Lanczos:
         following: The next vector q, (d,), or None where the vectors span everything.
         ritz_values: The eigenvalues θ of T, (k,) ascending.
         ritz_residuals: The norm ‖H u − θ u‖ = |cᵀs| of each, (k,): an eigenvalue of H is at most that far from θ.
+        hidden: How probably a larger eigenvalue was missed, which no residual tells.
         products: The number of products spent so far.
         converged: Whether the residual of the Ritz value of the largest magnitude is at most tol·|θ|; False without
             tol.
@@ -106,6 +109,7 @@ class Lanczos:
     following: Tensor | None = field(repr=False)
     ritz_values: Tensor
     ritz_residuals: Tensor
+    hidden: Hidden = field(repr=False)
     products: int
     converged: bool = False
 
@@ -125,22 +129,6 @@ class Lanczos:
         """Index of the Ritz value of the largest magnitude, an estimate of ±‖H‖₂."""
         return int(self.ritz_values.abs().argmax())
 
-    @property
-    def top_error(self) -> float:
-        """How far above |θ| the eigenvalue near ``top`` may be: min(r, 4r²/(θ − a)), with r the residual of θ.
-
-        An eigenvalue is at most r²/(θ − b) above θ if no other is above b (Kato 1949). The next Ritz value and its
-        residual, a, stand for b; the 4 leaves room for an eigenvalue that no Ritz value shows yet.
-        """
-        # θ is the largest of all once the spectrum is turned so that it is positive.
-        sign = 1 if self.ritz_values[self.top] > 0 else -1
-        values, residuals = sign * self.ritz_values, self.ritz_residuals
-        theta, residual = float(values[self.top]), float(residuals[self.top])
-        # The gap is to the upper ends of the others: an eigenvalue may be a residual above its Ritz value.
-        others = (values + residuals)[torch.arange(len(values)) != self.top]
-        gap = theta - float(others.max()) if len(others) else 0.0
-        return min(residual, 4 * residual**2 / gap) if gap > 0 else residual
-
     def ritz_vectors(self, indices: Sequence[int]) -> list[Tensor]:
         """Unit vectors u, (d,), of the Ritz values at ``indices``."""
         s = torch.linalg.eigh(self.projected).eigenvectors
@@ -158,8 +146,8 @@ class Krylov:
     restart, Wu and Simon 2000); T is then their diagonal and c their coupling to the next vector.
     """
 
-    def __init__(self, operator: Counted, seed: int, max_basis: int | None = None, start: Tensor | None = None) -> None:
-        """Begin at the unit vector ``start``, by default a random one (Gaussian, normalised)."""
+    def __init__(self, operator: Counted, seed: int, max_basis: int | None = None) -> None:
+        """Begin at a random unit vector (Gaussian, normalised)."""
         self.operator = operator
         self.seed = seed
         self.max_basis = max_basis
@@ -168,8 +156,11 @@ class Krylov:
         self.coupling = torch.zeros(0, dtype=torch.float64)
         self.drawn = 0
         self.steps = 0
-        self._known: tuple[Tensor, Tensor, Tensor] | None = None  # T, its Ritz values and their residuals
-        self.following: Tensor | None = self._random() if start is None else start
+        self.origin = 0  # the place in the basis of the start vector or, after a restart, of the vector behind it
+        self.before: list[Pole] = []  # what ``Hidden`` is told of restarts
+        self.ended: Hidden | None = None  # what the start vector has told once its space is invariant
+        self._known: tuple[Tensor, Tensor, Tensor] | None = None  # T, its eigenvalues and eigenvectors
+        self.following = self._random()
 
     def _random(self) -> Tensor | None:
         """The next random unit vector orthogonal to the basis; None if the basis spans everything."""
@@ -189,14 +180,14 @@ class Krylov:
         """Whether H maps the space into itself: every eigenvalue of T is one of H."""
         return bool(self.vectors) and not bool(self.coupling.any())
 
-    def step(self, product: Tensor | None = None) -> None:
-        """Grow the space by one product with H, Hq if it is known; nothing happens once it is the whole space."""
+    def step(self) -> None:
+        """Grow the space by one product with H; nothing happens once it is the whole space."""
         if self.following is None:
             return
         if len(self.vectors) == self.max_basis:
             self._restart()
         q, k = self.following, len(self.vectors)
-        w = self.operator.matvec(q) if product is None else product.clone()
+        w = self.operator.matvec(q)
         # T of the larger basis: H Qᵀ = Qᵀ T + q cᵀ, so the new column is c and then qᵀHq. After a plain step c is 0 but
         # for its last entry. After a restart it couples q to all Ritz vectors that were kept.
         projected = self.projected.new_zeros(k + 1, k + 1)
@@ -209,12 +200,17 @@ class Krylov:
         # invariant: dividing by β would make a vector of noise.
         w = self.complement_(w)
         beta = math.sqrt(dot(w, w))
-        noise = 10 * torch.finfo(self.operator.dtype).eps * float(projected.abs().max())
+        rounding = torch.finfo(self.operator.dtype).eps * float(projected.abs().max())
         self.coupling = projected.new_zeros(k + 1)
-        if beta > noise and k + 1 < self.operator.d:
+        if beta > 10 * rounding and k + 1 < self.operator.d:
             self.coupling[k] = beta
             self.following = w.div_(beta)
         else:
+            if self.ended is None:
+                # A part of v along another eigenvector would show in β, unless it is lost in the rounding.
+                last = self.coupling.clone()
+                last[k] = max(beta, rounding)
+                self.ended = self._hidden(last)
             self.following = self._random()
         self.steps += 1
 
@@ -222,24 +218,31 @@ class Krylov:
         """Keep the Ritz vectors of the largest magnitudes."""
         # In the basis of Ritz vectors T is diagonal, and the coupling to the next vector is cᵀ s_i. The next vector
         # itself stays: it is orthogonal to all of them.
-        values, s = torch.linalg.eigh(self.projected)
+        values, s = self._eigen()
+        self.before.append(self._hidden(self.coupling).pole)
         kept = values.abs().argsort(descending=True)[: max(1, len(self.vectors) // 2)]
         self.vectors = [_combination(self.vectors, s[:, i]) for i in kept]
         self.coupling = self.coupling @ s[:, kept]
         self.projected = values[kept].diag()
+        self.origin = len(kept)
 
-    def _ritz(self) -> tuple[Tensor, Tensor]:
-        """Ritz values and residuals, once a step."""
+    def _eigen(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues of T, ascending, and its eigenvectors in columns, once a step."""
         # ``projected`` is replaced at every step and never written to, so the same object means the same T.
         if self._known is None or self._known[0] is not self.projected:
-            # ‖Hu − θu‖ of a Ritz vector u = Qᵀs is |cᵀs|: no product is needed.
-            values, s = torch.linalg.eigh(self.projected)
-            self._known = (self.projected, values, (self.coupling @ s).abs())
+            self._known = (self.projected, *torch.linalg.eigh(self.projected))
         return self._known[1:]
+
+    def _hidden(self, coupling: Tensor) -> Hidden:
+        """What the start vector says of eigenvalues that it has not shown."""
+        values, s = self._eigen()
+        seen = (values.tolist(), (coupling @ s).tolist(), s[self.origin].tolist())
+        return Hidden(self.operator.d, *seen, tuple(self.before))
 
     def result(self, tol: float | None = None) -> Lanczos:
         """What the space says now; its vectors are shared, and never written again."""
-        values, residuals = self._ritz()
+        values, s = self._eigen()
+        residuals = (self.coupling @ s).abs()  # ‖Hu − θu‖ of a Ritz vector u = Qᵀs is |cᵀs|: no product is needed
         certified = residuals <= (tol or 0.0) * values.abs()
         return Lanczos(
             projected=self.projected,
@@ -248,6 +251,7 @@ class Krylov:
             following=self.following,
             ritz_values=values,
             ritz_residuals=residuals,
+            hidden=self.ended or self._hidden(self.coupling),
             products=self.steps,
             converged=tol is not None and bool(certified[values.abs().argmax()]),
         )
@@ -258,7 +262,8 @@ class Krylov:
         tensors |= {"projected": self.projected, "coupling": self.coupling}
         if self.following is not None:
             tensors["following"] = self.following
-        return tensors, {"drawn": self.drawn, "steps": self.steps}
+        values = {"drawn": self.drawn, "steps": self.steps, "origin": self.origin, "before": self.before}
+        return tensors, values | {"ended": self.ended and asdict(self.ended)}
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Become the space whose ``state`` this is, to the bit."""
@@ -266,11 +271,13 @@ class Krylov:
         self.projected, self.coupling = tensors["projected"], tensors["coupling"]
         self.vectors = [tensors[f"vector.{i}"].to(here) for i in range(len(self.coupling))]
         self.following = tensors["following"].to(here) if "following" in tensors else None
-        self.drawn, self.steps = values["drawn"], values["steps"]
+        self.drawn, self.steps, self.origin = values["drawn"], values["steps"], values["origin"]
+        self.before = [(poles, numerators) for poles, numerators in values["before"]]
+        self.ended = values["ended"] and Hidden(**values["ended"])
 
 
 def lanczos(
-    operator: Operator,
+    operator: Any,
     *,
     steps: int,
     seed: int,
@@ -281,7 +288,7 @@ def lanczos(
     """Outer eigenvalues of H by at most ``steps`` products.
 
     Args:
-        operator: The matrix H.
+        operator: The matrix H, or what ``as_operator`` makes it of.
         steps: The most products to spend; fewer where the vectors span everything.
         seed: The seed of the start vector, 0..2**64-1.
         tol: The residual of the Ritz value of the largest magnitude, relative to it, that is small enough to stop.
@@ -302,7 +309,7 @@ def lanczos(
         require_finite_positive("tol", tol)
     if max_basis is not None:
         require_int("max_basis", max_basis, 4)
-    basis = min(steps, max_basis or steps)
+    operator, basis = as_operator(operator), min(steps, max_basis or steps)
     require_room(operator, basis, 3, restarts=basis < steps)
     krylov = Krylov(Counted(operator), seed, max_basis)
     file = Checkpoint(checkpoint, lambda: {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis})
@@ -379,21 +386,3 @@ def require_room(
     fit = 2 * fit // 3 if restarts else fit
     room = f"(vectors of {size / 2**30:.2f} GiB, {free / 2**30:.1f} GiB free on {operator.device})"
     require(min(basis, operator.d) <= fit, name, f"be at most {fit} {room}", basis)
-
-
-def missed_above(d: int, steps: int, probability: float = 0.01) -> float:
-    """How far above the largest Ritz value λ_max can be, but for this probability, from a random start vector.
-
-        P(λ_max − θ > ε (λ_max − λ_min)) ≤ 1.648 √d exp(−√ε (2k − 1))
-
-    Residuals certify that an eigenvalue is there, not that none is above it; this does, if weakly.
-
-    Returns:
-        The smallest such ε, in [0, 1].
-
-    Source: Kuczynski and Wozniakowski 1992, Theorem 4.2.
-    """
-    if steps >= d:
-        return 0.0
-    # The bound, set equal to the probability and solved for ε.
-    return min(1.0, (math.log(1.648 * math.sqrt(d) / probability) / (2 * steps - 1)) ** 2)

@@ -36,6 +36,7 @@ from figures.style import OKABE_ITO, LineStyle
 from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
+from hessian.operators.options import CurvatureOptions
 from paper_repro.language_models.language import TaskJob, fine_tuning, missing
 from paper_repro.workflow import recorded
 from paper_repro.workflow.measures import binomial_error
@@ -161,7 +162,7 @@ def kappas(config: TrainConfig, dataset: Dataset, saved: Saved) -> list[dict[str
     model = TrainedModel(
         module=module, dataset=dataset, calibration=dataset.train_images[:0], name=NAME, history="as pretrained"
     )
-    (objective,) = model.mean_loss(examples=EXAMPLES, chunk=8)
+    (objective,) = model.mean_loss(CurvatureOptions(chunk=8), examples=EXAMPLES)
     federation.load(saved)
     records = cast(DeComFLFederation, federation).server.history.since(0)
     del federation  # and its clients' models

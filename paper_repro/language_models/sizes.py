@@ -32,6 +32,7 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.mean_loss import MeanLoss
+from hessian.operators.options import CurvatureOptions
 from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
@@ -197,7 +198,7 @@ class SizeWork:
             name=self.model,
             history="as pretrained",
         )
-        (objective,) = start.mean_loss(examples=self.size.examples, chunk=CHUNK)
+        (objective,) = start.mean_loss(CurvatureOptions(chunk=CHUNK), examples=self.size.examples)
         return objective
 
     def _kappa(self, objective: MeanLoss, x: Tensor) -> dict[str, float]:

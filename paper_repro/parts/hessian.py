@@ -27,6 +27,7 @@ from figures.spectra import KAPPAS, training_spectra
 from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel, trained_here, untrained
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
+from hessian.operators.options import CurvatureOptions
 from hessian.spectrum.density import SpectralDensity, density_frame, spectral_density
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import verdict_of_countings
@@ -146,7 +147,7 @@ class SpectrumWork:
         """
         size = self.size
         on_gpu = next(trained.module.parameters()).is_cuda
-        (objective,) = trained.mean_loss(examples=size.examples, chunk=500 if on_gpu else 32)
+        (objective,) = trained.mean_loss(CurvatureOptions(chunk=500 if on_gpu else 32), examples=size.examples)
         density = spectral_density(
             HessianOperator(objective),
             products=size.products,
@@ -197,7 +198,7 @@ class DensityCheck:
         """See ``Work``."""
         folder.mkdir(parents=True, exist_ok=True)
         trained = trained_here(self.model, "digits", steps=self.steps, descent=Descent(seed=SEED), seed=SEED)
-        (objective,) = trained.mean_loss(examples=self.examples, dtype=torch.float64)
+        (objective,) = trained.mean_loss(CurvatureOptions(dtype="float64"), examples=self.examples)
         operator = HessianOperator(objective)
         columns = []
         for i in range(operator.d):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypedDict, Unpack
+
 import numpy as np
 import pytest
 
-from decomfl_lab.errors import InputError, require, require_int, shown
+from decomfl_lab.errors import InputError, known_options, require, require_int, shown
 
 
 @pytest.mark.parametrize("value", [3, -0.5, "x" * 100, "a  b", (1, 2), [], None, {"a": [1]}, {1, 2}, b"DC"])
@@ -29,3 +31,21 @@ def test_an_error_has_the_argument_the_rule_and_the_value_in_short() -> None:
     with pytest.raises(InputError, match="^K must be an integer of at least 1, got 'xxx.*xx'$") as refused:
         require_int("K", "x" * 1000, 1)
     assert len(str(refused.value)) < 250
+
+
+class Sizes(TypedDict, total=False):
+    width: int
+    height: int
+
+
+@known_options
+def area(of: str, *, scale: float = 1.0, **sizes: Unpack[Sizes]) -> float:
+    return scale * sizes.get("width", 1) * sizes.get("height", 1)
+
+
+def test_options_of_a_typed_dict_are_known_by_its_keys() -> None:
+    assert area("page", scale=2.0, width=3, height=4) == 24.0
+    with pytest.raises(InputError, match=r"option of area must be one of of, scale, width, height, got 'widht' \(did"):
+        area("page", widht=3)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="got 'sizes'"):
+        area("page", sizes={})  # type: ignore[call-arg]

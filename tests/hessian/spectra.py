@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.func import hessian
 from torch.nn.functional import cross_entropy, interpolate
 
-from hessian.operators.operator import DenseOperator
+from hessian.operators.operator import DenseOperator, Operator, digest
 
 
 def rotated(eigenvalues: list[float] | Tensor, seed: int = 0, dtype: torch.dtype = torch.float64) -> DenseOperator:
@@ -20,6 +22,22 @@ def rotated(eigenvalues: list[float] | Tensor, seed: int = 0, dtype: torch.dtype
     Q = torch.linalg.qr(torch.randn(len(values), len(values), generator=generator, dtype=torch.float64)).Q
     A = Q * values @ Q.T
     return DenseOperator(((A + A.T) / 2).to(dtype))
+
+
+class Diagonal(Operator):
+    """A diagonal matrix of any dimension."""
+
+    name, device = "diagonal", torch.device("cpu")
+
+    def __init__(self, eigenvalues: Sequence[float], dtype: torch.dtype = torch.float64) -> None:
+        self.values = torch.tensor(np.asarray(eigenvalues), dtype=dtype)
+        self.d, self.dtype = len(self.values), dtype
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self.values * v
+
+    def fingerprint(self) -> str:
+        return digest("diagonal", self.values)
 
 
 @functools.cache

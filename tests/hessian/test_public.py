@@ -64,7 +64,7 @@ def test_more_products_than_parameters_end_at_the_exact_value() -> None:
         ((net(), "ce", (X, Y)), r"loss must be a function of \(outputs, targets\), or of \(model, batch\), got 'ce'"),
         ((net(), LOSS, (X, Y + 1)), r"the examples of data \(float32 \(300, 6\), .*Target 3 is out of bounds"),
         ((net(), LOSS, (X[:, :5], Y)), r"model and loss must take the examples of data \(float32 \(300, 5\)"),
-        ((3,), r"model must be a torch module or an operator \(hessian.Operator\), got 'int'"),
+        ((3,), r"model must be a torch module, an operator \(hessian.Operator\), a matrix or a function .*, got 'int'"),
         ((rotated([1.0]), LOSS), "loss and data must be None with an operator, which has them"),
     ],
 )

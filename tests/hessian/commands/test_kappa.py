@@ -28,6 +28,7 @@ from decomfl_lab.runs.run import load_run
 from hessian.commands.kappa import KappaOptions
 from hessian.named import from_run, trained_here
 from hessian.operators.curvature import HessianOperator
+from hessian.operators.options import CurvatureKeywords, CurvatureOptions
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 
@@ -100,6 +101,22 @@ def test_kappa_of_a_model_trained_here_is_the_dense_hessians(
     split = found["split_sample"]
     assert split["below"] < split["above"]
     assert all(0.5 * truth[-1] < value < 2 * truth[-1] for value in split["own"])
+
+
+def test_a_table_by_layer_is_that_of_python_and_can_be_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--data", "digits", "--model", "mlp", "--examples", "200", "--train-steps", "20", "--rtol", "0.2"]
+    found = run(capsys, *argv, "--by-layer", "--operator", "gauss-newton")["by_layer"]
+    trained = trained_here("mlp", "digits", steps=20, descent=Descent())
+    (objective,) = trained.mean_loss(examples=200)
+    table = hessian.by_layer(objective, operator="gauss-newton", rtol=0.2)
+    assert [row["layer"] for row in found["rows"]] == ["1", "3"] == [row.layer for row in table.rows]
+    assert [row["rank"]["kappa"] for row in found["rows"]] == [row.rank.kappa for row in table.rows]
+    drawn = tmp_path / "layers.png"
+    assert cli.main(["kappa", *argv, "--by-layer", "--operator", "gauss-newton", "--plot", str(drawn)]) == 0
+    assert str(table) in capsys.readouterr().out
+    assert drawn.exists()
 
 
 @pytest.mark.parametrize(
@@ -239,7 +256,17 @@ def test_the_table_names_every_reading_of_kappa_and_the_picture_is_drawn(
     assert cli.main(["kappa", *SMALL, "--split-sample", "--plot", str(path)]) == 0
     out, err = capsys.readouterr()
     assert f"written to {path}\n" in err
-    for word in ("κ signed", "κ positive", "κ absolute", "trace", "λ_max", "λ_min", "κ of all data", "95% interval"):
+    for word in (
+        "κ signed",
+        "κ positive",
+        "κ absolute",
+        "trace",
+        "‖H‖₂",
+        "λ_max",
+        "λ_min",
+        "κ of all data",
+        "95% interval",
+    ):
         assert word in out
     assert "by a spectral density" not in out
     assert "not measured" not in out  # with a picture there is a density, and it measures them
@@ -434,14 +461,20 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
         ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),
         ([*SMALL, "--density-products", "2"], "density_products must be 0 or at least 3, got 2"),
-        ([*SMALL, "--products", "-1"], "products must be an integer of at least 6, got -1"),
+        ([*SMALL, "--products", "-1"], "products must be an integer of at least 5, got -1"),
         ([*SMALL, "--train-steps", "-1"], "train_steps must be an integer in 0..100000000, got -1"),
         ([*SMALL, "--batch-size", "0"], "batch_size B must be an integer of at least 1, got 0"),
         ([*SMALL, "--ball", "1", "--ball-points", "0"], "ball_points must be an integer in 1..10000, got 0"),
         ([*SMALL, "--ball-lr", "0"], "ball_lr must be a finite number above 0, got 0.0"),
         ([*SMALL, "--ball", "1", "--plot", "k.png"], "plot must stay unset with ball, which has none"),
         ([*SMALL, "--forward-only", "9", "--split-sample"], "split_sample must stay unset with forward_only"),
-        ([*SMALL, "--chunk", "-1"], "chunk must be an integer of at least 0, got -1"),
+        ([*SMALL, "--depth", "2"], "depth must be given with by_layer alone, got 2"),
+        ([*SMALL, "--by-layer", "--depth", "0"], "depth must be an integer of at least 1, got 0"),
+        ([*SMALL, "--by-layer", "--ball", "1"], "forward_only, ball and by_layer must not be given together"),
+        ([*SMALL, "--by-layer", "--checkpoint", "k"], "checkpoint must stay unset with by_layer, which has none"),
+        ([*SMALL, "--weight-decay", "-1"], "weight_decay λ must be a finite number of at least 0, got -1.0"),
+        ([*SMALL, "--operator", "hesian"], "operator must be one of hessian, gauss-newton, fisher, smoothed, got"),
+        ([*SMALL, "--chunk", "-1"], "chunk must be an integer of at least 1, got -1"),
         ([*SMALL, "--loss", "mine"], "loss must be module:function, got 'mine'"),
         ([*SMALL, "--normalisation", "layer"], "normalisation must be one of eval, batch, got 'layer'"),
         ([*SMALL, "--checkpoint", f"{__file__}/k"], "checkpoint must be a file that can be written"),
@@ -460,9 +493,13 @@ def test_bad_input_is_one_line_before_any_data_are_read(
     assert message in error_of(capsys)
 
 
-def test_python_and_the_command_have_the_same_defaults() -> None:
+def test_python_and_the_command_have_the_same_options_and_defaults() -> None:
     python = inspect.signature(hessian.effective_rank).parameters
-    shared = {name: option.default for name, _, option in declared(KappaOptions) if name in python}
+    command = {name: option.default for name, _, option in declared(KappaOptions)}
     others = {"model", "data", "loss", "checkpoint", "trace"}  # named by a string there, an object in Python
-    assert {"rtol", "max_products", "weight_decay", "trust"} <= shared.keys()
-    assert all(python[name].default == default for name, default in shared.items() if name not in others)
+    shared = {name for name in command if name in python} - others
+    assert {"rtol", "max_products", "seed"} <= shared
+    assert all(python[name].default == command[name] for name in shared)
+    of_matrices = {name for name, _, _ in declared(CurvatureOptions)}
+    assert of_matrices <= command.keys()
+    assert CurvatureKeywords.__annotations__.keys() == of_matrices | {"weights", "whiten", "d"}

@@ -25,6 +25,7 @@ from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, Hes
 from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.operator import Operator
+from hessian.operators.options import CurvatureOptions
 from hessian.operators.probes import probe_at
 from hessian.operators.smoothed import SmoothedOperator
 from hessian.spectrum import lanczos as krylov_module
@@ -206,6 +207,6 @@ def test_a_basis_that_does_not_fit_is_refused_with_the_number_that_does(monkeypa
 def test_a_model_is_trained_and_measured_where_it_is_told_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with another_device(monkeypatch, 10**9):
         trained = trained_here("resnet20", "digits", steps=2, descent=Descent(), device=META)
-        (f,) = trained.mean_loss(examples=8, chunk=4)
+        (f,) = trained.mean_loss(CurvatureOptions(chunk=4), examples=8)
     assert f.device == META
     assert all(piece.inputs.device == piece.targets.device == META for piece in f.pieces)  # sent once, not a product

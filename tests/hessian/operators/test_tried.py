@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+import hessian
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives import checks
 from hessian.operators import tried
@@ -265,6 +266,30 @@ def test_a_softmax_that_is_computed_in_float32_passes(kind: type[Operator], dtyp
             return (10 * z.float().softmax(1)).to(z.dtype)  # type: ignore[no-any-return]
 
     assert product(Narrow(), kind, dtype=dtype).remark == ""
+
+
+class Rounded(nn.Module):
+    """Its loss is computed in float32, whatever it is given, as that of transformers; its backward is too long."""
+
+    def __init__(self, seed: int, factor: float) -> None:
+        super().__init__()
+        self.inner = problems.seeded(lambda: nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3)), seed)
+        self.factor = factor
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        z = self.inner(inputs).float()
+        return {"loss": 50 + cross_entropy(z + (self.factor - 1) * (z - z.detach()), labels)}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_loss_in_float32_passes_if_its_derivatives_are_right_to_rounding(seed: int) -> None:
+    inputs, labels = problems.data()
+    batch = [{"inputs": inputs, "labels": labels}]
+    right, wrong = (hessian.curvature(Rounded(seed, factor), None, batch) for factor in (1.0, 2.0))
+    v = torch.linspace(-1, 1, right.d, dtype=right.dtype)
+    assert (right @ v).isfinite().all()
+    with pytest.raises(InputError, match=WRONG):
+        wrong @ v
 
 
 def test_kinks_in_float32_whatever_is_given_are_said_where_the_comparison_tells_nothing(

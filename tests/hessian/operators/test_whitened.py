@@ -17,11 +17,11 @@ from decomfl_lab.cli import main as cli
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.runs.run import load_run
-from hessian.commands.kappa import OPERATORS
 from hessian.named import from_run, scale_of
 from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.operator import DenseOperator
+from hessian.operators.options import OPERATORS
 from tests.hessian.problems import data, mlp
 from tests.hessian.spectra import rotated
 

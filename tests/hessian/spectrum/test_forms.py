@@ -38,11 +38,10 @@ def test_forms_squares_and_pairs_have_the_stated_expectations(name: str) -> None
     forms = np.array([each.values for each in found])
     assert forms.mean() == pytest.approx(float(values.sum()), abs=4 * math.sqrt(variance / forms.size))
     assert forms.var() == pytest.approx(variance, rel=0.15)
-    # C is B less the first form's share: its own mean is no longer 0, by a variance of Var/n², which moments know
     stated = np.mean([each.moments()[0] for each in found])
     assert stated == pytest.approx(variance, rel=0.05)
-    pairs = np.array([each.pairs for each in found]).reshape(-1, 2)
-    for sample, power in ((pairs.prod(1), 3), (pairs[:, 1] ** 2, 4)):
+    pairs = np.array([each.pairs for each in found]).reshape(-1, 3)
+    for sample, power in ((pairs[:, 0] ** 2, 2), (pairs[:, :2].prod(1), 3), (pairs[:, 1] ** 2, 4)):
         truth, own = float((centred**power).sum()), float((centred.abs() ** power).sum())
         assert sample.mean() == pytest.approx(truth, abs=5 * sample.std() / math.sqrt(len(found)) + 0.1 * own)
 
@@ -91,13 +90,39 @@ def test_the_state_brings_everything_back() -> None:
     assert not one.state()[0]
 
 
-def test_play_needs_less_than_two_sided_quantiles_and_the_widened_interval_holds_at_both_ends() -> None:
-    generator, values = torch.Generator().manual_seed(5), torch.linspace(0.0, 2.0, 12).double().repeat(6)
-    found = [sphere(values, 6, generator) for _ in range(800)]
-    scale, trace = found[0].stderr, float(values.sum())
-    for play in (0.3 * scale, scale, 5 * scale):
-        ends = np.array([each.interval(0.95, play) for each in found])
-        for value in (trace, trace - play):
-            assert 0.93 <= ((ends[:, 0] - play <= value) & (value <= ends[:, 1])).mean() <= 0.97
-        assert (ends[:, 1] - ends[:, 0]).mean() < np.mean([np.diff(each.interval(0.95)) for each in found])
-    assert found[0].interval(0.95, 1e-300) == found[0].interval(0.95)
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("count", [3, 8])
+def test_below_is_the_inverse_of_quantile(name: str, count: int) -> None:
+    forms = sphere(torch.tensor(SPECTRA[name]).double(), count, torch.Generator().manual_seed(5))
+    chances = np.array([0.025, 0.2, 0.5, 0.9, 0.975])
+    np.testing.assert_allclose(forms.below([forms.quantile(chance) for chance in chances]), chances, rtol=1e-6)
+    assert forms.below([-math.inf, math.inf]).tolist() == [0.0, 1.0]
+    assert forms.interval(0.95) == pytest.approx((forms.quantile(0.025), forms.quantile(0.975)))
+
+
+FEW = {
+    "one of 40": [1.0, *[0.0] * 39],
+    "one beside a bulk": [1.0, *[0.02] * 200],
+    "two": [1.0, 1.0, *[0.0] * 100],
+    "halves": [2.0**-j for j in range(30)],
+    "either sign": [1.0, -1.0, *[0.0] * 60],
+    "six in all": [0.1, 0.3, 0.5, 0.7, 0.9, 1.1],
+}
+
+
+@pytest.mark.parametrize("count", [3, 5])
+@pytest.mark.parametrize("name", FEW)
+def test_three_probes_do_where_few_eigenvalues_have_the_trace(name: str, count: int) -> None:
+    generator, values = torch.Generator().manual_seed(6), torch.tensor(FEW[name]).double()
+    ends = np.array([sphere(values, count, generator).interval(0.95) for _ in range(1000)])
+    held = ((ends[:, 0] <= float(values.sum())) & (float(values.sum()) <= ends[:, 1])).mean()
+    assert 0.93 <= held <= 0.98
+
+
+def test_one_eigenvalue_is_told_from_many_by_two_products() -> None:
+    """As before, from the lengths of the products alone, one eigenvalue would be known only after many."""
+    generator = torch.Generator().manual_seed(7)
+    one, many = (torch.tensor(SPECTRA[name]).double() for name in ("one", "flat"))
+    found = np.array([sphere(one, 3, generator).moments()[1:] for _ in range(50)])
+    assert np.median(np.abs(found - 1)) < 0.1
+    assert np.median([sphere(many, 3, generator).moments()[2] for _ in range(50)]) < 0.1

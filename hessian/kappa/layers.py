@@ -1,0 +1,210 @@
+"""``hessian.by_layer``: κ of every layer's diagonal block of H, and its share of the trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from decomfl_lab.datasets.given import Data
+from decomfl_lab.errors import InputError, known_options, plural, require_int
+from decomfl_lab.layout import Layout
+from decomfl_lab.noise import derive_seed
+from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.pictures import save_picture
+from hessian.estimate import Estimate, Jsonable, to_its_width
+from hessian.kappa.effective_rank import effective_rank
+from hessian.kappa.result import EffectiveRank
+from hessian.kappa.settings import Settings
+from hessian.operators.asked import Source, curvature
+from hessian.operators.block import BlockOperator
+from hessian.operators.options import CurvatureKeywords
+
+__all__ = ["ByLayer", "LayerRank", "by_layer"]
+
+_HEADS = ("layer", "d", "κ", "interval", "tr", "share of tr", "‖·‖₂", "products")
+
+
+@dataclass(frozen=True)
+class LayerRank:
+    """What was measured of one layer.
+
+    Attributes:
+        layer: The name of the module that has the parameters; "" for the model itself.
+        share: The block's trace by tr(H), with its standard error. Negative traces make shares below 0 and above 1.
+        rank: κ, trace and norm of the layer's block, each with its interval.
+    """
+
+    layer: str
+    share: Estimate
+    rank: EffectiveRank
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as the table shows it; κ is marked where its interval is wider than asked for."""
+        rank, (low, high) = self.rank, self.rank.interval
+        trace, norm = f"{rank.trace.value:.4g}", f"{rank.norm:.4g}"
+        kappa = ends = "undefined"
+        if not math.isnan(rank.kappa):
+            kappa, low_end, high_end = to_its_width(rank.kappa, low, high)
+            ends = f"{low_end} .. {high_end}"
+        share = f"{100 * self.share.value:.1f} ± {100 * self.share.stderr:.1f} %"
+        mark = "" if rank.reached else " *"
+        return self.layer or "(model)", f"{rank.d:,}", kappa + mark, ends, trace, share, norm, str(rank.products)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByLayer(Jsonable):
+    """κ of every layer's block of H, and its share of the trace.
+
+    Attributes:
+        operator: The name of the matrix.
+        d: Its dimension.
+        rows: The layers, in the module's order.
+        trace: tr(H), the sum of the blocks' traces, with its standard error.
+        products: The products with H of all layers together.
+        confidence: The confidence of each interval on its own.
+        reason: What was not tried of model, loss and data; empty where all was.
+    """
+
+    operator: str
+    d: int
+    rows: tuple[LayerRank, ...]
+    trace: Estimate
+    products: int
+    confidence: float
+    reason: str
+
+    def __str__(self) -> str:
+        """A line a layer, below a line of heads."""
+        heads = [f"{100 * self.confidence:g} % {each}" if each == "interval" else each for each in _HEADS]
+        table = [tuple(heads), *(row.cells for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+            for row in table
+        ]
+        short = sum(not row.rank.reached for row in self.rows)
+        if short:
+            lines.append(f"* wider than asked for ({plural(short, 'layer')}): allow more products")
+        return "\n".join(lines)
+
+    def summary(self) -> str:
+        """The table, with what it is of and what it cost."""
+        total = f"tr(H) = {self.trace.value:.4g} ± {self.trace.stderr:.2g}"
+        spent = f"{plural(self.products, 'product')} in all"
+        title = f"κ of the {self.operator} by layer, d = {self.d:,}: {total}; {spent}"
+        return "\n".join(filter(None, [title, str(self), self.reason]))
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw κ and its interval of every layer beside its share of the trace, to a file (.png, .pdf, .svg); its path.
+
+        Raises:
+            InputError: If the file cannot be written, or has another ending.
+        """
+        from hessian.kappa.picture import picture_of_layers  # here, since matplotlib takes long to load
+
+        return save_picture(picture_of_layers(self), Path(path))
+
+
+@known_options
+def by_layer(
+    model: Source,
+    loss: LossFunction | None = None,
+    data: Data | None = None,
+    *,
+    depth: int | None = None,
+    rtol: float = Settings.rtol,
+    confidence: float = Settings.confidence,
+    max_products: int = Settings.max_products,
+    products: int | None = Settings.products,
+    seed: int = Settings.seed,
+    on_layer: Callable[[str, int, int], None] | None = None,
+    **options: Unpack[CurvatureKeywords],
+) -> ByLayer:
+    """κ of every layer: of the diagonal block of H that belongs to the parameters of one module.
+
+    A product with a block costs one with H, so this takes about as many estimates of κ as there are layers; ``depth``
+    makes fewer. A block of no more dimensions than products is exact. Model, loss and data, and the derivatives, are
+    tried once, for all of H.
+
+    Args:
+        model: The module, or an operator that is made of one. See ``effective_rank``.
+        loss: See ``effective_rank``.
+        data: See ``effective_rank``.
+        depth: The parts of a module's name that tell layers apart: with 2, "layers.3.attention.query" is in "layers.3".
+            By default every module that has parameters of its own is a layer.
+        rtol: Half-width of each κ's interval to reach, relative to κ.
+        confidence: The confidence of each interval on its own, in (0, 1).
+        max_products: The most products to spend on a layer.
+        products: The number of products to spend on each layer instead.
+        seed: The seed of everything random, 0..2**64-1.
+        on_layer: A function that is called before every layer, with its name, its number from 0 on, and how many there
+            are.
+        options: Which matrix: those of ``curvature``.
+
+    Raises:
+        InputError: If H is not of a module's parameters; otherwise see ``effective_rank``.
+    """
+    if depth is not None:
+        require_int("depth", depth, 1)
+    operator = curvature(model, loss, data, **options)
+    layout = operator.layout
+    if layout is None:
+        raise InputError(f"model must be a module, or an operator of a module's parameters, got {operator.name}")
+    layers = _places(layout, depth)
+    ranks: dict[str, EffectiveRank] = {}
+    for number, (layer, places) in enumerate(layers.items()):
+        if on_layer is not None:
+            on_layer(layer, number, len(layers))
+        ranks[layer] = effective_rank(
+            BlockOperator(operator, places),
+            rtol=rtol,
+            confidence=confidence,
+            max_products=max_products,
+            products=products,
+            seed=derive_seed(seed, number),  # else layers of one size would have the same probes
+        )
+    whole = _sum([rank.trace for rank in ranks.values()])
+    return ByLayer(
+        operator=operator.name,
+        d=operator.d,
+        rows=tuple(LayerRank(layer, _share(rank.trace, whole), rank) for layer, rank in ranks.items()),
+        trace=whole,
+        products=sum(rank.products for rank in ranks.values()),
+        confidence=confidence,
+        reason="; ".join(operator.remarks),
+    )
+
+
+def _places(layout: Layout, depth: int | None) -> dict[str, list[slice]]:
+    """Where the parameters of every layer lie in x."""
+    found: dict[str, list[slice]] = {}
+    begin = 0
+    for name, size in zip(layout.names, layout.sizes, strict=True):
+        module = name.rpartition(".")[0]
+        layer = ".".join(module.split(".")[:depth])
+        found.setdefault(layer, []).append(slice(begin, begin + size))
+        begin += size
+    return found
+
+
+def _sum(parts: list[Estimate]) -> Estimate:
+    """The sum of independent estimates."""
+    stderr = math.hypot(*(part.stderr for part in parts))
+    return Estimate(math.fsum(part.value for part in parts), stderr, sum(part.samples for part in parts))
+
+
+def _share(part: Estimate, whole: Estimate) -> Estimate:
+    """The part by the whole that it belongs to, with its standard error to the first order.
+
+    With s = t/T, T = t + rest, ds = ((1 − s) dt − s drest)/T.
+    """
+    if whole.value == 0:
+        return Estimate(math.nan, math.nan, part.samples)
+    share = part.value / whole.value
+    rest = math.sqrt(max(whole.stderr**2 - part.stderr**2, 0.0))
+    stderr = math.hypot((1 - share) * part.stderr, share * rest) / abs(whole.value)
+    return Estimate(share, stderr, part.samples)

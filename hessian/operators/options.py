@@ -1,0 +1,101 @@
+"""Which matrix of which function: the options of ``curvature``, without torch, for Python and every command alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from decomfl_lab.errors import is_number, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.options import option
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from hessian.operators.mean_loss import Weights
+
+__all__ = ["DTYPES", "HOW", "MODEL", "NORMALISATIONS", "OPERATORS", "OTHERS", "CurvatureKeywords", "CurvatureOptions"]
+
+OPERATORS = ("hessian", "gauss-newton", "fisher", "smoothed")
+NORMALISATIONS = ("eval", "batch")
+DTYPES = ("float32", "float64")
+
+HOW = "How closely, and by what"
+"""The group of options that say how much is computed."""
+MODEL = "Model and data"
+"""The group of options that say of which function H is."""
+OTHERS = "Other matrices, and a ball"
+"""The group of options that say which matrix H is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvatureOptions:
+    """Which matrix of a model, a loss and data."""
+
+    operator: str = option(
+        "hessian",
+        "The matrix: hessian; gauss-newton (positive semi-definite); fisher (empirical); smoothed (what a "
+        "zeroth-order method with --mu sees).",
+    )
+    mu: float | None = option(
+        None,
+        "The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]",
+        OTHERS,
+    )
+    weight_decay: float = option(0.0, "Add the curvature λI of a penalty (λ/2)‖x‖² to the loss's.", MODEL)
+    trust: bool = option(
+        False,
+        "Take model, loss and data for one function of the parameters, and torch's derivatives for its, without "
+        "trying it.",
+        MODEL,
+    )
+    parameters: str | Sequence[str] | Callable[[str], bool] | None = option(
+        None,
+        "Only these parameters count, as names, prefixes or patterns (layers.*.bias) joined by commas. [default: all]",
+        MODEL,
+    )
+    normalisation: str | None = option(
+        None,
+        "What BatchNorm takes: eval (statistics of a calibration set, or its own) or batch (those of the examples). "
+        "[default: eval]",
+        MODEL,
+    )
+    dtype: str | None = option(
+        None, f"The dtype of the computation: {', '.join(DTYPES)}. [default: that of the parameters]", HOW
+    )
+    chunk: int | None = option(None, "Examples that go through the model at once. [default: by their size]", HOW)
+
+    def __post_init__(self) -> None:
+        require_choice("operator", self.operator, OPERATORS)
+        if self.mu is not None:
+            require_finite_positive("mu", self.mu)
+        decays = is_number(self.weight_decay) and self.weight_decay >= 0
+        require(decays, "weight_decay λ", "be a finite number of at least 0", self.weight_decay)
+        named = isinstance(self.parameters, str) and "" in self.parameters.split(",")
+        require(not named, "parameters", "be names joined by commas", self.parameters)
+        if self.normalisation is not None:
+            require_choice("normalisation", self.normalisation, NORMALISATIONS)
+        if self.dtype is not None:
+            require_choice("dtype", self.dtype, DTYPES)
+        if self.chunk is not None:
+            require_int("chunk", self.chunk, 1)
+
+
+class CurvatureKeywords(TypedDict, total=False):
+    """What ``curvature`` takes beside model, loss and data, and so do all functions that are about its matrix.
+
+    ``CurvatureOptions`` says what the first eight are, and ``curvature`` what the others are.
+    """
+
+    operator: str
+    mu: float | None
+    weight_decay: float
+    trust: bool
+    parameters: str | Sequence[str] | Callable[[str], bool] | None
+    normalisation: str | None
+    dtype: torch.dtype | str | None
+    chunk: int | None
+    weights: Weights | None
+    whiten: Tensor | None
+    d: int | None

@@ -1,0 +1,154 @@
+"""``hessian.top_eigenvalues``: the outer eigenvalues of H, each with a bound of its error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from decomfl_lab.datasets.given import Data
+from decomfl_lab.errors import known_options, plural, require_choice, require_finite_positive, require_int
+from decomfl_lab.objectives.batch_loss import LossFunction
+from hessian.estimate import Jsonable
+from hessian.operators.asked import Source, curvature
+from hessian.operators.counted import Counted
+from hessian.operators.mean_loss import enabled
+from hessian.operators.options import CurvatureKeywords
+from hessian.spectrum.lanczos import Krylov, require_room
+
+__all__ = ["TopEigenvalues", "top_eigenvalues"]
+
+_ORDERS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "magnitude": torch.abs,
+    "largest": torch.positive,
+    "smallest": torch.neg,
+}
+"""What the eigenvalues that are wanted have most of."""
+
+_MISSED, _UNLIKELY = 0.25, 1e-4
+"""The end of the spectrum is looked for until it is missed by this share of ‖H‖₂ with this probability at most: a start
+vector that hardly sees it has a small residual before."""
+
+_CHANCE = 0.01
+"""The probability that is left to ``bound``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopEigenvalues(Jsonable):
+    """Outer eigenvalues of H.
+
+    A residual proves that an eigenvalue of H is that near. It proves neither that no further one was missed, nor how
+    often an eigenvalue occurs: equal ones are seen once.
+
+    Attributes:
+        operator: The name of the matrix.
+        d: Its dimension.
+        which: What was looked for: the eigenvalues of the largest "magnitude", the "largest" or the "smallest".
+        values: The Ritz values, outermost first.
+        residuals: The residual ‖Hu − θu‖ of each, at least the rounding of products: an eigenvalue is that near.
+        bound: No eigenvalue is further out than this but with probability 1 %, that of a random start vector which sees
+            so little of it (``hessian.spectrum.hidden``): one of ‖H‖₂, of λ_max or of λ_min. Where the vectors span
+            everything it is the outermost value.
+        products: The number of products.
+        converged: Whether all residuals are at most rtol times the outermost value.
+        vectors: A unit eigenvector (d,) of each, where they were asked for.
+        seed: The seed of the start vector.
+    """
+
+    operator: str
+    d: int
+    which: str
+    values: tuple[float, ...]
+    residuals: tuple[float, ...]
+    bound: float
+    products: int
+    converged: bool
+    vectors: tuple[Tensor, ...] = field(repr=False)
+    seed: int
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{v:.5g} ± {r:.1g}" for v, r in zip(self.values, self.residuals, strict=True))
+        proved = "all are known"
+        if self.products < self.d:
+            proved = f"none beyond {self.bound:.5g}, with 99 %"
+        short = "" if self.converged else ", not converged"
+        return f"λ = {shown} ({plural(self.products, 'product')}{short}; {proved})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field but the vectors, ready for ``json.dumps``."""
+        found = Jsonable.to_json(replace(self, vectors=()))
+        del found["vectors"]
+        return found
+
+
+@known_options
+def top_eigenvalues(
+    model: Source,
+    loss: LossFunction | None = None,
+    data: Data | None = None,
+    *,
+    k: int = 1,
+    which: str = "magnitude",
+    rtol: float = 0.01,
+    max_products: int = 200,
+    seed: int = 0,
+    vectors: bool = False,
+    **options: Unpack[CurvatureKeywords],
+) -> TopEigenvalues:
+    """The k outermost eigenvalues of H by Lanczos with full reorthogonalisation, each with its residual.
+
+    Args:
+        model: See ``effective_rank``.
+        loss: See ``effective_rank``.
+        data: See ``effective_rank``.
+        k: The number of eigenvalues, at most d. Equal ones count once, and then others follow.
+        which: The eigenvalues of the largest "magnitude", the "largest", or the "smallest" (the most negative).
+        rtol: The residual to reach, relative to the outermost eigenvalue.
+        max_products: The most products to spend, and vectors (d,) to keep.
+        seed: The seed of the start vector, 0..2**64-1.
+        vectors: Whether eigenvectors are returned too.
+        options: Which matrix: those of ``curvature``.
+
+    Raises:
+        InputError: If an argument breaks a rule, a product is not finite, or the device has no room for the vectors.
+
+    Source: Golub and Van Loan, Matrix Computations, 10.1-10.3.
+    """
+    require_choice("which", which, _ORDERS)
+    require_int("k", k, 1)
+    require_int("max_products", max_products, k)
+    require_int("seed", seed, 0, 2**64 - 1)
+    require_finite_positive("rtol", rtol)
+    operator = curvature(model, loss, data, **options)
+    d = operator.d
+    require_int("k", k, 1, d)
+    require_room(operator, max_products, 5, name="max_products")
+    rounding = torch.finfo(operator.dtype).eps
+    with enabled():
+        krylov, converged = Krylov(Counted(operator), seed), False
+        while krylov.following is not None and krylov.steps < max_products and not converged:
+            krylov.step()
+            found = krylov.result()
+            how_far = _ORDERS[which](found.ritz_values)
+            chosen = how_far.argsort(descending=True)[:k]
+            size = float(found.ritz_values.abs().max())
+            residuals = found.ritz_residuals[chosen].clamp(min=rounding * size)
+            far = float(residuals.max()) > rtol * float(found.ritz_values[chosen[0]].abs())
+            missed = found.hidden.above(_UNLIKELY, which) - float(how_far.max()) > _MISSED * size
+            converged = len(chosen) == k and not far and not missed
+        bound = float(how_far.max()) if krylov.following is None else found.hidden.above(_CHANCE, which)
+        return TopEigenvalues(
+            operator=operator.name,
+            d=d,
+            which=which,
+            values=tuple(found.ritz_values[chosen].tolist()),
+            residuals=tuple(residuals.tolist()),
+            bound=-bound if which == "smallest" else bound,
+            products=krylov.steps,
+            converged=converged or krylov.following is None,
+            vectors=tuple(found.ritz_vectors(chosen.tolist())) if vectors else (),
+            seed=seed,
+        )

@@ -1,0 +1,101 @@
+"""What a random start vector can have missed: how large an eigenvalue may be that Lanczos has not shown.
+
+A residual proves that an eigenvalue is there. It proves nothing of others: a start vector v that has hardly any part
+along an eigenvector e hardly shows its eigenvalue λ. But v is random, so that part is seldom small, and Lanczos' own
+numbers say how small it would have to be. From He = λe and HQᵀ = Qᵀ T + q cᵀ,
+
+    Qe = (λ − T)⁻¹c γ,    γ = qᵀe,    |vᵀe|² = φ(λ)²γ²,    φ(λ) = vᵀQᵀ(λ − T)⁻¹c,    ‖Qe‖² + γ² ≤ 1
+
+so that every eigenvalue λ of H, whatever the others are, has
+
+    |vᵀe|² ≤ w(λ),    w(λ) = φ(λ)²/(1 + ‖(λ − T)⁻¹c‖²) = 1/Σ_{j≤k} p_j(λ)²
+
+with p_j Lanczos' orthonormal polynomials: w falls as fast as they grow outside of the Ritz values. For v uniform on the
+unit sphere of n dimensions |vᵀe|² has the distribution Beta(½, (n − 1)/2), and
+
+    P(λ is an eigenvalue of H, and w(λ) is so small) ≤ F(w(λ)) ≤ √(2n w(λ)/π)
+
+holds for the one eigenvector of ‖H‖₂ after all steps at once, as |vᵀe|² is drawn once: one may stop where one likes.
+
+Source: van Dorsselaer, Hochstenbach and van der Vorst 2000, section 4, who use p_k alone; the sum is Christoffel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainc
+
+__all__ = ["Hidden", "Pole"]
+
+Array = NDArray[np.float64]
+Pole = tuple[Sequence[float], Sequence[float]]
+"""Poles of a rational function, and the numerator above each."""
+
+_BEYOND = np.geomspace(1e-6, 1e9, 400)
+"""Distances from the outermost Ritz value, relative to θ, at which the bound is looked at."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What is known of eigenvalues that Lanczos has not shown.
+
+    Attributes:
+        n: The dimension of the sphere that the start vector was drawn from.
+        poles: The Ritz values, (k,).
+        couplings: The coupling cᵀs of each to the next vector, (k,).
+        seen: The start vector's component along each Ritz vector, (k,).
+        before: What φ is to be multiplied by, from before each restart.
+    """
+
+    n: int
+    poles: Sequence[float]
+    couplings: Sequence[float]
+    seen: Sequence[float]
+    before: Sequence[Pole] = ()
+
+    @property
+    def pole(self) -> Pole:
+        """φ's poles and numerators, which what follows a restart is told of."""
+        return list(self.poles), [above * c for above, c in zip(self.seen, self.couplings, strict=True)]
+
+    def probability(self, values: ArrayLike) -> Array:
+        """The most probability that an eigenvalue of the largest magnitude, of this value, was missed so far.
+
+        Args:
+            values: Values λ outside of the Ritz values.
+        """
+        at = np.asarray(values, dtype=np.float64)[..., None]
+        if self.n <= 1:  # the vector is all that there is
+            return np.zeros(at.shape[:-1])
+        factors = [(np.array(above), np.array(poles)) for poles, above in (self.pole, *self.before)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            phi: Array = np.prod([(above / (at - poles)).sum(-1) for above, poles in factors], axis=0)
+            within = ((np.array(self.couplings) / (at - np.array(self.poles))) ** 2).sum(-1)
+            w = np.nan_to_num(phi**2 / (1 + within), nan=1.0, posinf=1.0)  # at a pole nothing is known
+        return np.asarray(betainc(0.5, (self.n - 1) / 2, np.clip(w, 0.0, 1.0)))
+
+    def norms(self) -> tuple[Array, Array]:
+        """‖H‖₂ as a distribution: values from θ on, the last of them infinite, and the weight of each.
+
+        The weight of all above a value is the most probability that an eigenvalue of that magnitude was missed.
+        """
+        values, beyond = self._beyond()
+        return values, beyond[:-1] - beyond[1:]
+
+    def above(self, probability: float, which: str = "magnitude") -> float:
+        """What ‖H‖₂ (magnitude), λ_max (largest) or −λ_min (smallest) is above with at most this probability."""
+        values, beyond = self._beyond(which)
+        return float(values[(beyond[1:] <= probability).argmax()])
+
+    def _beyond(self, which: str = "magnitude") -> tuple[Array, Array]:
+        """Values, and the most probability that the end is as far out as the one before each: 1, ..., 0, one more."""
+        signs = {"magnitude": (1, -1), "largest": (1,), "smallest": (-1,)}[which]
+        poles = np.array(self.poles)
+        start, size = max(float((sign * poles).max()) for sign in signs), float(np.abs(poles).max())
+        ends = start + size * _BEYOND
+        missed = np.minimum.accumulate(np.max([self.probability(sign * ends) for sign in signs], axis=0))
+        return np.array([start, *ends[1:], np.inf]), np.array([1.0, *missed, 0.0])

@@ -1,0 +1,149 @@
+"""κ by layer: every row is that of the dense block, the shares add up, and the table says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import hessian
+from decomfl_lab.errors import InputError
+from hessian.kappa.layers import ByLayer, by_layer
+from hessian.kappa.picture import picture_of_layers
+from hessian.operators.block import BlockOperator
+from hessian.operators.mean_loss import MeanLoss
+from tests.hessian import problems
+from tests.hessian.spectra import rotated
+
+DATA = problems.data()
+
+
+class Nested(nn.Module):
+    """Layers at several depths, and a parameter of the model's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([1.3, 0.7, 1.1, 0.9]))
+        self.body = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh())
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, h: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(h * self.scale))
+        return logits
+
+
+NET = problems.seeded(Nested)
+SIZES = {"": 4, "body.0": 25, "body.2": 30, "head": 18}
+
+
+def dense() -> Tensor:
+    return problems.dense_hessian(MeanLoss(NET, cross_entropy, DATA), NET, *DATA)
+
+
+def exact(**options: object) -> ByLayer:
+    return by_layer(NET, cross_entropy, DATA, products=200, **options)  # type: ignore[arg-type]
+
+
+def test_every_row_is_the_dense_block() -> None:
+    found, H = exact(), dense()
+    assert {row.layer: row.rank.d for row in found.rows} == SIZES
+    begin = 0
+    for row in found.rows:
+        block = H[begin : begin + row.rank.d, begin : begin + row.rank.d]
+        begin += row.rank.d
+        assert row.rank.trace.value == pytest.approx(float(block.trace()))
+        assert row.rank.kappa == pytest.approx(float(block.trace() / torch.linalg.eigvalsh(block).abs().max()))
+        assert row.share.value == pytest.approx(float(block.trace() / H.trace()))
+        assert (row.share.stderr, row.rank.reached) == (0.0, True)
+    assert sum(row.share.value for row in found.rows) == pytest.approx(1.0)
+    assert found.trace.value == pytest.approx(float(H.trace()))
+    assert found.products == sum(SIZES.values())
+
+
+def test_depth_takes_modules_together() -> None:
+    found = exact(depth=1)
+    assert [row.layer for row in found.rows] == ["", "body", "head"]
+    (body,) = (row.rank for row in found.rows if row.layer == "body")
+    block = dense()[4:59, 4:59]
+    assert body.kappa == pytest.approx(float(block.trace() / torch.linalg.eigvalsh(block).abs().max()))
+
+
+def test_shares_have_the_error_that_they_show() -> None:
+    truth = dense()[29:59, 29:59].trace() / dense().trace()
+    found = [by_layer(NET, cross_entropy, DATA, products=8, seed=seed).rows[2].share for seed in range(60)]
+    off = torch.tensor([(each.value - float(truth)) / each.stderr for each in found])
+    assert float((off.abs() < 3).double().mean()) >= 0.9
+    assert 0.5 < float(off.square().mean().sqrt()) < 2
+
+
+@pytest.mark.parametrize("operator", ["gauss-newton", "fisher", "smoothed"])
+def test_every_matrix_has_layers(operator: str) -> None:
+    found = exact(operator=operator)
+    whole = hessian.curvature(NET, cross_entropy, DATA, operator=operator)
+    assert found.operator == operator
+    assert found.trace.value == pytest.approx(float(problems.columns(whole, whole.d).trace()), rel=1e-3)
+
+
+def test_sums_and_whitened_matrices_have_layers_too_and_foreign_ones_none() -> None:
+    s = torch.linspace(0.5, 2, 77, dtype=torch.float64)
+    H = hessian.curvature(NET, cross_entropy, DATA)
+    found = by_layer(2 * H + H, whiten=s, products=200)
+    assert found.trace.value == pytest.approx(float((3 * s * dense() * s[:, None]).trace()))
+    with pytest.raises(InputError, match="model must be a module, or an operator of a module's parameters, got dense"):
+        by_layer(rotated([1.0, 2.0]))
+    with pytest.raises(InputError, match="depth must be an integer of at least 1, got 0"):
+        exact(depth=0)
+
+
+def test_model_loss_and_data_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, calls = hessian.HessianOperator._trial, 0
+
+    def counted(self: hessian.HessianOperator, v: Tensor) -> object:
+        nonlocal calls
+        calls += 1
+        return tried(self, v)
+
+    monkeypatch.setattr(hessian.HessianOperator, "_trial", counted)
+    by_layer(NET, cross_entropy, DATA, products=8)
+    assert calls == 1
+
+
+def test_a_block_is_the_dense_one_wherever_its_places_are() -> None:
+    H = rotated([float(i) for i in range(20)])
+    block = BlockOperator(H, [slice(1, 4), slice(10, 15)])
+    where = [1, 2, 3, *range(10, 15)]
+    v = torch.linspace(-1, 1, 8, dtype=torch.float64)
+    torch.testing.assert_close(block @ v, H.matrix[where][:, where] @ v)
+    assert block.quad(v) == pytest.approx(float(v @ H.matrix[where][:, where] @ v))
+    assert block.fingerprint() != BlockOperator(H, [slice(0, 8)]).fingerprint() != H.fingerprint()
+
+
+def test_the_table_the_json_and_the_picture_say_what_was_measured(tmp_path: Path) -> None:
+    found = by_layer(NET, cross_entropy, DATA, products=8, trust=True)
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["layer", "d", "κ", "95", "%", "interval", "tr", "share", "of", "tr", "‖·‖₂", "products"]
+    assert [line.split()[0] for line in lines[1:5]] == ["(model)", "body.0", "body.2", "head"]
+    assert lines[2].split()[1] == "25"
+    assert len({len(line) for line in lines[:5]}) == 1
+    assert lines[5].startswith("* wider than asked for (") == (not all(row.rank.reached for row in found.rows))
+    assert found.summary().endswith("module, loss and data were taken on trust")
+    told = json.loads(json.dumps(found.to_json()))
+    assert [row["layer"] for row in told["rows"]] == list(SIZES)
+    assert told["rows"][3]["rank"]["kappa"] == found.rows[3].rank.kappa
+    assert found.plot(tmp_path / "layers.png").stat().st_size > 10_000
+    left, right = picture_of_layers(found).axes
+    assert [label.get_text() for label in left.get_yticklabels()] == ["(model)", "body.0", "body.2", "head"]
+    assert [bar.get_width() for bar in right.patches] == pytest.approx([100 * row.share.value for row in found.rows])
+
+
+def test_layers_without_curvature_are_shown_as_such() -> None:
+    def flat(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs[:, 0] - targets).mean()
+
+    net = problems.seeded(lambda: nn.Sequential(nn.Linear(4, 3, bias=False)))
+    found = by_layer(net, flat, DATA)
+    assert found.rows[0].cells[2:4] == ("undefined *", "undefined")

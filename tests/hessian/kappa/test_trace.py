@@ -1,0 +1,43 @@
+"""tr(H) alone: its interval holds the dense trace as often as it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch.nn.functional import cross_entropy
+
+import hessian
+from hessian.operators.mean_loss import MeanLoss
+from tests.hessian import problems
+from tests.hessian.spectra import rotated
+
+VALUES = np.concatenate([[30.0, -11.0], np.linspace(0.0, 1.0, 198)])
+
+
+@pytest.mark.parametrize("operator", ["hessian", "gauss-newton", "fisher"])
+def test_it_is_the_dense_trace_of_a_model(operator: str) -> None:
+    module, data = problems.mlp(), problems.data()
+    wide = MeanLoss(module, cross_entropy, data)
+    dense = {
+        "hessian": problems.dense_hessian,
+        "gauss-newton": problems.dense_gauss_newton,
+        "fisher": problems.dense_fisher,
+    }[operator](wide, module, *data)
+    found = hessian.trace(module, cross_entropy, data, operator=operator, products=1000)
+    assert found.value == pytest.approx(float(dense.trace()))
+    assert (found.stderr, found.operator, found.reached) == (0.0, operator, True)
+
+
+def test_its_interval_holds_and_is_as_narrow_as_asked_for() -> None:
+    operator, true = rotated(list(VALUES)), float(VALUES.sum())
+    found = [hessian.trace(operator, rtol=0.02, seed=seed) for seed in range(60)]
+    assert all(each.reached for each in found)
+    assert all(each.interval[1] - each.interval[0] <= 0.04001 * abs(each.value) for each in found)
+    assert sum(each.interval[0] <= true <= each.interval[1] for each in found) >= 52
+
+
+def test_it_prints_its_interval_and_whether_that_is_reached() -> None:
+    found = hessian.trace(rotated(list(VALUES)), products=8)
+    assert str(found).startswith("tr(H) = 1")
+    assert str(found).endswith("(8 products, not within ± 0.05)") == (not found.reached)
+    assert found.to_json()["interval"] == list(found.interval)

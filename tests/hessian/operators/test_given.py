@@ -1,0 +1,205 @@
+"""Matrices of torch, numpy, scipy and curvlinops, and functions: each is tried, and has the κ of its dense matrix."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import hessian
+from decomfl_lab.errors import InputError
+from hessian.operators.given import FunctionOperator, as_operator
+from hessian.operators.operator import DenseOperator
+from tests.hessian import problems
+from tests.hessian.spectra import rotated
+
+D = 40
+H = rotated(list(np.concatenate([[9.0, -4.0], np.linspace(0.5, 1.5, D - 2)]))).matrix
+ARRAY = H.numpy()
+KAPPA = float(H.trace() / 9.0)
+
+KINDS: dict[str, Any] = {
+    "tensor": H,
+    "array": ARRAY,
+    "scipy's linear operator": aslinearoperator(ARRAY),
+    "scipy's linear operator of a function": LinearOperator((D, D), matvec=lambda v: ARRAY @ v),
+    "sparse array": sparse.csr_array(ARRAY),
+    "sparse matrix": sparse.csc_matrix(ARRAY),
+    "sparse tensor": H.to_sparse(),
+    "float32 array": ARRAY.astype(np.float32),
+    "float32 sparse array": sparse.csr_array(ARRAY.astype(np.float32)),
+    "ours for scipy": DenseOperator(H).to_scipy(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kappa_is_that_of_the_dense_matrix(kind: str) -> None:
+    exact = hessian.effective_rank(KINDS[kind], products=D)
+    assert exact.kappa == pytest.approx(KAPPA, rel=1e-5)
+    assert exact.products == D  # the trial's are not counted
+    sampled = hessian.effective_rank(KINDS[kind], rtol=0.1, confidence=0.999)
+    assert sampled.interval[0] <= KAPPA <= sampled.interval[1]
+    assert hessian.lanczos(KINDS[kind], steps=15, seed=0).ritz_values[-1] == pytest.approx(9.0, rel=1e-4)
+    assert hessian.spectral_density(KINDS[kind], products=D).lambda_max == pytest.approx(9.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, "float64"])
+@pytest.mark.parametrize("to", [lambda v: H.to(v.dtype) @ v, lambda v: (ARRAY @ v.numpy()).astype(np.float32)])
+def test_a_function_with_its_dimension_will_do(to: Callable[[Tensor], Any], dtype: Any) -> None:
+    found = hessian.effective_rank(to, d=D, dtype=dtype, products=D)
+    assert found.kappa == pytest.approx(KAPPA, rel=1e-4)
+    assert (found.operator, found.dtype) == ("<lambda>", str(dtype).removeprefix("torch."))
+
+
+def test_the_identity_that_returns_its_vector_does_no_harm() -> None:
+    found = hessian.effective_rank(lambda v: v, d=D, dtype="float64")
+    assert found.kappa == pytest.approx(D)
+    assert found.interval[0] <= D <= found.interval[1]
+
+
+def test_an_operator_is_tried_once_and_has_a_name() -> None:
+    calls = 0
+
+    def product(v: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return H @ v
+
+    operator = as_operator(product, D, dtype=torch.float64, name="mine")
+    assert calls == 3
+    assert hessian.effective_rank(operator, products=12).operator == "mine"
+    assert calls == 3 + 12
+    assert as_operator(operator) is operator
+    trusted = hessian.effective_rank(product, d=D, dtype=torch.float64, products=12, trust=True)
+    assert calls == 3 + 2 * 12
+    assert trusted.reason.endswith("; product was taken on trust")
+
+
+def lopsided() -> Tensor:
+    other = H.clone()
+    other[3, :] += 0.3 * torch.linspace(-1, 1, D, dtype=torch.float64)
+    return other
+
+
+def noisy(v: Tensor) -> Tensor:
+    return H @ v + 0.01 * torch.randn(D, dtype=torch.float64)
+
+
+def writing(v: Tensor) -> Tensor:
+    return v.mul_(2)
+
+
+def scaled(v: Tensor) -> Tensor:
+    return (H @ v) / v.norm()
+
+
+def shifted(v: Tensor) -> Tensor:
+    return H @ v + 1
+
+
+def with_nan(v: Tensor) -> Tensor:
+    product = H @ v
+    product[7] = float("nan")
+    return product
+
+
+PLANTED: dict[str, tuple[Any, str]] = {
+    "asymmetric function": (lambda v: lopsided() @ v, "<lambda> must be symmetric, uᵀHv = vᵀHu, got"),
+    "asymmetric operator": (aslinearoperator(lopsided().numpy()), "MatrixLinearOperator must be symmetric, uᵀHv"),
+    "asymmetric sparse array": (sparse.csr_array(lopsided().numpy()), "csr_array must be symmetric, uᵀHv = vᵀHu"),
+    "asymmetric tensor": (lopsided(), r"matrix must be symmetric, got '\|A - Aᵀ\| up to"),
+    "noise": (noisy, r"noisy must give the same product for the same vector \(is there noise, dropout, or a new"),
+    "writes": (writing, "writing must not write to the vector that it is given"),
+    "not homogeneous": (scaled, r"scaled must be linear, H\(-2v\) = -2 Hv"),
+    "affine": (shifted, r"shifted must be linear, H\(-2v\) = -2 Hv"),
+    "NaN": (with_nan, "what with_nan gives for a vector must be finite, got 'NaN or infinity'"),
+    "too short": (
+        lambda v: v[1:],
+        r"must have shape \(40,\) and floating-point numbers, got \(\(39,\)",
+    ),
+    "a column": (lambda v: v[:, None], r"must have shape \(40,\) and floating-point numbers, got \(\(40, 1\)"),
+    "integers": (lambda v: v.long(), r"must have shape \(40,\) and floating-point numbers, got .*torch.int64"),
+    "nothing": (lambda v: None, "what <lambda> gives for a vector must be a tensor or an array, got NoneType"),
+    "oblong": (sparse.csr_array(ARRAY[:30]), r"shape of csr_array must be \(d, d\), got \(30, 40\)"),
+    "a vector": (ARRAY[0], r"shape of ndarray must be \(d, d\), got \(40,\)"),
+    "integers of scipy": (sparse.eye_array(5, dtype=int), "dtype of dia_array must be float32 or float64, got 'int64'"),
+    "complex": (sparse.eye_array(5, dtype=complex), "dtype of dia_array must be float32 or float64, got 'complex128'"),
+    "complex tensor": (H + 0j, "matrix must be of float32 or float64, got torch.complex128"),
+    "a list": ([[1.0]], "model must be a torch module, an operator .*, a matrix or a function"),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_what_is_no_symmetric_matrix_is_refused_with_a_word(fault: str) -> None:
+    matrix, message = PLANTED[fault]
+    d = D if callable(matrix) and not hasattr(matrix, "shape") else None
+    with pytest.raises(InputError, match=message):
+        hessian.effective_rank(matrix, d=d, **({"dtype": torch.float64} if d else {}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "d must be given with a function of a vector, as the dimension of its matrix, got None"),
+        ({"d": 0}, "d must be an integer of at least 1, got 0"),
+        ({"d": D, "dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
+        ({"d": D, "weight_decay": 0.1}, "weight_decay must be given with a module, and not with an operator"),
+        ({"d": D, "operator": "fisher"}, "operator must be given with a module, and not with an operator"),
+    ],
+)
+def test_options_that_do_not_fit_a_function_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        hessian.effective_rank(lambda v: v, **options)
+
+
+def test_a_matrix_has_its_own_dimension_and_dtype() -> None:
+    for options in ({"d": D}, {"dtype": torch.float64}):
+        for matrix in (ARRAY, DenseOperator(H)):
+            with pytest.raises(InputError, match="d and dtype must stay unset with"):
+                as_operator(matrix, **options)
+
+
+def test_a_checkpoint_of_a_function_knows_its_matrix_by_a_product(tmp_path: Path) -> None:
+    path, other = tmp_path / "k", rotated(list(np.linspace(0, 1, D))).matrix
+    found = hessian.effective_rank(lambda v: H @ v, d=D, dtype="float64", checkpoint=path)
+    again = hessian.effective_rank(lambda v: H @ v, d=D, dtype="float64", checkpoint=path, trust=True)
+    assert again.kappa == found.kappa
+    with pytest.raises(InputError, match=r"checkpoint must be of this run \(operator differ\)"):
+        hessian.effective_rank(lambda v: other @ v, d=D, dtype="float64", checkpoint=path)
+    with pytest.raises(InputError, match=r"checkpoint must be of this run \(operator differ\)"):
+        hessian.effective_rank(lambda v: H.float() @ v, d=D, checkpoint=path)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_the_unit_of_the_matrix_changes_no_verdict(scale: float) -> None:
+    assert FunctionOperator(lambda v: scale * (H.float() @ v), D).d == D
+    with pytest.raises(InputError, match="must be symmetric"):
+        FunctionOperator(lambda v: scale * (lopsided() @ v), D, dtype="float64")
+    assert FunctionOperator(torch.zeros_like, D).d == D
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["HessianLinearOperator", "GGNLinearOperator", "KFACLinearOperator"])
+def test_curvlinops_operators_have_the_kappa_of_their_dense_matrix(kind: str) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        library = pytest.importorskip("curvlinops")
+    module, (inputs, targets) = problems.mlp(nn.Tanh).float(), problems.data()
+    data = [(inputs.float(), targets)]
+    operator = getattr(library, kind)(module, nn.CrossEntropyLoss(), list(module.parameters()), data)
+    found = hessian.effective_rank(operator, products=operator.shape[0])
+    dense = (operator @ torch.eye(found.d)).double()
+    true = float(dense.trace() / torch.linalg.eigvalsh((dense + dense.T) / 2).abs().max())
+    assert found.kappa == pytest.approx(true, rel=1e-3)
+    assert hessian.effective_rank(operator.to_scipy(), products=found.d).kappa == pytest.approx(true, rel=1e-3)
+    if kind == "HessianLinearOperator":
+        ours = hessian.effective_rank(module, cross_entropy, data, products=found.d)
+        assert ours.kappa == pytest.approx(true, rel=1e-3)

@@ -1,0 +1,130 @@
+"""What every operator has from its base class: @, +, *, scipy's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse.linalg import eigsh
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import hessian
+from decomfl_lab.errors import InputError
+from hessian.kappa.effective_rank import effective_rank
+from hessian.operators.mean_loss import MeanLoss
+from hessian.operators.operator import DenseOperator, Operator
+from tests.hessian import problems
+from tests.hessian.spectra import rotated
+
+A, B = rotated(list(np.linspace(-1, 3, 30))), rotated(list(np.linspace(0, 1, 30)), seed=1)
+INPUTS, TARGETS = problems.data()
+
+
+def made(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Operator, Tensor]:
+    """The operator, and the same as a dense matrix by ``torch.func``."""
+    module = problems.mlp(torch.nn.Tanh)
+    f = MeanLoss(module, cross_entropy, (INPUTS, TARGETS), dtype=dtype)
+    dense: dict[str, Callable[..., Tensor]] = {
+        "hessian": problems.dense_hessian,
+        "gauss-newton": problems.dense_gauss_newton,
+        "fisher": problems.dense_fisher,
+    }
+    wide = MeanLoss(module, cross_entropy, (INPUTS, TARGETS))
+    return hessian.curvature(f, operator=kind), dense[kind](wide, module, INPUTS, TARGETS)
+
+
+@pytest.mark.parametrize("kind", ["hessian", "gauss-newton", "fisher"])
+def test_products_with_vectors_and_matrices_are_those_of_the_dense_matrix(kind: str) -> None:
+    operator, dense = made(kind)
+    assert operator.shape == dense.shape
+    V = torch.randn(operator.d, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(operator @ V, dense @ V)
+    torch.testing.assert_close(operator @ V[:, 0], dense @ V[:, 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["hessian", "gauss-newton", "fisher"])
+def test_eigsh_of_scipy_runs_on_every_operator(kind: str, dtype: torch.dtype) -> None:
+    operator, dense = made(kind, dtype)
+    found = eigsh(operator.to_scipy(), k=3, which="LA", return_eigenvectors=False)
+    assert found.dtype == (np.float32 if dtype == torch.float32 else np.float64)
+    assert sorted(found) == pytest.approx(torch.linalg.eigvalsh(dense)[-3:].tolist(), rel=1e-4)
+
+
+def test_scipys_operator_takes_vectors_of_any_kind_and_matrices() -> None:
+    inner = A.to_scipy()
+    v = np.arange(30)  # integers, of which a part is read-only
+    v.flags.writeable = False
+    assert inner @ v == pytest.approx(A.matrix.numpy() @ v)
+    assert inner @ v[::-1] == pytest.approx(A.matrix.numpy() @ v[::-1])
+    V = np.random.default_rng(0).standard_normal((30, 4))
+    assert inner @ V == pytest.approx(A.matrix.numpy() @ V)
+    assert pytest.approx(inner @ V) == inner.T @ V
+
+
+COMBINED: dict[str, tuple[Operator, Tensor]] = {
+    "dense + dense": (A + B, A.matrix + B.matrix),
+    "2 × dense": (2 * A, 2 * A.matrix),
+    "0.5 × dense": (A * np.float64(0.5), A.matrix / 2),
+    "-1 × dense": (-A, -A.matrix),
+    "3 × (dense + 2 × dense)": (np.float32(3) * (A + 2 * B), 3 * A.matrix + 6 * B.matrix),
+    "dense + -1 × dense": (A - B, A.matrix - B.matrix),
+}
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_sums_and_multiples_are_operators(name: str) -> None:
+    operator, dense = COMBINED[name]
+    assert operator.name == name
+    v = torch.linspace(-1, 1, 30, dtype=torch.float64)
+    kept = v.clone()
+    torch.testing.assert_close(operator @ v, dense @ v)
+    assert operator.quad(v) == pytest.approx(float(v @ dense @ v))
+    assert torch.equal(v, kept)
+    torch.testing.assert_close(A @ v, A.matrix @ v)  # the parts are as they were
+    assert effective_rank(operator, products=30).kappa == pytest.approx(
+        float(dense.trace() / torch.linalg.eigvalsh(dense).abs().max())
+    )
+
+
+def test_no_two_combinations_go_on_from_each_others_checkpoint(tmp_path: Path) -> None:
+    digests = {operator.fingerprint() for operator, _ in COMBINED.values()} | {A.fingerprint(), B.fingerprint()}
+    assert len(digests) == len(COMBINED) + 2
+    assert (A + B).fingerprint() == (A + B).fingerprint()
+    effective_rank(A + B, checkpoint=tmp_path / "k")
+    with pytest.raises(InputError, match=r"checkpoint must be of this run \(operator differ\)"):
+        effective_rank(A + 2 * B, checkpoint=tmp_path / "k")
+
+
+def test_a_sum_says_what_its_parts_have_to_say_once() -> None:
+    f = MeanLoss(problems.mlp(), cross_entropy, (INPUTS, TARGETS), trust=True)
+    H, G = hessian.curvature(f), hessian.curvature(f, operator="gauss-newton")
+    assert (H + 0.5 * G).remarks == ("module, loss and data were taken on trust",)
+    assert (H + G).layout == f.layout
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: A @ np.ones(30), r"v must be a tensor \(numpy's arrays go to H.to_scipy\(\)\), got ndarray"),
+        (lambda: A @ torch.ones(29).double(), r"v must have shape, dtype and device \(\(30,\), torch.float64"),
+        (lambda: A @ torch.ones(30), r"v must have shape, dtype and device .*, got \(\(30,\), torch.float32"),
+        (lambda: A @ torch.ones(30, 0), r"v must be a vector \(d,\) or a matrix \(d, n\) of at least one column"),
+        (lambda: A + rotated([1.0, 2.0]), "operators of a sum must have one dimension, dtype and device"),
+        (lambda: A + DenseOperator(B.matrix.float()), "operators of a sum must have one dimension, dtype and device"),
+    ],
+)
+def test_what_does_not_fit_is_refused(wrong: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        wrong()
+
+
+@pytest.mark.parametrize("wrong", [lambda: A + 1.0, lambda: A * "2", lambda: A * float("nan"), lambda: A * A])
+def test_what_no_operator_can_be_is_a_type_error(wrong: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError):
+        wrong()

@@ -1,0 +1,96 @@
+"""Outer eigenvalues: those of the dense matrix, within their residuals, and no more is said of them than is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse.linalg import aslinearoperator
+from torch.nn.functional import cross_entropy
+
+import hessian
+from decomfl_lab.errors import InputError
+from hessian.operators.mean_loss import MeanLoss
+from tests.hessian import problems
+from tests.hessian.spectra import rotated
+
+VALUES = np.sort(np.concatenate([[9.0, 7.0, 4.0, -8.0, -5.0], np.linspace(-1, 1, 195)]))
+WANTED = {"magnitude": [9.0, -8.0, 7.0], "largest": [9.0, 7.0, 4.0], "smallest": [-8.0, -5.0, -1.0]}
+
+
+@pytest.mark.parametrize("which", WANTED)
+def test_they_are_those_of_the_matrix_within_their_residuals(which: str) -> None:
+    operator = rotated(list(VALUES))
+    for seed in range(5):
+        found = hessian.top_eigenvalues(operator, k=3, which=which, rtol=1e-4, seed=seed)
+        assert found.converged
+        assert found.values == pytest.approx(WANTED[which], abs=1e-3)
+        gaps = [np.abs(VALUES - value).min() for value in found.values]
+        assert all(gap <= residual + 1e-12 for gap, residual in zip(gaps, found.residuals, strict=True))
+        assert max(found.residuals) <= 1e-4 * 9.0
+
+
+def test_vectors_are_eigenvectors_and_no_json() -> None:
+    operator = rotated(list(VALUES))
+    found = hessian.top_eigenvalues(operator, k=2, rtol=1e-6, vectors=True)
+    for value, residual, u in zip(found.values, found.residuals, found.vectors, strict=True):
+        assert float((operator @ u - value * u).norm()) <= residual + 1e-9
+        assert float(u.norm()) == pytest.approx(1.0)
+    assert "vectors" not in found.to_json()
+    assert found.to_json()["values"] == list(found.values)
+
+
+def test_a_model_a_matrix_of_scipy_and_a_function_will_do() -> None:
+    module, data = problems.mlp(), problems.data()
+    H = problems.dense_hessian(MeanLoss(module, cross_entropy, data), module, *data)
+    top = float(torch.linalg.eigvalsh(H)[-1])
+    sources: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+        ((module, cross_entropy, data), {}),
+        ((aslinearoperator(H.numpy()),), {}),
+        ((lambda v: H @ v,), {"d": len(H), "dtype": "float64"}),
+    )
+    for source, options in sources:
+        found = hessian.top_eigenvalues(*source, which="largest", rtol=1e-5, **options)
+        assert found.values == pytest.approx([top], rel=1e-4)
+
+
+def test_a_small_residual_is_no_end_where_the_start_hardly_sees_the_top() -> None:
+    """One eigenvalue of 2 above 20,000 ones: after a step the residual is 0.007, and the top unseen."""
+    d = 20_000
+
+    def spiked(v: torch.Tensor) -> torch.Tensor:
+        product = v.clone()
+        product[0] *= 2
+        return product
+
+    for seed in range(10):
+        found = hessian.top_eigenvalues(spiked, d=d, dtype="float64", seed=seed)
+        assert found.values == pytest.approx([2.0])
+
+
+def test_what_is_not_proved_is_said() -> None:
+    found = hessian.top_eigenvalues(rotated(list(VALUES)), max_products=6)
+    assert not found.converged
+    assert f"(6 products, not converged; none beyond {found.bound:.5g}, with 99 %)" in str(found)
+    assert found.bound > 1.01 * abs(found.values[0])
+    whole = hessian.top_eigenvalues(rotated([3.0, 2.0, -1.0]), k=3)
+    assert (whole.converged, whole.bound) == (True, whole.values[0])
+    assert str(whole).endswith("(3 products; all are known)")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "k must be an integer of at least 1, got 0"),
+        ({"k": 4}, "k must be an integer in 1..3, got 4"),
+        ({"k": 3, "max_products": 2}, "max_products must be an integer of at least 3, got 2"),
+        ({"which": "LM"}, "which must be one of magnitude, largest, smallest, got 'LM'"),
+        ({"rtol": 0.0}, "rtol must be a finite number above 0"),
+        ({"seed": -1}, "seed must be an integer in 0"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        hessian.top_eigenvalues(rotated([1.0, 2.0, 3.0]), **options)
