@@ -33,6 +33,8 @@ class Counted(Around):
         """H v, see ``Operator``; InputError that names the product if it is not finite."""
         self.products += 1
         w = self.inner.matvec(v)
+        if w.untyped_storage().data_ptr() == v.untyped_storage().data_ptr():
+            w = w.clone()  # the identity may give v itself, and products are written to
         require(w.shape == (self.d,), self._what(), f"have shape ({self.d},)", tuple(w.shape))
         if not is_finite(w):
             broken = int((~torch.isfinite(w)).sum())

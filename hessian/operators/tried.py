@@ -24,6 +24,7 @@ from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.checks import AGREES, SLOPES, is_slope, relative
 from decomfl_lab.objectives.trees import tensors
+from hessian.operators.operator import add_, inner
 
 if TYPE_CHECKING:
     from hessian.operators.mean_loss import MeanLoss, Piece
@@ -47,9 +48,6 @@ LOSS = ("derivatives of the loss in the outputs are", "differences of the loss")
 LOSS_TWICE = ("second derivatives of the loss in the outputs are", "differences of its first")
 FORMS = ("forward derivatives of the outputs are", "reverse ones")
 """What is compared, with what."""
-
-_PART = 1 << 20
-"""Elements whose copies in float64 are made at a time."""
 
 UNCLEAR = "its derivatives could not be compared with differences, as {}"
 
@@ -97,7 +95,7 @@ class HessianTrial:
         found = torch.zeros_like(self.x, dtype=torch.float64 if wide else None)
         try:
             high = self._add_end_(found, piece, c, wide)
-            gradient, rise = float(found.norm()), self._along(found)
+            gradient, rise = float(found.norm()), inner(self.v, found)
             low = self._add_end_(found, piece, -c, wide, -1.0)
         except InputError:
             raise
@@ -105,14 +103,14 @@ class HessianTrial:
             self.trouble = f"module or loss take no float64 ({_told(error)})"
             return product()
         share, across, value = piece.share, c * length / step, max(abs(high), abs(low))
-        self.slope[0] += share * (rise - self._along(found) / 2)  # the mean of both ends
+        self.slope[0] += share * (rise - inner(self.v, found) / 2)  # the mean of both ends
         self.slope[1] += share * (high - low) / (2 * c)
         self.typical += share * gradient * length / self.v.numel() ** 0.5
         found.div_(2 * c)
         own = product()
         least = FLOOR * length * (gradient / across + value / across**2)
         self.size += share * max(float(found.norm()), float(own.norm()), least)
-        self.off[b] = share * float(_add_(found, own, -1.0).norm())
+        self.off[b] = share * float(add_(found, own, -1.0).norm())
         return own
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:
@@ -162,15 +160,15 @@ class HessianTrial:
                 difference = torch.zeros_like(self.x, dtype=torch.float64)
                 for sign in (1.0, -1.0):
                     self._add_end_(difference, piece, sign * c, wide, sign / (2 * c))
-                found = min(found, piece.share * float(_add_(difference, product, -1.0).norm()))
+                found = min(found, piece.share * float(add_(difference, product, -1.0).norm()))
                 if found <= enough:
                     break
                 if self.objective.dtype == torch.float64:
                     continue
                 exact = self._wide_product(piece) if exact is None else exact
-                off = piece.share * float(_add_(difference, product, 1.0).sub_(exact).norm())
+                off = piece.share * float(add_(difference, product, 1.0).sub_(exact).norm())
                 if off <= AGREES * piece.share * float(exact.norm()):
-                    return off, piece.share * float(_add_(exact, product, -1.0).norm())
+                    return off, piece.share * float(add_(exact, product, -1.0).norm())
         except InputError:
             raise
         except Exception as error:
@@ -183,11 +181,6 @@ class HessianTrial:
         product = torch.zeros_like(self.x, dtype=torch.float64)
         self.wide.add_product_(product, self.wide.slopes(leaves, piece), leaves, self.v.double(), 1.0)
         return product
-
-    def _along(self, gradient: Tensor) -> float:
-        """The product of a vector in float64 with v, of which no copy in float64 is made."""
-        parts = zip(gradient.split(_PART), self.v.split(_PART), strict=True)
-        return float(torch.stack([g.double() @ v.double() for g, v in parts]).sum())
 
     def _is_rounding(self, slope: float) -> bool:
         """Whether a module that computes in float32 whatever it is given rounds away what differs at the coarsest step.
@@ -211,7 +204,7 @@ class HessianTrial:
         What is computed in float64 goes through by halves, so that graphs stay as small as they were.
         """
         f = self.wide if wide else self.objective
-        at = _add_(self.x.to(f.dtype, copy=True), self.v, c)
+        at = add_(self.x.to(f.dtype, copy=True), self.v, c)
         if f.dtype == self.objective.dtype or not f.may_be_cut:
             return float(f.add_gradient_(total, at, piece, times))
         value = 0.0
@@ -237,14 +230,7 @@ def _rungs(objective: MeanLoss, rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
 
 def _moved(x: Tensor, v: Tensor, c: float) -> Tensor:
     """The point x + cv in float64."""
-    return _add_(x.to(torch.float64, copy=True), v, c)
-
-
-def _add_(to: Tensor, v: Tensor, c: float) -> Tensor:
-    """Add cv in place; where v is in another dtype, torch would make a copy of it in that of the sum."""
-    for own, part in zip(to.split(_PART), v.split(_PART), strict=True):
-        own.add_(part, alpha=c)
-    return to
+    return add_(x.to(torch.float64, copy=True), v, c)
 
 
 class OutputTrial:
