@@ -202,6 +202,8 @@ class KappaOptions:
         density = self.products_of_density
         require(density == 0 or density >= 3, "density_products", "be 0 or at least 3", density)
         other = self.other.chosen
+        sampled = self.matrix.trace == "probes" or not other
+        require(sampled, "trace", f"be probes with {other}", self.matrix.trace)
         drawn = ("plot",) if other != "by_layer" else ()
         for name in (*drawn, "checkpoint", "density_products", "split_sample"):
             asked = getattr(self, name)
@@ -385,6 +387,7 @@ class _Measured:
                 max_products=settings.max_products,
                 products=settings.products,
                 seed=settings.seed,
+                max_basis=settings.max_basis,
                 on_layer=lambda layer, number, layers: bars.show("layers", number, layers, layer),
             )
 

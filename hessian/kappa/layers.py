@@ -121,6 +121,7 @@ def by_layer(
     max_products: int = Settings.max_products,
     products: int | None = Settings.products,
     seed: int = Settings.seed,
+    max_basis: int | None = Settings.max_basis,
     on_layer: Callable[[str, int, int], None] | None = None,
     **options: Unpack[CurvatureKeywords],
 ) -> ByLayer:
@@ -131,9 +132,9 @@ def by_layer(
     tried once, for all of H.
 
     Args:
-        model: The module, or an operator that is made of one. See ``effective_rank``.
-        loss: See ``effective_rank``.
-        data: See ``effective_rank``.
+        model: The module, or an operator that is made of one. See ``curvature``.
+        loss: See ``curvature``.
+        data: See ``curvature``.
         depth: The parts of a module's name that tell layers apart: with 2, "layers.3.attention.query" is in "layers.3".
             By default every module that has parameters of its own is a layer.
         rtol: Half-width of each κ's interval to reach, relative to κ.
@@ -141,6 +142,7 @@ def by_layer(
         max_products: The most products to spend on a layer.
         products: The number of products to spend on each layer instead.
         seed: The seed of everything random, 0..2**64-1.
+        max_basis: The most Lanczos vectors to keep; as many as the products allow by default.
         on_layer: A function that is called before every layer, with its name, its number from 0 on, and how many there
             are.
         options: Which matrix: those of ``curvature``.
@@ -166,6 +168,7 @@ def by_layer(
             max_products=max_products,
             products=products,
             seed=derive_seed(seed, number),  # else layers of one size would have the same probes
+            max_basis=max_basis,
         )
     whole = _sum([rank.trace for rank in ranks.values()])
     return ByLayer(

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Unpack
 
+import numpy as np
+
 from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import known_options, plural
 from decomfl_lab.objectives.batch_loss import LossFunction
 from hessian.estimate import Jsonable, to_its_width
-from hessian.kappa.effective_rank import effective_rank
+from hessian.kappa.estimation import BESIDE, Array, _Run
 from hessian.kappa.settings import Settings
-from hessian.operators.asked import Source
+from hessian.operators.asked import Source, curvature
+from hessian.operators.mean_loss import enabled
 from hessian.operators.options import CurvatureKeywords
+from hessian.spectrum.lanczos import require_room
 
 __all__ = ["Trace", "trace"]
 
@@ -54,6 +58,16 @@ class Trace(Jsonable):
         return f"tr(H) = {value}, {100 * self.confidence:g} % interval {low} .. {high} ({spent}{short})"
 
 
+class _TraceRun(_Run):
+    """An estimate for which ‖H‖₂ is θ, whatever it is: κ's interval is then that of the trace, divided by a number."""
+
+    def _norm_distribution(self) -> tuple[Array, Array]:
+        return np.array([self._theta]), np.array([1.0])
+
+    def _beyond(self, probability: float) -> float:  # noqa: ARG002
+        return 0.0
+
+
 @known_options
 def trace(
     model: Source,
@@ -65,38 +79,36 @@ def trace(
     max_products: int = Settings.max_products,
     products: int | None = Settings.products,
     seed: int = Settings.seed,
+    max_basis: int | None = Settings.max_basis,
     **options: Unpack[CurvatureKeywords],
 ) -> Trace:
-    """tr(H) with a confidence interval: what Lanczos found, and probes of what it left.
+    """tr(H) with a confidence interval: what Lanczos found, and probes of what it left, as in ``effective_rank``.
 
-    It is the trace of ``effective_rank``, which is over when κ's interval is narrow enough: that of the trace is then
-    at least as narrow, for κ's has room for ‖H‖₂ as well.
+    Lanczos' steps only take the variance out of the probes here: how well ‖H‖₂ is known does not matter.
 
     Args:
-        model: See ``effective_rank``.
-        loss: See ``effective_rank``.
-        data: See ``effective_rank``.
+        model: See ``curvature``.
+        loss: See ``curvature``.
+        data: See ``curvature``.
         rtol: Half-width of the interval to reach, relative to the trace.
         confidence: The confidence of the interval, in (0, 1).
         max_products: The most products to spend.
         products: The number of products to spend instead; as many as H has dimensions make the trace exact.
         seed: The seed of everything random, 0..2**64-1.
+        max_basis: The most Lanczos vectors (d,) to keep, at least 4; as many as the products allow by default.
         options: Which matrix: those of ``curvature``.
 
     Raises:
         InputError: See ``effective_rank``.
     """
-    found = effective_rank(
-        model,
-        loss,
-        data,
-        rtol=rtol,
-        confidence=confidence,
-        max_products=max_products,
-        products=products,
-        seed=seed,
-        **options,
-    )
+    operator = curvature(model, loss, data, **options)
+    settings = Settings(rtol, confidence, max_products, products, seed, max_basis=max_basis)
+    require_room(operator, settings.basis, BESIDE)
+    with enabled():
+        run = _TraceRun(operator, settings, None)
+        while not run.finished:
+            run.advance()
+        found = run.result()
     low, high = found.trace_interval
     value = found.trace.value
     return Trace(
@@ -109,6 +121,6 @@ def trace(
         products=found.products,
         rtol=rtol,
         reached=max(high - value, value - low) <= rtol * abs(value),
-        remarks=found.reason,
+        remarks="; ".join(operator.remarks),
         seed=seed,
     )

@@ -202,9 +202,9 @@ def spectral_density(
     square loss has C-fold eigenvalues).
 
     Args:
-        model: See ``effective_rank``.
-        loss: See ``effective_rank``.
-        data: See ``effective_rank``.
+        model: See ``curvature``.
+        loss: See ``curvature``.
+        data: See ``curvature``.
         products: The number of products, at least 1 a probe; fewer are made where they span an invariant space.
         probes: The number of random vectors; 2 or more give an error band.
         seed: The seed of everything random, 0..2**64-1.

@@ -21,6 +21,7 @@ from hessian.operators.counted import Counted
 from hessian.operators.mean_loss import enabled
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe_at
+from hessian.spectrum.lanczos import Krylov, require_room
 
 __all__ = ["Diagonal", "diagonal"]
 
@@ -36,22 +37,22 @@ class Diagonal:
         operator: The name of the matrix.
         values: The estimates of H_ii, (d,).
         stderr: The standard error of each, (d,); 0 where the diagonal is exact.
+        samples: The number of random sign vectors; 0 where the diagonal was read off H's columns, and is exact.
         products: The number of products.
-        exact: Whether it was read off H's columns, and has no sampling error.
-        seed: The seed of the random signs.
+        seed: The seed of everything random.
         layout: The names and shapes of the parameters; None where H has none.
     """
 
     operator: str
     values: Tensor = field(repr=False)
     stderr: Tensor = field(repr=False)
+    samples: int
     products: int
-    exact: bool
     seed: int
     layout: Layout | None = field(repr=False)
 
     def __str__(self) -> str:
-        error = "exact" if self.exact else f"± {self.error:.2g} of its norm"
+        error = "exact" if not self.samples else f"± {self.error:.2g} of its norm"
         low, high = float(self.values.min()), float(self.values.max())
         spent = plural(self.products, "product")
         return f"diagonal of the {self.operator}, d = {len(self.values):,}: {low:.4g} .. {high:.4g}, {error} ({spent})"
@@ -76,7 +77,9 @@ class Diagonal:
         An element to which few others of its row add, each much, is no mean of normal numbers: its interval is rough.
         """
         require_confidence(confidence)
-        half = self.stderr if self.exact else float(stats.t.ppf(0.5 + confidence / 2, self.products - 1)) * self.stderr
+        half = self.stderr
+        if self.samples:
+            half = half * float(stats.t.ppf(0.5 + confidence / 2, self.samples - 1))
         return self.values - half, self.values + half
 
 
@@ -88,51 +91,80 @@ def diagonal(
     *,
     products: int = 100,
     seed: int = 0,
+    max_basis: int | None = None,
     **options: Unpack[CurvatureKeywords],
 ) -> Diagonal:
-    """The diagonal of H from products with random signs, or exactly where d is at most ``products``.
+    """The diagonal of H by Lanczos and random signs in what Lanczos left, or exactly where d is at most ``products``.
 
-        z ⊙ Hz = diag(H) + Σ_{j≠i} z_i z_j H_ij,    variance Σ_{j≠i} H_ij² of element i, z_i = ±1
+    With Q the k Lanczos vectors (rows), T = QHQᵀ, HQᵀ = QᵀT + qcᵀ and P = I − QᵀQ,
 
-    The mean of N of them has that over N, which their own spread tells: √N is slow, so a small element in a row of
-    large ones needs many products. For the sum alone ``trace`` is far better.
+        H = QᵀTQ + qcᵀQ + Qᵀcqᵀ + ρP + C,    C = P(H − ρI)P,    E z ⊙ Cz = diag(C),    z_i = ±1
+
+    where all but C is known from the k products that make Q; ρ is the median of the spectrum as Lanczos' start vector
+    sees it. Element i of a z ⊙ Cz has the variance Σ_{j≠i} C_ij², which their own spread tells. Of a trained network
+    the outer eigenvalues make most of it: with half of 60 products for Lanczos the error is 0.4 to 5 % of the norm
+    where all for signs leave 36 to 54 % (the nets of `decomfl bench coverage`). For the sum alone ``trace`` is better.
 
     Args:
-        model: See ``effective_rank``.
-        loss: See ``effective_rank``.
-        data: See ``effective_rank``.
-        products: The number of products, at least 2; d of them, or more, are columns of H.
-        seed: The seed of the random signs, 0..2**64-1.
+        model: See ``curvature``.
+        loss: See ``curvature``.
+        data: See ``curvature``.
+        products: The number of products, at least 4; d of them, or more, are columns of H.
+        seed: The seed of everything random, 0..2**64-1.
+        max_basis: The most Lanczos vectors (d,) to keep; half of the products by default.
         options: Which matrix: those of ``curvature``.
 
     Raises:
         InputError: If an argument breaks a rule, or a product is not finite.
 
-    Source: Bekas, Kokiopoulou and Saad 2007.
+    Source: Bekas, Kokiopoulou and Saad 2007; with deflation: Baston and Nakatsukasa 2022.
     """
-    require_int("products", products, 2)
+    require_int("products", products, 4)
     require_int("seed", seed, 0, 2**64 - 1)
+    steps = products // 2 if max_basis is None else min(products // 2, require_int("max_basis", max_basis, 1))
     operator = curvature(model, loss, data, **options)
-    counted, exact = Counted(operator), products >= operator.d
-    mean, squares = (torch.zeros(operator.d, dtype=operator.dtype, device=operator.device) for _ in range(2))
+    d, counted = operator.d, Counted(operator)
+    values, squares = (torch.zeros(d, dtype=operator.dtype, device=operator.device) for _ in range(2))
+    samples = 0
     with enabled():
-        for i in range(operator.d if exact else products):
-            if exact:
-                unit = torch.zeros_like(mean)
+        if products >= d:
+            for i in range(d):
+                unit = torch.zeros_like(values)
                 unit[i] = 1.0
-                mean[i] = counted.matvec(unit)[i]
-            else:
-                z = probe_at(mean, seed, _SIGNS, i, Distribution.RADEMACHER)
+                values[i] = counted.matvec(unit)[i]
+        else:
+            require_room(operator, steps, 8)
+            krylov = Krylov(counted, seed)
+            for _ in range(steps):
+                krylov.step()
+            found = krylov.result()
+            assert found.weights is not None  # there are no restarts
+            rho = float(found.ritz_values[int((found.weights.cumsum(0) >= 0.5).double().argmax())])
+            for samples in range(1, products - steps + 1):
+                z = probe_at(values, seed, _SIGNS, samples, Distribution.RADEMACHER)
+                Pz = krylov.complement(z)
                 # Welford's update of the mean and of the sum of squares about it.
-                off = z.mul_(counted.matvec(z)) - mean
-                mean.add_(off, alpha=1 / (i + 1))
-                squares.add_(off.square_(), alpha=i / (i + 1))
+                off = z * krylov.complement(counted.matvec(Pz).sub_(Pz, alpha=rho)) - values
+                values.add_(off, alpha=1 / samples)
+                squares.add_(off.square_(), alpha=1 - 1 / samples)
+            values += _known(krylov, rho)
     return Diagonal(
         operator=operator.name,
-        values=mean,
-        stderr=squares.div_(products * (products - 1)).sqrt_(),
+        values=values,
+        stderr=squares.div_(max(samples * (samples - 1), 1)).sqrt_(),
+        samples=samples,
         products=counted.products,
-        exact=exact,
         seed=seed,
         layout=operator.layout,
     )
+
+
+def _known(krylov: Krylov, rho: float) -> Tensor:
+    """diag(QᵀTQ + qcᵀQ + Qᵀcqᵀ + ρP), by Ritz pairs as ρ + Σ (θ − ρ)u² and c, which is 0 but for its last entry."""
+    assert krylov.following is not None
+    found = krylov.result()
+    total = krylov.vectors[-1] * krylov.following * (2 * float(krylov.coupling[-1])) + rho
+    for i, value in enumerate(found.ritz_values.tolist()):
+        (u,) = found.ritz_vectors([i])
+        total.add_(u.square_(), alpha=value - rho)
+    return total

@@ -101,9 +101,9 @@ def top_eigenvalues(
     """The k outermost eigenvalues of H by Lanczos with full reorthogonalisation, each with its residual.
 
     Args:
-        model: See ``effective_rank``.
-        loss: See ``effective_rank``.
-        data: See ``effective_rank``.
+        model: See ``curvature``.
+        loss: See ``curvature``.
+        data: See ``curvature``.
         k: The number of eigenvalues, at most d. Equal ones count once, and then others follow.
         which: The eigenvalues of the largest "magnitude", the "largest", or the "smallest" (the most negative).
         rtol: The residual to reach, relative to the outermost eigenvalue.

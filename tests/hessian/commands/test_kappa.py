@@ -475,6 +475,7 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--ball", "1", "--plot", "k.png"], "plot must stay unset with ball, which has none"),
         ([*SMALL, "--forward-only", "9", "--split-sample"], "split_sample must stay unset with forward_only"),
         ([*SMALL, "--depth", "2"], "depth must be given with by_layer alone, got 2"),
+        ([*SMALL, "--by-layer", "--trace", "exact"], "trace must be probes with by_layer, got 'exact'"),
         ([*SMALL, "--by-layer", "--depth", "0"], "depth must be an integer of at least 1, got 0"),
         ([*SMALL, "--by-layer", "--ball", "1"], "forward_only, ball and by_layer must not be given together"),
         ([*SMALL, "--by-layer", "--checkpoint", "k"], "checkpoint must stay unset with by_layer, which has none"),

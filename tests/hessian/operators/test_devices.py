@@ -19,10 +19,13 @@ from decomfl_lab.runs.descent import Descent
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.estimation import BESIDE
 from hessian.kappa.forward import forward_only
+from hessian.kappa.trace import trace
 from hessian.named import trained_here
 from hessian.operators import mean_loss
+from hessian.operators.block import BlockOperator
 from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.operators.exact import gauss_newton_trace
+from hessian.operators.given import FunctionOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.operator import Operator
 from hessian.operators.options import CurvatureOptions
@@ -30,6 +33,8 @@ from hessian.operators.probes import probe_at
 from hessian.operators.smoothed import SmoothedOperator
 from hessian.spectrum import lanczos as krylov_module
 from hessian.spectrum.density import spectral_density
+from hessian.spectrum.diagonal import diagonal
+from hessian.spectrum.eigenvalues import top_eigenvalues
 from hessian.spectrum.lanczos import lanczos
 from tests.hessian.spectra import rotated
 from tests.hessian.watches import META, Live, another_device
@@ -40,6 +45,9 @@ OPERATORS: dict[str, Callable[[MeanLoss], Operator]] = {
     "gauss-newton": GaussNewtonOperator,
     "fisher": FisherOperator,
     "smoothed": lambda f: SmoothedOperator(f, f.x, 1e-3, samples=2),
+    "sum": lambda f: HessianOperator(f) + 0.5 * GaussNewtonOperator(f),
+    "block of all": lambda f: BlockOperator(HessianOperator(f), [slice(0, 7), slice(7, f.d)]),
+    "function": lambda f: FunctionOperator(lambda v: 2 * v, f.d, device=f.device, trust=True),
 }
 D = 30 * 40 + 40 + 40 * 3 + 3
 
@@ -71,6 +79,9 @@ def test_the_other_estimates_stay_on_the_device_too(monkeypatch: pytest.MonkeyPa
         forward_only(f, f.x, seed=0, probes=8)
         assert spectral_density(HessianOperator(f), products=6).products == 6
         assert math.isfinite(gauss_newton_trace(GaussNewtonOperator(f)))
+        assert trace(HessianOperator(f), products=8).products == 8
+        assert diagonal(HessianOperator(f), products=8).values.device == META
+        assert top_eigenvalues(HessianOperator(f), max_products=6, vectors=True).vectors[0].device == META
         assert torch.get_default_device() == torch.device("cpu")
 
 

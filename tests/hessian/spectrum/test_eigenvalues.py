@@ -70,6 +70,20 @@ def test_a_small_residual_is_no_end_where_the_start_hardly_sees_the_top() -> Non
         assert found.values == pytest.approx([2.0])
 
 
+@pytest.mark.parametrize("which", WANTED)
+def test_seldom_is_anything_further_out_than_the_bound(which: str) -> None:
+    operator, outer, missed = rotated(list(VALUES)), WANTED[which][0], 0
+    for seed in range(100):
+        found = hessian.top_eigenvalues(operator, which=which, rtol=0.05, seed=seed)
+        missed += abs(found.bound) < abs(outer) - 1e-9
+    assert missed <= 4  # 1 % of 100 are allowed
+    assert abs(hessian.top_eigenvalues(operator, which=which, max_products=3).bound) > 2 * abs(outer)
+
+
+def test_the_zero_matrix_has_zeros_alone() -> None:
+    assert hessian.top_eigenvalues(torch.zeros_like, d=10, k=2).values == (0.0, 0.0)
+
+
 def test_what_is_not_proved_is_said() -> None:
     found = hessian.top_eigenvalues(rotated(list(VALUES)), max_products=6)
     assert not found.converged
