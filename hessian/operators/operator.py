@@ -231,20 +231,6 @@ class _Multiple(Around):
         return digest(f"{self.factor.hex()} {self.inner.fingerprint()}")
 
 
-def zeros(operator: Operator) -> Tensor:
-    """A zero of the operator's space, (d,), a new tensor."""
-    if operator.device.type != "cpu":
-        return torch.zeros(operator.d, dtype=operator.dtype, device=operator.device)
-    # numpy asks the system for large pages, and torch does not: d = 10⁷ takes 5 ms for 17, an eighth of a product.
-    return torch.from_numpy(np.zeros(operator.d, np.float32 if operator.dtype == torch.float32 else np.float64))
-
-
-def is_finite(vector: Tensor) -> bool:
-    """Whether all elements are finite, by one pass that makes no tensor of that size."""
-    # A sum is finite only if its terms are; that of finite terms may overflow, and only then all are looked at.
-    return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
-
-
 class DenseOperator(Operator):
     """H as a dense matrix: the truth in tests, and for models of a few thousand parameters."""
 
