@@ -199,15 +199,25 @@ def from_task(task: str, *, model: str, files: str = "") -> TrainedModel:
     )
 
 
-def from_weights(path: Path, *, model: str, data: str, loss: str | None = None) -> TrainedModel:
-    """The model ``model`` with the weights of a safetensors file (a state dict), on the data ``data``.
+def from_weights(
+    path: Path, *, model: str, data: str = "", loss: str | None = None, task: str | None = None, files: str = ""
+) -> TrainedModel:
+    """The model ``model`` with the weights of a safetensors file (a state dict), on the data ``data`` or a task.
 
     Statistics of BatchNorm are the file's where it has them, else those of the calibration images.
+
+    Args:
+        path: The file, as ``decomfl replay --save`` writes it.
+        model: See ``untrained``; with a task see ``from_task``.
+        data: See ``untrained``; not used with a task.
+        loss: See ``untrained``.
+        task: See ``from_task``; None for ``data``.
+        files: See ``from_task``.
 
     Raises:
         InputError: If the file cannot be read, or does not fit the model.
     """
-    start = untrained(model, data, seed=0, loss=loss)
+    start = untrained(model, data, seed=0, loss=loss) if task is None else from_task(task, model=model, files=files)
     try:
         found = start.module.load_state_dict(load_file(path), strict=False)
     except (OSError, SafetensorError, RuntimeError) as error:

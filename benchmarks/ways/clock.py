@@ -39,7 +39,11 @@ def fastest(work: Callable[[], None], synchronize: Callable[[], None] = lambda: 
 
 
 def in_turns(
-    ways: Mapping[Name, Callable[[], object]], repeats: int, *, between: Callable[[], object] = int
+    ways: Mapping[Name, Callable[[], object]],
+    repeats: int,
+    *,
+    between: Callable[[], object] = int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Name, float]:
     """Seconds of the fastest run of each way; they take turns, so that what slows the machine slows all.
 
@@ -47,13 +51,14 @@ def in_turns(
         ways: What is timed.
         repeats: How often.
         between: What is done after every run, and not timed.
+        clock: What tells seconds.
     """
     seconds = dict.fromkeys(ways, math.inf)
     for _ in range(repeats):
         for name, run in ways.items():
-            started = time.perf_counter()
+            started = clock()
             run()
-            seconds[name] = min(seconds[name], time.perf_counter() - started)
+            seconds[name] = min(seconds[name], clock() - started)
             between()
     return seconds
 

@@ -24,7 +24,7 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.modules import swapped
 from decomfl_lab.objectives.trees import mapped, tensors
 
-__all__ = ["BatchLoss", "Form", "LossFunction", "called", "logits_of", "require_mean"]
+__all__ = ["BatchLoss", "Form", "LossFunction", "called", "logits_of", "own_loss_of", "require_mean"]
 
 LossFunction = Callable[[Any, Any], Tensor]
 """loss(outputs, targets) or loss(model, batch), a scalar: the mean over the examples of the batch."""
@@ -176,6 +176,16 @@ def own_loss(module: nn.Module, inputs: Any, targets: Any) -> Tensor:
         isinstance(found, Tensor), "outputs of the module", "have a loss where loss is None", type(outputs).__name__
     )
     return found  # type: ignore[return-value]
+
+
+def own_loss_of(module: Any, logits: Any, targets: Any) -> Tensor:
+    """The own loss of a model of transformers by its logits; AttributeError or so where it has no such function."""
+    size = getattr(module.config, "vocab_size", None)
+    # Kinds of models take different ones of these names, and leave the others be.
+    found: Tensor = module.loss_function(
+        logits=logits, pooled_logits=logits, labels=targets, vocab_size=size, config=module.config
+    )
+    return found
 
 
 def require_mean(loss: Any) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "Watch",
     "generators",
     "is_additive",
+    "is_mean",
     "is_slope",
     "moved",
     "parts_agree",
@@ -215,11 +216,11 @@ def is_additive(
         try:
             cut = [rows(batch, slice(a, b)) for a, b in pairwise(ends)]
             parts = [(part, weight(part), value(part) if n > 1 else whole) for part in cut]
-            if not _agree(batch, whole, parts, eps, wide):
+            if not is_mean(batch, whole, parts, eps, wide):
                 return False
             if before is not None and shape_of(before[0]) == shape_of(parts[0][0]):
                 both = joined([before[0], parts[0][0]])
-                if not _agree(both, value(both), [before, parts[0]], eps, wide):
+                if not is_mean(both, value(both), [before, parts[0]], eps, wide):
                     return False
         except Exception:  # a graph, say, has no halves
             return False
@@ -231,7 +232,7 @@ Parts = Sequence[tuple[Any, float, float]]
 """Parts of a batch, each with its weight and its loss."""
 
 
-def _agree(batch: Batch, whole: float, parts: Parts, eps: float, wide: Callable[[Batch], float]) -> bool:
+def is_mean(batch: Any, whole: float, parts: Parts, eps: float, wide: Callable[[Any], float]) -> bool:
     """Whether a loss is the weighted mean of its parts', to rounding."""
     if parts_agree(whole, parts, ROUNDING * eps):
         return True
@@ -291,11 +292,23 @@ def moved(x: Tensor, step: float) -> Tensor:
     """The point at that distance from x relative to ‖x‖, in a direction that is the same each time."""
     if not step:
         return x
-    z = torch.randn(x.numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x.device)
-    return (x.double() + relative(x, z, step) * z).to(x.dtype)
+    # The direction is drawn in float64 for any dtype, but block by block: x may fill much of the memory.
+    stream, z = torch.Generator().manual_seed(0), torch.empty_like(x)
+    for block in z.split(BLOCK):
+        block.copy_(torch.randn(block.numel(), generator=stream, dtype=torch.float64))
+    return z.mul_(relative(x, z, step)).add_(x)
 
 
 def relative(x: Tensor, z: Tensor, step: float) -> float:
     """The c at which ‖c z‖ is ``step`` times ‖x‖, or times √d where x is smaller."""
-    across = max(float(x.double().norm()), math.sqrt(x.numel()) * 1e-3)
-    return step * across / float(z.double().norm())
+    across = max(_length(x), math.sqrt(x.numel()) * 1e-3)
+    return step * across / _length(z)
+
+
+BLOCK = 1 << 20
+"""Elements that are widened to float64 at once."""
+
+
+def _length(x: Tensor) -> float:
+    """The norm of a vector, summed in float64."""
+    return math.hypot(*(float(block.double().norm()) for block in x.split(BLOCK)))

@@ -219,9 +219,9 @@ def kappa(options: KappaOptions) -> None:
     κ says how many directions the curvature of the loss really has: DeComFL's rate depends on κ and not on d.
 
     SOURCE is a folder of `decomfl train --out`, a folder of transformers (with --task, or your own --data and --loss)
-    or a safetensors file of weights (with --model and --data). Without it --model is trained here for --train-steps, or
-    is your own as it is made. A run that was trained in Python on its user's own gets --model and --data again. Modules
-    of your own are looked for in the current folder first.
+    or a safetensors file of weights (with --model, and --data or --task). Without it --model is trained here for
+    --train-steps, or is your own as it is made. A run that was trained in Python on its user's own gets --model and
+    --data again. Modules of your own are looked for in the current folder first.
 
       decomfl kappa --data digits --model mlp           trained here, seconds
 
@@ -236,6 +236,8 @@ def kappa(options: KappaOptions) -> None:
       decomfl kappa --model mine:net --data mine:loader --loss mine:loss
 
       decomfl kappa models/opt-125m --task sst2 --examples 32
+
+      decomfl kappa w.safetensors --model models/opt-125m --task sst2
 
       decomfl kappa models/bert --data mine:loader
 
@@ -493,9 +495,11 @@ def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedMo
     if task is not None:
         require_choice("task", task, TASKS)
         require_unset(["data", "loss"], "a task, which has its own")
-        require(source is None and not steps, "source and train_steps", "stay unset for a task", (source, steps))
+        require(not steps, "train_steps", "stay unset for a task", steps)
         if model is None:
             raise InputError("model must be given with a task: a folder, a GGUF file or a name of the hub")
+        if source is not None:
+            return from_weights(source, model=model, task=task, files=task_data)
         return from_task(task, model=model, files=task_data)
     require_unset(["task_data"], "data that are no task's")
     if source is not None and (model is None or data is None):

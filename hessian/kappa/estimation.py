@@ -46,9 +46,9 @@ LEAST_PROBES = 3
 """The fewest that an interval rests on: each of them measures the variance too."""
 
 
-BESIDE = 11
+BESIDE = 9
 """Vectors (d,) that an estimate holds at most beside the Lanczos vectors: the next of them, a probe, five products of
-earlier ones, and four that a product with the Hessian works in (measured; the smoothed operator works in more)."""
+earlier ones, and two that a product with the Hessian works in (measured; the smoothed operator works in more)."""
 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
@@ -149,10 +149,11 @@ class _Run:
             along = dot(v, z)
             z.sub_(v, alpha=along)
             product.sub_(v, alpha=dot(v, product))
-            w = product if q is None else product - along * beta * q
+            w = product if q is None else (along * beta * q).neg_().add_(product)
             form, length = dot(z, w), dot(z, z)
             variance += 2 * max(dot(w, w) - (form**2 / length if length else 0.0), 0.0) / SCOUTS
             trace += form / SCOUTS
+            del w  # before that of the next one is made
         self.predicted.append((variance, trace))
 
     def _deflated_enough(self) -> bool:
@@ -204,12 +205,12 @@ class _Run:
 
     def _sample(self) -> None:
         """One probe of the complement: its product or, once the variance is known, its quadratic form."""
-        u = self.krylov.complement(self._z(PROBES, len(self.sampled.values)))
+        u = self.krylov.complement_(self._z(PROBES, len(self.sampled.values)))
         # ‖u‖² = n, the dimension of the complement, so that E[uuᵀ] = P and E[uᵀHu] = tr(PHP).
         u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
         product = self.forms.matvec(u) if self.sampled.wants_products else None
         form = self.forms.quad(u) if product is None else dot(u, product)
-        self.sampled.add(form, u, None if product is None else self.krylov.complement(product))
+        self.sampled.add(form, u, None if product is None else self.krylov.complement_(product))
 
     # What is known
 

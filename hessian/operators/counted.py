@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import require
-from hessian.operators.operator import Around, Operator
+from hessian.operators.operator import Around, Operator, is_finite
 
 __all__ = ["Counted"]
 
@@ -33,9 +33,12 @@ class Counted(Around):
         """H v, see ``Operator``; InputError that names the product if it is not finite."""
         self.products += 1
         w = self.inner.matvec(v)
+        if w.untyped_storage().data_ptr() == v.untyped_storage().data_ptr():
+            w = w.clone()  # the identity may give v itself, and products are written to
         require(w.shape == (self.d,), self._what(), f"have shape ({self.d},)", tuple(w.shape))
-        broken = int((~torch.isfinite(w)).sum())
-        require(broken == 0, self._what(), "be finite", f"NaN or infinity in {broken} of {self.d} elements")
+        if not is_finite(w):
+            broken = int((~torch.isfinite(w)).sum())
+            require(broken == 0, self._what(), "be finite", f"NaN or infinity in {broken} of {self.d} elements")
         return w
 
     def quad(self, v: Tensor) -> float:

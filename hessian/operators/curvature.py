@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decomfl_lab.errors import require
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.perturbed import memory_of
-from hessian.operators.mean_loss import MeanLoss, Piece, differentiating, enabled
-from hessian.operators.operator import Operator, digest
+from hessian.operators.mean_loss import MeanLoss, Piece, Slopes, add_back_, differentiating, enabled
+from hessian.operators.operator import Operator, digest, is_finite, zeros
 from hessian.operators.probes import probe
 from hessian.operators.tried import HessianTrial, OutputTrial, Trial
 
@@ -59,6 +60,7 @@ class _CurvatureOperator(Operator):
         self.device = objective.device
         self.remark = ""
         self._tried = objective.trusted
+        self._recurrent = objective.has(nn.RNNBase)
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``; InputError if torch has no such derivative, or the product is not finite.
@@ -66,17 +68,22 @@ class _CurvatureOperator(Operator):
         The first product is compared with differences (see ``hessian.operators.tried``).
         """
         self._check(v)
-        with enabled(), _differentiable(self.objective, f"a product with the {self.name}"):
+        with enabled(), self._differentiable(f"a product with the {self.name}"):
             trial = self._trial_along(v)
-            total = self._decay * v if self._decay else torch.zeros_like(self.x)
+            total: Tensor | None = None
             for b, piece in enumerate(self.objective.pieces):
-                product = self._product(b, v)
-                if trial is not None:
-                    trial.see(b, piece, product)
-                total.add_(product, alpha=piece.share)
+                product = None if trial is None else trial.see(b, piece, partial(self._product, b, v))
+                if total is None:  # not sooner, as the trial holds most while it sees the first piece
+                    total = self._decay * v if self._decay else zeros(self)
+                if product is None:
+                    self._add_product_(total, b, v, piece.share)
+                else:
+                    total.add_(product, alpha=piece.share)
+                del product
+            assert total is not None
             if trial is not None:
                 self.remark = trial.verdict(lambda b: self._product(b, v))
-        require(bool(torch.isfinite(total).all()), f"product of the {self.name} with v", "be finite", "NaN or infinity")
+        require(is_finite(total), f"product of the {self.name} with v", "be finite", "NaN or infinity")
         return total
 
     @property
@@ -104,7 +111,7 @@ class _CurvatureOperator(Operator):
         other = probe(self, 0, _TRIAL, 0)
         trial = self._trial(other)
         for b, piece in enumerate(self.objective.pieces):
-            trial.see(b, piece, self._product(b, other))
+            trial.see(b, piece, partial(self._product, b, other))
         self.remark = trial.verdict(lambda b: self._product(b, other))
         return None
 
@@ -116,9 +123,33 @@ class _CurvatureOperator(Operator):
         """See ``Operator``."""
         return digest(f"{self.name} {self.objective.fingerprint()}", self.x)
 
-    @abstractmethod
     def _product(self, b: int, v: Tensor) -> Tensor:
         """The product of piece number ``b``'s own matrix with v."""
+        product = zeros(self)
+        self._add_product_(product, b, v, 1.0)
+        return product
+
+    @abstractmethod
+    def _add_product_(self, total: Tensor, b: int, v: Tensor, share: float) -> None:
+        """Add to ``total`` that share of the product of piece number ``b``'s own matrix with v."""
+
+    @contextmanager
+    def _differentiable(self, what: str) -> Iterator[None]:
+        """Inside, kernels without second or forward derivatives stand aside; where one is left, an InputError names it.
+
+        Fused attention and the fused encoder layer have none, nor has the LSTM of oneDNN or cuDNN.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+            torch.backends.mha.set_fastpath_enabled(False)
+            if self._recurrent:
+                libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
+                for library in libraries:
+                    stack.callback(setattr, library, "enabled", library.enabled)
+                    library.enabled = False
+            stack.enter_context(differentiating(what))
+            yield
 
 
 class HessianOperator(_CurvatureOperator):
@@ -149,12 +180,12 @@ class HessianOperator(_CurvatureOperator):
         super().__init__(objective, x)
         self.cache = CACHE_BYTES if cache is None else cache
         require(self.cache >= 0, "cache", "be a number of bytes, at least 0", cache)
-        self._leaf = self.x.detach().requires_grad_()
+        self._leaves = objective.leaves(self.x)
         first, size = self._measured(objective.pieces[0])
         per_example = size / objective.pieces[0].examples
         self.graph_bytes = math.ceil(per_example * sum(piece.examples for piece in objective.pieces))
         self._room = self.cache / per_example if per_example else math.inf  # in examples
-        self._kept: dict[int, Tensor] = {}
+        self._kept: dict[int, Slopes] = {}
         self._keep(0, first)
 
     @property
@@ -162,36 +193,36 @@ class HessianOperator(_CurvatureOperator):
         """The number of pieces whose graph is kept by now."""
         return len(self._kept)
 
-    def _product(self, b: int, v: Tensor) -> Tensor:
-        gradient = self._kept.get(b)
-        if gradient is None:
-            gradient = self.objective.piece_gradient(self._leaf, self.objective.pieces[b], create_graph=True)
-            self._keep(b, gradient)
-        return _transposed_product(gradient, self._leaf, v, retain_graph=b in self._kept)
+    def _add_product_(self, total: Tensor, b: int, v: Tensor, share: float) -> None:
+        slopes = self._kept.get(b)
+        if slopes is None:
+            slopes = self.objective.slopes(self._leaves, self.objective.pieces[b])
+            self._keep(b, slopes)
+        self.objective.add_product_(total, slopes, self._leaves, v, share, retain_graph=b in self._kept)
 
     def _trial(self, v: Tensor) -> Trial:
         return HessianTrial(self.objective, self.x, v)
 
-    def _keep(self, b: int, gradient: Tensor) -> None:
+    def _keep(self, b: int, slopes: Slopes) -> None:
         """Keep the graph of piece number ``b`` if there is room."""
         examples = self.objective.pieces[b].examples
         if examples <= self._room:
-            self._kept[b] = gradient
+            self._kept[b] = slopes
             self._room -= examples
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the graphs, which no copy can have."""
         state = self.__dict__ | {"_kept": {}}
         state["_room"] = self._room + sum(self.objective.pieces[b].examples for b in self._kept)
-        state["_leaf"] = self._leaf.detach()
+        del state["_leaves"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._leaf = self.x.detach().requires_grad_()
+        self._leaves = self.objective.leaves(self.x)
 
-    def _measured(self, piece: Piece) -> tuple[Tensor, int]:
-        """A piece's gradient with its graph, and the bytes of the tensors that the graph holds."""
+    def _measured(self, piece: Piece) -> tuple[Slopes, int]:
+        """Where the graph of a piece's gradient begins, and the bytes of the tensors that the graph holds."""
         held: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> tuple[Tensor, int]:
@@ -206,18 +237,18 @@ class HessianOperator(_CurvatureOperator):
                 raise RuntimeError("a variable that the gradient needs was modified by an inplace operation")
             return tensor
 
-        with enabled(), _differentiable(self.objective, "the Hessian"):
+        with enabled(), self._differentiable("the Hessian"):
             try:
                 with saved_tensors_hooks(pack, unpack):
-                    gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
+                    slopes = self.objective.slopes(self._leaves, piece)
             except RuntimeError as error:
                 if "saved tensor hooks" not in str(error):
                     raise
-                gradient = self.objective.piece_gradient(self._leaf, piece, create_graph=True)
+                slopes = self.objective.slopes(self._leaves, piece)
                 held[0] = _UNKNOWN  # torch.func inside a loss: how large the graph is, is not known
-            _refuse_dead_ends(gradient)
-        held.pop(self._leaf.untyped_storage().data_ptr(), None)
-        return gradient, sum(held.values()) + gradient.untyped_storage().nbytes()
+            _refuse_dead_ends(edge.node for edge in slopes.values())
+        held.pop(self.x.untyped_storage().data_ptr(), None)
+        return slopes, sum(held.values())
 
 
 class _OutputOperator(_CurvatureOperator):
@@ -238,7 +269,7 @@ class _OutputOperator(_CurvatureOperator):
         """VᵀJᵀMJv from Jv alone, by one forward pass with derivatives along v; accumulated in float64."""
         self._check(v)
         total = self._decay * v.double().square().sum()
-        with enabled(), _differentiable(self.objective, f"a quadratic form of the {self.name}"):
+        with enabled(), self._differentiable(f"a quadratic form of the {self.name}"):
             if (trial := self._trial_along(v)) is not None:
                 for b, piece in enumerate(self.objective.pieces):
                     trial.see(b, piece, None)
@@ -251,10 +282,13 @@ class _OutputOperator(_CurvatureOperator):
         require(math.isfinite(form), f"quadratic form of the {self.name}", "be finite", form)
         return form
 
-    def _product(self, b: int, v: Tensor) -> Tensor:
-        piece, leaf = self.objective.pieces[b], self.x.clone().requires_grad_()
+    def _add_product_(self, total: Tensor, b: int, v: Tensor, share: float) -> None:
+        piece, leaves = self.objective.pieces[b], self.objective.leaves(self.x)
         outputs, along = self._along(piece, v)
-        return _transposed_product(self.objective.outputs(leaf, piece), leaf, self._middle(outputs, along, piece))
+        middle = self._middle(outputs, along, piece)
+        outputs = self.objective.outputs(leaves, piece)
+        if outputs.requires_grad:
+            add_back_(total, [outputs], leaves, [middle], share)
 
     def _along(self, piece: Piece, v: Tensor) -> tuple[Tensor, Tensor]:
         """The piece's outputs z and their derivative Jv along v."""
@@ -286,8 +320,11 @@ class GaussNewtonOperator(_OutputOperator):
         z = outputs.requires_grad_()
         loss = self.objective.loss_of(z, piece)
         (slope,) = torch.autograd.grad(loss, z, create_graph=True)
-        _refuse_dead_ends(slope)
-        return _transposed_product(slope, z, along)
+        if not slope.requires_grad:
+            return torch.zeros_like(z)
+        _refuse_dead_ends([slope.grad_fn])
+        (product,) = torch.autograd.grad(slope, z, along, allow_unused=True, materialize_grads=True)
+        return product
 
 
 class FisherOperator(_OutputOperator):
@@ -295,7 +332,7 @@ class FisherOperator(_OutputOperator):
 
     The *empirical* Fisher matrix: gradients at the targets given, not at targets drawn from the model. An example is an
     entry of the batch's first dimension (for a language model: a text, not a token). A product needs no g_i on its own:
-    with p_i = ∂ℓ_i/∂z_i, the i-th part of n ∂loss/∂z,
+    with p_i = ∂ℓ_i/∂z_i, and ω_i p_i the i-th part of ∂loss/∂z,
 
         F v = Σ_i ω_i J_iᵀ p_i (p_iᵀ J_i v)
 
@@ -310,7 +347,7 @@ class FisherOperator(_OutputOperator):
         """See ``_OutputOperator``; InputError if the loss is no mean of losses of single examples."""
         super().__init__(objective, x)
         require(
-            objective.weights_are_examples,
+            objective.is_of_examples,
             "loss",
             "be the mean of losses of single examples for the Fisher matrix",
             "something else (or statistics of the batch)",
@@ -325,26 +362,20 @@ class FisherOperator(_OutputOperator):
         )
         z = outputs.requires_grad_()
         (mean_slope,) = torch.autograd.grad(self.objective.loss_of(z, piece), z)
-        slopes = (piece.examples * mean_slope).reshape(piece.examples, -1)
+        slopes = mean_slope.reshape(piece.examples, -1)
         along = (slopes * along.reshape(piece.examples, -1)).sum(1, keepdim=True)
-        return (slopes * along / piece.examples).reshape(outputs.shape)
+        # Both factors have ω_i, and one of them is too many; what weighs nothing has no slope either.
+        weights = self.objective.example_weights(piece)[:, None]
+        return (slopes * along / weights.where(weights > 0, 1)).reshape(outputs.shape)
 
 
-def _transposed_product(y: Tensor, x: Tensor, v: Tensor, *, retain_graph: bool = False) -> Tensor:
-    """(∂y/∂x)ᵀ v; zero where y does not depend on x."""
-    if not y.requires_grad:
-        return torch.zeros_like(x)
-    (product,) = torch.autograd.grad(y, x, v, retain_graph=retain_graph, allow_unused=True, materialize_grads=True)
-    return product
-
-
-def _refuse_dead_ends(gradient: Tensor) -> None:
-    """RuntimeError (see ``_differentiable``) where the gradient's graph has a node that stands for an error.
+def _refuse_dead_ends(nodes: Iterable[Node | None]) -> None:
+    """RuntimeError (told by ``_differentiable``) where the gradient's graph has a node that stands for an error.
 
     torch puts one behind a backward that is marked ``once_differentiable``. It raises when it is reached; but the way
     to x does not lead through it, so a product would leave out what is behind it without a word.
     """
-    todo, seen = [gradient.grad_fn], set()
+    todo, seen = list(nodes), set()
     while todo:
         node = todo.pop()
         if node is None or node in seen:
@@ -353,22 +384,3 @@ def _refuse_dead_ends(gradient: Tensor) -> None:
             raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
         seen.add(node)
         todo += [following for following, _ in node.next_functions]
-
-
-@contextmanager
-def _differentiable(objective: MeanLoss, what: str) -> Iterator[None]:
-    """Inside, kernels without second or forward derivatives stand aside; where one is left, an InputError names it.
-
-    Fused attention and the fused encoder layer have none, nor has the LSTM of oneDNN or cuDNN.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)
-        if objective.has(nn.RNNBase):
-            libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
-            for library in libraries:
-                stack.callback(setattr, library, "enabled", library.enabled)
-                library.enabled = False
-        stack.enter_context(differentiating(what))
-        yield

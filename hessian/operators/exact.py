@@ -35,7 +35,7 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
     """
     objective = operator.objective
     require(
-        objective.weights_are_examples,
+        objective.is_of_examples,
         "loss",
         "be the mean of losses of single examples for an exact trace",
         "something else (or statistics of the batch)",
@@ -44,11 +44,11 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
     for piece in objective.pieces:
         with torch.no_grad():
             outputs = objective.outputs(operator.x, piece)
-        each = outputs[0].numel()
         fits = outputs.ndim > 0 and outputs.shape[0] == piece.examples
         require(fits, "outputs", f"have the {piece.examples} examples in their first dimension", tuple(outputs.shape))
+        each = outputs[0].numel()
         chunk = max(1, memory // (each * operator.d * operator.x.element_size()))
-        for part in piece.cut(chunk):
+        for part in piece.cut(chunk, objective.weigh):
             jacobians = _jacobians(objective, operator.x, part)
             jacobians = jacobians if whiten is None else jacobians * whiten
             gram = torch.einsum("nad,nbd->nab", jacobians, jacobians).double()
@@ -63,7 +63,7 @@ def _jacobians(objective: MeanLoss, x: Tensor, part: Piece) -> Tensor:
 
     def outputs(at: Tensor, inputs: Tensor) -> Tensor:
         one = Piece(inputs[None], None, 1, 1.0)
-        flat: Tensor = objective.outputs(at, one)[0].reshape(-1)
+        flat: Tensor = objective.outputs(at, one).reshape(-1)  # also where the module squeezes an only example
         return flat
 
     require(isinstance(part.inputs, Tensor), "inputs", "be one tensor for an exact trace", type(part.inputs).__name__)
@@ -78,7 +78,7 @@ def _second_derivatives(objective: MeanLoss, x: Tensor, part: Piece) -> Tensor:
     z.requires_grad_()
     (slope,) = torch.autograd.grad(part.examples * objective.loss_of(z, part), z, create_graph=True)
     columns = []
-    for a in range(z[0].numel()):
+    for a in range(z.numel() // part.examples):
         unit = torch.zeros_like(z).reshape(part.examples, -1)
         unit[:, a] = 1.0
         (column,) = torch.autograd.grad(slope, z, unit.view_as(z), retain_graph=True)

@@ -8,29 +8,51 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from decomfl_lab.datasets.given import Data, batches_of
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout
-from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called, logits_of, require_mean
-from decomfl_lab.objectives.checks import FAR, RARE, Watch, generators, is_additive, moved, unwritten
+from decomfl_lab.objectives.batch_loss import (
+    BatchLoss,
+    Form,
+    LossFunction,
+    called,
+    logits_of,
+    own_loss_of,
+    require_mean,
+)
+from decomfl_lab.objectives.checks import FAR, RARE, Watch, generators, is_additive, is_mean, moved, unwritten
 from decomfl_lab.objectives.modules import prepared, swapped
 from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
 from decomfl_lab.plugins import require_same, taking
 from hessian.operators.options import NORMALISATIONS
+from hessian.operators.vocabulary import LeanCrossEntropy
 
-__all__ = ["MeanLoss", "Piece", "differentiating", "enabled", "good_chunk"]
+__all__ = ["MeanLoss", "Piece", "Slopes", "add_back_", "differentiating", "enabled", "good_chunk"]
 
 Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""
+
+IGNORED = -100
+"""The label that torch's cross-entropy and the models of transformers leave out of their mean."""
+
+Leaves = list[Tensor]
+"""x parameter by parameter, as leaves of a graph."""
+
+Slopes = dict[int, GradientEdge]
+"""Where the graph of the gradient in a parameter begins, by its number; of those alone whose gradient depends on x."""
+
+_SMALL = 1 << 14
+"""Elements of a gradient that may wait until all others are there."""
 
 _DTYPES = (torch.float32, torch.float64)
 _TRAINING = (
@@ -99,7 +121,7 @@ class MeanLoss:
         x: The parameters when this was made, (d,).
         value: f(x) there.
         pieces: The data, cut.
-        weight: The sum Σ_b w_b, by default the number of examples.
+        weight: The sum Σ_b w_b, by default the number of examples, or of labels that count.
         weight_decay: λ.
         mode: How BatchNorm normalises: "eval" with running statistics, "batch" with those of the batch, "none" where
             there is no BatchNorm.
@@ -139,7 +161,8 @@ class MeanLoss:
             weights: The weight w_b of each batch; or a function of the targets (of the batch for a loss of (model,
                 batch)) that gives the weights of examples, tokens or classes, which are summed over a batch: those by
                 which the loss itself takes its mean. By default the number of examples, so that all weigh the same
-                however the data are cut.
+                however the data are cut; or that of labels that count (not -100), where examples have unequally many
+                and the loss is seen to be the mean over these: then each token weighs the same, padded or not.
             weight_decay: λ of a penalty (λ/2)‖x‖², whose curvature is λI.
             parameters: The trainable parameters that x consists of: a predicate on their names, or names, prefixes of
                 names that end at a dot ("layers.3"), or patterns with * and ?. Default: all.
@@ -189,6 +212,7 @@ class MeanLoss:
             self._first: list[float] | None = None  # the losses of the pieces at x
             self._moved: tuple[Tensor, list[float]] | None = None  # a point near x, and the losses of the pieces there
             self._weigh = weights if callable(weights) else None
+            self._lean: LeanCrossEntropy | None = LeanCrossEntropy()  # None where no piece has logits enough for it
             values = self._taken(chosen, data, weights, chunk)
             self.value = self._sum(self.x, values)
             self._given = self._moved = self._first = None
@@ -200,6 +224,8 @@ class MeanLoss:
         if chunk is not None:
             require_int("chunk", chunk, 1)
         batches, cut = batches_of("data", data, whole=self._loss.form is Form.MODEL)
+        if weights is None:
+            self._weigh = self._by_labels(batches)
         wholes = self._wholes(batches, weights)
         # What is not cut by its user is cut here to go faster, if it may be: else it goes through in one piece.
         good = None if cut or self.mode == "batch" else good_chunk(wholes[0].inputs, self.device)
@@ -245,6 +271,48 @@ class MeanLoss:
         self.weight = math.fsum(w)
         shares = zip(batches, w, strict=True)
         return tuple(Piece(*batch, row_count(batch) or 1, v / self.weight) for batch, v in shares if v > 0)
+
+    def _by_labels(self, batches: Sequence[Batch]) -> Callable[[Tensor], Tensor] | None:
+        """Which labels count, where examples have unequally many and the loss is the mean over these; else None."""
+        found = [targets for _, targets in batches]
+        whole = all(row_count(batch) for batch in batches)
+        if not whole or not all(isinstance(y, Tensor) and y.dtype == torch.int64 for y in found):
+            return None
+        if len({n for y in found for n in _counted(y).reshape(len(y), -1).sum(1).tolist()}) == 1:
+            return None  # the mean over labels is that over examples
+        few = [rows(batch, slice(0, _FEW)) for batch in batches]
+        try:
+            return self._mean_over(max(few, key=lambda batch: int(_counted(batch[1]).sum())))
+        except Exception:  # what is wrong with module, loss or data is told when they are tried
+            return None
+
+    def _mean_over(self, batch: Batch) -> Callable[[Tensor], Tensor] | None:
+        """Which labels count, where the loss of the batch is the mean over these; by leaving some of them out."""
+        inputs, y = batch
+
+        def value(labels: Tensor, f: MeanLoss = self) -> float:
+            return f.piece_value(at.to(f.dtype), Piece(inputs, labels, 1, 1.0))
+
+        for step in FAR:
+            at = moved(self.x, step)
+            loss = value(y)
+            if math.isfinite(loss):
+                break
+        # A causal model predicts the second token first: its loss is the same without the labels of the first.
+        shifts = y.ndim > 1 and value(torch.cat([torch.full_like(y[:, :1], IGNORED), y[:, 1:]], 1)) == loss
+        counted = _counted_but_first if shifts else _counted
+        order = (y != IGNORED).flatten().cumsum(0).view(y.shape)
+        first = order <= round(0.382 * int(order.max()))
+        parts = [y.where(first, IGNORED), y.where(~first, IGNORED)]
+        wide = cache(self.wide)
+        mean = is_mean(
+            y,
+            loss,
+            [(part, float(counted(part).sum()), value(part)) for part in parts],
+            torch.finfo(self.dtype).eps,
+            lambda labels: value(labels, wide()),
+        )
+        return counted if mean else None
 
     @property
     def weigh(self) -> Callable[[Batch], float] | None:
@@ -363,49 +431,96 @@ class MeanLoss:
         with enabled(), differentiating("the gradient"):
             total = self.weight_decay * x.detach() if self.weight_decay else torch.zeros_like(x)
             for piece in self.pieces:
-                total.add_(self.piece_gradient(x.detach().requires_grad_(), piece), alpha=piece.share)
+                self.add_gradient_(total, x, piece, piece.share)
         return total
 
-    def piece_gradient(self, x: Tensor, piece: Piece, *, create_graph: bool = False) -> Tensor:
-        """The gradient of one piece's own loss at the leaf ``x``; with a graph back to x if that is asked."""
-        return self.piece_slope(x, piece, create_graph=create_graph)[0]
+    def piece_gradient(self, x: Tensor, piece: Piece) -> Tensor:
+        """The gradient of one piece's own loss at ``x``, shape (d,)."""
+        gradient = torch.zeros_like(x, requires_grad=False)
+        self.add_gradient_(gradient, x, piece, 1.0)
+        return gradient
 
-    def piece_slope(self, x: Tensor, piece: Piece, *, create_graph: bool = False) -> tuple[Tensor, Tensor]:
-        """``piece_gradient``, and the piece's own loss."""
-        loss = self._loss_at(x, piece)
+    def add_gradient_(self, total: Tensor, x: Tensor, piece: Piece, share: float) -> Tensor:
+        """Add to ``total`` (d,) that share of the gradient of one piece's own loss at ``x``; returns that loss."""
+        leaves = self.leaves(x)
+        loss = self._sloped(leaves, piece)
+        add_back_(total, [loss], leaves, None, share)
+        return loss.detach()
+
+    def piece_slope(self, x: Tensor, piece: Piece, v: Tensor) -> float:
+        """The derivative along v (d,), of any dtype, of one piece's own loss at ``x``, summed in float64."""
+        leaves, parts = self.leaves(x), self._parts(v)
+        found: list[Tensor] = []
+
+        def take(i: int, gradient: Tensor) -> None:
+            found.append(gradient.double().flatten() @ parts[i].double().flatten())
+
+        _back([self._sloped(leaves, piece)], leaves, None, take)
+        return float(torch.stack(found).sum()) if found else 0.0
+
+    def slopes(self, leaves: Leaves, piece: Piece) -> Slopes:
+        """Where the graph of the gradient of one piece's own loss begins. Of its values, d numbers, none is kept."""
+        gradients = torch.autograd.grad(self._sloped(leaves, piece), leaves, create_graph=True, allow_unused=True)
+        return {i: get_gradient_edge(g) for i, g in enumerate(gradients) if g is not None and g.requires_grad}
+
+    def add_product_(
+        self, total: Tensor, slopes: Slopes, leaves: Leaves, v: Tensor, share: float, *, retain_graph: bool = False
+    ) -> None:
+        """Add to ``total`` (d,) that share of the Hessian, of the loss whose slopes these are, times ``v`` (d,)."""
+        parts = self._parts(v)
+        along = [parts[i] for i in slopes]
+        add_back_(total, list(slopes.values()), leaves, along, share, retain_graph=retain_graph)
+
+    def leaves(self, x: Tensor) -> Leaves:
+        """The parameters of x as leaves that graphs may end at: views, which need no memory of their own."""
+        return [part.requires_grad_() for part in self._parts(x.detach())]
+
+    def _parts(self, x: Tensor) -> Leaves:
+        """The parameters in x (d,), as views of it."""
+        return [p.view(shape) for p, shape in zip(x.split(self.layout.sizes), self.layout.shapes, strict=True)]
+
+    def _sloped(self, leaves: Leaves, piece: Piece) -> Tensor:
+        """The piece's loss; InputError if it has no gradient."""
+        loss = self._loss_at(leaves, piece)
         rule = "depend on the parameters by operations of torch (is there detach, no_grad, item or numpy in between?)"
         require(loss.requires_grad, "loss", rule, "a loss without a gradient")
-        (gradient,) = torch.autograd.grad(loss, x, create_graph=create_graph, allow_unused=True, materialize_grads=True)
-        return gradient, loss.detach()
+        return loss
 
-    def outputs(self, x: Tensor, piece: Piece) -> Any:
+    def outputs(self, x: Tensor | Leaves, piece: Piece) -> Any:
         """What the loss is given: the module's outputs for the piece with the parameters x, differentiable in x.
 
         Raises:
             InputError: If the loss is none of outputs.
         """
         rule = "be one of (outputs, targets) for a matrix that is made of the outputs' derivatives"
-        require(self._loss.is_of_outputs, "loss", rule, self._loss.form.value)
+        require(self._is_of_outputs, "loss", rule, self._loss.form.value)
+        return self._outputs(x, piece)
+
+    def _outputs(self, x: Tensor | Leaves, piece: Piece) -> Any:
         with self._normalising(), swapped(self._module, self._tensors(x)):
             return logits_of(called(self._module, mapped(self._place, piece.inputs)))
 
     def loss_of(self, outputs: Any, piece: Piece) -> Tensor:
         """The piece's loss, a scalar tensor, given the module's outputs."""
-        loss = self._loss.of_outputs(outputs, mapped(self._place, piece.targets))
+        targets = mapped(self._place, piece.targets)
+        with self._sparing():
+            own = self._loss.form is Form.OWN
+            loss = own_loss_of(self._module, outputs, targets) if own else self._loss.of_outputs(outputs, targets)
         require_mean(loss)
         return loss
 
-    def _loss_at(self, x: Tensor, piece: Piece) -> Tensor:
+    def _loss_at(self, x: Tensor | Leaves, piece: Piece) -> Tensor:
         """The piece's loss at x, a scalar tensor, differentiable in x."""
-        with self._normalising():
+        with self._normalising(), self._sparing():
             loss = self._loss.at(self._module, self._tensors(x), *mapped(self._place, piece.batch))
         require_mean(loss)
         return loss
 
-    def _tensors(self, x: Tensor) -> dict[str, Tensor]:
+    def _tensors(self, x: Tensor | Leaves) -> dict[str, Tensor]:
         """Parameters, those of x and others, and copies of the buffers, by their names."""
-        parts = zip(self.names, self.layout.shapes, x.split(self.layout.sizes), strict=True)
-        found = {name: part.view(shape) for name, shape, part in parts}
+        # Leaves go in as they are: behind a view, made before all else, gradients would wait until the backward's end.
+        parts = self._parts(x) if isinstance(x, Tensor) else x
+        found = dict(zip(self.names, parts, strict=True))
         return found | self._fixed | {name: buffer.clone() for name, buffer in self._buffers.items()}
 
     def wide(self) -> MeanLoss:
@@ -437,10 +552,30 @@ class MeanLoss:
         with enabled():
             return self._additive or self._try_additive()
 
+    @cached_property
+    def _is_of_outputs(self) -> bool:
+        """Whether the loss is one of (outputs, targets); the module's own is, where its ``loss_function`` gives it."""
+        if self._loss.form is not Form.OWN:
+            return self._loss.is_of_outputs
+        piece = self.pieces[0]
+        try:
+            with torch.no_grad():
+                own, found = self.piece_value(self.x, piece), self.loss_of(self._outputs(self.x, piece), piece)
+        except Exception:  # each model has its own way to have no such function
+            return False
+        return math.isclose(float(found), own, rel_tol=1e-5)
+
     @property
-    def weights_are_examples(self) -> bool:
-        """Whether a piece's loss is the mean of its examples' losses, each a function of that example alone."""
-        return self.mode != "batch" and self._weigh is None and self._loss.is_of_outputs and self.additive
+    def is_of_examples(self) -> bool:
+        """Whether a piece's loss is the weighted mean of its examples' losses, each of that example alone."""
+        return self.mode != "batch" and self._is_of_outputs and self.additive
+
+    def example_weights(self, piece: Piece) -> Tensor:
+        """The weight of each example of a piece in its mean; they add up to 1."""
+        if self._weigh is None:
+            return torch.full((piece.examples,), 1 / piece.examples, dtype=self.dtype, device=self.device)
+        found = [self._weight(rows(piece.batch, slice(i, i + 1))) for i in range(piece.examples)]
+        return torch.tensor(found, dtype=torch.float64).div_(math.fsum(found)).to(self.device, self.dtype)
 
     def has(self, kind: type[nn.Module]) -> bool:
         """Whether the module contains a part of this kind."""
@@ -482,6 +617,10 @@ class MeanLoss:
             for name, part in self._norms.items():
                 part.train(before[name])
 
+    def _sparing(self) -> AbstractContextManager[Any]:
+        """Inside, losses over a vocabulary take little memory."""
+        return nullcontext() if self._lean is None else self._lean
+
     def _check_point(self, x: Tensor) -> None:
         wanted = ((self.d,), self.dtype, self.device)
         got = (tuple(x.shape), x.dtype, x.device)
@@ -507,6 +646,7 @@ class MeanLoss:
         """The loss of each piece, read from the device all at once."""
         with torch.no_grad():
             losses = [self._loss_at(x, piece) for piece in self.pieces]
+        self._lean = self._lean if self._lean is not None and self._lean.seen else None
         values: list[float] = torch.stack(losses).tolist()
         for b, value in enumerate(values):
             require(math.isfinite(value), f"loss (of piece {b} of the data)", "be finite", value)
@@ -523,6 +663,54 @@ def enabled() -> Iterator[None]:
     """Inside, derivatives are recorded, whatever block of the user's (no_grad, inference_mode) this is called in."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
+
+
+def add_back_(
+    total: Tensor,
+    roots: Sequence[Tensor] | Sequence[GradientEdge],
+    leaves: Leaves,
+    vectors: Sequence[Tensor] | None,
+    share: float,
+    *,
+    retain_graph: bool = False,
+) -> None:
+    """Add to ``total`` (d,) that share of Σ (∂root/∂leaves)ᵀ vector; nothing for leaves that no root depends on."""
+    parts = total.split([leaf.numel() for leaf in leaves])
+
+    def take(i: int, gradient: Tensor) -> None:
+        parts[i].view_as(gradient).add_(gradient, alpha=share)
+
+    if roots:
+        _back(roots, leaves, vectors, take, retain_graph=retain_graph)
+
+
+def _back(
+    roots: Sequence[Tensor] | Sequence[GradientEdge],
+    leaves: Leaves,
+    vectors: Sequence[Tensor] | None,
+    take: Callable[[int, Tensor], None],
+    *,
+    retain_graph: bool = False,
+) -> None:
+    """Call ``take`` with the number of a leaf and Σ (∂root/∂leaf)ᵀ vector, a large one as soon as it is there.
+
+    torch itself would keep them all until the last is there: d numbers beside whatever they are added to.
+    """
+
+    def arrived(i: int, gradient: Tensor) -> Tensor:
+        take(i, gradient)
+        return gradient.new_zeros(()).expand_as(gradient)  # all that torch is to keep of it
+
+    large = {i for i, leaf in enumerate(leaves) if leaf.numel() > _SMALL}
+    hooks = [leaves[i].register_hook(partial(arrived, i)) for i in large]
+    try:
+        found = torch.autograd.grad(roots, leaves, vectors, retain_graph=retain_graph, allow_unused=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for i, gradient in enumerate(found):
+        if gradient is not None and i not in large:
+            take(i, gradient)
 
 
 _REMEDIES = {
@@ -550,6 +738,20 @@ def differentiating(what: str) -> Iterator[None]:
             f"{what} needs derivatives of every operation in module and loss, got {message[:160]!r} "
             f"({type(error).__name__}){remedy}"
         ) from error
+
+
+# --- labels of tokens -------------------------------------------------------------------------------------------------
+
+_FEW = 8
+"""Examples by which it is seen whether a loss is the mean over labels."""
+
+
+def _counted(labels: Tensor) -> Tensor:
+    return labels != IGNORED
+
+
+def _counted_but_first(labels: Tensor) -> Tensor:
+    return labels[:, 1:] != IGNORED
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------
@@ -624,6 +826,18 @@ def _refuse_dropout(module: nn.Module) -> None:
 
 
 def good_chunk(inputs: Any, device: torch.device) -> int:
-    """Examples at once that products are fast with: 250, or 8 sequences of tokens; on a GPU four times as many."""
-    tokens = all(tensor.dtype == torch.int64 for tensor in tensors(inputs))
-    return (8 if tokens else 250) * (4 if device.type == "cuda" else 1)
+    """Examples at once that products are fast with: 250, or 8 texts of 256 tokens in all; on a GPU four times as many.
+
+    A text's graph grows with its tokens times the layers and the vocabulary.
+    """
+    ids = list(tensors(inputs))
+    if all(tensor.dtype == torch.int64 for tensor in ids):
+        longest = max((tensor.shape[1] for tensor in ids if tensor.ndim > 1), default=1)
+        chunk = min(8, max(1, _TOKENS // longest))
+    else:
+        chunk = 250
+    return chunk * (4 if device.type == "cuda" else 1)
+
+
+_TOKENS = 256
+"""Tokens that go through a model at once, unless one text has more."""

@@ -24,6 +24,7 @@ from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.checks import AGREES, SLOPES, is_slope, relative
 from decomfl_lab.objectives.trees import tensors
+from hessian.operators.operator import add_, inner
 
 if TYPE_CHECKING:
     from hessian.operators.mean_loss import MeanLoss, Piece
@@ -54,8 +55,8 @@ UNCLEAR = "its derivatives could not be compared with differences, as {}"
 class Trial(Protocol):
     """The comparison of one product Hv; a piece of the data after the other."""
 
-    def see(self, b: int, piece: Piece, product: Tensor | None) -> None:
-        """Compare piece number ``b``'s part of the product, where there is one."""
+    def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:
+        """Compare piece number ``b``'s part of the product, where there is one, and give it."""
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:
         """Empty if all agrees, else why nothing can be said.
@@ -81,33 +82,36 @@ class HessianTrial:
         self.typical = 0.0  # what ∇fᵀv is for a random v
         self.trouble = ""
 
-    def see(self, b: int, piece: Piece, product: Tensor | None) -> None:
-        """See ``Trial``."""
+    def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor:
+        """See ``Trial``. The product is made last, when the points of the difference are gone."""
         assert product is not None
-        if self.trouble:
-            return
-        if 6 * 8 * self.x.numel() > room(self.x.device):
+        if not self.trouble and 6 * 8 * self.x.numel() > room(self.x.device):
             self.trouble = "there is no room for it in float64"
-            return
+        if self.trouble:
+            return product()
         wide, step = self.rungs[0]
         length, c = float(self.v.double().norm()), relative(self.x, self.v, step)
+        # Gradients in float32 are so near to each other that nothing is lost where they are subtracted in it.
+        found = torch.zeros_like(self.x, dtype=torch.float64 if wide else None)
         try:
-            up, high = self._end(piece, c, wide)
-            down, low = self._end(piece, -c, wide)
+            high = self._add_end_(found, piece, c, wide)
+            gradient, rise = float(found.norm()), inner(self.v, found)
+            low = self._add_end_(found, piece, -c, wide, -1.0)
         except InputError:
             raise
         except Exception as error:  # a module that takes no float64
             self.trouble = f"module or loss take no float64 ({_told(error)})"
-            return
+            return product()
         share, across, value = piece.share, c * length / step, max(abs(high), abs(low))
-        gradient = float(up.norm())
-        self.slope[0] += share * sum(float(self.v.double() @ end) for end in (up, down)) / 2
+        self.slope[0] += share * (rise - inner(self.v, found) / 2)  # the mean of both ends
         self.slope[1] += share * (high - low) / (2 * c)
         self.typical += share * gradient * length / self.v.numel() ** 0.5
-        found = up.sub_(down).div_(2 * c)
+        found.div_(2 * c)
+        own = product()
         least = FLOOR * length * (gradient / across + value / across**2)
-        self.size += share * max(float(found.norm()), float(product.norm()), least)
-        self.off[b] = share * float(found.sub_(product).norm())
+        self.size += share * max(float(found.norm()), float(own.norm()), least)
+        self.off[b] = share * float(add_(found, own, -1.0).norm())
+        return own
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:
         """See ``Trial``."""
@@ -130,7 +134,9 @@ class HessianTrial:
         by_gradient, by_values = self.slope
         if abs(by_gradient - by_values) > AGREES * max(self.typical, abs(by_values)):
             try:
-                by_gradient = sum(piece.share * self._wide_slope(piece) for piece in self.wide.pieces)
+                by_gradient = sum(
+                    piece.share * self.wide.piece_slope(self.x.double(), piece, self.v) for piece in self.wide.pieces
+                )
                 agrees = is_slope(by_gradient, self.typical, self._of_values)
             except InputError:
                 raise
@@ -151,17 +157,18 @@ class HessianTrial:
         try:
             for wide, step in self.rungs[1:]:
                 c = relative(self.x, self.v, step)
-                (up, _), (down, _) = (self._end(piece, end, wide) for end in (c, -c))
-                difference = up.sub_(down).div_(2 * c)
-                found = min(found, piece.share * float((difference - product).norm()))
+                difference = torch.zeros_like(self.x, dtype=torch.float64)
+                for sign in (1.0, -1.0):
+                    self._add_end_(difference, piece, sign * c, wide, sign / (2 * c))
+                found = min(found, piece.share * float(add_(difference, product, -1.0).norm()))
                 if found <= enough:
                     break
                 if self.objective.dtype == torch.float64:
                     continue
                 exact = self._wide_product(piece) if exact is None else exact
-                off = piece.share * float((difference - exact).norm())
+                off = piece.share * float(add_(difference, product, 1.0).sub_(exact).norm())
                 if off <= AGREES * piece.share * float(exact.norm()):
-                    return off, piece.share * float((exact - product).norm())
+                    return off, piece.share * float(add_(exact, product, -1.0).norm())
         except InputError:
             raise
         except Exception as error:
@@ -170,15 +177,10 @@ class HessianTrial:
 
     def _wide_product(self, piece: Piece) -> Tensor:
         """The piece's product in float64."""
-        leaf = self.x.to(torch.float64, copy=True).requires_grad_()
-        gradient, _ = self.wide.piece_slope(leaf, piece, create_graph=True)
-        (product,) = torch.autograd.grad(gradient, leaf, self.v.double(), allow_unused=True, materialize_grads=True)
+        leaves = self.wide.leaves(self.x.double())
+        product = torch.zeros_like(self.x, dtype=torch.float64)
+        self.wide.add_product_(product, self.wide.slopes(leaves, piece), leaves, self.v.double(), 1.0)
         return product
-
-    def _wide_slope(self, piece: Piece) -> float:
-        """The piece's ∇fᵀv in float64."""
-        gradient, _ = self.wide.piece_slope(self.x.to(torch.float64, copy=True).requires_grad_(), piece)
-        return float(gradient @ self.v.double())
 
     def _is_rounding(self, slope: float) -> bool:
         """Whether a module that computes in float32 whatever it is given rounds away what differs at the coarsest step.
@@ -196,22 +198,20 @@ class HessianTrial:
         self.objective.require_same(times=4)  # noise would be the reason
         return _refusal(what, beside, self.objective)
 
-    def _end(self, piece: Piece, c: float, wide: bool) -> tuple[Tensor, float]:
-        """Gradient, in float64, and value of a piece at x + cv.
+    def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
+        """Add to ``total`` a multiple of the gradient of a piece at x + cv; returns the value there.
 
         What is computed in float64 goes through by halves, so that graphs stay as small as they were.
         """
         f = self.wide if wide else self.objective
-        leaf = self.x.to(f.dtype, copy=True).add_(self.v, alpha=c).requires_grad_()
+        at = add_(self.x.to(f.dtype, copy=True), self.v, c)
         if f.dtype == self.objective.dtype or not f.may_be_cut:
-            gradient, loss = f.piece_slope(leaf, piece)
-            return gradient.double(), float(loss)
-        total, value = torch.zeros_like(leaf), 0.0
+            return float(f.add_gradient_(total, at, piece, times))
+        value = 0.0
         for part in piece.cut((piece.examples + 1) // 2, f.weigh):
-            gradient, loss = f.piece_slope(leaf, part)
-            total.add_(gradient, alpha=part.share / piece.share)
-            value += part.share / piece.share * float(loss)
-        return total, value
+            share = part.share / piece.share
+            value += share * float(f.add_gradient_(total, at, part, times * share))
+        return value
 
     def _of_values(self, step: float, by: MeanLoss | None = None) -> float:
         """The difference of values of all pieces, without the penalty; in float64 unless another function is given."""
@@ -230,7 +230,7 @@ def _rungs(objective: MeanLoss, rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
 
 def _moved(x: Tensor, v: Tensor, c: float) -> Tensor:
     """The point x + cv in float64."""
-    return x.to(torch.float64, copy=True).add_(v, alpha=c)
+    return add_(x.to(torch.float64, copy=True), v, c)
 
 
 class OutputTrial:
@@ -262,25 +262,41 @@ class OutputTrial:
         self.size: dict[tuple[str, str], float] = {}
         self.trouble = ""
 
-    def see(self, b: int, piece: Piece, product: Tensor | None) -> None:  # noqa: ARG002
+    def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:  # noqa: ARG002
         """See ``Trial``."""
+        own = None if product is None else product()
         outputs, along = self.along(piece, self.v)
         middle = self.middle(outputs.clone(), along, piece)
-        if product is not None:
+        if own is not None:
             form = along.double().flatten() @ middle.double().flatten()
-            self._add(FORMS, piece.share, self.v.double() @ product.double(), form)
+            self._add(FORMS, piece.share, self.v.double() @ own.double(), form)
         try:
             self._add(OUTPUTS, piece.share, along, self._of_outputs(piece, along))
-            z, a = outputs.double(), along.double()
-            h = relative(z.flatten(), a.flatten(), SLOPES[0]) if float(a.norm()) else 1.0
-            (high, up), (_, here), (low, down) = (self._loss_at(z + sign * h * a, piece) for sign in (1, 0, -1))
-            self._add(LOSS, piece.share, (here * a).sum(), (high - low) / (2 * h))
-            if self.second:
-                self._add(LOSS_TWICE, piece.share, middle, (up - down) / (2 * h))
+            self._see_loss(piece, outputs.double(), along.double(), middle)
         except InputError:
             raise
         except Exception as error:  # a module that takes no float64
             self.trouble = f"module or loss take no float64 ({_told(error)})"
+        return own
+
+    def _see_loss(self, piece: Piece, z: Tensor, along: Tensor, middle: Tensor) -> None:
+        """Compare the loss's derivatives in the outputs z with its differences, by the nearest of ``SLOPES``.
+
+        The coarser steps are for losses that compute in float32 whatever they are given, as those of transformers do.
+        """
+        (_, here) = self._loss_at(z, piece)
+        slope = (here * along).sum()
+        firsts, seconds = [], []
+        for step in SLOPES:
+            h = relative(z.flatten(), along.flatten(), step) if float(along.norm()) else 1.0
+            (high, up), (low, down) = (self._loss_at(z + sign * h * along, piece) for sign in (1, -1))
+            firsts.append((high - low) / (2 * h))
+            seconds.append((up - down) / (2 * h))
+            if _near(slope, firsts[-1]) and (not self.second or _near(middle, seconds[-1])):
+                break
+        self._add(LOSS, piece.share, slope, _nearest(slope, firsts))
+        if self.second:
+            self._add(LOSS_TWICE, piece.share, middle, _nearest(middle, seconds))
 
     def _of_outputs(self, piece: Piece, along: Tensor) -> Tensor:
         """The difference of outputs that is nearest to Jv, of those that were needed to be near."""
@@ -290,9 +306,9 @@ class OutputTrial:
             with torch.no_grad():
                 up, down = (f.outputs(_moved(self.x, self.v, end).to(f.dtype), piece).double() for end in (c, -c))
             found.append((up - down) / (2 * c))
-            if float((found[-1] - along).norm()) <= AGREES * float(along.norm()):
+            if _near(along, found[-1]):
                 break
-        return min(found, key=lambda each: float((each - along).norm()))
+        return _nearest(along, found)
 
     def _loss_at(self, z: Tensor, piece: Piece) -> tuple[Tensor, Tensor]:
         """The loss of outputs, and its derivative."""
@@ -312,6 +328,15 @@ class OutputTrial:
             if off > AGREES * self.size[kind]:
                 raise _refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], self.wide)
         return UNCLEAR.format(self.trouble) if self.trouble else ""
+
+
+def _near(own: Tensor, other: Tensor) -> bool:
+    """Whether a difference is a derivative, to ``AGREES``."""
+    return float((other - own).norm()) <= AGREES * float(own.norm())
+
+
+def _nearest(own: Tensor, others: list[Tensor]) -> Tensor:
+    return min(others, key=lambda other: float((other - own).norm()))
 
 
 class _Narrow(TorchFunctionMode):

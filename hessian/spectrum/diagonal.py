@@ -142,9 +142,9 @@ def diagonal(
             rho = float(found.ritz_values[int((found.weights.cumsum(0) >= 0.5).double().argmax())])
             for samples in range(1, products - steps + 1):
                 z = probe_at(values, seed, _SIGNS, samples, Distribution.RADEMACHER)
-                Pz = krylov.complement(z)
+                Pz = krylov.complement_(z.clone())
                 # Welford's update of the mean and of the sum of squares about it.
-                off = z * krylov.complement(counted.matvec(Pz).sub_(Pz, alpha=rho)) - values
+                off = z * krylov.complement_(counted.matvec(Pz).sub_(Pz, alpha=rho)) - values
                 values.add_(off, alpha=1 / samples)
                 squares.add_(off.square_(), alpha=1 - 1 / samples)
             values += _known(krylov, rho)

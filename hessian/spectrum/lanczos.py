@@ -73,8 +73,12 @@ def _combination(vectors: Sequence[Tensor], c: Tensor) -> Tensor:
 
 
 def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
-    """(I − QᵀQ)v, by two passes of classical Gram-Schmidt: twice is enough (Giraud et al. 2005)."""
-    v = v.clone()
+    """(I − QᵀQ)v, a new tensor."""
+    return _complement_(vectors, v.clone())
+
+
+def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
+    """The same in place of v, by two passes of classical Gram-Schmidt: twice is enough (Giraud et al. 2005)."""
     for _ in range(2 if vectors else 0):
         c = _coefficients(vectors, v)
         for tile in _tiles(v, len(vectors)):
@@ -164,12 +168,12 @@ class Krylov:
             return None
         z = probe(self.operator, self.seed, START, self.drawn)
         self.drawn += 1
-        v = self.complement(self.complement(z))
-        return v / math.sqrt(dot(v, v))
+        v = self.complement_(self.complement_(z))
+        return v.div_(math.sqrt(dot(v, v)))
 
-    def complement(self, v: Tensor) -> Tensor:
-        """P v, with P the projector onto the complement of the space; a new tensor (d,)."""
-        return _complement(self.vectors, v)
+    def complement_(self, v: Tensor) -> Tensor:
+        """P v in place of v (d,), with P the projector onto the complement of the space."""
+        return _complement_(self.vectors, v)
 
     @property
     def invariant(self) -> bool:
@@ -194,7 +198,7 @@ class Krylov:
         self.vectors.append(q)
         # What is left of Hq beside the space is β times the next vector. Where that is rounding alone, the space is
         # invariant: dividing by β would make a vector of noise.
-        w = self.complement(w)
+        w = self.complement_(w)
         beta = math.sqrt(dot(w, w))
         rounding = torch.finfo(self.operator.dtype).eps * float(projected.abs().max())
         self.coupling = projected.new_zeros(k + 1)
@@ -308,7 +312,7 @@ def lanczos(
     if max_basis is not None:
         require_int("max_basis", max_basis, 4)
     operator, basis = as_operator(operator), min(steps, max_basis or steps)
-    require_room(operator, basis, 5, restarts=basis < steps)
+    require_room(operator, basis, 3, restarts=basis < steps)
     krylov = Krylov(Counted(operator), seed, max_basis)
     file = Checkpoint(checkpoint, lambda: {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis})
     if state := file.load():

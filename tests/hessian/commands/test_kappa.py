@@ -406,6 +406,21 @@ def test_a_language_model_of_a_folder_is_measured_on_the_prompts_of_a_task(
     assert "data and loss must stay unset for a task, which has its own, got ['--data']" in error_of(capsys)
 
 
+def test_weights_of_a_file_are_measured_on_the_prompts_of_a_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, files, run_of = save_opt(tmp_path / "opt"), write_sst2(tmp_path / "sst2"), tmp_path / "run"
+    task = ["--task", "sst2", "--model", str(folder), "--task-data", str(files)]
+    assert cli.main(["train", *task, "--clients", "2", "--sampled", "1", "--rounds", "2", "--out", str(run_of)]) == 0
+    weights = tmp_path / "after.safetensors"
+    assert cli.main(["replay", str(run_of), "--save", str(weights)]) == 0
+    capsys.readouterr()
+    short = ["--examples", "4", "--products", "6"]
+    after, left = run(capsys, str(weights), *task, *short), run(capsys, str(run_of), *short)
+    assert (after["loss"], after["estimate"]["kappa"]) == (left["loss"], left["estimate"]["kappa"])
+    assert after["history"] == "weights of after.safetensors"
+
+
 @pytest.mark.usefixtures("_mine")
 @pytest.mark.parametrize(
     ("argv", "message"),

@@ -348,8 +348,14 @@ def test_a_penalty_adds_its_multiple_of_the_identity_but_not_to_the_fisher_matri
     assert operator.quad(v) == pytest.approx(float(v @ dense @ v), rel=1e-12)
 
 
-def test_the_fisher_matrix_is_refused_where_examples_have_weights_of_their_own():
-    module, batch = CASES["mlp-gelu"]
-    f = MeanLoss(module, cross_entropy, [batch], weights=lambda y: torch.ones_like(y))
-    with pytest.raises(InputError, match="mean of losses of single examples for the Fisher matrix"):
-        FisherOperator(f)
+def test_examples_with_weights_of_their_own_have_these_in_the_fisher_matrix():
+    module, (inputs, targets) = CASES["mlp-gelu"]
+    own = torch.tensor([1.0, 5.0, 0.0], dtype=torch.float64)
+    f = MeanLoss(module, nn.CrossEntropyLoss(own), [(inputs, targets)], weights=lambda y: own[y], chunk=5)
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    expected = torch.zeros_like(v)
+    for i, y in enumerate(targets):
+        one = MeanLoss(module, cross_entropy, [(inputs[i : i + 1], targets[i : i + 1])])
+        g = one.gradient(one.x)
+        expected += own[y] / own[targets].sum() * g * (g @ v)
+    torch.testing.assert_close(FisherOperator(f).matvec(v), expected, rtol=1e-12, atol=1e-15)

@@ -124,14 +124,13 @@ def test_the_host_waits_as_often_whatever_the_data_and_d_are(name: str, monkeypa
 
 
 def test_a_host_read_in_every_piece_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    gradient = MeanLoss.piece_gradient
+    slopes = MeanLoss.slopes
 
-    def slow(self: MeanLoss, *args: Any, **more: Any) -> Tensor:
-        found = gradient(self, *args, **more)
-        float(found.sum())
-        return found
+    def slow(self: MeanLoss, *args: Any) -> mean_loss.Slopes:
+        float(self.x.sum())
+        return slopes(self, *args)
 
-    monkeypatch.setattr(mean_loss.MeanLoss, "piece_gradient", slow)
+    monkeypatch.setattr(MeanLoss, "slopes", slow)
     monkeypatch.setattr(HessianOperator, "_keep", lambda *at: None)
     assert reads(monkeypatch, "hessian", pieces=5)[1] == reads(monkeypatch, "hessian")[1] + 3
 
@@ -159,6 +158,38 @@ def test_an_estimate_holds_no_more_vectors_than_it_says(asked: dict[str, int], m
         found = effective_rank(operator, **asked)
     seen = live.most / (4 * f.d) - 2  # the module's own and x, which views of them show
     assert found.steps + 5 < seen <= found.steps + BESIDE + 0.5
+
+
+def deep(part: type[nn.Module], *, trust: bool) -> HessianOperator:
+    """Eight equal layers, so that one is little beside d; few examples, so that activations are less."""
+    width = 160
+    layers = [(nn.Linear(width, width, bias=False), part()) for _ in range(8)]
+    module = nn.Sequential(*[each for layer in layers for each in layer])
+    return HessianOperator(MeanLoss(module, cross_entropy, (torch.randn(2, width), torch.tensor([0, 1])), trust=trust))
+
+
+def vectors_of_a_product(operator: HessianOperator) -> float:
+    """Those that are alive at once beside x, v and the graph, in vectors of d numbers."""
+    v = torch.randn(operator.d)
+    with Live(least=4 * operator.d // 16) as live:
+        operator.matvec(v)
+    return live.most / (4 * operator.d) - 2  # x and v, which views of them show
+
+
+@pytest.mark.parametrize("part", [nn.GELU, nn.ReLU])
+def test_a_product_holds_itself_and_one_gradient(part: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = deep(part, trust=True)
+    assert 2.0 < vectors_of_a_product(operator) < 2.3
+    monkeypatch.setattr("hessian.operators.curvature.is_finite", lambda total: bool(total.clone().isfinite().all()))
+    assert vectors_of_a_product(operator) > 2.9
+
+
+def test_the_trial_of_the_first_product_holds_two_vectors_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in (nn.GELU, nn.ReLU):
+        assert 4.0 < vectors_of_a_product(deep(part, trust=False)) < 4.4
+    add = MeanLoss.add_gradient_
+    monkeypatch.setattr(MeanLoss, "add_gradient_", lambda f, total, x, *at: add(f, total, x.clone(), *at))
+    assert vectors_of_a_product(deep(nn.ReLU, trust=False)) > 5.0
 
 
 def test_a_vector_too_many_would_be_seen() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from decomfl_lab.errors import InputError
@@ -56,6 +56,35 @@ def test_it_is_the_hessians_trace_for_relu_and_not_for_gelu() -> None:
         assert (abs(exact / trace - 1.0) < 1e-10) is same
 
 
+class Squeezing(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).squeeze()
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("memory", [1, 1 << 20])
+def test_a_net_that_squeezes_an_only_example_has_the_same_trace(outputs: int, memory: int) -> None:
+    inputs, targets = torch.randn(4, 2).double(), torch.randn(4, outputs).double().squeeze()
+    for n in (4, 1):
+        net = Squeezing(2, outputs).double()
+        f = MeanLoss(net, lambda z, y: (z - y.view_as(z)).square().sum() / len(y), [(inputs[:n], targets[:n])])
+        operator = GaussNewtonOperator(f)
+        if n == 1:
+            with pytest.raises(InputError, match="outputs must have the 1 examples in their first dimension, got"):
+                gauss_newton_trace(operator)
+        else:
+            assert gauss_newton_trace(operator, memory=memory) == pytest.approx(_diagonal_sum(operator), rel=1e-12)
+
+
+def test_weights_of_examples_count_in_it() -> None:
+    weights = torch.tensor([1.0, 5.0, 0.2, 0.0, 1.0], dtype=torch.float64)
+    f = _objective(nn.GELU)
+    (inputs, targets), *_ = [piece.batch for piece in f.pieces]
+    weighed = MeanLoss(f._module, nn.CrossEntropyLoss(weights), [(inputs, targets)], weights=lambda y: weights[y])
+    operator = GaussNewtonOperator(weighed)
+    assert gauss_newton_trace(operator, memory=1) == pytest.approx(_diagonal_sum(operator), rel=1e-12)
+
+
 def test_a_loss_that_mixes_examples_is_refused() -> None:
     net = nn.Sequential(nn.Linear(3, 2))
     data = [(torch.randn(6, 3), torch.randn(6, 2))]
@@ -100,9 +129,3 @@ def test_a_penalty_adds_d_times_its_constant(activation: type[nn.Module]) -> Non
     plain = gauss_newton_trace(GaussNewtonOperator(_objective(activation)))
     assert gauss_newton_trace(operator) == pytest.approx(plain + 0.7 * operator.d, rel=1e-12)
     assert gauss_newton_trace(operator) == pytest.approx(_diagonal_sum(operator), rel=1e-12)
-
-
-def test_weights_of_examples_are_refused() -> None:
-    weighted = _objective(nn.ReLU, weights=lambda targets: torch.ones_like(targets))
-    with pytest.raises(InputError, match="mean of losses of single examples for an exact trace"):
-        gauss_newton_trace(GaussNewtonOperator(weighted))

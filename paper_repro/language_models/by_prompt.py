@@ -1,0 +1,108 @@
+"""κ by layer without sampling: of a task with two classes, from one gradient for each prompt.
+
+    G = 1/N Σ_n p_n (1 − p_n) a_n a_nᵀ,    a_n = ∇_x (z_n1 − z_n0),    p_n the probability of the second class
+
+So the block of G that belongs to a layer has, beside zeros, the eigenvalues of the N × N matrix of the products
+⟨a_m, a_n⟩ over the layer's parameters, weighted by √(p_n (1 − p_n)/N) on both sides. It is what the intervals of
+``decomfl kappa --operator gauss-newton --by-layer`` are compared with where d is 134 million.
+
+``python -m paper_repro.language_models.by_prompt DEPTH MODEL [WEIGHTS]`` prints it as JSON, for 64 prompts of SST-2.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from decomfl_lab.runs.provenance import provenance
+from hessian.named import TrainedModel, from_task, from_weights
+from hessian.operators.options import CurvatureOptions
+
+__all__ = ["exact_by_layer"]
+
+TASK = "sst2"
+EXAMPLES = 64
+MEMORY = 8 << 30
+"""Bytes for the gradients of all prompts, of as many layers as they have room for."""
+_BLOCK = 1 << 18
+"""Elements of a gradient that are widened to float64 at once."""
+
+Layers = Mapping[str, Sequence[nn.Parameter]]
+
+
+def exact_by_layer(trained: TrainedModel, *, depth: int, examples: int = EXAMPLES) -> dict[str, Any]:
+    """κ, trace and norm of every layer's block of G; and of G itself, as layer "all".
+
+    Args:
+        trained: A language model as a classifier with two classes.
+        depth: The parts of a module's name that tell layers apart, as of ``--depth``.
+        examples: The number of training prompts, the same ones that ``TrainedModel.mean_loss`` takes.
+    """
+    (objective,) = trained.mean_loss(CurvatureOptions(chunk=1, trust=True), examples=examples)
+    prompts = [piece.inputs for piece in objective.pieces]
+    with torch.no_grad():
+        p = torch.cat([trained.module(ids) for ids in prompts]).double().softmax(1)
+    weights = (p[:, 0] * p[:, 1] / len(prompts)).sqrt()
+    layers: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in trained.module.named_parameters():
+        layers.setdefault(".".join(name.split(".")[:-1][:depth]), []).append(parameter)
+    products = {name: own for some in _in_turn(layers, len(prompts)) for name, own in _products(trained, prompts, some)}
+    products["all"] = torch.stack(list(products.values())).sum(0)
+    rows = [{"layer": name, **_spectrum(weights[:, None] * own * weights)} for name, own in products.items()]
+    facts = {"model": trained.name, "history": trained.history, "examples": examples, "loss": objective.value}
+    return {**facts, **provenance(trained.dataset), "rows": rows}
+
+
+def _in_turn(layers: Layers, prompts: int) -> Iterator[Layers]:
+    """Layers whose gradients are kept together."""
+    some: dict[str, Sequence[nn.Parameter]] = {}
+    room = MEMORY
+    for name, own in layers.items():
+        size = prompts * sum(4 * parameter.numel() for parameter in own)
+        if some and size > room:
+            yield some
+            some, room = {}, MEMORY
+        some[name] = own
+        room -= size
+    yield some
+
+
+def _products(trained: TrainedModel, prompts: Sequence[Tensor], layers: Layers) -> Iterator[tuple[str, Tensor]]:
+    """The products ⟨a_m, a_n⟩ over the parameters of each layer."""
+    parameters = [parameter for own in layers.values() for parameter in own]
+    gradients = []
+    for ids in prompts:
+        (z,) = trained.module(ids)
+        gradients.append(torch.autograd.grad(z[1] - z[0], parameters))
+    start = 0
+    for name, own in layers.items():
+        total = torch.zeros(len(prompts), len(prompts), dtype=torch.float64)
+        for place in range(start, start + len(own)):
+            blocks = zip(*(gradient[place].flatten().split(_BLOCK) for gradient in gradients), strict=True)
+            for parts in blocks:
+                rows = torch.stack(parts).double()
+                total += rows @ rows.T
+        start += len(own)
+        yield name, total
+
+
+def _spectrum(matrix: Tensor) -> dict[str, float]:
+    eigenvalues = torch.linalg.eigvalsh(matrix)
+    trace, norm = float(eigenvalues.sum()), float(eigenvalues.max())
+    return {"kappa": trace / norm, "trace": trace, "norm": norm}
+
+
+def main(depth: str, model: str, weights: str = "") -> None:
+    """Print the table of a model as it is, or with the weights of a safetensors file."""
+    trained = from_weights(Path(weights), model=model, task=TASK) if weights else from_task(TASK, model=model)
+    print(json.dumps(exact_by_layer(trained, depth=int(depth)), ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
