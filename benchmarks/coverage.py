@@ -145,8 +145,16 @@ def coverage_runs(
         truth = float(values.sum() / np.abs(values).max())
         for seed in seeds:
             found = effective_rank(operator, seed=seed, **settings)
-            spent = found.reached, found.probes, found.products
-            yield CoverageRun(name, operator.d, truth, found.kappa, *found.interval, *spent)
+            yield CoverageRun(
+                name,
+                operator.d,
+                truth,
+                found.kappa,
+                *found.interval,
+                reached=found.reached,
+                probes=found.probes,
+                products=found.products,
+            )
 
 
 def counted(runs: Sequence[CoverageRun], by: str, *, asked: str = "") -> list[CoverageCount]:

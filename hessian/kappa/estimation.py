@@ -23,6 +23,7 @@ from hessian.operators.probes import probe
 from hessian.operators.whitened import WHITENED
 from hessian.resume import State
 from hessian.spectrum.forms import SphereForms
+from hessian.spectrum.hidden import UNLIKELY
 from hessian.spectrum.lanczos import Krylov, Lanczos, dot
 
 __all__ = ["BESIDE"]
@@ -38,8 +39,8 @@ SAFETY = 4.0
 FEW = 8
 """So many dimensions are rather spanned by Lanczos than sampled."""
 
-GROSS, UNLIKELY = 5.0, 1e-4
-"""A ‖H‖₂ larger by so many times the half-width asked for must be so unlikely, or the half-width is not reached."""
+GROSS = 5.0
+"""A ‖H‖₂ larger by so many times the half-width asked for must be as good as excluded, or that is not reached."""
 
 LEAST_PROBES = 3
 """The fewest that an interval rests on: each of them measures the variance too."""
@@ -120,8 +121,9 @@ class _Run:
             self.scouts.append((z, self.operator.matvec(z)))
         elif not self.deflated:
             self.krylov.step()
+            lanczos = self.krylov.result()
             self.beyond.append(self._beyond(self.settings.tail))
-            self.excluded = self._beyond(UNLIKELY) <= GROSS * self.settings.rtol
+            self.excluded = self.krylov.following is None or lanczos.hidden.excludes(GROSS * self.settings.rtol)
             if self.scouts:
                 self._predict()
             if self._deflated_enough():

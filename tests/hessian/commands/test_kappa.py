@@ -256,17 +256,8 @@ def test_the_table_names_every_reading_of_kappa_and_the_picture_is_drawn(
     assert cli.main(["kappa", *SMALL, "--split-sample", "--plot", str(path)]) == 0
     out, err = capsys.readouterr()
     assert f"written to {path}\n" in err
-    for word in (
-        "κ signed",
-        "κ positive",
-        "κ absolute",
-        "trace",
-        "‖H‖₂",
-        "λ_max",
-        "λ_min",
-        "κ of all data",
-        "95% interval",
-    ):
+    words = ("κ signed", "κ positive", "κ absolute", "trace", "‖H‖₂", "λ_max", "λ_min", "κ of all data", "95% interval")
+    for word in words:
         assert word in out
     assert "by a spectral density" not in out
     assert "not measured" not in out  # with a picture there is a density, and it measures them
