@@ -46,9 +46,9 @@ LEAST_PROBES = 3
 """The fewest that an interval rests on: each of them measures the variance too."""
 
 
-BESIDE = 9
-"""Vectors (d,) that an estimate holds at most beside the Lanczos vectors: the next of them, a probe, five products of
-earlier ones, and two that a product with the Hessian works in (measured; the smoothed operator works in more)."""
+BESIDE = 8
+"""Vectors (d,) that an estimate holds at most beside the Lanczos vectors: a probe, five products of earlier ones, and
+two that a product with the Hessian works in (measured; the smoothed operator works in more)."""
 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
@@ -194,6 +194,7 @@ class _Run:
     def _finish_lanczos(self) -> None:
         """Fix k, and the part of the trace that is inside the space."""
         self.deflated, self.scouts = True, []
+        self.krylov.finish()
         self.sampled = SphereForms(self.operator.d - len(self.krylov.vectors))
         if self.settings.trace is not None:
             return
