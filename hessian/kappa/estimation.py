@@ -161,7 +161,7 @@ class _Run:
         left = (self.operator.d - k) * (1 if self.forms is self.operator else 2)
         if settings.products is not None and settings.trace is None and 0 < left <= self._affordable:
             return False  # as many vectors as span everything make κ exact, and no probe is needed
-        if self.krylov.invariant:  # T's eigenvalues are H's own, and more steps would start anew
+        if self.krylov.invariant and not self._spans_sooner():  # T's eigenvalues are H's own, and more would start anew
             return True
         if settings.trace is not None:  # only θ is wanted, to which no probe adds anything
             done = self.excluded and self._reach(*self._interval()) <= settings.rtol / 5
@@ -181,10 +181,17 @@ class _Run:
         now = self._needed(self.predicted[-1][0], self.beyond[-1])
         if not self._norm_will_do:
             return False
-        if self.operator.d - k <= max(FEW, now):  # as many steps as an interval needs probes make κ exact
+        if self._spans_sooner():
             return False
         then = self._needed(_next([variance for variance, _ in self.predicted]), _next(self.beyond))
         return now <= LEAST_PROBES or (now - then < 1 and now <= SAFETY * _PROBES_A_STEP * k)
+
+    def _spans_sooner(self) -> bool:
+        """Whether as few steps as an interval needs probes make κ exact."""
+        if not self.predicted:
+            return False
+        left = self.operator.d - self.krylov.steps
+        return 0 < left <= min(self._affordable, max(FEW, self._needed(self.predicted[-1][0], self.beyond[-1])))
 
     def _needed(self, variance: float, beyond: float) -> float:
         """Probes of this variance for the half-width asked for, by the scouts' trace, were they many."""

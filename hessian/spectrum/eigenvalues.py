@@ -49,7 +49,7 @@ class TopEigenvalues(Jsonable):
             so little of it (``hessian.spectrum.hidden``): one of ‖H‖₂, of λ_max or of λ_min. Where the vectors span
             everything it is the outermost value.
         products: The number of products.
-        converged: Whether all residuals are at most rtol times the outermost value.
+        converged: Whether all residuals are at most rtol·‖H‖₂, and one much further out is as good as excluded.
         vectors: A unit eigenvector (d,) of each, where they were asked for.
         seed: The seed of the start vector.
     """
@@ -102,7 +102,7 @@ def top_eigenvalues(
         data: See ``curvature``.
         k: The number of eigenvalues, at most d. Equal ones count once, and then others follow.
         which: The eigenvalues of the largest "magnitude", the "largest", or the "smallest" (the most negative).
-        rtol: The residual to reach, relative to the outermost eigenvalue.
+        rtol: The residual to reach, relative to ‖H‖₂.
         max_products: The most products to spend, and vectors (d,) to keep.
         seed: The seed of the start vector, 0..2**64-1.
         vectors: Whether eigenvectors are returned too.
@@ -132,8 +132,8 @@ def top_eigenvalues(
             chosen = how_far.argsort(descending=True)[:k]
             size = float(found.ritz_values.abs().max())
             residuals = found.ritz_residuals[chosen].clamp(min=rounding * size)
-            far = float(residuals.max()) > rtol * float(found.ritz_values[chosen[0]].abs())
-            converged = len(chosen) == k and not far and found.hidden.excludes(which=which)
+            near = float(residuals.max()) <= rtol * size
+            converged = len(chosen) == k and near and found.hidden.excludes(which=which)
         bound = float(how_far.max()) if krylov.following is None else found.hidden.above(_CHANCE, which)
         return TopEigenvalues(
             operator=operator.name,
