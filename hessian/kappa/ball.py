@@ -237,7 +237,7 @@ def _envelope(points: tuple[BallPoint, ...], x: Tensor, radius: float, seed: int
     ranks = [point.rank for point in points]
     top = max(rank.lambda_max for rank in ranks)
     # Cautious ends: the necessary κ divides the lowest trace by the highest λ_max, the sufficient one the other way.
-    highest = max(rank.lambda_max + rank.lambda_max_residual for rank in ranks)
+    highest = max(rank.norm_interval[1] for rank in ranks)
     raised = [point.raised.interval(ranks[0].confidence)[1] for point in points if point.raised is not None]
     norm = float(x.norm())
     return BallProbe(

@@ -23,6 +23,7 @@ from hessian.operators.probes import probe
 from hessian.operators.whitened import WHITENED
 from hessian.resume import State
 from hessian.spectrum.forms import SphereForms
+from hessian.spectrum.hidden import UNLIKELY
 from hessian.spectrum.lanczos import Krylov, Lanczos, dot
 
 __all__ = ["BESIDE"]
@@ -38,16 +39,16 @@ SAFETY = 4.0
 FEW = 8
 """So many dimensions are rather spanned by Lanczos than sampled."""
 
-GROSS, UNLIKELY = 5.0, 1e-4
-"""A ‖H‖₂ larger by so many times the half-width asked for must be so unlikely, or the half-width is not reached."""
+GROSS = 5.0
+"""A ‖H‖₂ larger by so many times the half-width asked for must be as good as excluded, or that is not reached."""
 
 LEAST_PROBES = 3
 """The fewest that an interval rests on: each of them measures the variance too."""
 
 
-BESIDE = 9
-"""Vectors (d,) that an estimate holds at most beside the Lanczos vectors: the next of them, a probe, five products of
-earlier ones, and two that a product with the Hessian works in (measured; the smoothed operator works in more)."""
+BESIDE = 8
+"""Vectors (d,) that an estimate holds at most beside the Lanczos vectors: a probe, five products of earlier ones, and
+two that a product with the Hessian works in (measured; the smoothed operator works in more)."""
 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
@@ -120,8 +121,9 @@ class _Run:
             self.scouts.append((z, self.operator.matvec(z)))
         elif not self.deflated:
             self.krylov.step()
+            lanczos = self.krylov.result()
             self.beyond.append(self._beyond(self.settings.tail))
-            self.excluded = self._beyond(UNLIKELY) <= GROSS * self.settings.rtol
+            self.excluded = self.krylov.following is None or lanczos.hidden.excludes(GROSS * self.settings.rtol)
             if self.scouts:
                 self._predict()
             if self._deflated_enough():
@@ -193,6 +195,7 @@ class _Run:
     def _finish_lanczos(self) -> None:
         """Fix k, and the part of the trace that is inside the space."""
         self.deflated, self.scouts = True, []
+        self.krylov.finish()
         self.sampled = SphereForms(self.operator.d - len(self.krylov.vectors))
         if self.settings.trace is not None:
             return

@@ -28,10 +28,6 @@ _ORDERS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 """What the eigenvalues that are wanted have most of."""
 
-_MISSED, _UNLIKELY = 0.25, 1e-4
-"""The end of the spectrum is looked for until it is missed by this share of ‖H‖₂ with this probability at most: a start
-vector that hardly sees it has a small residual before."""
-
 _CHANCE = 0.01
 """The probability that is left to ``bound``."""
 
@@ -137,8 +133,7 @@ def top_eigenvalues(
             size = float(found.ritz_values.abs().max())
             residuals = found.ritz_residuals[chosen].clamp(min=rounding * size)
             far = float(residuals.max()) > rtol * float(found.ritz_values[chosen[0]].abs())
-            missed = found.hidden.above(_UNLIKELY, which) - float(how_far.max()) > _MISSED * size
-            converged = len(chosen) == k and not far and not missed
+            converged = len(chosen) == k and not far and found.hidden.excludes(which=which)
         bound = float(how_far.max()) if krylov.following is None else found.hidden.above(_CHANCE, which)
         return TopEigenvalues(
             operator=operator.name,

@@ -29,11 +29,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc
 
-__all__ = ["Hidden", "Pole"]
+__all__ = ["FAR", "UNLIKELY", "Hidden", "Pole"]
 
 Array = NDArray[np.float64]
 Pole = tuple[Sequence[float], Sequence[float]]
 """Poles of a rational function, and the numerator above each."""
+
+FAR, UNLIKELY = 0.25, 1e-4
+"""An end of the spectrum that is further out by this share of ‖H‖₂ must be so unlikely before it is called found."""
 
 _BEYOND = np.geomspace(1e-6, 1e9, 400)
 """Distances from the outermost Ritz value, relative to θ, at which the bound is looked at."""
@@ -91,11 +94,20 @@ class Hidden:
         values, beyond = self._beyond(which)
         return float(values[(beyond[1:] <= probability).argmax()])
 
+    def excludes(self, share: float = FAR, which: str = "magnitude") -> bool:
+        """Whether an end that is further out by this share of θ is as good as excluded: it has UNLIKELY at most."""
+        start, size = self._start(which)
+        return self.above(UNLIKELY, which) - start <= share * size
+
+    def _start(self, which: str) -> tuple[float, float]:
+        """The outermost Ritz value, and θ."""
+        size = max(map(abs, self.poles))
+        return {"magnitude": size, "largest": max(self.poles), "smallest": -min(self.poles)}[which], size
+
     def _beyond(self, which: str = "magnitude") -> tuple[Array, Array]:
         """Values, and the most probability that the end is as far out as the one before each: 1, ..., 0, one more."""
         signs = {"magnitude": (1, -1), "largest": (1,), "smallest": (-1,)}[which]
-        poles = np.array(self.poles)
-        start, size = max(float((sign * poles).max()) for sign in signs), float(np.abs(poles).max())
+        start, size = self._start(which)
         ends = start + size * _BEYOND
         missed = np.minimum.accumulate(np.max([self.probability(sign * ends) for sign in signs], axis=0))
         return np.array([start, *ends[1:], np.inf]), np.array([1.0, *missed, 0.0])

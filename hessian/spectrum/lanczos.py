@@ -1,4 +1,4 @@
-"""Lanczos with full reorthogonalisation: outer eigenvalues with certified residuals, and a space to deflate."""
+"""Lanczos with full reorthogonalisation: outer eigenvalues with their residuals, and a space to deflate."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class Lanczos:
         ritz_residuals: The norm ‖H u − θ u‖ = |cᵀs| of each, (k,): an eigenvalue of H is at most that far from θ.
         hidden: How probably a larger eigenvalue was missed, which no residual tells.
         products: The number of products spent so far.
-        converged: Whether the residual of the Ritz value of the largest magnitude is at most tol·|θ|; False without
-            tol.
+        converged: Whether the residual of the Ritz value of the largest magnitude is at most tol·|θ|, and a much larger
+            one is as good as excluded; False without tol.
     """
 
     projected: Tensor
@@ -214,6 +214,11 @@ class Krylov:
             self.following = self._random()
         self.steps += 1
 
+    def finish(self) -> None:
+        """No step follows: of the next vector it stays known that there is one, and its memory is free."""
+        if self.following is not None:
+            self.following = self.following.new_empty(0)
+
     def _restart(self) -> None:
         """Keep the Ritz vectors of the largest magnitudes."""
         # In the basis of Ritz vectors T is diagonal, and the coupling to the next vector is cᵀ s_i. The next vector
@@ -243,7 +248,8 @@ class Krylov:
         """What the space says now; its vectors are shared, and never written again."""
         values, s = self._eigen()
         residuals = (self.coupling @ s).abs()  # ‖Hu − θu‖ of a Ritz vector u = Qᵀs is |cᵀs|: no product is needed
-        certified = residuals <= (tol or 0.0) * values.abs()
+        hidden, top = self.ended or self._hidden(self.coupling), values.abs().argmax()
+        near = tol is not None and float(residuals[top]) <= tol * float(values[top].abs())
         return Lanczos(
             projected=self.projected,
             coupling=self.coupling,
@@ -251,9 +257,9 @@ class Krylov:
             following=self.following,
             ritz_values=values,
             ritz_residuals=residuals,
-            hidden=self.ended or self._hidden(self.coupling),
+            hidden=hidden,
             products=self.steps,
-            converged=tol is not None and bool(certified[values.abs().argmax()]),
+            converged=near and hidden.excludes(),
         )
 
     def state(self) -> State:
@@ -291,7 +297,8 @@ def lanczos(
         operator: The matrix H, or what ``as_operator`` makes it of.
         steps: The most products to spend; fewer where the vectors span everything.
         seed: The seed of the start vector, 0..2**64-1.
-        tol: The residual of the Ritz value of the largest magnitude, relative to it, that is small enough to stop.
+        tol: The residual of the Ritz value of the largest magnitude, relative to it, that is small enough to stop, once
+            a much larger eigenvalue is as good as excluded (``Hidden``).
         max_basis: The most vectors to keep, at least 4 (thick restart); all by default.
         checkpoint: A file that is written along the way (a tenth of the time at most), and gone on from if it is there.
 

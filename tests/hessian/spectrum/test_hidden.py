@@ -118,6 +118,14 @@ def test_an_embedding_of_which_one_row_is_seen_more_often_has_its_rank() -> None
 def test_as_before_a_residual_for_a_proof_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check, checked: where the start vector is asked nothing, the eigenvalue 2 is missed and κ called reached."""
     monkeypatch.setattr(estimation._Run, "_beyond", lambda self, probability: 0.0)
+    monkeypatch.setattr(Hidden, "excludes", lambda self, share=0.0, which="": True)
     monkeypatch.setattr(Hidden, "norms", lambda self: (np.array([max(map(abs, self.poles))]), np.array([1.0])))
     found = [effective_rank(Diagonal([2.0, *[1.0] * 19_999]), seed=seed) for seed in range(5)]
     assert any(each.reached and each.kappa > 19_000 for each in found)
+
+
+def test_lanczos_does_not_stop_at_a_small_residual_alone() -> None:
+    for seed in range(5):
+        found = lanczos(Diagonal([2.0, *[1.0] * 19_999]), steps=30, seed=seed, tol=0.01)
+        assert found.converged
+        assert float(found.ritz_values[-1]) == pytest.approx(2.0)
