@@ -80,7 +80,7 @@ def test_an_effective_rank_tells_its_products(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("always_saved")
-@pytest.mark.parametrize("killed_at", [2, 8, 11])
+@pytest.mark.parametrize("killed_at", [2, 6, 9])
 @pytest.mark.parametrize("settings", WAYS)
 def test_a_run_that_goes_on_tells_the_products_of_all_its_parts(
     settings: dict[str, Any], killed_at: int, tmp_path: Path
@@ -100,14 +100,14 @@ def test_a_run_that_goes_on_tells_the_products_of_all_its_parts(
     assert effective_rank(**arguments, seed=3).products == found.products == sum(each.calls for each in operators)
 
 
-@pytest.mark.parametrize(("another", "products"), [(False, 2 + 1 + 3), (True, 2 + 1 + 1 + 3)])
+@pytest.mark.parametrize(("another", "products"), [(False, 1 + 1 + 3), (True, 1 + 1 + 1 + 3)])
 def test_of_a_multiple_of_the_identity_the_products_are_foretold_to_the_last(another: bool, products: int) -> None:
-    """Two scouts, a step (and the form of its vector by another operator), and three probes without any variance."""
+    """A scout, a step (and the form of its vector by another operator), and three probes without any variance."""
     operator, twin = Counting(rotated([2.0] * 50)), Counting(rotated([2.0] * 50))
     seen: list[EffectiveRankProgress] = []
     effective_rank(operator, trace_operator=twin if another else None, on_progress=seen.append)
     assert operator.calls + twin.calls == products
-    assert {each.needed for each in seen[2:]} == {products}
+    assert {each.needed for each in seen[1:]} == {products}
 
 
 @pytest.mark.usefixtures("always_saved")
