@@ -121,9 +121,8 @@ class _Run:
             self.scouts.append((z, self.operator.matvec(z)))
         elif not self.deflated:
             self.krylov.step()
-            lanczos = self.krylov.result()
             self.beyond.append(self._beyond(self.settings.tail))
-            self.excluded = self.krylov.following is None or lanczos.hidden.excludes(GROSS * self.settings.rtol)
+            self.excluded = self._excludes()
             if self.scouts:
                 self._predict()
             if self._deflated_enough():
@@ -235,6 +234,10 @@ class _Run:
         if self.krylov.following is None or not theta > 0:
             return 0.0
         return max(self.krylov.result().hidden.above(probability) / theta - 1, 0.0)
+
+    def _excludes(self) -> bool:
+        """Whether a grossly larger ‖H‖₂ than θ is as good as excluded."""
+        return self.krylov.following is None or self.krylov.result().hidden.excludes(GROSS * self.settings.rtol)
 
     def _trace(self) -> tuple[float, float, float]:
         """The estimate of tr(H) and the ends of its interval, with room for the rounding of products."""

@@ -67,6 +67,9 @@ class _TraceRun(_Run):
     def _beyond(self, probability: float) -> float:  # noqa: ARG002
         return 0.0
 
+    def _excludes(self) -> bool:
+        return True
+
 
 @known_options
 def trace(
