@@ -46,9 +46,9 @@ LEAST_PROBES = 3
 """The fewest that an interval rests on: each of them measures the variance too."""
 
 
-BESIDE = 9
-"""Vectors (d,) that an estimate holds at most beside the Lanczos vectors: the next of them, a probe, five products of
-earlier ones, and two that a product with the Hessian works in (measured; the smoothed operator works in more)."""
+BESIDE = 8
+"""Vectors (d,) that an estimate holds at most beside the Lanczos vectors: a probe, five products of earlier ones, and
+two that a product with the Hessian works in (measured; the smoothed operator works in more)."""
 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
@@ -194,6 +194,7 @@ class _Run:
     def _finish_lanczos(self) -> None:
         """Fix k, and the part of the trace that is inside the space."""
         self.deflated, self.scouts = True, []
+        self.krylov.finish()
         self.sampled = SphereForms(self.operator.d - len(self.krylov.vectors))
         if self.settings.trace is not None:
             return
@@ -236,7 +237,7 @@ class _Run:
         return max(self.krylov.result().hidden.above(probability) / theta - 1, 0.0)
 
     def _excludes(self) -> bool:
-        """Whether a grossly larger ‖H‖₂ than θ is as good as excluded."""
+        """Whether a grossly larger ‖H‖₂ is as good as excluded."""
         return self.krylov.following is None or self.krylov.result().hidden.excludes(GROSS * self.settings.rtol)
 
     def _trace(self) -> tuple[float, float, float]:

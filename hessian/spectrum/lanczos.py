@@ -214,6 +214,11 @@ class Krylov:
             self.following = self._random()
         self.steps += 1
 
+    def finish(self) -> None:
+        """No step follows: of the next vector it stays known that there is one, and its memory is free."""
+        if self.following is not None:
+            self.following = self.following.new_empty(0)
+
     def _restart(self) -> None:
         """Keep the Ritz vectors of the largest magnitudes."""
         # In the basis of Ritz vectors T is diagonal, and the coupling to the next vector is cᵀ s_i. The next vector
