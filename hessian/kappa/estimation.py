@@ -309,8 +309,9 @@ class _Run:
 
     def _narrow(self) -> bool:
         """Whether the interval is as narrow as asked for."""
-        enough = self.settings.trace is not None or self.krylov.following is None
-        enough = enough or len(self.sampled.values) >= LEAST_PROBES
+        if self.krylov.following is None and self.settings.trace is None:  # it is exact
+            return True
+        enough = self.settings.trace is not None or len(self.sampled.values) >= LEAST_PROBES
         return enough and self.excluded and self._reach(*self.history[-1][3:]) <= self.settings.rtol
 
     def _width(self, trace: float, beyond: float | None = None) -> float:

@@ -210,15 +210,15 @@ def _():
     return Case(seeded(Tagger), tags, [(X, RAGGED)], lambda net: tags(net(X64), RAGGED))
 
 
-@TABLE.add("ignored tokens, ragged counts, several batches", kappa=SPLIT)
+@TABLE.add("ignored tokens, ragged counts, several batches", kappa=RIGHT)
 def _():
-    return Case(seeded(Tagger), tags, batches(X, RAGGED))
+    return Case(seeded(Tagger), tags, batches(X, RAGGED), lambda net: tags(net(X64), RAGGED))
 
 
-@TABLE.add("ignored tokens, equal counts in the first batch alone", kappa=SPLIT)
+@TABLE.add("ignored tokens, equal counts in the first batch alone", kappa=RIGHT)
 def _():
     targets = torch.cat([TOKENS[:11], RAGGED[11:]])
-    return Case(seeded(Tagger), tags, batches(X, targets))
+    return Case(seeded(Tagger), tags, batches(X, targets), lambda net: tags(net(X64), targets))
 
 
 @TABLE.add("ignored tokens, weights= the number that count", kappa=RIGHT)

@@ -163,17 +163,14 @@ def test_an_estimate_holds_no_more_vectors_than_it_says(asked: dict[str, int], m
 def deep(part: type[nn.Module], *, trust: bool) -> HessianOperator:
     """Eight equal layers, so that one is little beside d; few examples, so that activations are less."""
     width = 160
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        layers = [(nn.Linear(width, width, bias=False), part()) for _ in range(8)]
-        data = torch.randn(2, width), torch.tensor([0, 1])
+    layers = [(nn.Linear(width, width, bias=False), part()) for _ in range(8)]
     module = nn.Sequential(*[each for layer in layers for each in layer])
-    return HessianOperator(MeanLoss(module, cross_entropy, data, trust=trust))
+    return HessianOperator(MeanLoss(module, cross_entropy, (torch.randn(2, width), torch.tensor([0, 1])), trust=trust))
 
 
 def vectors_of_a_product(operator: HessianOperator) -> float:
     """Those that are alive at once beside x, v and the graph, in vectors of d numbers."""
-    v = torch.randn(operator.d, generator=torch.Generator().manual_seed(0))
+    v = torch.randn(operator.d)
     with Live(least=4 * operator.d // 16) as live:
         operator.matvec(v)
     return live.most / (4 * operator.d) - 2  # x and v, which views of them show
@@ -187,12 +184,14 @@ def test_a_product_holds_itself_and_one_gradient(part: type[nn.Module], monkeypa
     assert vectors_of_a_product(operator) > 2.9
 
 
-def test_the_trial_of_the_first_product_holds_two_vectors_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert vectors_of_a_product(deep(nn.GELU, trust=False)) < 5.2
+def test_the_trial_holds_two_vectors_in_float64_where_there_are_kinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessian.operators.operator._PART", 1 << 12)
+    monkeypatch.setattr("decomfl_lab.objectives.checks.BLOCK", 1 << 12)
+    assert 3.0 < vectors_of_a_product(deep(nn.GELU, trust=False)) < 3.7
     assert 4.0 < vectors_of_a_product(deep(nn.ReLU, trust=False)) < 4.4
     add = MeanLoss.add_gradient_
     monkeypatch.setattr(MeanLoss, "add_gradient_", lambda f, total, x, *at: add(f, total, x.clone(), *at))
-    assert vectors_of_a_product(deep(nn.ReLU, trust=False)) > 5.2
+    assert vectors_of_a_product(deep(nn.ReLU, trust=False)) > 5.0
 
 
 def test_a_vector_too_many_would_be_seen() -> None:
