@@ -17,6 +17,9 @@ __all__ = ["PRODUCTS", "SphereForms"]
 
 Array = NDArray[np.float64]
 
+_HALF = {torch.float32: torch.bfloat16, torch.float64: torch.float32}
+"""The dtypes that products are kept in, of the same range or scaled to it."""
+
 PRODUCTS = 6
 """Probes whose whole products are looked at: they tell the variance of all, and as many vectors (d,) are kept."""
 
@@ -61,7 +64,8 @@ class SphereForms:
         self.values: list[float] = []
         self.squares: list[float] = []
         self.pairs: list[tuple[float, float, float]] = []
-        self._images: list[Tensor] = []  # y_i, as long as there are pairs to come
+        self._images: list[Tensor] = []  # y_i/‖y_i‖, as long as there are pairs to come
+        self._lengths: list[float] = []  # ‖y_i‖
 
     @property
     def wants_products(self) -> bool:
@@ -76,12 +80,16 @@ class SphereForms:
         # y = Bu − ρ_0 u, with ρ_0 from the first form: ρ_0 n is that form. What is left of it along u is (ρ − ρ_0)u.
         y = product.sub_(u, alpha=self.values[0] / self.n)
         square = max(dot(y, y) - (form - self.values[0]) ** 2 / self.n, 0.0)
-        for image, other in zip(self._images, self.squares, strict=True):
-            self.pairs.append((dot(u, image), dot(y, image), square * other))
+        for image, length, other in zip(self._images, self._lengths, self.squares, strict=True):
+            self.pairs.append((length * dot(u, image), length * dot(y, image), square * other))
         self.squares.append(square)
-        self._images.append(y)
-        if not self.wants_products:
-            self._images = []
+        if self.wants_products:
+            # What pairs tell is known to some ten percent: half of the digits do for it, and take half of the memory.
+            length = math.sqrt(dot(y, y)) or 1.0
+            self._lengths.append(length)
+            self._images.append(y.div_(length).to(_HALF[y.dtype]))
+        else:
+            self._images, self._lengths = [], []
 
     @property
     def mean(self) -> float:
@@ -139,11 +147,13 @@ class SphereForms:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and values that ``restore`` brings back."""
         tensors = {f"image.{i}": image for i, image in enumerate(self._images)}
-        return tensors, {"n": self.n, "values": self.values, "squares": self.squares, "pairs": self.pairs}
+        values = {"n": self.n, "values": self.values, "squares": self.squares, "pairs": self.pairs}
+        return tensors, values | {"lengths": self._lengths}
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any], device: torch.device) -> None:
         """Become what this ``state`` is of, to the bit."""
         self.n, self.values, self.squares = values["n"], list(values["values"]), list(values["squares"])
         self.pairs = [(form, product, squares) for form, product, squares in values["pairs"]]
+        self._lengths = list(values["lengths"])
         names = sorted(name for name in tensors if name.startswith("image."))
         self._images = [tensors[name].to(device) for name in names]

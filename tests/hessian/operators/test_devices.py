@@ -209,9 +209,9 @@ def test_a_basis_that_does_not_fit_is_refused_with_the_number_that_does(monkeypa
     with pytest.raises(InputError, match=r"max_basis must be at most 10 .*GiB free on cpu\), got 134$"):
         effective_rank(operator, seed=0)
     assert effective_rank(operator, seed=0, max_basis=10, products=40).steps == 10
-    with pytest.raises(InputError, match="at most 10 "):
-        lanczos(operator, steps=100, seed=0, max_basis=11)
-    assert lanczos(operator, steps=100, seed=0, max_basis=10).products == 100
+    with pytest.raises(InputError, match="at most 8 "):
+        lanczos(operator, steps=100, seed=0, max_basis=9)
+    assert lanczos(operator, steps=100, seed=0, max_basis=8).products == 100
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
