@@ -44,6 +44,7 @@ class CoverageOptions:
 class CoverageCount(BenchmarkRow):
     """What some of the estimates came to: those of a spectrum, of a class of probes, or all."""
 
+    timed = False
     title = "κ by {asked}: {confidence:.0%} intervals of {estimates:,} estimates, counted by {by}"
     asked: str
     estimates: int

@@ -70,9 +70,11 @@ class BenchmarkRow:
 
     Attributes:
         title: The line above the table, a format of the options and of the row. Rows of one title are one table.
+        timed: Whether time was measured, which others on the machine change; what is only counted they do not.
     """
 
     title: ClassVar[str]
+    timed: ClassVar[bool] = True
 
     @classmethod
     def columns(cls) -> dict[str, str]:
@@ -216,7 +218,8 @@ class BenchmarkCommand(Screened):
         if table is not None:
             write_atomically(table, _csv(tables))
         if given["as_json"]:
-            print(json.dumps({**circumstances(self.meanings), "tables": list(map(asdict, tables))}, ensure_ascii=False))
+            record = {**circumstances(self.meanings), "timed": any(row.timed for row in rows)}
+            print(json.dumps(record | {"tables": list(map(asdict, tables))}, ensure_ascii=False))
         else:
             for each in tables:
                 each.show()

@@ -57,10 +57,16 @@ def test_a_record_of_a_busy_machine_or_without_its_machine_is_refused(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    assert record["timed"]
     told = {name: value for name, value in (record | {"load": 0.0} | change).items() if value is not None}
     (tmp_path / "memory.json").write_text(json.dumps(told))
     assert main(["bench", "page", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_counts_from_a_busy_machine_are_published(record: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "coverage.json").write_text(json.dumps(record | {"load": 0.9, "timed": False}))
+    assert main(["bench", "page", str(tmp_path)]) == 0
 
 
 def test_the_page_of_the_docs_can_be_made_of_the_records_that_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
