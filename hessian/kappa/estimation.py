@@ -47,8 +47,8 @@ LEAST_PROBES = 3
 
 
 BESIDE = 6
-"""Vectors (d,) that an estimate holds at most beside the Lanczos vectors: a probe, five products of earlier ones in half
-of the digits, and two that a product with the Hessian works in (measured; the smoothed operator works in more)."""
+"""Vectors (d,) that an estimate holds at most beside the Lanczos vectors: a probe, five products of earlier ones in
+half of the digits, and two that a product with the Hessian works in (measured; the smoothed operator takes more)."""
 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
