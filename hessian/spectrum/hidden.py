@@ -11,11 +11,12 @@ so that every eigenvalue λ of H, whatever the others are, has
     |vᵀe|² ≤ w(λ),    w(λ) = φ(λ)²/(1 + ‖(λ − T)⁻¹c‖²) = 1/Σ_{j≤k} p_j(λ)²
 
 with p_j Lanczos' orthonormal polynomials: w falls as fast as they grow outside of the Ritz values. For v uniform on the
-unit sphere of n dimensions |vᵀe|² has the distribution Beta(½, (n − 1)/2), and
+unit sphere of n dimensions |vᵀe|² has the distribution Beta(½, (n − 1)/2), of function F. Let L be where F(w(L)) has
+come down to p, the larger of L and −L, and e the eigenvector of ‖H‖₂. Then
 
-    P(λ is an eigenvalue of H, and w(λ) is so small) ≤ F(w(λ)) ≤ √(2n w(λ)/π)
+    P(‖H‖₂ > L) ≤ P(|vᵀe|² < F⁻¹(p)) = p
 
-holds for the one eigenvector of ‖H‖₂ after all steps at once, as |vᵀe|² is drawn once: one may stop where one likes.
+for the L of all steps at once, as |vᵀe|² is drawn once: one may stop where one likes.
 
 Source: van Dorsselaer, Hochstenbach and van der Vorst 2000, section 4, who use p_k alone; the sum is Christoffel's.
 """
