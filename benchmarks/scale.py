@@ -15,7 +15,6 @@ from benchmarks.mould import BenchmarkRow, benchmark, column
 from benchmarks.ways.clock import apart, in_turns
 from decomfl_lab.errors import require_int, require_possible
 from decomfl_lab.options import option
-from decomfl_lab.runs.memory import peak_of, resident_bytes
 
 if TYPE_CHECKING:
     from benchmarks.ways.libraries import KappaEstimate, Problem
@@ -131,6 +130,7 @@ def _runs(problem: Problem, library: str, products: int) -> dict[str, Callable[[
 def _footprint(library: str, method: str, d: int, products: int) -> dict[str, Any]:
     """Fields of a ``Footprint``."""
     from benchmarks.ways.libraries import LargeProblem
+    from decomfl_lab.runs.memory import peak_of, resident_bytes
 
     _runs(LargeProblem(_WARM), library, products)[method]()
     run = _runs(problem := LargeProblem(d), library, products)[method]
