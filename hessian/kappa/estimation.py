@@ -15,12 +15,11 @@ from torch import Tensor
 
 from decomfl_lab.errors import plural
 from hessian.estimate import Estimate
-from hessian.kappa.result import SEMIDEFINITE, EffectiveRank, EffectiveRankProgress, _signs
+from hessian.kappa.result import EffectiveRank, EffectiveRankProgress, _signs
 from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.counted import Counted
 from hessian.operators.operator import Operator
 from hessian.operators.probes import probe
-from hessian.operators.whitened import WHITENED
 from hessian.resume import State
 from hessian.spectrum.forms import SphereForms
 from hessian.spectrum.hidden import UNLIKELY
@@ -233,7 +232,7 @@ class _Run:
         if self._norms is None or self._norms[0] != self.krylov.steps:
             values, weights = self.krylov.result().hidden.norms()
             values, weights = values[weights > 0], weights[weights > 0]
-            self._norms = (self.krylov.steps, np.maximum(values, self._theta), weights)
+            self._norms = (self.krylov.steps, np.maximum(values, self._least), weights)
         return self._norms[1:]
 
     def _beyond(self, probability: float) -> float:
@@ -241,7 +240,19 @@ class _Run:
         theta = self._theta
         if self.krylov.following is None or not theta > 0:
             return 0.0
-        return max(self.krylov.result().hidden.above(probability) / theta - 1, 0.0)
+        return max(self.krylov.result().hidden.above(probability), self._least) / theta - 1
+
+    @property
+    def _least(self) -> float:
+        """The norm from which on ``Hidden`` is asked.
+
+        That is θ. But where the start vector hardly contains even the vector of θ, as one of forty does, nothing above
+        θ seems possible; then it is θ and its residual, within which there is an eigenvalue for certain.
+        """
+        lanczos = self.krylov.result()
+        theta = float(lanczos.ritz_values[lanczos.top].abs())
+        unlucky = lanczos.hidden.above(self.settings.tail) <= theta
+        return theta + float(lanczos.ritz_residuals[lanczos.top]) if unlucky else theta
 
     def _excludes(self) -> bool:
         """Whether a grossly larger ‖H‖₂ is as good as excluded."""
@@ -262,8 +273,9 @@ class _Run:
 
     def _rounding(self, trace: float) -> float:
         """Room for the rounding of products, and of sums of d terms in float64, in the trace."""
-        eps = 10 * torch.finfo(self.operator.dtype).eps + math.sqrt(self.operator.d) * torch.finfo(torch.float64).eps
-        return eps * (abs(trace) + self._theta)
+        products = 10 * max(self.operator.precision, self.forms.precision)
+        sums = math.sqrt(self.operator.d) * torch.finfo(torch.float64).eps
+        return (products + sums) * (abs(trace) + self._theta)
 
     def _estimate(self) -> Estimate:
         """The trace with its standard error."""
@@ -305,7 +317,10 @@ class _Run:
         kappa = self._trace()[0] / self._theta if self._theta > 0 else math.nan
         if math.isnan(kappa):  # H is zero along every direction tried
             return 0.0
-        return max(high - kappa, kappa - low) / abs(kappa) if kappa else math.inf
+        far = max(high - kappa, kappa - low)
+        if far <= 2 * self._rounding(self._trace()[0]) / self._theta:  # as near as products tell, be κ 0 or not
+            return 0.0
+        return far / abs(kappa) if kappa else math.inf
 
     def _narrow(self) -> bool:
         """Whether the interval is as narrow as asked for."""
@@ -332,6 +347,8 @@ class _Run:
         if self.finished and self._narrow():
             return self.products
         if self.settings.trace is not None or not self._theta > 0:
+            return None
+        if self.krylov.ended is not None and not self._norm_will_do:
             return None
         half = max(1, k // 2)
         if len(sampled.values) >= LEAST_PROBES:
@@ -432,11 +449,16 @@ class _Run:
             return f"within {share} of κ after {self.products} products"
         if not self._norm_will_do:
             beyond = max(beyond, self._beyond(UNLIKELY))
+            if self.krylov.ended is not None:  # the space of the start vector is whole: it sees no more than it has
+                told = "its start vector sees no more than rounding; take float64, or another seed"
+                return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; {told}"
             full = self.krylov.steps == self.settings.max_basis
             return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; allow more than " + (
                 f"{self.settings.max_basis} Lanczos vectors" if full else f"{self.settings.limit} products"
             )
-        return f"not within {share} of κ after {self.products} products: about {self._needed_in_all()} would be needed"
+        needed = self._needed_in_all()
+        more = "" if needed is None else f": about {needed} would be needed"
+        return f"not within {share} of κ after {self.products} products{more}"
 
     def _by_sign(self, lanczos: Lanczos) -> tuple[Estimate | None, Estimate | None]:
         """κ of the positive part and of the absolute values, where they are known without a density."""
@@ -446,7 +468,7 @@ class _Run:
             sums = ((float(ritz.clamp(min=0).sum()), top), (float(ritz.abs().sum()), norm))
             positive, absolute = (Estimate(total / by, 0.0, 0) if by > 0 else None for total, by in sums)
             return positive, absolute
-        if self.operator.name.removeprefix(WHITENED) not in SEMIDEFINITE or not top > 0:
+        if not self.operator.semidefinite or not top > 0:
             return None, None
         trace = self._estimate()
         both = Estimate(trace.value / top, trace.stderr / top, trace.samples)

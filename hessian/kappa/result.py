@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from hessian.spectrum.density import SpectralDensity
 
 
-__all__ = ["SEMIDEFINITE", "EffectiveRank", "EffectiveRankProgress"]
-
-
-SEMIDEFINITE = ("gauss-newton", "fisher")
-"""Operators without negative eigenvalues by construction: signed, positive and absolute κ are one."""
+__all__ = ["EffectiveRank", "EffectiveRankProgress"]
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,8 @@ class EffectiveRank(Jsonable):
         percent = f"{100 * self.confidence:g} %"
         spent = plural(self.products, "product")
         if not self.reached and self.kappa:
-            spent += f": ± {(high - low) / 2 / abs(self.kappa):.2g}, where ± {self.rtol:.2g} takes about {self.needed}"
+            spent += f": ± {(high - low) / 2 / abs(self.kappa):.2g}"
+            spent += "" if self.needed is None else f", where ± {self.rtol:.2g} takes about {self.needed}"
         return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({spent})"
 
     def plot(self, path: str | Path, density: SpectralDensity | None = None) -> Path:

@@ -15,6 +15,8 @@ SCOUTS = 1
 """Probes that choose the number of steps: the fewer, the cheaper, and two are no better."""
 FINEST = 1e-12
 """The least ``rtol``: numbers of 64 bits are no finer."""
+COARSEST = 1e3
+"""The largest: who asks for less asks for nothing."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         require(require_finite_positive("rtol", self.rtol) >= FINEST, "rtol", f"be at least {FINEST:g}", self.rtol)
+        require(self.rtol <= COARSEST, "rtol", f"be at most {COARSEST:g}", self.rtol)
         require(0.0 < self.confidence < 1.0, "confidence", "be between 0 and 1, e.g. 0.95", self.confidence)
         require_int("seed", self.seed, 0, 2**64 - 1)
         finite = self.trace is None or math.isfinite(self.trace)

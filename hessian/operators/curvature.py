@@ -315,6 +315,7 @@ class GaussNewtonOperator(_OutputOperator):
     """
 
     name = "gauss-newton"
+    semidefinite = True
 
     def _middle(self, outputs: Tensor, along: Tensor, piece: Piece) -> Tensor:
         z = outputs.requires_grad_()
@@ -340,6 +341,7 @@ class FisherOperator(_OutputOperator):
     """
 
     name = "fisher"
+    semidefinite = True
     second_derivatives = False
     decays = False
 

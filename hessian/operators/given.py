@@ -30,7 +30,8 @@ __all__ = ["FunctionOperator", "as_operator", "dtype_of"]
 _TRIAL = 11
 """Stage of the vectors u and v."""
 _AGREES = 1e-3
-"""What may differ, relative to ‖Hu‖: products in float32, or by differences, are no finer; a fault is of order 1."""
+"""What may differ, relative to ‖Hu‖: products by differences are no finer. What does differ is how fine they are taken
+to be, and κ's interval has room for it. A fault of order 1 is seen; one of a hundredth of ‖H‖_F may pass."""
 
 
 class FunctionOperator(Operator):
@@ -64,16 +65,23 @@ class FunctionOperator(Operator):
         require(callable(product), "product", "be a function of a vector", product)
         self.product, self.name, self.trusted = product, name, trust
         self.d, self.dtype, self.device = require_int("d", d, 1), dtype_of(dtype), torch.device(device)
+        self._precision = torch.finfo(self.dtype).eps
         self._fingerprint = "" if trust else self._tried()
+
+    @property
+    def precision(self) -> float:
+        """How fine products are, as far as the trial tells: a function may work more coarsely than in its dtype."""
+        return self._precision
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``; InputError where the function returns no d numbers."""
         found = torch_tree(self.product(v))
         if not isinstance(found, Tensor):
             raise InputError(f"{self._what} must be a tensor or an array, got {type(found).__name__}")
-        fits = tuple(found.shape) == (self.d,) and found.is_floating_point()
-        rule = f"have shape ({self.d},) and floating-point numbers"
+        fits = tuple(found.shape) == (self.d,) and found.dtype in (torch.float32, torch.float64)
+        rule = f"have shape ({self.d},) and numbers of float32 or float64"
         require(fits, self._what, rule, (tuple(found.shape), found.dtype))
+        self._precision = max(self._precision, torch.finfo(found.dtype).eps)
         mine = found.detach().to(self.device, self.dtype)
         # The function may return v itself, or keep what it returns: a new tensor is nobody else's.
         return mine.clone() if mine.data_ptr() == found.data_ptr() else mine
@@ -120,6 +128,8 @@ class FunctionOperator(Operator):
         size = max(size, float(Hv.double().norm()))
         symmetric = abs(left - right) <= _AGREES * size
         require(symmetric, self.name, "be symmetric, uᵀHv = vᵀHu", (left, right))
+        if size > 0:
+            self._precision = max(self._precision, twice / size, abs(left - right) / size)
         return self._digest(Hu)
 
 
@@ -163,6 +173,8 @@ def as_operator(
     require(d is None and dtype is None, "d and dtype", "stay unset with a matrix, which has them", (d, dtype))
     shape, called = tuple(matrix.shape), name or type(matrix).__name__
     require(len(shape) == 2 and shape[0] == shape[1], f"shape of {called}", "be (d, d)", shape)
+    masked = isinstance(matrix, np.ma.MaskedArray)
+    require(not masked, called, "have no mask (matrix.filled(0.0) is one matrix without it)", "a masked array")
     if isinstance(matrix, np.ndarray) or (isinstance(matrix, Tensor) and matrix.layout == torch.strided):
         return DenseOperator(matrix, name or "dense")
     own = str(matrix.dtype).removeprefix("torch.")

@@ -72,12 +72,14 @@ class Operator(ABC):
         d: The dimension of the matrix.
         dtype: The dtype of the vectors that it takes and returns, float32 or float64.
         device: The device that the vectors are on.
+        semidefinite: Whether H has no negative eigenvalue by construction.
     """
 
     name: str
     d: int
     dtype: torch.dtype
     device: torch.device
+    semidefinite = False
     __array_ufunc__ = None  # numpy's numbers leave a product with an operator to it
 
     @abstractmethod
@@ -96,6 +98,11 @@ class Operator(ABC):
     def shape(self) -> tuple[int, int]:
         """(d, d)."""
         return self.d, self.d
+
+    @property
+    def precision(self) -> float:
+        """How fine products are, relative to their length; that of the dtype."""
+        return torch.finfo(self.dtype).eps
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -177,6 +184,11 @@ class _Sum(Operator):
         return digest(f"sum {[term.fingerprint() for term in self.terms]}")
 
     @property
+    def precision(self) -> float:
+        """See ``Operator``."""
+        return max(term.precision for term in self.terms)
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """See ``Operator``; each once."""
         return tuple(dict.fromkeys(remark for term in self.terms for remark in term.remarks))
@@ -195,6 +207,12 @@ class Around(Operator):
         self.inner = inner
         self.name = name or inner.name
         self.d, self.dtype, self.device = inner.d, inner.dtype, inner.device
+        self.semidefinite = inner.semidefinite
+
+    @property
+    def precision(self) -> float:
+        """See ``Operator``."""
+        return self.inner.precision
 
     def fingerprint(self) -> str:
         """See ``Operator``."""
@@ -217,6 +235,7 @@ class _Multiple(Around):
     def __init__(self, inner: Operator, factor: float) -> None:
         super().__init__(inner, f"{factor:g} × " + (f"({inner.name})" if isinstance(inner, _Sum) else inner.name))
         self.factor = factor
+        self.semidefinite = inner.semidefinite and factor >= 0
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``."""
@@ -239,6 +258,7 @@ class DenseOperator(Operator):
         matrix = torch_tree(matrix)
         if not isinstance(matrix, Tensor):
             raise InputError(f"matrix must be a tensor or an array, got {type(matrix).__name__}")
+        matrix = matrix.detach()
         require(matrix.dtype in (torch.float32, torch.float64), "matrix", "be of float32 or float64", matrix.dtype)
         require(matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1], "matrix", "be square", tuple(matrix.shape))
         require(bool(torch.isfinite(matrix).all()), "matrix", "be finite", "NaN or infinity")

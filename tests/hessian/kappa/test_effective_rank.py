@@ -20,7 +20,7 @@ from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
 from hessian.operators.operator import DenseOperator
 from hessian.spectrum.forms import PRODUCTS
 from tests.hessian.problems import data, mlp
-from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
+from tests.hessian.spectra import Broken, Diagonal, eigenvalues, mlp_hessian, rotated
 
 TAIL = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 195)]).double()
 KAPPA = float(TAIL.sum() / TAIL.abs().max())
@@ -226,7 +226,9 @@ def test_signs_are_told_apart() -> None:
     assert plain.kappa_absolute is None
     assert "H is indefinite (λ_min/λ_max = -0.4)" in plain.reason
     assert "not measured" in plain.summary()
-    definite = effective_rank(DenseOperator(rotated(TAIL.abs()).matrix, "gauss-newton"), seed=0)
+    shown = rotated(TAIL.abs())
+    shown.semidefinite = True
+    definite = effective_rank(shown, seed=0)
     assert definite.kappa_positive == definite.kappa_absolute
     assert definite.kappa_positive is not None
     assert definite.kappa_positive.value == pytest.approx(definite.kappa, rel=1e-12)  # sums in another order
@@ -308,6 +310,21 @@ def test_no_more_products_than_are_allowed_are_spent_where_they_do_not_do(most: 
     assert (found.products, found.reached) == (most, False)
     assert found.needed is not None
     assert found.needed > most
+
+
+@pytest.mark.parametrize("values", [[1.0] * 20 + [-1.0] * 20, [3.0, 1.0, -4.0]], ids=["ones", "three"])
+def test_a_rank_of_zero_is_reached(values: list[float]) -> None:
+    found = effective_rank(rotated(values), seed=0)
+    assert found.reached
+    assert found.interval[0] <= 0.0 <= found.interval[1]
+    assert found.products <= 41
+    assert effective_rank(rotated([2.0, -2.0, *np.linspace(-1, 1, 60)]), trace=0.0, seed=0).reached
+
+
+def test_what_products_cannot_tell_is_said_and_not_advised() -> None:
+    found = effective_rank(Diagonal([2.0] * 3_000_000, torch.float32), products=5)
+    assert found.needed is None or found.reached
+    assert "None" not in str(found) + found.reason
 
 
 # --- the arguments of a module ----------------------------------------------------------------------------------------

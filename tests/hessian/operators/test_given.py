@@ -124,10 +124,10 @@ PLANTED: dict[str, tuple[Any, str]] = {
     "NaN": (with_nan, "what with_nan gives for a vector must be finite, got 'NaN or infinity'"),
     "too short": (
         lambda v: v[1:],
-        r"must have shape \(40,\) and floating-point numbers, got \(\(39,\)",
+        r"must have shape \(40,\) and numbers of float32 or float64, got \(\(39,\)",
     ),
-    "a column": (lambda v: v[:, None], r"must have shape \(40,\) and floating-point numbers, got \(\(40, 1\)"),
-    "integers": (lambda v: v.long(), r"must have shape \(40,\) and floating-point numbers, got .*torch.int64"),
+    "a column": (lambda v: v[:, None], r"must have shape \(40,\) and numbers of float32 or float64, got \(\(40, 1\)"),
+    "integers": (lambda v: v.long(), r"must have shape \(40,\) and numbers of float32 or float64, got .*torch.int64"),
     "nothing": (lambda v: None, "what <lambda> gives for a vector must be a tensor or an array, got NoneType"),
     "oblong": (sparse.csr_array(ARRAY[:30]), r"shape of csr_array must be \(d, d\), got \(30, 40\)"),
     "a vector": (ARRAY[0], r"shape of ndarray must be \(d, d\), got \(40,\)"),
@@ -203,3 +203,24 @@ def test_curvlinops_operators_have_the_kappa_of_their_dense_matrix(kind: str) ->
     if kind == "HessianLinearOperator":
         ours = hessian.effective_rank(module, cross_entropy, data, products=found.d)
         assert ours.kappa == pytest.approx(true, rel=1e-3)
+
+
+@pytest.mark.parametrize("coarse", [torch.float32, torch.float16])
+def test_a_function_that_works_in_a_coarser_dtype_gets_room_for_it(coarse: torch.dtype) -> None:
+    H = rotated(np.linspace(0.1, 2.0, 60).tolist()).matrix
+    low = H.to(coarse).double() if coarse == torch.float32 else H.half().double()
+    truth = float(H.trace() / torch.linalg.eigvalsh(H).abs().max())
+    found = hessian.effective_rank(
+        lambda v: (low @ v.to(coarse).double()).to(coarse).double(), d=60, dtype="float64", products=70
+    )
+    assert found.interval[0] <= truth <= found.interval[1]
+    with pytest.raises(InputError, match="numbers of float32 or float64"):
+        as_operator(lambda v: v.half(), d=60)
+
+
+def test_a_name_makes_no_matrix_semidefinite_and_a_mask_is_refused() -> None:
+    named = as_operator(np.diag([1.0, -0.9, -0.9, -0.9] + [0.0] * 60), name="gauss-newton")
+    assert hessian.effective_rank(named, products=6).kappa_positive != pytest.approx(-1.7)
+    with pytest.raises(InputError, match="have no mask"):
+        as_operator(np.ma.masked_array(np.eye(5), mask=np.eye(5)))
+    assert as_operator(torch.eye(4, requires_grad=True)).fingerprint()

@@ -129,3 +129,10 @@ def test_lanczos_does_not_stop_at_a_small_residual_alone() -> None:
         found = lanczos(Diagonal([2.0, *[1.0] * 19_999]), steps=30, seed=seed, tol=0.01)
         assert found.converged
         assert float(found.ritz_values[-1]) == pytest.approx(2.0)
+
+
+def test_an_unlucky_start_vector_leaves_the_residual() -> None:
+    """Seed 135 hardly contains the top's vector: nothing above θ seems possible, and θ is 1.3 % too low."""
+    values = [1.03, *np.linspace(0.9, 1.0, 19)]
+    found = effective_rank(Diagonal(values), trace=float(sum(values)), seed=135)
+    assert found.interval[0] <= sum(values) / 1.03 <= found.interval[1]
