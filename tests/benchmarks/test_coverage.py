@@ -48,7 +48,7 @@ def test_95_percent_of_the_intervals_hold() -> None:
             allowed = errors * (0.95 * 0.05 / row.runs) ** 0.5
             assert 0.94 - allowed <= row.coverage <= 0.96 + allowed, row
     (total,) = tables[0]
-    # Neither side has all the misses; 3 % are too low and 1 % too high, as whoever stops early favours what looks small.
+    # Neither side has all misses: 3 % are too low and 1 % too high, as who stops early favours what looks small.
     assert abs(total.too_low - total.too_high) < 0.03
 
 
