@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from theory.findings import mutation, registry
 from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, gather
 from theory.findings.page import statements
 from theory.findings.placed import Placed, placed
-from theory.findings.registry import CAUSES, ENTRIES, missing, stale
+from theory.findings.registry import CAUSES, ENTRIES, missing, stale, unquoted
 from theory.findings.source import TexSource, parse, read
 
 TEX = r"""\begin{document}
@@ -95,13 +96,17 @@ def test_bounds_are_written_as_they_are_tested() -> None:
         ({"refutes": (BREAKS,), "supports": (HOLDS,)}, {}, "proof gap"),
         ({"refutes": (BREAKS,), "mends": (HOLDS,)}, {"carries": "b"}, "carried over"),
         ({"context": (HOLDS,)}, {}, "not checkable"),
+        ({}, {"runs": {"a.b": "supports"}}, "correct"),
+        ({"supports": (HOLDS,)}, {"runs": {"a.b": "refutes"}}, "refuted"),
+        ({"context": (HOLDS,)}, {"runs": {"a.b": "supports", "a.c": "context"}}, "not decided"),
+        ({"supports": (HOLDS,)}, {"runs": {"a.b": "context"}}, "correct"),
     ],
 )
 def test_the_status_follows_from_the_roles(roles: Any, more: Any, status: Any) -> None:
     own = {"evidence": roles, "causes": (ERROR,), "why": "so", **more}
     assert _entry("a", 3, status=status, **own).implied == status
-    with pytest.raises(InputError, match=f"status of a must be '{status}', got 'imprecise'"):
-        _entry("a", 3, status="imprecise", **own)
+    with pytest.raises(InputError, match=f"status of a must be '{status}', got 'misprint'"):
+        _entry("a", 3, status="misprint", **own)
 
 
 def test_evidence_that_speaks_the_other_way_is_not_confirmed() -> None:
@@ -128,7 +133,31 @@ def test_every_entry_speaks_of_a_part_of_the_paper(paper: TexSource) -> None:
 
 def test_a_complete_registry_misses_nothing_and_has_nothing_stale() -> None:
     assert missing(parse(TEX), COMPLETE) == []
-    assert stale(parse(TEX), COMPLETE) == []
+    assert stale(parse(TEX), COMPLETE, ()) == []
+
+
+PROSE = r"""\begin{document}\begin{abstract}
+It is fast. It costs \emph{only} 1\,MB
+of data, $\mathcal{O}(1)$. We thank A.
+\end{abstract}
+\end{document}"""
+FAST = _entry("line-2", 2, "claim", quote="It is fast")
+CHEAP = _entry("line-3", 3, "claim", quote="It costs … 1MB of data")
+
+
+def test_a_sentence_that_nobody_quotes_is_listed_with_its_line() -> None:
+    thanks = "line 3: Abstract: We thank A."
+    assert unquoted(parse(PROSE), [FAST, CHEAP]) == [thanks]
+    assert unquoted(parse(PROSE), [CHEAP]) == ["line 2: Abstract: It is fast.", thanks]
+
+
+def test_words_that_are_not_the_papers_or_stand_elsewhere_are_stale() -> None:
+    assert stale(parse(PROSE), [FAST, CHEAP], [{"quotes": ["We thank A"]}]) == []
+    (other,) = stale(parse(PROSE), [replace(FAST, quote="It is very fast")], [])
+    (elsewhere,) = stale(parse(PROSE), [replace(FAST, quote="of data, O(1)")], [])
+    assert other.endswith("line 2 does not have the words 'It is very fast', lines [] do")
+    assert elsewhere.endswith("lines [(3, 3)] do")
+    assert stale(parse(PROSE), [], [{"quotes": ["We thank B"]}]) != []
 
 
 @pytest.mark.parametrize("gone", range(4))
@@ -149,4 +178,4 @@ def test_an_entry_taken_away_is_missed(gone: int) -> None:
     ],
 )
 def test_an_entry_of_nothing_is_stale(entry: Entry, says: str) -> None:
-    assert stale(parse(TEX), [entry]) == [f"{entry.label}: {says}"]
+    assert stale(parse(TEX), [entry], ()) == [f"{entry.label}: {says}"]
