@@ -152,10 +152,11 @@ def _growth(norms: np.ndarray) -> float | None:
 
 def decided_by_health(rows: pd.DataFrame, outcomes: Iterable[ClaimOutcome]) -> list[ClaimOutcome]:
     """The outcomes of a part; those that rest on ill series are not decided, and say at their scale why."""
-    if "train_loss" not in rows:
-        return list(outcomes)
+    found = list(outcomes)
+    if "train_loss" not in rows or not any(outcome.id in RESTS for outcome in found):
+        return found
     sick = ill_runs(rows)
-    return [_held(outcome, rows, sick) if outcome.id in RESTS else outcome for outcome in outcomes]
+    return [_held(outcome, rows, sick) if outcome.id in RESTS else outcome for outcome in found]
 
 
 def _held(outcome: ClaimOutcome, rows: pd.DataFrame, sick: Mapping[str, Sequence[str]]) -> ClaimOutcome:
