@@ -12,9 +12,10 @@ import pytest
 from decomfl_lab.errors import InputError
 from tests.theory.findings.entries import entry
 from theory.findings import mutation, registry
+from theory.findings.data import PLACES
 from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, gather
-from theory.findings.page import statements
 from theory.findings.placed import Placed, placed
+from theory.findings.prose import passages
 from theory.findings.registry import CAUSES, ENTRIES, missing, stale, unquoted
 from theory.findings.source import TexSource, parse, read
 
@@ -66,10 +67,6 @@ def test_planted_faults_are_noticed(planted: mutation.Mutation) -> None:
 def test_nothing_is_noticed_where_nothing_is_planted_in_what_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutation, "ROLES", ("context",))
     assert mutation.noticed(mutation.Mutation("nothing", "text", lambda get: None)) == ""
-
-
-def test_the_page_of_statements_is_current() -> None:
-    assert mutation.PAGE.read_text(encoding="utf-8") == statements(ENTRIES, CAUSES), "run decomfl findings --write docs"
 
 
 def test_what_is_not_as_printed_has_a_cause_says_why_and_what_is_so() -> None:
@@ -125,6 +122,13 @@ def test_evidence_on_nothing_or_of_no_cause_is_refused() -> None:
 def test_every_part_of_the_paper_has_an_entry(paper: TexSource) -> None:
     assert paper.audited
     assert missing(paper) == []
+
+
+def test_the_places_of_entries_are_the_sections_and_algorithms_of_the_source(paper: TexSource) -> None:
+    told = dict(sorted(((place, line) for line, place in PLACES), reverse=True))
+    algorithms = [item.line for item in paper.items if item.kind == "algorithm"]
+    found = {place: passage.lines[0] for place, passage in passages(paper).items()} | {"Abstract": 129}
+    assert told == found | {f"Algorithm {n}": line for n, line in enumerate(algorithms, 1)}
 
 
 def test_every_entry_speaks_of_a_part_of_the_paper(paper: TexSource) -> None:
