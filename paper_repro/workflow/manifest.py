@@ -42,7 +42,7 @@ def seal(root: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Raise InputError unless a file is as it is listed in a folder above it; where none has a list, nothing is known."""
+    """Raise InputError if a file is not as a folder above it lists it."""
     root = next((folder for folder in [*path.parents][:3] if (folder / FILE).exists()), None)
     if root is None:
         return
