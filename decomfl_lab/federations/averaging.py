@@ -34,7 +34,11 @@ Floats = Any
 
 
 class Trainer(Protocol):
-    """A client that trains a copy of the server's model on its own data."""
+    """A client that trains a copy of the server's model on its own data.
+
+    One that keeps tensors from round to round has them by name in ``state``, which a checkpoint keeps; in another it
+    is None, or not there.
+    """
 
     steps_taken: int
 
@@ -143,14 +147,23 @@ class FedAvgFederation:
             "examples": sorted(self.weights.examples.items()),
             "ledger": self.ledger.to_json(),
         }
-        return {"x": self.x}, values
+        states = {str(i): state for i, client in enumerate(self.clients) if (state := getattr(client, "state", None))}
+        values["states"] = {i: list(state) for i, state in states.items()}
+        tensors = {f"client.{i}.{name}": own for i, state in states.items() for name, own in state.items()}
+        return {"x": self.x} | tensors, values
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``."""
         tensors, values = padded(saved, len(self.clients))
         self.x.copy_(tensors["x"])
         self.round = values["round"]
-        for steps, client in zip(values["steps_taken"], self.clients, strict=True):
+        for i, (steps, client) in enumerate(zip(values["steps_taken"], self.clients, strict=True)):
             client.steps_taken = steps
+            if steps and getattr(client, "state", None) is not None:
+                client.state = {name: self._placed(tensors[f"client.{i}.{name}"]) for name in values["states"][str(i)]}
         self.weights.examples = dict(values.get("examples", ()))
         self.ledger = Ledger.from_json(len(self.clients), values["ledger"])
+
+    def _placed(self, own: Tensor) -> Tensor:
+        """A tensor of a client's state where the run computes; numbers stay where optimizers have them."""
+        return own.to(self.x.device) if own.dim() else own
