@@ -38,6 +38,7 @@ from paper_repro.workflow.claims import (
     outcomes_json,
 )
 from paper_repro.workflow.drawing import Drawn, drawn, ingredients
+from paper_repro.workflow.health import decided_by_health, ill_words
 from paper_repro.workflow.measures import CHECKED, COUNTS
 from paper_repro.workflow.part import Made, Options, Part
 from paper_repro.workflow.pools import require_backend
@@ -398,16 +399,22 @@ def _part(
     part, other = PARTS[name].make(rows, provenance, options), options.longer or options.shorter
     part = part if kept is None else part.of(kept)
     told_of = _facts([*filter(None, provenance)], None)
-    section = replace(part.section, scale=options.scale.name, command=options.command(name), provenance=told_of)
+    section = replace(
+        part.section,
+        scale=options.scale.name,
+        command=options.command(name),
+        provenance=told_of,
+        notes=[*ill_words(name, rows), *part.section.notes],
+    )
     part = replace(part, section=section)
     if name in options.changes:
         return _told_changed(part, options.changes[name])
-    claims = decided(part.claims, options.scale.name)
+    claims = decided_by_health(rows, decided(part.claims, options.scale.name))
     # What these rows do not decide, rows at the other scale may: their outcome says where it is from.
     if other is not None and any(claim.verdict == UNTESTED for claim in claims):
         at = replace(options, scale=SCALES[other.scale], longer=None, shorter=None)
         earlier = decided(PARTS[name].make(other.rows, other.provenance, at).of(other).claims, other.scale)
-        known = {claim.id: claim for claim in earlier if claim.verdict != UNTESTED}
+        known = {claim.id: claim for claim in decided_by_health(other.rows, earlier) if claim.verdict != UNTESTED}
         claims = [known.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in claims]
     return replace(part, claims=claims)
 

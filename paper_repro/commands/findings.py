@@ -40,6 +40,7 @@ _VERDICTS: Final = (
     ("does not hold", "What does not hold"),
     ("depends on how it is counted", "What depends on how it is counted"),
     ("not tested at this scale", "What the recorded runs do not decide"),
+    ("not decided: our baseline did not train", "What is not decided, as a run that it rests on did not train"),
     ("not recorded", "What waits for its first record"),
 )
 

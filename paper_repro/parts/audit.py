@@ -34,6 +34,7 @@ TONES: Final[Mapping[str, str]] = {
     "misprint": "depends",
     "carried over": "no",
     "refuted": "no",
+    "not decided": "untested",
     "not checkable": "untested",
 }
 _JUDGED: Final = ("theorem", "corollary", "lemma")

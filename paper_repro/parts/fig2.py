@@ -108,10 +108,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     verdicts = claims(rows, scale) if "as-plotted" in set(rows.reading) else []
     tables = {"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement}
     if authors is not None:
+        every = rows[~rows[CHECKED].astype(bool)]
         for reading in readings:
             read = lines[lines.reading == reading]
             of_each = [compared(own, authors, CURVE[1:]) for _, own in read.groupby("method")]
-            bands = bands_table(pd.concat(of_each), CURVE[1:])
+            bands = bands_table(pd.concat(of_each), CURVE[1:], every[every.reading == reading])
             tables[f"fig2-bands-{reading}"] = bands
             wanted = len(LOCAL_STEPS) + len(PERTURBATIONS)
             verdicts.append(band(BANDS[reading], bands, caption[0], testable=scale.name == "full", wanted=wanted))

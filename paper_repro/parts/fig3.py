@@ -287,7 +287,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     verdicts = claims(rows, f"{words}; {data}")
     if authors is not None:
-        tables["fig3-bands"] = bands_table(compared(lines, authors, CURVE), CURVE)
+        every = rows[~rows[CHECKED].astype(bool)]
+        tables["fig3-bands"] = bands_table(compared(lines, authors, CURVE), CURVE, every)
         testable = scale.name == "full" and data == "fashion-mnist"
         verdicts.append(
             band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.measures import TOLERANCE, WITHIN, numbers, verdict_of
+from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome, limits
+from paper_repro.workflow.measures import TOLERANCE, WITHIN, left_out, numbers, verdict_of
 
 __all__ = ["bands_table", "compared", "outcome"]
 
@@ -64,8 +64,15 @@ def _over_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     return found[found["count"] == found.groupby(series)["count"].transform("max")]
 
 
-def bands_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """A row for each series: how much of it is inside, where it first is not, and how it ends."""
+def bands_table(found: pd.DataFrame, by: Sequence[str], runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """A row for each series: how much of it is inside, where it first is not, and how it ends.
+
+    Args:
+        found: The rows of ``compared``.
+        by: Columns that name a series.
+        runs: All rows of ours, also of the seeds that diverged and are not in the means, which are counted.
+    """
+    away = [name for name, *_ in left_out(runs, by)] if runs is not None else []
     table = []
     for name, own in found.groupby(list(by), sort=False):
         rows = own.sort_values("round")
@@ -78,6 +85,7 @@ def bands_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
                 "evaluations": len(rows),
                 "last round": int(last["round"]),
                 "finished": bool(rows.finished.all()),
+                "seeds that diverged": away.count(name),
                 "share inside": float(rows.inside.mean()),
                 "share inside by the error on test images alone": float(rows.narrowly.mean()),
                 "first round outside": int(outside["round"].iloc[0]) if len(outside) else None,
@@ -92,15 +100,23 @@ def bands_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 def outcome(claim: str, table: pd.DataFrame, words: str, *, testable: bool, wanted: int = 1) -> ClaimOutcome:
     """The claim that every finished series of DeComFL is inside, of which ``wanted`` must be there to say so.
 
+    A series of which a seed diverged is not inside. One with fewer than ``limits().common`` evaluations that both have
+    is not judged, and where all others are inside nothing is decided.
+
     ``testable`` where the runs have the sizes of the authors'.
     """
-    ours = table[table.series.str.contains("DeComFL") & table.finished] if len(table) else table
+    ours = [row for row in table.to_dict("records") if "DeComFL" in row["series"] and row["finished"]]
+    enough = [row for row in ours if row["evaluations"] >= limits().common]
     # One series outside refutes the claim. To hold it, all of them must be there.
-    outside = len(ours) > 0 and bool((ours["share inside"] < WITHIN).any())
+    outside = any(row["share inside"] < WITHIN or row["seeds that diverged"] for row in enough)
     verdict = verdict_of(not outside, tested=testable and (outside or len(ours) >= wanted))
+    if verdict == "holds" and len(enough) < len(ours):
+        verdict = UNHEALTHY
     measured: dict[str, float | None] = {}
     for row in table.to_dict("records"):
         to = f"{row['series']}, to round {row['last round']}"
         for name in ("evaluations", "share inside", "last accuracy, ours", "last accuracy, authors'"):
             measured[f"{to}: {name}"] = row[name]
+        if row["seeds that diverged"]:
+            measured[f"{to}: seeds that diverged"] = row["seeds that diverged"]
     return ClaimOutcome(claim, verdict, numbers(measured), words)

@@ -25,6 +25,7 @@ __all__ = [
     "PARTS",
     "RECORDED",
     "SCALE_NAMES",
+    "UNHEALTHY",
     "UNTESTED",
     "VERDICTS",
     "WORDS",
@@ -42,9 +43,17 @@ __all__ = [
     "rows",
 ]
 
-Verdict = Literal["holds", "does not hold", "depends on how it is counted", "not tested at this scale"]
+Verdict = Literal[
+    "holds",
+    "does not hold",
+    "depends on how it is counted",
+    "not tested at this scale",
+    "not decided: our baseline did not train",
+]
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 UNTESTED: Final = "not tested at this scale"
+UNHEALTHY: Final = "not decided: our baseline did not train"
+"""A run that the claim rests on is ill, see ``workflow.health``."""
 SCALE_NAMES: Final = ("smoke", "default", "full")
 """From small to large."""
 RECORDED: Final = Path(__file__).parents[1] / "results" / "claims.json"

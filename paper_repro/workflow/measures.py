@@ -34,6 +34,7 @@ __all__ = [
     "flattened",
     "highest_level",
     "last_round",
+    "left_out",
     "lost",
     "numbers",
     "ordered",
@@ -104,15 +105,20 @@ def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
     return found
 
 
-def lost(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
-    """Each run that diverged and that ``settled`` leaves out: "series, seed 1, after round 100"."""
+def left_out(rows: pd.DataFrame, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Any, int]]:
+    """Each run that diverged and that ``settled`` leaves out: its series, its seed and its last round."""
     if not {"diverged", "finished"} <= set(rows) or not rows.diverged.any():
         return []
     found = []
     for name, own in rows.groupby(list(by), sort=False, dropna=False):
         for seed, run in own[own.diverged.astype(bool) & ~own.seed.isin(_kept(own))].groupby("seed"):
-            found.append(f"{', '.join(map(str, name))}, seed {seed}, after round {int(run['round'].max()):,}")
+            found.append((name, seed, int(run["round"].max())))
     return found
+
+
+def lost(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
+    """Those of ``left_out`` in words: "series, seed 1, after round 100"."""
+    return [f"{', '.join(map(str, name))}, seed {seed}, after round {r:,}" for name, seed, r in left_out(rows, by)]
 
 
 def unready(rows: pd.DataFrame, by: Sequence[str]) -> str:

@@ -43,7 +43,8 @@ _BADGES: Final = dict(zip((*SCALE_NAMES, RECORDED), _NOTES, strict=True))
 _TEMPLATES = Path(__file__).parent / "templates"
 _TEXTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_VERDICT_STYLE = dict(zip(VERDICTS, (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")), strict=True))
+_STYLES = (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–"), ("untested", "?"))
+_VERDICT_STYLE = dict(zip(VERDICTS, _STYLES, strict=True))
 _NOTHING = "–"
 # A word of the glossary, whole: "wire" and not the end of "rewire", nor the beginning of "wire-count".
 _WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(_TEXTS['words'])})(?![\w-])")
@@ -213,7 +214,7 @@ def _tally(claims: Sequence[ClaimOutcome]) -> list[tuple[str, str, str, int]]:
 
 def _findings(claims: Sequence[ClaimOutcome]) -> list[dict[str, Any]]:
     """The decided claims that matter most, by the order of ``report.toml`` and then by that of the page."""
-    decided = {each.id: each for each in claims if each.verdict != UNTESTED}
+    decided = {each.id: each for each in claims if each.verdict in VERDICTS[:3]}
     # A dictionary keeps the first place of a name, so those that report.toml names come before the rest.
     order = dict.fromkeys([*(name for name in _TEXTS["findings"] if name in decided), *decided])
     return [{**_claim(decided[name]), "says": finding(decided[name])} for name in [*order][:_FINDINGS]]

@@ -33,8 +33,12 @@ __all__ = [
 ]  # fmt: skip
 
 Q = ParamSpec("Q")
-Status = Literal["refuted", "proof gap", "carried over", "misprint", "imprecise", "correct", "not checkable"]
-Kind = Literal["equation", "lemma", "theorem", "corollary", "assumption", "remark", "algorithm line", "table", "claim"]
+Status = Literal[
+    "refuted", "proof gap", "carried over", "misprint", "imprecise", "correct", "not decided", "not checkable"
+]
+Kind = Literal[
+    "equation", "lemma", "theorem", "corollary", "assumption", "remark", "algorithm line", "table", "claim", "caption"
+]
 Instrument = Literal["units", "algebra", "search", "counter-example", "arithmetic", "execution"]
 Role = Literal["refutes", "supports", "mends", "context"]
 Nature = Literal["error", "imprecision", "misprint"]
@@ -137,7 +141,7 @@ class Entry:
         line: Line of the source on which its display, environment, algorithm line or table begins.
         place: Where a reader finds it: section and number of the equation, theorem, table or algorithm.
         kind: One of ``KINDS``.
-        says: The statement, shortened, in plain text.
+        says: The statement, shortened, in plain text; of a quotation, what it asserts, so that one can test it.
         status: What is to be said of it, as the data have it; ``Entry.implied`` is what the evidence says.
         evidence: The checks of each role: refutes (speaks against the print), supports (for the print, or for the
             conclusion of a step that is refuted), mends (for what is true instead), context (what can be said where
@@ -149,6 +153,11 @@ class Entry:
         labels: Further labels of the same display that this entry speaks for.
         bounds: Names and variants of the statements of ``theory.bounds`` that its texts are made of.
         causes: The causes that its refuting evidence shows, the one that its status follows from before the others.
+        quote: The paper's own words, as they stand in running text or a caption, "…" for words left out.
+        tests: What the evidence tests where that is weaker or stronger than the quotation, and by how much.
+        runs: The measurements that speak on it, by their id in ``paper_repro``, each with its role: what holds
+            supports, what does not hold or depends on how it is counted refutes; context is what is undecided, or
+            what ``tests`` says decides nothing.
     """
 
     label: str
@@ -165,12 +174,17 @@ class Entry:
     labels: tuple[str, ...] = ()
     bounds: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
+    quote: str = ""
+    tests: str = ""
+    runs: Mapping[str, Role] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_choice(f"status of {self.label}", self.status, STATUSES)
         require_choice(f"kind of {self.label}", self.kind, KINDS)
         require(self.status == self.implied, f"status of {self.label}", f"be {self.implied!r}", self.status)
         require(bool(self.why) or self.status == "correct", f"why of {self.label}", "be given for", self.status)
+        for run, role in self.runs.items():
+            require_choice(f"role of run {run} of {self.label}", role, ("supports", "refutes", "context"))
 
     def checks(self, role: Role) -> tuple[EvidenceCheck, ...]:
         """The checks of one role."""
@@ -203,17 +217,22 @@ class Entry:
         """The status that follows from the roles of the evidence and the nature of the cause that it shows first."""
         if self.carries:
             return CARRIED
-        if self.checks("refutes") and self.checks("supports"):
+        measured = set(self.runs.values())
+        if self.checks("refutes") and self.checks("supports") and "refutes" not in measured:
             return "proof gap"
         if self.checks("refutes"):
             require(bool(self.causes), f"evidence of {self.label}", "refute by a check that a cause names", self.label)
             return _OF_NATURE[self.causes[0].nature]
-        return "correct" if self.checks("supports") else "not checkable"
+        if "refutes" in measured:  # what is wrong only by one way of counting is imprecise
+            return "imprecise" if self.status == "imprecise" else "refuted"
+        if self.checks("supports") or measured == {"supports"}:
+            return "correct"
+        return "not decided" if measured else "not checkable"
 
     @property
     def as_printed(self) -> bool:
         """Whether the print may stand."""
-        return self.status in ("correct", "not checkable")
+        return self.status in ("correct", "not decided", "not checkable")
 
 
 @dataclass(frozen=True)
@@ -236,7 +255,10 @@ class EntryResult:
             "place": entry.place,
             "line": entry.line,
             "kind": entry.kind,
+            "quote": entry.quote,
             "says": entry.says,
+            "tests": entry.tests,
+            "runs": dict(entry.runs),
             "status": entry.status,
             "cause": ", ".join(cause.name for cause in entry.causes),
             "carries": entry.carries,

@@ -1,7 +1,7 @@
 """Faults planted in the findings, one at a time: in formulas, constants, tables, texts, statuses and evidence.
 
 A fault is *noticed* if the findings can no longer be read, if a piece of evidence no longer plays its role, or if the
-words of the findings are no longer those of the page that is checked in.
+page of statements is another than before: whoever changes words alone sees it there, and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain, product, zip_longest
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 from unittest import mock
@@ -25,13 +24,13 @@ from theory import bounds
 from theory.findings.data import CAUSES, RAW
 from theory.findings.evidence.proof_one import PRINTED
 from theory.findings.finding import ROLES, Role
+from theory.findings.page import statements
 from theory.findings.placed import placed
+from theory.findings.registry import CAUSES as READ_CAUSES
+from theory.findings.registry import ENTRIES
 from theory.notation import printed
 
-__all__ = ["MUTATIONS", "PAGE", "Mutation", "chosen", "noticed"]
-
-PAGE: Final = Path(__file__).parents[2] / "docs" / "statements.md"
-"""The page that is generated from the findings and checked in; absent where only the packages are installed."""
+__all__ = ["MUTATIONS", "Mutation", "chosen", "noticed"]
 
 _OWN: Final = "theory.findings"
 _EXCHANGED: Final[dict[Role, Role]] = {"refutes": "supports", "supports": "refutes"}
@@ -225,7 +224,7 @@ def _anew() -> Iterator[Callable[[str], Any]]:
 
 def noticed(mutation: Mutation) -> str:
     """What notices the fault: "data", "words" or the name of a check; "" if nothing does."""
-    told = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    told = statements(ENTRIES, READ_CAUSES)
     with _anew() as get:
         mutation.plant(get)
         try:
@@ -243,7 +242,7 @@ def noticed(mutation: Mutation) -> str:
                 found = check.gather()
             if found is None or not found.plays(role):
                 return str(check.name)
-        if told and get("page").statements(registry.ENTRIES, registry.CAUSES) != told:
+        if get("page").statements(registry.ENTRIES, registry.CAUSES) != told:
             return "words"
     return ""
 

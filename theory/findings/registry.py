@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from decomfl_lab.errors import require
 from theory.findings.data import CAUSES as RAW_CAUSES
-from theory.findings.data import RAW
+from theory.findings.data import RAW, UNJUDGED
 from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, Role
 from theory.findings.placed import Placed, placed
+from theory.findings.prose import passages, spans
 from theory.findings.source import TexSource
 from theory.findings.texts import bounds_in, filled
 
-__all__ = ["CAUSES", "ENTRIES", "affected", "collect", "missing", "stale"]
+__all__ = ["CAUSES", "ENTRIES", "affected", "collect", "missing", "stale", "unquoted"]
 
 # What the item of the source is called in an entry, where the names differ.
 _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
 # Statements of running text: they may stand on any line.
-_PROSE: Final = ("claim", "remark")
+_PROSE: Final = ("claim", "remark", "caption")
+# Where every sentence is quoted by an entry, or listed as one that asserts nothing; the others are mathematics.
+_JUDGED: Final = re.compile("Abstract|Section")
 
 
-_NAMED: Final = ("label", "line", "place", "kind", "status", "why", "carries", "restates")
-_WRITTEN: Final = ("cause", "code", "printed", "plant", "depth", "labels", "says", "instead")
+_NAMED: Final = ("label", "line", "place", "kind", "status", "why", "carries", "restates", "quote", "tests")
+_WRITTEN: Final = ("cause", "code", "printed", "plant", "depth", "labels", "says", "instead", "runs")
 _GRAVEST: Final[tuple[Nature, ...]] = ("error", "imprecision", "misprint")
 
 
 def _entry(raw: Mapping[str, Any]) -> Entry:
     label = raw["label"]
-    whole = {**_BY_LABEL[raw["restates"]], "labels": [], **raw} if "restates" in raw else raw
+    whole = {**_BY_LABEL[raw["restates"]], "labels": [], "quote": "", **raw} if "restates" in raw else raw
     unknown = sorted(set(whole) - set(_NAMED) - set(_WRITTEN))
     require(not unknown, f"fields of {label}", "be those of an entry", unknown)
     # What says again what another entry says has that one's evidence.
@@ -49,6 +53,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
         bounds=tuple(bounds_in(whole["says"]) + bounds_in(whole.get("instead", ""))),
         evidence={role: found for role, found in checks.items() if found},
         causes=causes,
+        runs=dict(whole.get("runs", {})),
     )
 
 
@@ -143,11 +148,44 @@ def missing(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
     return gaps
 
 
-def stale(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
-    """Entries that speak of nothing in the source: no such item on their line, or a label that it does not have."""
+def unquoted(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
+    """The sentences of abstract, Sections and captions of which no entry quotes a part, and no list of the unjudged."""
+    quotes = [entry.quote for entry in entries if entry.quote]
+    quotes += [quote for each in UNJUDGED for quote in each["quotes"]]
+    gaps = []
+    for passage in passages(source).values():
+        quoted = [found for quote in quotes for found in spans(quote, passage.text)]
+        gaps += [
+            f"line {each.line}: {passage.place}: {each.text}"
+            for each in passage.sentences()
+            if (_JUDGED.match(passage.place) or r"\caption" in source.lines[each.line - 1])
+            and not any(start < each.end and each.start < end for start, end in quoted)
+        ]
+    return gaps
+
+
+def stale(
+    source: TexSource, entries: Sequence[Entry] = ENTRIES, unjudged: Sequence[Mapping[str, Any]] = UNJUDGED
+) -> list[str]:
+    """What speaks of nothing in the source: no such item on the entry's line, or a label or words that it lacks."""
     labels = {(item.line, _KINDS.get(item.kind, item.kind)): set(item.labels) for item in source.items}
-    wrong = []
+    told = list(passages(source).values())
+    wrong = [
+        f"unjudged: the source does not have the words {quote!r}"
+        for each in unjudged
+        for quote in each["quotes"]
+        if not any(spans(quote, passage.text) for passage in told)
+    ]
     for entry in entries:
+        # A quotation begins or ends on the line of its entry; of a theorem it stands below its first line.
+        found = [
+            (passage.lines[start], passage.lines[end - 1])
+            for passage in told
+            if entry.quote
+            for start, end in spans(entry.quote, passage.text)
+        ]
+        if entry.quote and not any(first <= entry.line <= last or entry.kind not in _PROSE for first, last in found):
+            wrong.append(f"{entry.label}: line {entry.line} does not have the words {entry.quote!r}, lines {found} do")
         own = labels.get((entry.line, entry.kind))
         if own is None and entry.kind in _PROSE:
             own = set() if 0 < entry.line <= len(source.lines) and source.lines[entry.line - 1].strip() else None

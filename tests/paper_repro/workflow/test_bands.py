@@ -46,16 +46,20 @@ def test_only_rounds_that_both_have_are_compared_and_one_seed_borrows_the_spread
 
 
 def test_each_verdict_can_come_out_either_way() -> None:
-    def verdict(ours: list[float], *, testable: bool = True) -> str:
-        table = bands_table(compared(curve(ours, seed=0), AUTHORS, BY), BY)
-        return outcome("fig2.band", table, "made up", testable=testable).verdict
+    authors = pd.concat([curve([0.5, 0.80, *[0.90] * 8], seed=233), curve([0.6, 0.84, *[0.90] * 8], seed=42)])
+
+    def found(first: list[float], **more: object) -> pd.DataFrame:
+        return bands_table(compared(curve([*first, *first[-1:] * 7], seed=0, **more), authors, BY), BY)
+
+    def verdict(first: list[float], *, testable: bool = True) -> str:
+        return outcome("fig2.band", found(first), "made up", testable=testable).verdict
 
     assert verdict([0.55, 0.82, 0.90]) == "holds"
     assert verdict([0.55, 0.82, 0.80]) == "does not hold"
     assert verdict([0.55, 0.82, 0.90], testable=False) == "not tested at this scale"
-    one = bands_table(compared(curve([0.55, 0.82, 0.90], seed=0), AUTHORS, BY), BY)
+    one = found([0.55, 0.82, 0.90])
     assert outcome("fig2.band", one, "made up", testable=True, wanted=2).verdict == "not tested at this scale"
-    begun = bands_table(compared(curve([0.55, 0.82, 0.80], seed=0).assign(finished=False), AUTHORS, BY), BY)
+    begun = found([0.55, 0.82, 0.80]).assign(finished=False)
     assert outcome("fig2.band", begun, "made up", testable=True).verdict == "not tested at this scale"
-    nothing = bands_table(compared(curve([0.5], seed=0, series="other"), AUTHORS, BY), BY)
+    nothing = found([0.5, 0.5, 0.5], series="other")
     assert outcome("fig2.band", nothing, "made up", testable=True).verdict == "not tested at this scale"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -251,3 +253,23 @@ def test_a_planted_constant_is_seen() -> None:
     planted = replace(proved, terms={**proved.terms, "noise": 3 * proved.terms["noise"]})
     printed: Any = statement("theorem-2", "stated").bound(here)
     assert planted.bound(here)[1] > printed.noise >= proved.bound(here)[1] * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("heading", "name", "variant", "sign"),
+    [
+        ("(`theorem-2`,", "theorem-2", "corrected", False),
+        ("(`theorem-2-dimension-free`;", "theorem-2-dimension-free", "corrected", True),
+        ("(variant `sharper` of `theorem-2`,", "theorem-2", "sharper", True),
+        ("(variant `sharper` of `theorem-2`,", "theorem-2-gaussian", "sharper", True),
+        ("(`theorem-2-gaussian`;", "theorem-2-gaussian", "corrected", True),
+    ],
+)
+def test_the_page_assumes_of_the_sign_of_h_what_the_bound_does(
+    heading: str, name: str, variant: Any, sign: bool
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "theory.md").read_text(encoding="utf-8")
+    (section,) = (each for each in page.split("\n## ") if heading in each.split("\n")[0])
+    hypotheses = section.split("*Proof.*")[0]
+    assert bool(re.search(r"0 ⪯ H|H\(x_r\) ⪰ 0\*?\*?,", hypotheses)) is sign
+    assert ("0 ⪯ H" in statement(name, variant).assumptions) is sign

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from decomfl_lab.errors import InputError
 from tests.theory.findings.entries import entry
 from theory.findings import mutation, registry
+from theory.findings.data import PLACES
 from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, gather
-from theory.findings.page import statements
 from theory.findings.placed import Placed, placed
-from theory.findings.registry import CAUSES, ENTRIES, missing, stale
+from theory.findings.prose import passages
+from theory.findings.registry import CAUSES, ENTRIES, missing, stale, unquoted
 from theory.findings.source import TexSource, parse, read
 
 TEX = r"""\begin{document}
@@ -67,10 +69,6 @@ def test_nothing_is_noticed_where_nothing_is_planted_in_what_is_quick(monkeypatc
     assert mutation.noticed(mutation.Mutation("nothing", "text", lambda get: None)) == ""
 
 
-def test_the_page_of_statements_is_current() -> None:
-    assert mutation.PAGE.read_text(encoding="utf-8") == statements(ENTRIES, CAUSES), "run decomfl findings --write docs"
-
-
 def test_what_is_not_as_printed_has_a_cause_says_why_and_what_is_so() -> None:
     wrong = [each for each in ENTRIES if not each.as_printed]
     assert [each.label for each in wrong if not (each.instead and each.why and (each.causes or each.carries))] == []
@@ -95,13 +93,17 @@ def test_bounds_are_written_as_they_are_tested() -> None:
         ({"refutes": (BREAKS,), "supports": (HOLDS,)}, {}, "proof gap"),
         ({"refutes": (BREAKS,), "mends": (HOLDS,)}, {"carries": "b"}, "carried over"),
         ({"context": (HOLDS,)}, {}, "not checkable"),
+        ({}, {"runs": {"a.b": "supports"}}, "correct"),
+        ({"supports": (HOLDS,)}, {"runs": {"a.b": "refutes"}}, "refuted"),
+        ({"context": (HOLDS,)}, {"runs": {"a.b": "supports", "a.c": "context"}}, "not decided"),
+        ({"supports": (HOLDS,)}, {"runs": {"a.b": "context"}}, "correct"),
     ],
 )
 def test_the_status_follows_from_the_roles(roles: Any, more: Any, status: Any) -> None:
     own = {"evidence": roles, "causes": (ERROR,), "why": "so", **more}
     assert _entry("a", 3, status=status, **own).implied == status
-    with pytest.raises(InputError, match=f"status of a must be '{status}', got 'imprecise'"):
-        _entry("a", 3, status="imprecise", **own)
+    with pytest.raises(InputError, match=f"status of a must be '{status}', got 'misprint'"):
+        _entry("a", 3, status="misprint", **own)
 
 
 def test_evidence_that_speaks_the_other_way_is_not_confirmed() -> None:
@@ -122,13 +124,44 @@ def test_every_part_of_the_paper_has_an_entry(paper: TexSource) -> None:
     assert missing(paper) == []
 
 
+def test_the_places_of_entries_are_the_sections_and_algorithms_of_the_source(paper: TexSource) -> None:
+    told = dict(sorted(((place, line) for line, place in PLACES), reverse=True))
+    algorithms = [item.line for item in paper.items if item.kind == "algorithm"]
+    found = {place: passage.lines[0] for place, passage in passages(paper).items()} | {"Abstract": 129}
+    assert told == found | {f"Algorithm {n}": line for n, line in enumerate(algorithms, 1)}
+
+
 def test_every_entry_speaks_of_a_part_of_the_paper(paper: TexSource) -> None:
     assert stale(paper) == []
 
 
 def test_a_complete_registry_misses_nothing_and_has_nothing_stale() -> None:
     assert missing(parse(TEX), COMPLETE) == []
-    assert stale(parse(TEX), COMPLETE) == []
+    assert stale(parse(TEX), COMPLETE, ()) == []
+
+
+PROSE = r"""\begin{document}\begin{abstract}
+It is fast. It costs \emph{only} 1\,MB
+of data, $\mathcal{O}(1)$. We thank A.
+\end{abstract}
+\end{document}"""
+FAST = _entry("line-2", 2, "claim", quote="It is fast")
+CHEAP = _entry("line-3", 3, "claim", quote="It costs … 1MB of data")
+
+
+def test_a_sentence_that_nobody_quotes_is_listed_with_its_line() -> None:
+    thanks = "line 3: Abstract: We thank A."
+    assert unquoted(parse(PROSE), [FAST, CHEAP]) == [thanks]
+    assert unquoted(parse(PROSE), [CHEAP]) == ["line 2: Abstract: It is fast.", thanks]
+
+
+def test_words_that_are_not_the_papers_or_stand_elsewhere_are_stale() -> None:
+    assert stale(parse(PROSE), [FAST, CHEAP], [{"quotes": ["We thank A"]}]) == []
+    (other,) = stale(parse(PROSE), [replace(FAST, quote="It is very fast")], [])
+    (elsewhere,) = stale(parse(PROSE), [replace(FAST, quote="of data, O(1)")], [])
+    assert other.endswith("line 2 does not have the words 'It is very fast', lines [] do")
+    assert elsewhere.endswith("lines [(3, 3)] do")
+    assert stale(parse(PROSE), [], [{"quotes": ["We thank B"]}]) != []
 
 
 @pytest.mark.parametrize("gone", range(4))
@@ -149,4 +182,4 @@ def test_an_entry_taken_away_is_missed(gone: int) -> None:
     ],
 )
 def test_an_entry_of_nothing_is_stale(entry: Entry, says: str) -> None:
-    assert stale(parse(TEX), [entry]) == [f"{entry.label}: {says}"]
+    assert stale(parse(TEX), [entry], ()) == [f"{entry.label}: {says}"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from sympy import Rational
 
@@ -51,7 +52,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
             ("local-second-moment", "corrected", Rational(1, 4), "eq.lemma.zo_m2"),
             ("local-drift", "stated", K * P, "lemma.hbhb line-1095 line-1234"),
             ("local-drift", "corrected", Rational(1, 5), "lemma.hbhb line-1107 the.1"),
-            ("theorem-1", "stated", P, "the.1 eq.theorem.1.restate line-1254"),
+            ("theorem-1", "stated", P, "the.1 eq.theorem.1.restate line-1254 assumption.lip"),
             ("theorem-1", "corrected", Rational(9, 10), "the.1"),
             ("corollary-1", "corrected", Rational(1, 40), "coro-1"),
         ],
@@ -109,6 +110,24 @@ def test_planted_constants_of_searches_are_noticed() -> None:
     assert not theorem_one.simplification(["noise"], 1.0).ratio <= 1
 
 
+@pytest.mark.parametrize(("slope", "held"), [(0.487, True), (0.51, False)])
+def test_clients_hold_each_other_up_below_half_their_dissimilarity(slope: float, held: bool) -> None:
+    assert theorem_one.held_up(slope).holds is held
+
+
+def test_what_is_held_up_is_where_a_run_stays() -> None:
+    """20,000 rounds of the two clients f ± |x − 49|, seed 0: the mean of f'² is that of the certificate."""
+    w = np.random.default_rng(0).chisquare(2000, (20_000, 2)) / 2000
+    x, total = 50.0, 0.0
+    for round_ in w:
+        total += min(0.01 * x, 0.487) ** 2
+        ends = np.array([x, x])
+        for mean in round_:
+            ends = ends - 0.1 * mean * (np.minimum(0.01 * ends, 0.487) + [1, -1] * np.sign(ends - 49))
+        x = float(ends.mean())
+    assert total / len(w) == pytest.approx(theorem_one.held_up().numbers["left"], rel=1e-9)
+
+
 def test_a_slip_needs_its_factor() -> None:
     assert proof_one.slips("line-1112", "dissimilarity", Rational(1, 2)).holds
     assert not proof_one.slips("line-1112", "dissimilarity", Rational(1, 3)).holds
@@ -124,8 +143,6 @@ def test_searches_over_rounds_are_sharp_enough_to_fail(name: str) -> None:
 
 def test_a_round_s_expectations_are_exact() -> None:
     """Against 200,000 draws of z_1, z_2, seed 0; and without local steps' noise at μ → 0 in closed form."""
-    import numpy as np
-
     r = OneRound(mu=0.5, eta=0.4, x=0.3)
     z = np.random.default_rng(0).standard_normal((2, 200_000))
     x = np.full((3, z.shape[1]), r.x)

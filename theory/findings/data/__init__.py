@@ -6,20 +6,43 @@ import tomllib
 from importlib.resources import files
 from typing import Any, Final
 
-__all__ = ["ALGORITHMS", "CAUSES", "LINES", "PROGRAMS", "RAW"]
+__all__ = ["ALGORITHMS", "CAUSES", "LINES", "PLACES", "PROGRAMS", "RAW", "UNJUDGED"]
+
+_NAMES: Final = ("main", "prose", "algorithms", "variants", "theorem-1", "theorem-2", "gaussian", "causes", "places")
+# What an entry is, by the first word of its number; running text has none.
+_KINDS: Final = {"": "claim", "display": "equation", "figure": "caption"}
 
 
 def _read(name: str) -> dict[str, Any]:
     return tomllib.loads((files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-_FILES: Final = {
-    name: _read(name) for name in ("main", "algorithms", "variants", "theorem-1", "theorem-2", "gaussian", "causes")
-}
+def _located(entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry with its line, place and kind, which follow from its label and its number."""
+    label, number = entry["label"], entry.get("number", "")
+    line = entry.get("line") or int(label.removeprefix("line-").partition(".")[0])
+    section = next(place for first, place in reversed(PLACES) if first <= line)
+    word = number.partition(" ")[0].lower()
+    found = {"line": line, "kind": _KINDS.get(word, word), "place": f"{number}, {section}" if number else section}
+    if section.startswith("Algorithm"):
+        heading = not label.startswith("line-")
+        found |= {"kind": "algorithm line", "place": section if heading else f"{section}, source line {line}"}
+    elif number == "display":
+        found["place"] = f"{section}, display without a number"
+    return {**found, **{name: value for name, value in entry.items() if name != "number"}}
+
+
+_FILES: Final = {name: _read(name) for name in _NAMES}
+PLACES: Final[list[tuple[int, str]]] = sorted((int(line), place) for line, place in _FILES["places"]["place"].items())
+"""The line on which each section begins, and each algorithm, and the section that goes on after it."""
+
 RAW: Final[list[dict[str, Any]]] = sorted(
-    (entry for each in _FILES.values() for entry in each.get("entry", ())), key=lambda entry: entry["line"]
+    (_located(entry) for each in _FILES.values() for entry in each.get("entry", ())), key=lambda entry: entry["line"]
 )
-"""Every entry as it is written, in the order of the paper."""
+"""Every entry as it is written, with its place, in the order of the paper."""
+
+UNJUDGED: Final[list[dict[str, Any]]] = [each for file in _FILES.values() for each in file.get("unjudged", ())]
+"""Sentences of running text that assert nothing about the paper's own subject: quotes, and why nothing is said."""
 
 CAUSES: Final[dict[str, dict[str, Any]]] = _FILES["causes"]["cause"]
 """Every cause as it is written, by name."""

@@ -17,7 +17,8 @@ from theory.findings.evidence.exact import unlike
 from theory.findings.finding import Evidence, support
 from theory.findings.instruments import Axis, at_most, equal, exceeds, search, within, wrong_unit
 from theory.findings.placed import mends, refutes, supports
-from theory.notation.setting import effective_factor, sixth_moment
+from theory.notation.formula import value_of
+from theory.notation.setting import Setting, effective_factor, sixth_moment
 from theory.notation.symbols import P, d, kappa
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
@@ -234,6 +235,21 @@ def escape_of_many() -> Evidence:
     return exceeds(
         left, math.exp(-100 / 16), "m = 100 equal linear clients, d = P = 1: escape term/(η²LG²) against bound"
     )
+
+
+def escape_of(curvature: float) -> Evidence:
+    """½η²⟨L I − H, E ∇̂f∇̂fᵀ 1(Aᶜ)⟩ over η²LG² of linear clients of slope G, d = P = 1, against the mended line-1478."""
+    here = Setting(d=1, L=1.0, P=1, eta=1.0, G=1.0, kappa=1.0)
+    mended = value_of(CORRECTED.terms["escape"], here.values) / 2  # the theorem has it times 2/η
+    left = 0.5 * (1 - curvature) * 3 * float(stats.chi2.sf(2, 5))  # E z⁴ 1(z² ≥ 2) = 3 Pr[χ²_5 ≥ 2]
+    judged = at_most if curvature >= 0 else exceeds
+    return judged(
+        left, mended, f"linear clients, d = P = 1, H = {curvature:g}·L: escape term/(η²LG²) against the mended"
+    )
+
+
+mends("line-1478")(escape_of, 0.0)
+refutes("assumption.low-rank", cause="assumptions")(escape_of, -1.0)
 
 
 @mends("line-1478")

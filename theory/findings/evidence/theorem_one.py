@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import sympy as sp
 from numpy.typing import NDArray
+from scipy import stats
 from sympy import sqrt
 
 from theory.bounds import statement
@@ -588,6 +589,34 @@ def not_rough() -> Evidence:
     """With L = 1/δ, which these clients have, the bound is kept: δ = 10⁻⁵."""
     here = Setting(d=20, L=1e5, mu=1e-3, sigma_G=1.0)
     return keeps("variance", _rough_clients(here)[0], here, "the same with L = 1/δ, their own", a=0.0, delta=0.0)
+
+
+def held_up(slope: float = 0.487) -> Evidence:
+    """Theorem 1 where f alone is smooth: clients f ± φ with φ' = ±1 beside a kink at 49 hold x where f' = slope.
+
+    f is Huber's loss, f' = Lx up to the slope; φ = |x − 49|, its kink rounded off over 10⁻⁶ below 49, cancels in f. One
+    of two clients steps over the kink and turns round there: with w_1, w_2 means of P squares and μ → 0,
+
+        x⁺ = x − ηw_1 p + ηw_2(1 − p)   if it does, p the slope,   x⁺ − 49 ≥ η(w_1 − w_2 p) − 10⁻⁶   if not.
+
+    As (1 − ap)(1 + a(1 − p)) = 1 for a = (1 − 2p)/(p(1 − p)), E exp(−θ(x − 49)) does not grow in the first case at
+    θ = aP/(2η). So x comes to 49 within R rounds with probability exp(−θ(x_0 − 49)) + R(second case) at most. |f'| is
+    nowhere larger than p.
+    """
+    kink, start, rounded, p = 49.0, 50.0, 1e-6, slope
+    here = Setting(d=1, L=0.01, m=2, M=2, K=2, P=2000, R=20_000, eta=0.1, sigma_G=1.0)
+    here = replace(here, D=p**2 / (2 * here.L) + p * (start - p / here.L))
+    assert here.eta is not None
+    a = max(0.0, (1 - 2 * p) / (p * (1 - p)))
+    theta = a * here.P / (2 * here.eta)
+    alike = -here.P / 2 * (math.log1p(a) + math.log1p(-a * p)) + theta * rounded  # log E exp(−θη(w_1 − w_2 p))
+    far = float(stats.chi2.sf((kink - p / here.L) / (here.eta * (1 + p)) * here.P, here.P))  # a step below slope/L
+    lost = math.exp(-theta * (start - kink)) + here.R * (math.exp(alike) + 2 * far)
+    what = f"clients f ± |x − 49|, P = 2000, K = 2, L = 0.01, η = 0.1; x is held up but for a chance of {lost:.1g}"
+    return breaks("theorem-1", max(0.0, 1 - lost) * p**2, here, what)
+
+
+refutes("the.1", "assumption.lip", cause="smoothness")(held_up)
 
 
 def through_f(*, rerouted: bool) -> Evidence:

@@ -26,6 +26,7 @@ from theory.bounds.successors.whitened import hiso_step, speed
 from theory.checks.simulate import simulate
 from theory.checks.stability import largest_step
 from theory.notation.setting import DISTRIBUTIONS
+from theory.notation.symbols import symbol
 from theory.problems.problem import Bowl, Floats
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
@@ -113,6 +114,21 @@ def test_the_bound_holds_while_the_scale_moves_and_wrong_constants_are_caught(
     assert right.holds, str(right)
     wrong = check(planted(found, term, factor), flat, setting, source="simulation", runs=1000)
     assert wrong.holds is False, str(wrong)
+
+
+@pytest.mark.parametrize(
+    ("term", "constants", "mu", "P"),
+    [("noise", {"sigma": 1e-8}, 0.0, 100), ("noise", {"sigma_G": 1e-8}, 0.0, 100), ("smoothing", {}, 1e-8, 1)],
+)
+def test_a_square_of_the_growth_that_is_lost_is_noticed(
+    term: str, constants: dict[str, float], mu: float, P: int
+) -> None:
+    """The gradients are far below h, so that h falls by ν in each of 40 rounds and c is 6,000."""
+    flat = Quadratic.of(Spectrum.flat(1), D=0.0, **constants)
+    found, setting = _at_the_largest_step(0.8, flat, flat.setting(m=1, M=4, P=P, R=40, mu=mu))
+    assert check(found, flat, setting, source="simulation", runs=500).holds
+    wrong = planted(found, term, 1 / symbol("growth"))
+    assert check(wrong, flat, setting, source="simulation", runs=500).holds is False
 
 
 def _at_the_largest_step(nu: float, quadratic: Quadratic, setting: Any) -> tuple[Any, Any]:

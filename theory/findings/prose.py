@@ -1,0 +1,118 @@
+"""The running text of the paper's source as plain words, sentence by sentence, each with its place and its lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from theory.findings.source import TexSource
+
+__all__ = ["Passage", "Sentence", "passages", "plain", "spans"]
+
+_LETTERS: Final = dict(
+    re.findall(
+        r"(\w+):(\S+)",
+        "alg:DeComFL cO:O x:x z:z alpha:α beta:β epsilon:ε eta:η theta:θ kappa:κ mu:μ xi:ξ sigma:σ phi:φ nabla:∇ "
+        "times:× approx:≈ sqrt:√ in:∈ to:→ ll:≪ le:≤ leq:≤ geq:≥ preceq:⪯",
+    )
+)
+_ARGUMENT: Final = r"\*?(?:\[[^\]]*\])?(?:\{[^{}]*\})?(?:\[[^\]]*\])?"
+_DROPPED: Final = r"\\(?:cite[pt]?|label|[vh]space|includegraphics|url|bibliography\w*|begin|end|resizebox)" + _ARGUMENT
+_DISPLAYED: Final = (
+    r"\$\$.*?\$\$|\\begin\{(algorithm\*?|tabular|align\*?|subequations|equation\*?|eqnarray\*?)\}.*?\\end\{\1\}"
+)
+_HEADING: Final = re.compile(r"(\\appendix|\\(?:sub)*section\*?\{)")
+# A line's number stands before its first word, as a character of its own that no text has.
+_FIRST_MARK: Final = 0xF0000
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of a passage: where its words begin and end there, and on which lines of the source they stand."""
+
+    text: str
+    start: int
+    end: int
+    line: int
+    last_line: int
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The words of a section, captions included, displays not.
+
+    Attributes:
+        place: "Section 4.2" or "Appendix C.3.1".
+        text: Its words.
+        lines: The line of the source on which each letter of the text stands.
+    """
+
+    place: str
+    text: str
+    lines: tuple[int, ...]
+
+    def sentences(self) -> Iterator[Sentence]:
+        """Its sentences, in order."""
+        start = 0
+        for gap in [*re.finditer(r"(?<=[.!?])\s+(?=[A-Z\"(])", self.text), None]:
+            end = gap.start() if gap else len(self.text.rstrip())
+            if end > start:
+                yield Sentence(self.text[start:end], start, end, self.lines[start], self.lines[end - 1])
+            start = gap.end() if gap else end
+
+
+def plain(text: str) -> str:
+    """LaTeX as words: displays, citations and labels left out, symbols as letters; words stay as they are."""
+    text = re.sub(_DISPLAYED, " ", text, flags=re.S)
+    text = re.sub(_DROPPED, " ", text)
+    text = re.sub(r"\\([A-Za-z]+)", lambda found: _LETTERS.get(found[1], ""), text)
+    text = re.sub(r"\\%", "%", text)
+    text = re.sub(r"\\[\W_]|[{}$~]", lambda found: " " if found[0] == "~" else "", text)
+    return re.sub(r"\s+([,.;)])", r"\1", re.sub(r"\s+", " ", text)).strip()
+
+
+def passages(source: TexSource) -> dict[str, Passage]:
+    """The words of each section by its place, from the abstract on."""
+    start = next((n for n, line in enumerate(source.lines) if r"\begin{abstract}" in line), len(source.lines))
+    marked = [re.sub(r"^(\s*)(?=\S)", rf"\1{chr(_FIRST_MARK + n)}", line) for n, line in enumerate(source.lines, 1)]
+    counts, kind, found = [0, 0, 0], "Section", {"Abstract": ""}
+    first_lines, line = {"Abstract": start + 1}, start + 1
+    for piece in _HEADING.split("\n".join(marked[start:])):
+        if piece == r"\appendix":
+            counts, kind = [0, 0, 0], "Appendix"
+        elif piece.endswith("section{"):
+            level = piece.count("sub")
+            counts[level:] = [counts[level] + 1, *[0] * (2 - level)]
+            first = chr(64 + counts[0]) if kind == "Appendix" else str(counts[0])
+            place = f"{kind} {'.'.join([first, *map(str, filter(None, counts[1:]))])}"
+            found[place], first_lines[place] = "", line
+        elif not piece.endswith("section*{"):
+            found[[*found][-1]] += piece
+        line += piece.count("\n")
+    return {place: _passage(place, text, first_lines[place]) for place, text in found.items()}
+
+
+def _passage(place: str, text: str, line: int) -> Passage:
+    """The words of a marked text, and the line of each letter."""
+    letters: list[str] = []
+    lines: list[int] = []
+    for letter in plain(text):
+        if ord(letter) >= _FIRST_MARK:
+            line = ord(letter) - _FIRST_MARK
+            continue
+        # A mark may have kept two blanks apart, or a blank from the stop that follows it.
+        if letters and letters[-1] == " " and letter in " ,.;)":
+            letters.pop()
+            lines.pop()
+        if letters or letter != " ":
+            letters.append(letter)
+            lines.append(line)
+    return Passage(place, "".join(letters), tuple(lines))
+
+
+def spans(quotation: str, text: str) -> list[tuple[int, int]]:
+    """From where to where the quotation stands in the text, wherever it does, "…" for at most 120 letters."""
+    pattern = ".{0,120}?".join(re.escape(part.strip()) for part in plain(quotation).split("…"))
+    return [found.span() for found in re.finditer(pattern, text)]
