@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from decomfl_lab.errors import DivergedError
+from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.protocol.ledger import Ledger
@@ -160,6 +160,8 @@ class FedAvgFederation:
         for i, (steps, client) in enumerate(zip(values["steps_taken"], self.clients, strict=True)):
             client.steps_taken = steps
             if steps and getattr(client, "state", None) is not None:
+                rule = "have what its clients keep from round to round, which older versions began anew"
+                require("states" in values, "checkpoint", rule, "one without")
                 client.state = {name: self._placed(tensors[f"client.{i}.{name}"]) for name in values["states"][str(i)]}
         self.weights.examples = dict(values.get("examples", ()))
         self.ledger = Ledger.from_json(len(self.clients), values["ledger"])
