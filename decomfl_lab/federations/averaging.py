@@ -6,7 +6,7 @@ What trains a client's copy (``Trainer``) and how it is sent back (``Uplink``) i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -34,16 +34,18 @@ Floats = Any
 
 
 class Trainer(Protocol):
-    """A client that trains a copy of the server's model on its own data.
-
-    One that keeps tensors from round to round has them by name in ``state``, which a checkpoint keeps; in another it
-    is None, or not there.
-    """
+    """A client that trains a copy of the server's model on its own data."""
 
     steps_taken: int
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
         """The model after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
+
+
+class Keeping(Trainer, Protocol):
+    """A trainer that keeps tensors from round to round, by name in ``state``, which a checkpoint keeps too."""
+
+    state: dict[str, Tensor]
 
 
 class Uplink(Protocol):
@@ -147,9 +149,9 @@ class FedAvgFederation:
             "examples": sorted(self.weights.examples.items()),
             "ledger": self.ledger.to_json(),
         }
-        states = {str(i): state for i, client in enumerate(self.clients) if (state := getattr(client, "state", None))}
-        values["states"] = {i: list(state) for i, state in states.items()}
-        tensors = {f"client.{i}.{name}": own for i, state in states.items() for name, own in state.items()}
+        kept = {i: client.state for i, client in self._keeping()}
+        values["states"] = {str(i): list(state) for i, state in kept.items()}
+        tensors = {f"client.{i}.{name}": own for i, state in kept.items() for name, own in state.items()}
         return {"x": self.x} | tensors, values
 
     def load(self, saved: Saved) -> None:
@@ -157,14 +159,19 @@ class FedAvgFederation:
         tensors, values = padded(saved, len(self.clients))
         self.x.copy_(tensors["x"])
         self.round = values["round"]
-        for i, (steps, client) in enumerate(zip(values["steps_taken"], self.clients, strict=True)):
+        for steps, client in zip(values["steps_taken"], self.clients, strict=True):
             client.steps_taken = steps
-            if steps and getattr(client, "state", None) is not None:
-                rule = "have what its clients keep from round to round, which older versions began anew"
-                require("states" in values, "checkpoint", rule, "one without")
-                client.state = {name: self._placed(tensors[f"client.{i}.{name}"]) for name in values["states"][str(i)]}
+        for i, keeping in self._keeping():
+            rule = "have what its clients keep from round to round, which older versions began anew"
+            require("states" in values, "checkpoint", rule, "one without")
+            keeping.state = {name: self._placed(tensors[f"client.{i}.{name}"]) for name in values["states"][str(i)]}
         self.weights.examples = dict(values.get("examples", ()))
         self.ledger = Ledger.from_json(len(self.clients), values["ledger"])
+
+    def _keeping(self) -> list[tuple[int, Keeping]]:
+        """The clients that keep anything, and have taken a step, by their numbers."""
+        found = [(i, client) for i, client in enumerate(self.clients) if getattr(client, "state", None) is not None]
+        return [(i, cast(Keeping, client)) for i, client in found if client.steps_taken]
 
     def _placed(self, own: Tensor) -> Tensor:
         """A tensor of a client's state where the run computes; numbers stay where optimizers have them."""

@@ -197,7 +197,7 @@ class Run(Course):
             saver = _Saver(self, out)
             # A run that ended here before has a row of its last round. A longer run evaluates on its own grid alone.
             if self.round < config.rounds:
-                rows[:] = [row for row in rows if config.evaluates(row["round"])]
+                rows[:] = [row for row in rows if config.evaluates(int(row["round"]))]
             while self.round < config.rounds:
                 loss = self._play_round(out)
                 try:
