@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any, Final
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import InputError, require
 from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW, UNJUDGED
 from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, Role
 from theory.findings.placed import Placed, placed
-from theory.findings.prose import passages, spans
+from theory.findings.prose import passages, shared, spans
 from theory.findings.source import TexSource
 from theory.findings.texts import bounds_in, filled
 
@@ -27,11 +28,18 @@ _JUDGED: Final = re.compile("Abstract|Section")
 
 _NAMED: Final = ("label", "line", "place", "kind", "status", "why", "carries", "restates", "quote", "tests")
 _WRITTEN: Final = ("cause", "code", "printed", "plant", "depth", "labels", "says", "instead", "runs")
+# All that an entry has of its own that says again what another says.
+_RESTATING: Final = {"label", "line", "place", "kind", "labels", "quote", "restates"}
 _GRAVEST: Final[tuple[Nature, ...]] = ("error", "imprecision", "misprint")
 
 
 def _entry(raw: Mapping[str, Any]) -> Entry:
-    label = raw["label"]
+    label, other = raw["label"], raw.get("restates", "")
+    if other:
+        require(other in _BY_LABEL, f"entry that {label} restates", "be one of the entries", other)
+        require("restates" not in _BY_LABEL[other], f"entry that {label} restates", "restate no other", other)
+        own_fields = sorted(set(raw) - _RESTATING)
+        require(not own_fields, f"fields of {label}", f"be left to {other}, which it restates", own_fields)
     whole = {**_BY_LABEL[raw["restates"]], "labels": [], "quote": "", **raw} if "restates" in raw else raw
     unknown = sorted(set(whole) - set(_NAMED) - set(_WRITTEN))
     require(not unknown, f"fields of {label}", "be those of an entry", unknown)
@@ -75,11 +83,13 @@ def _by_label(placed: Sequence[Placed]) -> dict[str, list[Placed]]:
     """{label: what speaks on it}.
 
     Raises:
-        InputError: If a label is none of an entry, or a cause is not known.
+        InputError: If a label is none of an entry, or of one that restates another, or a cause is not known.
     """
     found: dict[str, list[Placed]] = {}
     for each in placed:
         require(each.label in _BY_LABEL, f"label of {each.check.name}", "be one of the entries", each.label)
+        again = _BY_LABEL[each.label].get("restates", "")
+        require(not again, f"label of {each.check.name}", f"be {again}, which that entry restates", each.label)
         require(each.cause in CAUSES or not each.cause, f"cause of {each.check.name}", "be known", each.cause)
         found.setdefault(each.label, []).append(each)
     return found
@@ -89,8 +99,9 @@ def collect(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """The entries by line, checked together.
 
     Raises:
-        InputError: If two have one label, also as a further label; an unlabelled one does not name its line; or one
-            carries or restates an entry that is not there, or is right.
+        InputError: If two have one label, also as a further label; an unlabelled one does not name its line; one
+            carries or restates an entry that is not there, or is right; or two quote the same words, and neither
+            restates the other.
     """
     by_label: dict[str, Entry] = {}
     entries = sorted(entries, key=lambda entry: entry.line)
@@ -106,7 +117,18 @@ def collect(entries: Sequence[Entry]) -> tuple[Entry, ...]:
             require(other in by_label, f"entry that {entry.label} points to", "be one of the entries", other)
         wrong = not entry.carries or not by_label[entry.carries].as_printed
         require(wrong, f"carries of {entry.label}", "name an entry that is not correct", entry.carries)
+    for told, again in _said_twice(entries):
+        raise InputError(f"quote of {again} must share no words with that of {told}, or the entry restate it")
     return tuple(entries)
+
+
+def _said_twice(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+    """Whose quotations have words of the paper in common, though neither entry restates the other."""
+    quoted = [(each.label, each.restates or each.label, each.quote, each.line) for each in entries if each.quote]
+    quoted += [("the unjudged", "the unjudged", quote, -9) for each in UNJUDGED for quote in each["quotes"]]
+    for (one, what, words, line), (other, said, others, at) in combinations(quoted, 2):
+        if what != said and shared(words, others, near=abs(line - at) <= 1):
+            yield one, other
 
 
 _PLACED: Final = placed()
