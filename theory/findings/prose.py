@@ -114,7 +114,7 @@ def _passage(place: str, text: str, line: int) -> Passage:
 
 
 def shared(one: str, other: str, *, near: bool) -> bool:
-    """Whether two quotations are of the same words: a part of one is in the other, or, near each other, five words."""
+    """Whether two quotations are of the same words: a part of one is in the other, or, near each other, six words."""
     own, others = _parts(one), _parts(other)
     if any(a in b or b in a for a in own for b in others):
         return True
@@ -129,9 +129,9 @@ def _parts(quotation: str) -> list[str]:
 
 
 def _runs(parts: list[str]) -> Iterator[str]:
-    """All runs of five words of them."""
+    """All runs of six words of them."""
     for words in map(str.split, parts):
-        yield from (" ".join(words[n : n + 5]) for n in range(len(words) - 4))
+        yield from (" ".join(words[n : n + 6]) for n in range(len(words) - 5))
 
 
 def spans(quotation: str, text: str) -> list[tuple[int, int]]:

@@ -24,6 +24,12 @@ _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
 _PROSE: Final = ("claim", "remark", "caption")
 # Where every sentence is quoted by an entry, or listed as one that asserts nothing; the others are mathematics.
 _JUDGED: Final = re.compile("Abstract|Section")
+# Appendices of which every sentence with a number or a comparison is.
+_COUNTED: Final = re.compile("Appendix [ABC]")
+_TOLD: Final = re.compile(
+    r"\d|larger|smaller|faster|slow|higher|lower|reduc|sav|better|excel|same|identical|independent|constant|fewer|more "
+    r"|less|comparab|converge|stable|sensitiv|majority|substantial|significant|negligib|billion|minimiz|peak"
+)
 
 
 _NAMED: Final = ("label", "line", "place", "kind", "status", "why", "carries", "restates", "quote", "tests")
@@ -171,7 +177,10 @@ def missing(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
 
 
 def unquoted(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
-    """The sentences of abstract, Sections and captions of which no entry quotes a part, and no list of the unjudged."""
+    """Sentences of which no entry quotes a part, and no list of the unjudged: all of the abstract, Sections and captions.
+
+    Of Appendices A to C those with a number or a comparison; the proofs are judged display by display.
+    """
     quotes = [entry.quote for entry in entries if entry.quote]
     quotes += [quote for each in UNJUDGED for quote in each["quotes"]]
     gaps = []
@@ -180,7 +189,11 @@ def unquoted(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]
         gaps += [
             f"line {each.line}: {passage.place}: {each.text}"
             for each in passage.sentences()
-            if (_JUDGED.match(passage.place) or r"\caption" in source.lines[each.line - 1])
+            if (
+                _JUDGED.match(passage.place)
+                or r"\caption" in source.lines[each.line - 1]
+                or (_COUNTED.match(passage.place) and _TOLD.search(each.text))
+            )
             and not any(start < each.end and each.start < end for start, end in quoted)
         ]
     return gaps
@@ -206,7 +219,9 @@ def stale(
             if entry.quote
             for start, end in spans(entry.quote, passage.text)
         ]
-        if entry.quote and not any(first <= entry.line <= last or entry.kind not in _PROSE for first, last in found):
+        if entry.quote and not any(
+            first <= entry.line <= last or entry.kind not in ("claim", "caption") for first, last in found
+        ):
             wrong.append(f"{entry.label}: line {entry.line} does not have the words {entry.quote!r}, lines {found} do")
         own = labels.get((entry.line, entry.kind))
         if own is None and entry.kind in _PROSE:

@@ -135,6 +135,16 @@ def test_the_places_of_entries_are_the_sections_and_algorithms_of_the_source(pap
     assert told == found | {f"Algorithm {n}": line for n, line in enumerate(algorithms, 1)}
 
 
+def test_every_sentence_is_quoted_by_an_entry_or_said_to_assert_nothing(paper: TexSource) -> None:
+    assert unquoted(paper) == []
+    assert len(unquoted(paper, [])) > 200
+
+
+def test_what_is_said_in_running_text_is_quoted() -> None:
+    told = [each for each in ENTRIES if each.kind in ("claim", "remark", "caption")]
+    assert [each.label for each in told if not each.quote] == []
+
+
 def test_every_entry_speaks_of_a_part_of_the_paper(paper: TexSource) -> None:
     assert stale(paper) == []
 

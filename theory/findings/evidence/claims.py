@@ -27,12 +27,13 @@ from theory.notation.setting import Setting, second_moment_factor
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 
-__all__ = ["best_average"]
+__all__ = ["best_average", "config_of", "records_sent"]
 
 # Communication.
 
 
-def _config(method: str, *, R: int = 1000, M: int = 100, m: int = 10, K: int = 1, P: int = 5) -> TrainConfig:
+def config_of(method: str, *, R: int = 1000, M: int = 100, m: int = 10, K: int = 1, P: int = 5) -> TrainConfig:
+    """A run of the method at these sizes, a seed for each direction."""
     ours = TrainConfig(clients=M, sampled=m, rounds=R, local_steps=K, perturbations=P, seeds="per-direction")
     return ours.but(method)
 
@@ -40,9 +41,9 @@ def _config(method: str, *, R: int = 1000, M: int = 100, m: int = 10, K: int = 1
 @mends("line-134", "line-179", "line-184")
 @supports("line-919")
 def dimension_free(method: str = "decomfl") -> Evidence:
-    config = _config(method)
+    config = config_of(method)
     sizes = [expected_traffic(config, d).scalars for d in (10**3, 10**9)]
-    dense = [expected_traffic(_config("fedavg"), d).scalars for d in (10**3, 10**9)]
+    dense = [expected_traffic(config_of("fedavg"), d).scalars for d in (10**3, 10**9)]
     return Evidence(
         "arithmetic",
         sizes[0] == sizes[1] and math.isclose(dense[1], 1e6 * dense[0]),
@@ -51,7 +52,7 @@ def dimension_free(method: str = "decomfl") -> Evidence:
     )
 
 
-def _records_sent() -> dict[tuple[int, int], int]:
+def records_sent() -> dict[tuple[int, int], int]:
     """Client and round of a run of Algorithms 1 and 2 -> records of local steps that the client is sent then."""
     server = PROGRAMS["Algorithm 1"].server
     rebuild = next(line.code for line in server if line.label == "line-306")
@@ -63,7 +64,7 @@ def _records_sent() -> dict[tuple[int, int], int]:
 @supports("line-498")
 def lags_differ() -> Evidence:
     """Clients that missed rounds are sent more records than others."""
-    sizes = sorted(set(_records_sent().values()))
+    sizes = sorted(set(records_sent().values()))
     listed = " or ".join(map(str, sizes))
     says = f"Algorithms 1 and 2, K = {algorithms.K}: a sampled client is sent {listed} pairs of seed and scalar"
     return Evidence("execution", len(sizes) > 1, says)
@@ -88,20 +89,20 @@ def mean_lag() -> Evidence:
 
 def full_models(method: str) -> Evidence:
     R, d = 50, 1000
-    scalars = expected_traffic(_config(method, R=R, M=4, m=4), d).scalars / R
+    scalars = expected_traffic(config_of(method, R=R, M=4, m=4), d).scalars / R
     return Evidence(
         "arithmetic", scalars == 2 * d, f"{method}, scalars a sampled client and round: {scalars:g}, d = {d}"
     )
 
 
 supports("line-207", "line-246")(full_models, "fedzo")
-supports("line-207")(full_models, "fedavg")
+supports("line-207", "line-732")(full_models, "fedavg")
 
 
 @supports("line-208")
 def baffle() -> Evidence:
     R, d, P = 50, 1000, 5
-    traffic = expected_traffic(_config("baffle", R=R, M=4, m=4, P=P), d)
+    traffic = expected_traffic(config_of("baffle", R=R, M=4, m=4, P=P), d)
     return Evidence(
         "arithmetic",
         (traffic.up_scalars / R, traffic.down_scalars / R) == (P, d),
@@ -112,7 +113,7 @@ def baffle() -> Evidence:
 
 @supports("line-845")
 def same_as_projection() -> Evidence:
-    ours, other = (expected_traffic(_config(method), 1000) for method in ("decomfl", "decomfl-projection"))
+    ours, other = (expected_traffic(config_of(method), 1000) for method in ("decomfl", "decomfl-projection"))
     return Evidence("arithmetic", ours == other, f"bytes a client: {ours.bytes:.0f} and {other.bytes:.0f}")
 
 
@@ -143,7 +144,7 @@ def short_run() -> Evidence:
 
 @supports("line-500")
 def all_records() -> Evidence:
-    sent = _records_sent()
+    sent = records_sent()
     received = {(i, r): sum(n for (j, q), n in sent.items() if j == i and q <= r) for i, r in sent}
     wrong = [f"client {i} {n} by round {r}" for (i, r), n in received.items() if n != r * algorithms.K]
     return Evidence(
@@ -171,7 +172,7 @@ def server_of_projection() -> Evidence:
 def sparse() -> Evidence:
     """Top-k of 1 % of the larger CNN against DeComFL with K = 10, P = 200; scalars a client and round, both ways."""
     d, R = 1_206_590, 1000
-    top = expected_traffic(_config("fedavg-topk", R=R).but(top_k=0.01), d).scalars / R
+    top = expected_traffic(config_of("fedavg-topk", R=R).but(top_k=0.01), d).scalars / R
     ours = sum(astuple(expected_numbers(R, M=100, m=10, K=10, P=200))) / R
     return Evidence(
         "arithmetic", top > 10 * ours, f"FedAvg + Top 1 %: {top:.0f} scalars a client and round, DeComFL {ours:.0f}"

@@ -158,7 +158,7 @@ def smoothed_scalar() -> Evidence:
     return equal(_normal_mean(g * z, z), sp.diff(smoothed, x), "E g z against the derivative of f^μ, f = x⁴")
 
 
-@supports("line-865")
+@mends("line-865")
 def smoother() -> Evidence:
     """The gradient of f = cos has L = 1; that of f^μ = E cos(x + μz) = cos x E cos μz has e^{−μ²/2}."""
     mu, z = sp.symbols("mu z", positive=True)
