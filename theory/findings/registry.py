@@ -177,9 +177,10 @@ def missing(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
 
 
 def unquoted(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
-    """Sentences of which no entry quotes a part, and no list of the unjudged: all of the abstract, Sections and captions.
+    """Sentences of which no entry quotes a part, and no list of the unjudged.
 
-    Of Appendices A to C those with a number or a comparison; the proofs are judged display by display.
+    All of the abstract, Sections and captions count, and those of Appendices A to C with a number or a comparison;
+    the proofs are judged display by display.
     """
     quotes = [entry.quote for entry in entries if entry.quote]
     quotes += [quote for each in UNJUDGED for quote in each["quotes"]]
@@ -219,9 +220,8 @@ def stale(
             if entry.quote
             for start, end in spans(entry.quote, passage.text)
         ]
-        if entry.quote and not any(
-            first <= entry.line <= last or entry.kind not in ("claim", "caption") for first, last in found
-        ):
+        there = [lines for lines in found if lines[0] <= entry.line <= lines[1]]
+        if entry.quote and not (there if entry.kind in ("claim", "caption") else found):
             wrong.append(f"{entry.label}: line {entry.line} does not have the words {entry.quote!r}, lines {found} do")
         own = labels.get((entry.line, entry.kind))
         if own is None and entry.kind in _PROSE:
