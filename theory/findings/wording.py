@@ -1,4 +1,4 @@
-"""Whether `says` asserts what the quotation does: its quantifiers, directions, reasons, names and numbers, word by word.
+"""Whether `says` asserts what the quotation does: quantifiers, directions, reasons, names and numbers, word by word.
 
 The words are compared by class: *every* is as strong as *all*, *falls* goes the way of *reduces*. What the quotation has
 and `says` has not must be named in `tests`; what `says` adds must be in the quotation, in `tests`, or in the evidence.
@@ -10,16 +10,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from theory.findings.finding import Entry
-
-__all__ = ["CLASSES", "NAMES", "NUMBER", "OPPOSITES", "differences", "numbers"]
+__all__ = ["CLASSES", "NAMES", "NUMBER", "OPPOSITES", "differences", "numbers", "untold"]
 
 CLASSES: Final[Mapping[str, str]] = {
     "all": r"all|every|each|any|always|never|consistently|no matter|regardless|whatever|both",
     "only": r"only|unique|alone|just|merely|no others?|nothing else",
-    "first": r"first|state-of-the-art",
+    "first": r"first (?:systematic|work|to|for)|the first (?=to)|state-of-the-art",
     "much": r"significantl?y?|substantiall?y?|dramatic(?:ally)?|enormous|tremendous|far|much|several orders|severe|many",
-    "roughly": r"often|typically|usually|almost|nearly|around|about|approximat\w+|≈|slightly|little|quite",
+    "roughly": r"often|typically|usually|almost|nearly|around|about|approximat(?:ely|es?)|≈|slightly|little|quite",
     "the same": r"same|identical|exactly|equals?|=",
     "linear": r"linear(?:ly)?|proportion|∝|times",
     "quadratic": r"quadratic",
@@ -52,30 +50,34 @@ NAMES: Final = (
 NUMBER: Final = r"(?<![\w.,_^{/-])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w^{-])"
 """A number on its own, not an index of a symbol."""
 
+_SYMBOL: Final = r"(?<![\w^_{])[dKPmMRκμηρ](?![\w'’])"
+# Parts of the paper, and of this audit, whose numbers are names.
+_POINTER: Final = r"(?:line|eq)-?[\d.]+|[Ll]ines? \d+|\b(?:Section|Appendix|Equation|Assumption|Figure) \(?[\w.]+\)?|⟦[^⟧]*⟧"
+
 
 def numbers(text: str) -> set[str]:
-    """The numbers of a text, without commas between thousands."""
-    return {found.replace(",", "") for found in re.findall(NUMBER, text)}
+    """The numbers of a text above 4, without commas between thousands; smaller ones are counts, as in *both of the 2*."""
+    found = {each.replace(",", "") for each in re.findall(NUMBER, re.sub(_POINTER, "", text))}
+    return found - set("01234")
 
 
 def _has(words: str, text: str) -> bool:
     return bool(re.search(rf"(?<![\w-])(?:{words})(?![\w-])", text, re.IGNORECASE))
 
 
-def differences(entry: Entry, evidence: str = "") -> list[str]:
-    """What `says` and the quotation do not have in common, one line for each class of words, name or number.
+def differences(quote: str, says: str, tests: str = "") -> list[str]:
+    """What the quotation and what `says` asserts do not have in common: classes of words, directions, names."""
+    told = f"{says} {tests}"
+    found = [f"{name!r} is not in it" for name, words in CLASSES.items() if _has(words, quote) and not _has(words, told)]
+    for one, other in (*OPPOSITES, *((there, here) for here, there in OPPOSITES)):
+        if _has(one, quote) and not _has(other, quote) and _has(other, says) and not _has(one, says):
+            found.append("it has the other direction")
+    named = f"{quote} {tests}".lower()
+    return [*found, *(f"{name} is not in the quotation" for name in re.findall(NAMES, says) if name.lower() not in named)]
 
-    Args:
-        entry: An entry with a quotation.
-        evidence: What its evidence says, if it was gathered: numbers and names may come from there.
-    """
-    quote, says, tests = entry.quote, entry.says, entry.tests
-    found = [f"{name} is in the quotation alone" for name, words in CLASSES.items() if _has(words, quote) and not _has(words, f"{says} {tests}")]
-    for one, other in OPPOSITES:
-        for here, there in ((one, other), (other, one)):
-            if _has(here, quote) and not _has(there, quote) and _has(there, says) and not _has(here, says):
-                found.append(f"another direction: {there} for {here}")
-    around = f"{quote} {tests} {evidence}"
-    found += [f"{name} is in says alone" for name in re.findall(NAMES, says) if name.lower() not in around.lower()]
-    found += [f"{number} is in says alone" for number in sorted(numbers(says) - numbers(around))]
-    return [f"{entry.label}: {each}" for each in found]
+
+def untold(text: str, *sources: str) -> list[str]:
+    """The numbers and symbols of a text that none of its sources has: the quotation, `tests`, what the evidence says."""
+    told = " ".join(sources)
+    symbols = set(re.findall(_SYMBOL, text)) - set(re.findall(_SYMBOL, told.replace("dimension", " d ")))
+    return sorted(numbers(text) - numbers(told)) + sorted(symbols)
