@@ -13,6 +13,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
 from decomfl_lab.options import REQUIRED, option
+from paper_repro.workflow import manifest
 
 __all__ = ["benchmarks", "page"]
 
@@ -81,6 +82,7 @@ def benchmarks(records: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _read(path: Path) -> Mapping[str, Any]:
     """The record of a file."""
+    manifest.check(path)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         missing = [key for key in _KEYS if key not in record]

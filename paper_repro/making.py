@@ -24,7 +24,7 @@ from paper_repro.language_models import llm, pretrained, sizes
 from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
 from paper_repro.parts.hessian import SpectrumWork
 from paper_repro.studies import board, edge
-from paper_repro.workflow import recorded
+from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import (
     DEAR,
@@ -281,6 +281,7 @@ def _keep(name: str, runs: Sequence[_Run], options: Options, into: Path) -> None
     rows, provenance, count = _with_earlier(everything, results, earlier, wholes)
     recorded.save(name, options.scale.name, rows, provenance, into, count)
     keep(everything, options.cache, into / KEPT.name, resume=options.resume)
+    manifest.note(into, into / KEPT.name)
 
 
 def _records(options: Options) -> list[recorded.Recorded]:

@@ -6,11 +6,11 @@ What trains a client's copy (``Trainer``) and how it is sent back (``Uplink``) i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from decomfl_lab.errors import DivergedError
+from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.protocol.ledger import Ledger
@@ -40,6 +40,12 @@ class Trainer(Protocol):
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
         """The model after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
+
+
+class Keeping(Trainer, Protocol):
+    """A trainer that keeps tensors from round to round, by name in ``state``, which a checkpoint keeps too."""
+
+    state: dict[str, Tensor]
 
 
 class Uplink(Protocol):
@@ -143,7 +149,10 @@ class FedAvgFederation:
             "examples": sorted(self.weights.examples.items()),
             "ledger": self.ledger.to_json(),
         }
-        return {"x": self.x}, values
+        kept = {i: client.state for i, client in self._keeping()}
+        values["states"] = {str(i): list(state) for i, state in kept.items()}
+        tensors = {f"client.{i}.{name}": own for i, state in kept.items() for name, own in state.items()}
+        return {"x": self.x} | tensors, values
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``."""
@@ -152,5 +161,18 @@ class FedAvgFederation:
         self.round = values["round"]
         for steps, client in zip(values["steps_taken"], self.clients, strict=True):
             client.steps_taken = steps
+        for i, keeping in self._keeping():
+            rule = "have what its clients keep from round to round, which older versions began anew"
+            require("states" in values, "checkpoint", rule, "one without")
+            keeping.state = {name: self._placed(tensors[f"client.{i}.{name}"]) for name in values["states"][str(i)]}
         self.weights.examples = dict(values.get("examples", ()))
         self.ledger = Ledger.from_json(len(self.clients), values["ledger"])
+
+    def _keeping(self) -> list[tuple[int, Keeping]]:
+        """The clients that keep anything, and have taken a step, by their numbers."""
+        found = [(i, client) for i, client in enumerate(self.clients) if getattr(client, "state", None) is not None]
+        return [(i, cast(Keeping, client)) for i, client in found if client.steps_taken]
+
+    def _placed(self, own: Tensor) -> Tensor:
+        """A tensor of a client's state where the run computes; numbers stay where optimizers have them."""
+        return own.to(self.x.device) if own.dim() else own

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FedAvg", "FedAvgClient"]
 
 LOCAL_OPTIMIZERS = ("sgd", "adam")
+KEPT, FRESH = "kept", "fresh"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +45,19 @@ class FedAvg(Method):
     optimizer: str = option("sgd", "The local optimizer: sgd or adam.", "optimizer")
     momentum: float = option(0.9, "The momentum β of sgd in [0, 1).", "optimizer")
     weight_decay: float = option(1e-5, "The weight decay λ.", "optimizer")
+    optimizer_state: str = option(
+        KEPT,
+        "The state of a client's optimizer (momentum, Adam's moments): kept from round to round, or fresh in each; "
+        "fresh Adam's first steps have length η in every coordinate.",
+        "optimizer",
+    )
     weighting: str = weighting_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int("local_steps K", self.local_steps, 1)
         require_choice("optimizer", self.optimizer, LOCAL_OPTIMIZERS)
+        require_choice("optimizer_state", self.optimizer_state, (KEPT, FRESH))
         require(0.0 <= self.momentum < 1.0, "momentum β", "be in [0, 1)", self.momentum)
         decays = 0.0 <= self.weight_decay < float("inf")
         require(decays, "weight_decay λ", "be a finite number of at least 0", self.weight_decay)
@@ -74,12 +82,19 @@ class FedAvgClient:
     """K local first-order steps from the server's model, on a copy of its own.
 
     "sgd" with momentum β is torch's: v ← βv + (∇f_i(x; ξ) + λx), x ← x − ηv; "adam" is torch's Adam with its
-    default β₁, β₂ and ε. Both begin anew each round, so clients keep no state between rounds.
+    default β₁, β₂ and ε.
+
+    Attributes:
+        state: What the optimizer has noted, vectors (d,) by torch's names for them, from round to round: v, or Adam's
+            two moments and its number of steps; empty before the first step. None where each round begins anew, or
+            plain SGD, which notes nothing.
     """
 
     def __init__(self, objective: Objective, method: FedAvg, engine: Engine) -> None:
         self.objective, self.method, self.engine = objective, method, engine
         self.steps_taken = 0
+        notes = method.optimizer == "adam" or method.momentum > 0
+        self.state: dict[str, Tensor] | None = {} if notes and method.optimizer_state == KEPT else None
 
     def _optimizer(self, own: Tensor, eta: float) -> torch.optim.Optimizer:
         import torch
@@ -93,6 +108,8 @@ class FedAvgClient:
         """See ``Trainer``."""
         own = x.clone()
         optimizer = self._optimizer(own, eta)
+        if self.state:
+            optimizer.state[own] = self.state
         losses = []
         for _ in range(K):
             loss, gradient = self.engine.gradients([own], [(self.objective, self.steps_taken)])
@@ -101,6 +118,8 @@ class FedAvgClient:
             losses.append(loss[0])
             self.steps_taken += 1
         own.grad = None
+        if self.state is not None:
+            self.state = dict(optimizer.state[own])
         if hasattr(self.objective, "release"):
             self.objective.release()
         return own, float(np.mean([float(loss) for loss in losses]))

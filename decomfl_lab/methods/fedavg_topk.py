@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import require, require_choice
 from decomfl_lab.federations.averaging import Floats, Uplink
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
-from decomfl_lab.protocol.compression import top_k
+from decomfl_lab.protocol.compression import MAGNITUDE, VALUE, top_k
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Sparse
 from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, SPARSE_HEAD_BYTES, read, vector_of
@@ -32,14 +32,20 @@ class FedAvgTopK(FedAvg):
     name: ClassVar[str] = "fedavg-topk"
 
     top_k: float = option(0.1, "The share of the elements that is sent up, in (0, 1].")
+    top_k_by: str = option(
+        MAGNITUDE,
+        "What makes an element large: its magnitude; or its value with the sign, which loses what falls, and is here "
+        "only to reproduce code that forgets the absolute value.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 < self.top_k <= 1, "top_k", "be in (0, 1]", self.top_k)
+        require_choice("top_k_by", self.top_k_by, (MAGNITUDE, VALUE))
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """See ``FedAvg.uplink``."""
-        return TopKUplink(self.top_k)
+        return TopKUplink(self.top_k, self.top_k_by)
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``."""
@@ -54,11 +60,13 @@ class TopKUplink:
 
     Attributes:
         fraction: In (0, 1]. What is left out is forgotten (no error feedback).
+        by: What makes an element large, as for ``top_k``.
     """
 
     fraction: float
+    by: str = MAGNITUDE
 
     def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
         """See ``Uplink``."""
-        message = ledger.sparse(client, r, top_k(own - down, self.fraction))
+        message = ledger.sparse(client, r, top_k(own - down, self.fraction, self.by))
         return down + vector_of(read(Sparse, message), r, down.size)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import DivergedError, require, require_int
+from decomfl_lab.errors import DivergedError, require, require_choice, require_int
 
-__all__ = ["QuantizedVector", "SparseVector", "quantize", "top_k"]
+__all__ = ["MAGNITUDE", "VALUE", "QuantizedVector", "SparseVector", "quantize", "top_k"]
+
+MAGNITUDE, VALUE = "magnitude", "value"
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
 
@@ -108,18 +110,20 @@ class SparseVector:
         return out
 
 
-def top_k(v: Floats, fraction: float) -> SparseVector:
+def top_k(v: Floats, fraction: float, by: str = MAGNITUDE) -> SparseVector:
     """The k = ⌈fraction·d⌉ elements of largest |v_j|; of equal ones those with the smallest j.
 
-    No other k-sparse vector is nearer to v in the Euclidean norm.
+    No other k-sparse vector is nearer to v in the Euclidean norm. By value it is those of largest v_j, which loses
+    what falls most: no sensible compression, but what ``torch.topk`` gives who forgets the absolute value.
 
     Raises:
-        InputError: If v is not finite or ``fraction`` is not in (0, 1].
+        InputError: If v is not finite, ``fraction`` is not in (0, 1], or ``by`` is neither magnitude nor value.
     """
     _check(v)
+    require_choice("top-k by", by, (MAGNITUDE, VALUE))
     require(0 < fraction <= 1, "top-k fraction", "be in (0, 1]", fraction)
     k = math.ceil(fraction * v.size)
-    size = np.abs(v)
+    size = np.abs(v) if by == MAGNITUDE else v
     least = np.partition(size, v.size - k)[v.size - k]
     kept = size > least
     kept[np.flatnonzero(size == least)[: k - np.count_nonzero(kept)]] = True

@@ -155,6 +155,9 @@ class TrainConfig:
         "engine",
     )
     eval_every: int = option(10, "The number of rounds between two evaluations on the held-out data.", "output")
+    eval_first: int = option(
+        0, "The number of rounds before the first evaluation, at most --eval-every; 0 for as many.", "output"
+    )
     test_examples: int = option(
         0, "How many held-out examples to evaluate on, a fixed random choice; 0 for all.", "output"
     )
@@ -205,6 +208,7 @@ class TrainConfig:
         for label, value in (("rounds R", self.rounds), ("batch_size B", self.batch_size)):
             require_int(label, value, 1)
         require_int("eval_every", self.eval_every, 1)
+        require_int("eval_first", self.eval_first, 0, self.eval_every)
         require_int("test_examples", self.test_examples, 0)
         if self.task:
             require_choice("task", self.task, TASKS)
@@ -239,6 +243,10 @@ class TrainConfig:
         # No loss, with the round around it, takes less than 10⁵ operations.
         named = "rounds R, sampled m, local_steps K and perturbations P"
         require_possible(named, sizes, operations=1e5 * math.prod(sizes))
+
+    def evaluates(self, rounds: int) -> bool:
+        """Whether the held-out data are evaluated after so many rounds; after the last they are anyway."""
+        return rounds > 0 and (rounds - (self.eval_first or self.eval_every)) % self.eval_every == 0
 
     @property
     def present(self) -> Schedule[int]:
@@ -276,8 +284,9 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, schedules with text keys (as TOML and JSON want them); without data where there is a task."""
         values = {name: getattr(self, name) for name in run_options() if name != "data" or not self.task}
-        if not self.joined:  # as it is nearly always; the files and digests of these runs say nothing of it
-            del values["joined"]
+        for rare in ("joined", "eval_first"):  # left out where nothing is asked for, as in the files of older runs
+            if not values[rare]:
+                del values[rare]
         found = {"method": name_of(self.method), **values, **self.method.plain()}
         schedules = {name: value for name, value in found.items() if isinstance(value, Mapping)}
         return found | {name: {str(r): v for r, v in sorted(own.items())} for name, own in schedules.items()}

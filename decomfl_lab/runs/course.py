@@ -117,7 +117,7 @@ class Course:
             self.rows[-1]["drift"] = federation.drift
         if federation.curvature is not None and self.losses:
             self.rows[-1].update(federation.curvature.columns())
-        if federation.round % self.config.eval_every == 0:  # else a longer run's next row still needs them
+        if self.config.evaluates(federation.round):  # else a longer run's next row still needs them
             self.losses.clear()
             if federation.curvature is not None:
                 federation.curvature.clear()

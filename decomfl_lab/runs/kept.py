@@ -207,7 +207,7 @@ def repeat(run: Course, folder: Path, on_round: Callable[[Progress], None] | Non
         require(stream == STREAM_VERSION, f"stream of {path}", f"be {STREAM_VERSION}", stream)
         require(log.header.get("x0") == x0, f"x_0 of {path}", f"have the digest {x0}", log.header.get("x0"))
         table = read_rows(folder / METRICS_FILE)
-        rows = [row for row in table if row["round"] % run.config.eval_every == 0 and row["round"] <= len(log)]
+        rows = [row for row in table if run.config.evaluates(int(row["round"])) and row["round"] <= len(log)]
         last = rows[-1] if rows else {"round": 0}
         if not (end := int(last["round"])):
             return

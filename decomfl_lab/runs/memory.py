@@ -43,7 +43,6 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.making import make_replica
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, UpdateRule
-from decomfl_lab.runs.descent import Descent
 
 __all__ = [
     "ENVIRONMENT",
@@ -149,18 +148,25 @@ def _fedzo(module: nn.Module) -> Round:
     return round_
 
 
-def _fedavg(module: nn.Module) -> Round:
-    objective = _objective(module)
+def _fedavg(module: nn.Module, *, kept: bool = False) -> Round:
+    objective, loss = _objective(module), nn.functional.mse_loss
     x = _sent(module)
+    kind = torch.optim.Adam if kept else torch.optim.SGD
+    optimizer = kind(module.parameters(), lr=1e-6, foreach=False)
 
     def round_() -> object:  # as one would write it, with gradients where torch leaves them
         own = x.clone()
         objective.layout.bind(module, own)
-        steps = Descent(optimizer="sgd", lr=1e-6, batch_size=1)
-        for _ in steps(module, objective.loss, objective.inputs, objective.targets, 2):
-            pass
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss(module(objective.inputs), objective.targets).backward()
+            optimizer.step()
+        optimizer.zero_grad()
         return own - x
 
+    if kept:  # it has taken part before
+        round_()
+        objective.layout.bind(module, x)
     return round_
 
 
@@ -200,6 +206,9 @@ ROLES: dict[str, Role] = {
     ),
     "fedzo": Role("FedZO client: the model sent, its copy, then the point or the update", _fedzo, 3),
     "fedavg": Role("FedAvg client, SGD: the model sent, its copy, then the gradient or the update", _fedavg, 3),
+    "fedavg-adam": Role(
+        "the same with Adam, which it keeps: two moments too, and three layers", partial(_fedavg, kept=True), 5, 3
+    ),
 }
 
 

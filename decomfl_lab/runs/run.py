@@ -197,7 +197,7 @@ class Run(Course):
             saver = _Saver(self, out)
             # A run that ended here before has a row of its last round. A longer run evaluates on its own grid alone.
             if self.round < config.rounds:
-                rows[:] = [row for row in rows if row["round"] % config.eval_every == 0]
+                rows[:] = [row for row in rows if config.evaluates(int(row["round"]))]
             while self.round < config.rounds:
                 loss = self._play_round(out)
                 try:
@@ -216,7 +216,7 @@ class Run(Course):
     def _play_round(self, out: Path | None) -> float:
         """One round, evaluated where the configuration says so; its training loss."""
         federation, config, by_records = self.federation, self.config, self.federation.by_records
-        evaluates = (self.round + 1) % config.eval_every == 0 or self.round + 1 == config.rounds
+        evaluates = config.evaluates(self.round + 1) or self.round + 1 == config.rounds
         if by_records is not None:
             by_records.digest_next = evaluates
         started = time.monotonic()

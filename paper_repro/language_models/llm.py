@@ -33,7 +33,7 @@ from paper_repro.language_models.llm_cells import (
 )
 from paper_repro.language_models.llm_claims import claims
 from paper_repro.pretraining.verdicts import BATCH as LINES
-from paper_repro.workflow import recorded
+from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes, settings
 from paper_repro.workflow.scales import SCALES, LanguageScale, Scale, TaskTuning
@@ -249,6 +249,7 @@ def settings_table(scale: Scale) -> pd.DataFrame:
 
 def engine_words(P: int = 10) -> str:
     """What the paper's most rounds of OPT-1.3B cost a client on the wires of the engines that were measured."""
+    manifest.check(recorded.RESULTS / "engines.json")
     found = json.loads((recorded.RESULTS / "engines.json").read_text(encoding="utf-8"))
     fewer, R = 2 * SCALAR_BYTES * (found["directions"] - P), max(ROUNDS["OPT-1.3B"].values())
     shown = [

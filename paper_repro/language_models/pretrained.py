@@ -38,7 +38,7 @@ from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.options import CurvatureOptions
 from paper_repro.language_models.language import TaskJob, fine_tuning, missing
-from paper_repro.workflow import recorded
+from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section
@@ -295,6 +295,7 @@ def record(run: Path, into: Path) -> None:
     finished = int(facts["rebuilt"]["rounds"] == facts["settings"]["rounds"])
     recorded.save(NAME, "full", rows, [facts], into, (finished, 1))
     keep_folder(run, into / KEPT.name / NAME)
+    manifest.note(into, into / KEPT.name / NAME)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.datasets.images import at_hand
 from decomfl_lab.methods.fedavg_topk import FedAvgTopK
+from decomfl_lab.protocol.compression import MAGNITUDE, VALUE
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
@@ -82,9 +83,9 @@ def data_set() -> str:
 _SHOWN = {"fashion-mnist": "Fashion-MNIST", "mnist": "MNIST digits (Fashion-MNIST was not available here)"}
 
 
-def top_k_name(fraction: float) -> str:
-    """The label of FedAvg + Top-k with k = ``fraction``·d."""
-    return f"FedAvg+Top-k {100 * fraction:g} %"
+def top_k_name(fraction: float, by: str = MAGNITUDE) -> str:
+    """The label of FedAvg + Top-k with k = ``fraction``·d, of the largest magnitude or by the signed value."""
+    return f"FedAvg+Top-k {100 * fraction:g} %" + (" by signed value" if by == VALUE else "")
 
 
 def _base(size: Fig3Scale) -> TrainConfig:
@@ -115,18 +116,19 @@ def decomfl(scale: Scale, *, on_gpu: bool = False) -> list[Job]:
 
 
 def first_order(scale: Scale, method: str, series: str, **changes: Any) -> list[Job]:
-    """A first-order method with the Adam steps that the authors' logs were made with."""
+    """A first-order method, with the Adam steps and the batches that explain the authors' logs."""
     size = scale.fig3
     config = _base(size).but(
         method=method,
         rounds=size.baseline_rounds,
         batch_size=size.baseline_batch,
-        eval_every=size.fedavg_every if method == "fedavg" else size.compressed_every,
+        eval_every=size.baseline_every,
+        eval_first=size.baseline_first,
         **{**FIG3.first_order, **changes},
     )
     sent = config.method.plain()
     uplink = {"fedcom": sent.get("quantize_bits", 0) / 32, "fedavg-topk": 2 * sent.get("top_k", 0)}.get(method, 1.0)
-    return [_job(config, series, size.seeds[0], uplink, urgency=0)]
+    return [_job(config, series, seed, uplink, urgency=n) for n, seed in enumerate(size.baseline_seeds)]
 
 
 def _job(config: TrainConfig, series: str, seed: int, uplink: float, *, urgency: int) -> Job:
@@ -138,9 +140,9 @@ def _job(config: TrainConfig, series: str, seed: int, uplink: float, *, urgency:
     return Job(config.but(seed=seed), labels, title, urgency=urgency)
 
 
-def compressed(scale: Scale, fraction: float) -> list[Job]:
+def compressed(scale: Scale, fraction: float, by: str = MAGNITUDE) -> list[Job]:
     """FedAvg + Top-k with k = ``fraction``·d."""
-    return first_order(scale, "fedavg-topk", top_k_name(fraction), top_k=fraction)
+    return first_order(scale, "fedavg-topk", top_k_name(fraction, by), top_k=fraction, top_k_by=by)
 
 
 def jobs(options: Options) -> list[Job]:
@@ -151,6 +153,7 @@ def jobs(options: Options) -> list[Job]:
         *first_order(scale, "fedavg", "FedAvg"),
         *first_order(scale, "fedcom", FEDCOM, quantize_bits=FIG3.quantize_bits),
         *compressed(scale, FIG3.top_k),
+        *compressed(scale, FIG3.top_k, VALUE),
     ]
 
 

@@ -76,10 +76,11 @@ def jobs(options: Options) -> list[Job]:
         "FedCom 8 bit K=10": first_order.but("fedcom", quantize_bits=8),
         "FedAvg+Top-k 10 % K=10": first_order.but("fedavg-topk", top_k=0.1),
     }
-    for series, config in others.items():
-        config = config.but(seed=size.seeds[0])
-        slow = config.method.name == "fedzo"
-        runs.append(Job(config, {"series": series}, f"Table 1: {series}", urgency=3 if slow else 0))
+    for n, seed in enumerate(size.seeds):
+        for series, config in others.items():
+            slow = config.method.name == "fedzo"
+            title = f"Table 1: {series}, seed {seed}"
+            runs.append(Job(config.but(seed=seed), {"series": series}, title, urgency=3 if slow else n))
     return runs
 
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, Final, Literal, get_args
 
 from decomfl_lab.errors import InputError, require, require_choice
+from paper_repro.workflow import manifest
 
 __all__ = [
     "CLAIMS",
@@ -301,6 +302,7 @@ def _recorded() -> list[dict[str, Any]]:
         return []
     except (OSError, ValueError) as error:
         raise InputError(f"recorded outcomes must be a JSON file, got {RECORDED} ({error})") from None
+    manifest.check(RECORDED)
     return kept
 
 

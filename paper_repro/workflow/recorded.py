@@ -20,6 +20,7 @@ import pandas as pd
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
+from paper_repro.workflow import manifest
 from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
 from paper_repro.workflow.measures import CHECKED
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
@@ -117,6 +118,7 @@ def save(
     # Without a time in its head, so that equal rows are equal files.
     content = gzip.compress(plain.to_csv(index=False).encode(), mtime=0)
     write_atomically(into / f"{part}-{scale}.csv.gz", content)
+    manifest.note(into, into / f"{part}-{scale}.csv.gz", into / f"{part}-{scale}.json")
 
 
 def save_outcomes(outcomes: Mapping[str, Sequence[ClaimOutcome]], data: Mapping[str, str], into: Path) -> None:
@@ -134,18 +136,21 @@ def save_outcomes(outcomes: Mapping[str, Sequence[ClaimOutcome]], data: Mapping[
     rows = [row for own in kept.values() for row in own]
     into.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    manifest.note(into, path)
 
 
 def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
     """What was kept of a part at a scale, with the code or in a folder, or None.
 
     Raises:
-        InputError: If the files are damaged.
+        InputError: If the files are damaged, or not those that the folder's ``manifest`` lists.
     """
     of = RESULTS if of is None else of
     path = of / f"{part}-{scale}.csv.gz"
     if not path.exists():
         return None
+    for each in (path, of / f"{part}-{scale}.json"):
+        manifest.check(each)
     try:
         facts = json.loads((of / f"{part}-{scale}.json").read_text(encoding="utf-8"))
         rows = pd.read_csv(io.BytesIO(gzip.decompress(path.read_bytes())))

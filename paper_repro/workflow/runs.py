@@ -39,6 +39,7 @@ from decomfl_lab.runs.progress import RunBars, left_words
 from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance
 from decomfl_lab.runs.run import train
 from decomfl_lab.runs.told import Progress
+from paper_repro.workflow import manifest
 from paper_repro.workflow.pools import pool_of
 
 __all__ = [
@@ -553,6 +554,8 @@ def _folder(work: Work, root: Path, *, resume: bool) -> Path:
         return own
     # Nobody began it here: what is kept with the code is copied, and its log gives the model again.
     if (begun := work.begun(root)) is None and (kept := work.begun(KEPT)) is not None:
+        for file in kept.iterdir():
+            manifest.check(file)
         shutil.copytree(kept, own, dirs_exist_ok=True)
     return begun or own
 

@@ -236,18 +236,20 @@ class Fig3Scale(ImageScale):
         differences: The rounds of DeComFL by finite differences, drawn over it.
         baseline_batch: B of the first-order methods.
         baseline_rounds: The rounds of the first-order methods.
+        baseline_seeds: The seeds of the first-order methods.
         eval_every: Rounds of DeComFL between two evaluations.
-        fedavg_every: The same of FedAvg.
-        compressed_every: The same of FedCom and FedAvg + Top-k.
+        baseline_every: The same of the first-order methods.
+        baseline_first: The rounds of the first-order methods before their first evaluation; 0 for ``baseline_every``.
     """
 
     rounds: int
     differences: int
     baseline_batch: int
     baseline_rounds: int
+    baseline_seeds: tuple[int, ...] = (0,)
     eval_every: int = 1
-    fedavg_every: int = 1
-    compressed_every: int = 1
+    baseline_every: int = 1
+    baseline_first: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

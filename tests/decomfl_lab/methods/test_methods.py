@@ -122,6 +122,17 @@ def test_top_k_keeps_the_k_largest_and_survives_the_wire(v: np.ndarray, fraction
     assert back.dense().tobytes() == sparse.dense().tobytes()
 
 
+def test_top_k_by_signed_value_loses_what_falls() -> None:
+    v = np.array([-9.0, 0.5, 3.0, -1.0, 2.0], np.float32)
+    assert top_k(v, 0.4).indices.tolist() == [0, 2]
+    assert top_k(v, 0.4, "value").indices.tolist() == [2, 4]
+    federation, _, _ = _federation("fedavg-topk", top_k=0.1, top_k_by="value", sampled=1)
+    start = federation.x.clone()
+    federation.advance()
+    moved = federation.x - start
+    assert int((moved > 0).sum()) == int((moved != 0).sum()) == int(np.ceil(0.1 * start.numel()))
+
+
 @given(vectors, st.data())
 def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObject) -> None:
     for sent in (Quantized(1, quantize(v, 8, (0,))), Sparse(1, top_k(v, 0.5))):
@@ -151,6 +162,8 @@ def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObj
         (lambda: _config("fedavg-topk", top_k=1.5), r"top_k must be in \[0, 1\)|top_k must be in"),
         (lambda: _config("baffle", local_steps=2), r"option of baffle must be one of .*, got 'local_steps'"),
         (lambda: _config("mezo", clients=2), r"clients M and sampled m must be 1 for mezo.*\(2, 1\)"),
+        (lambda: _config("fedavg-topk", top_k_by="sign"), "top_k_by must be one of magnitude, value, got 'sign'"),
+        (lambda: _config("fedavg", optimizer_state="lost"), "optimizer_state must be one of kept, fresh, got 'lost'"),
         (lambda: _config("fedavg", optimizer="lion"), "optimizer must be one of sgd, adam, got 'lion'"),
         (lambda: _config("fedzo", perturbation_schedule={3: 9}), r"option of fedzo .*, got 'perturbation_schedule'"),
         (lambda: _config("fedzo", private_seeds=True), r"option of fedzo .*, got 'private_seeds'"),
@@ -213,6 +226,25 @@ def test_fedavg_is_the_average_of_copies_trained_apart(optimizer: str) -> None:
     wanted = torch.stack(copies).double().mean(0)
     assert torch.allclose(federation.x.double(), wanted, rtol=0, atol=1e-7)
     assert not torch.allclose(copies[0], copies[1], atol=1e-4)  # they differ, so averaging matters
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("state", ["kept", "fresh"])
+def test_a_client_keeps_its_optimizer_or_begins_anew(optimizer: str, state: str) -> None:
+    options = {"optimizer": optimizer, "momentum": 0.9, "weight_decay": 0.0, "optimizer_state": state, "local_steps": 2}
+    federation, module, layout = _federation("fedavg", clients=1, sampled=1, **options)
+    objective, own, stepper = federation.clients[0].objective, copy.deepcopy(module), None
+    for r in range(3):
+        if stepper is None or state == "fresh":
+            rate = {"lr": 0.01} if optimizer == "adam" else {"lr": 0.01, "momentum": 0.9}
+            stepper = (torch.optim.Adam if optimizer == "adam" else torch.optim.SGD)(own.parameters(), **rate)
+        for k in (2 * r, 2 * r + 1):
+            inputs, targets = objective.batch(k)
+            stepper.zero_grad()
+            cross_entropy(own(inputs), targets).backward()
+            stepper.step()
+        federation.advance()
+    assert torch.allclose(federation.x, layout.flatten(own), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedzo", "mezo"])

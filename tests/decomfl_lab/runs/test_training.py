@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.averaging import FedAvgFederation
@@ -120,6 +120,28 @@ def test_a_run_that_ended_between_two_evaluations_has_the_table_of_a_longer_one_
     train(replace(config, rounds=4), out=tmp_path)
     longer = train(config, out=tmp_path)
     pd.testing.assert_frame_equal(_without_time(longer), _without_time(train(config)), check_exact=True)
+
+
+@pytest.mark.parametrize("config", [FEDAVG, FEDAVG.but(optimizer="adam", lr=0.01), FEDAVG.but(optimizer_state="fresh")])
+def test_a_run_of_clients_that_keep_their_optimizers_goes_on_to_the_bit(config: TrainConfig, tmp_path: Path) -> None:
+    train(replace(config, rounds=6), out=tmp_path)  # a multiple of 3: the longer run evaluates there too
+    pd.testing.assert_frame_equal(_without_time(train(config, out=tmp_path)), _without_time(train(config)))
+
+
+def test_a_checkpoint_without_the_optimizers_that_clients_keep_is_refused(tmp_path: Path) -> None:
+    train(replace(FEDAVG, rounds=6), out=tmp_path)
+    path = tmp_path / CHECKPOINT_FILE
+    tensors, values = read_checkpoint(path)
+    del values["federation"]["states"]
+    write_checkpoint(path, {name: own for name, own in tensors.items() if not name.startswith("client.")}, dict(values))
+    with pytest.raises(InputError, match="checkpoint must have what its clients keep"):
+        train(FEDAVG, out=tmp_path)
+
+
+def test_the_first_evaluation_can_come_earlier_than_the_others() -> None:
+    assert train(TINY.but(eval_first=1)).loc[:, "round"].tolist() == [1, 4, 7, 8]
+    with pytest.raises(InputError, match=r"eval_first must be an integer in 0\.\.3, got 4"):
+        TINY.but(eval_first=4)
 
 
 def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
 from paper_repro import making
 from paper_repro.parts import fig2, fig3, table1, topk
-from paper_repro.workflow import claims, recorded
+from paper_repro.workflow import claims, manifest, recorded
 from paper_repro.workflow.claims import RECORDED
 from paper_repro.workflow.drawing import Drawn
 from paper_repro.workflow.measures import settled, unfinished, unready
@@ -47,6 +47,7 @@ def test_rows_come_back_and_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
 def test_damaged_rows_are_refused(name: str, tmp_path: Path) -> None:
     recorded.save("fig2", "full", ROWS, FACTS, tmp_path)
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9])
+    (tmp_path / manifest.FILE).unlink()  # which would notice it first
     with pytest.raises(InputError, match=r"recorded rows must be whole files fig2-full\.csv\.gz and \.json"):
         recorded.load("fig2", "full", tmp_path)
 

@@ -1,0 +1,89 @@
+"""Recorded files are those that their list names: a change of one is an error that names it, wherever it is read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
+from paper_repro.workflow import claims, manifest, recorded, runs
+
+RESULTS = recorded.RESULTS
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what is recorded, which the code takes for the record."""
+    copy = tmp_path / "results"
+    shutil.copytree(RESULTS, copy)
+    monkeypatch.setattr(recorded, "RESULTS", copy)
+    monkeypatch.setattr(claims, "RECORDED", copy / "claims.json")
+    monkeypatch.setattr(runs, "KEPT", copy / "runs")
+    return copy
+
+
+def test_every_recorded_file_is_listed_and_as_it_was_recorded() -> None:
+    assert manifest.wrong(RESULTS) == []
+
+
+def test_the_list_is_one_that_sha256sum_reads() -> None:
+    subprocess.run(["sha256sum", "-c", "--quiet", manifest.FILE], cwd=RESULTS, check=True)
+
+
+def test_a_changed_table_is_an_error_that_names_it(results: Path) -> None:
+    shutil.copy(results / "fig3-default.csv.gz", results / "fig3-full.csv.gz")
+    with pytest.raises(InputError, match=r"fig3-full\.csv\.gz must be the file that .*SHA256SUMS lists"):
+        recorded.load("fig3", "full")
+    assert manifest.wrong(results) == ["fig3-full.csv.gz"]
+
+
+def test_a_changed_provenance_is_an_error_too(results: Path) -> None:
+    path = results / "fig3-full.json"
+    path.write_text(path.read_text().replace("2026", "2025"))
+    with pytest.raises(InputError, match=r"fig3-full\.json must be"):
+        recorded.load("fig3", "full")
+
+
+def test_changed_outcomes_are_an_error(results: Path) -> None:
+    path = results / "claims.json"
+    path.write_text(path.read_text().replace("does not hold", "holds", 1))
+    with pytest.raises(InputError, match=r"claims\.json must be"):
+        claims.rows()
+
+
+def test_a_changed_benchmark_is_an_error(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = results / "benchmarks" / "round.json"
+    path.write_text(path.read_text().replace("1", "2", 1))
+    assert main(["bench", "page", str(results / "benchmarks")]) == 2
+    assert "benchmarks/round.json must be the file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["engines.json", "runs/smollm2/run.dcl"])
+def test_a_file_that_is_gone_or_not_listed_is_noticed(name: str, results: Path) -> None:
+    (results / name).rename(results / "another.json")
+    assert manifest.wrong(results) == sorted(["another.json", name])
+
+
+def test_what_is_recorded_is_listed_by_the_command_that_records_it(results: Path) -> None:
+    kept = recorded.load("fig3", "default")
+    assert kept is not None
+    recorded.save("fig3", "smoke", kept.rows, kept.provenance, results)
+    recorded.save("fig3", "default", kept.rows[:9], kept.provenance, results)
+    recorded.save_outcomes({}, {}, results)
+    assert manifest.wrong(results) == []
+    shutil.rmtree(results / "runs" / "smollm2")
+    manifest.note(results, results / "runs")
+    assert manifest.wrong(results) == []
+
+
+def test_a_folder_without_a_list_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("b")
+    manifest.check(tmp_path / "a")
+    manifest.seal(tmp_path)
+    (tmp_path / "a").write_text("c")
+    with pytest.raises(InputError, match=r"a must be the file"):
+        manifest.check(tmp_path / "a")
