@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from figures import comparison, curves
 from paper_repro import making
+from paper_repro.commands.hero import hero
 from paper_repro.parts import fig3
 from paper_repro.workflow import estimators, recorded
 from paper_repro.workflow.part import Made, Options
@@ -80,6 +81,15 @@ def test_figure_2_shows_the_authors_curves() -> None:
             theirs = pd.concat([theirs, left[left.method == "FedAvg"]])
         kinds = {"curves": of_figure_2(title), "checks": of_figure_2(title, check=True), "reference": theirs}
         assert wrong_in(ax, kinds) == []
+
+
+@LOGS
+def test_the_picture_of_the_readme_shows_the_same() -> None:
+    (ax,) = hero(Path(os.environ["DECOMFL_REFERENCE"])).axes
+    title = "as-plotted · local updates K (P = 20)"
+    kinds = {"curves": of_figure_2(title), "checks": of_figure_2(title, check=True)}
+    theirs = images.counted_2(images.authors_2("local-updates"))
+    assert wrong_in(ax, {**kinds, "reference": theirs}) == []
 
 
 # --- Figure 3, the top-k figure, the projection figure ----------------------------------------------------------------
