@@ -225,9 +225,13 @@ class Entry:
             return _OF_NATURE[self.causes[0].nature]
         if "refutes" in measured:  # what is wrong only by one way of counting is imprecise
             return "imprecise" if self.status == "imprecise" else "refuted"
-        if self.checks("supports") or measured == {"supports"}:
+        if self.checks("supports"):
             return "correct"
-        return "not decided" if measured else "not checkable"
+        if measured == {"supports", "context"}:  # unless every run in the context is one that decides nothing
+            return "correct" if self.status == "correct" else "not decided"
+        if measured:
+            return "correct" if measured == {"supports"} else "not decided"
+        return "not checkable"
 
     @property
     def as_printed(self) -> bool:

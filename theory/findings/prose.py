@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from theory.findings.source import TexSource
 
-__all__ = ["Passage", "Sentence", "passages", "plain", "spans"]
+__all__ = ["Passage", "Sentence", "passages", "plain", "shared", "spans"]
 
 _LETTERS: Final = dict(
     re.findall(
@@ -110,6 +111,27 @@ def _passage(place: str, text: str, line: int) -> Passage:
             letters.append(letter)
             lines.append(line)
     return Passage(place, "".join(letters), tuple(lines))
+
+
+def shared(one: str, other: str, *, near: bool) -> bool:
+    """Whether two quotations are of the same words: a part of one is in the other, or, near each other, six words."""
+    own, others = _parts(one), _parts(other)
+    if any(a in b or b in a for a in own for b in others):
+        return True
+    return near and not set(_runs(own)).isdisjoint(_runs(others))
+
+
+@cache
+def _parts(quotation: str) -> list[str]:
+    """The parts of a quotation that tell it from others, as words between blanks."""
+    parts = [re.findall(r"[^\W_]+", part.lower()) for part in plain(quotation).split("…")]
+    return [f" {' '.join(part)} " for part in parts if len(part) >= 4 or len(parts) == 1]
+
+
+def _runs(parts: list[str]) -> Iterator[str]:
+    """All runs of six words of them."""
+    for words in map(str.split, parts):
+        yield from (" ".join(words[n : n + 6]) for n in range(len(words) - 5))
 
 
 def spans(quotation: str, text: str) -> list[tuple[int, int]]:

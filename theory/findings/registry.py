@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any, Final
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import InputError, require
 from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW, UNJUDGED
 from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, Role
 from theory.findings.placed import Placed, placed
-from theory.findings.prose import passages, spans
+from theory.findings.prose import passages, shared, spans
 from theory.findings.source import TexSource
 from theory.findings.texts import bounds_in, filled
 
@@ -23,15 +24,28 @@ _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
 _PROSE: Final = ("claim", "remark", "caption")
 # Where every sentence is quoted by an entry, or listed as one that asserts nothing; the others are mathematics.
 _JUDGED: Final = re.compile("Abstract|Section")
+# Appendices of which every sentence with a number or a comparison is.
+_COUNTED: Final = re.compile("Appendix [ABC]")
+_TOLD: Final = re.compile(
+    r"\d|larger|smaller|faster|slow|higher|lower|reduc|sav|better|excel|same|identical|independent|constant|fewer|more "
+    r"|less|comparab|converge|stable|sensitiv|majority|substantial|significant|negligib|billion|minimiz|peak"
+)
 
 
 _NAMED: Final = ("label", "line", "place", "kind", "status", "why", "carries", "restates", "quote", "tests")
 _WRITTEN: Final = ("cause", "code", "printed", "plant", "depth", "labels", "says", "instead", "runs")
+# All that an entry has of its own that says again what another says.
+_RESTATING: Final = {"label", "line", "place", "kind", "labels", "quote", "restates"}
 _GRAVEST: Final[tuple[Nature, ...]] = ("error", "imprecision", "misprint")
 
 
 def _entry(raw: Mapping[str, Any]) -> Entry:
-    label = raw["label"]
+    label, other = raw["label"], raw.get("restates", "")
+    if other:
+        require(other in _BY_LABEL, f"entry that {label} restates", "be one of the entries", other)
+        require("restates" not in _BY_LABEL[other], f"entry that {label} restates", "restate no other", other)
+        own_fields = sorted(set(raw) - _RESTATING)
+        require(not own_fields, f"fields of {label}", f"be left to {other}, which it restates", own_fields)
     whole = {**_BY_LABEL[raw["restates"]], "labels": [], "quote": "", **raw} if "restates" in raw else raw
     unknown = sorted(set(whole) - set(_NAMED) - set(_WRITTEN))
     require(not unknown, f"fields of {label}", "be those of an entry", unknown)
@@ -75,11 +89,13 @@ def _by_label(placed: Sequence[Placed]) -> dict[str, list[Placed]]:
     """{label: what speaks on it}.
 
     Raises:
-        InputError: If a label is none of an entry, or a cause is not known.
+        InputError: If a label is none of an entry, or of one that restates another, or a cause is not known.
     """
     found: dict[str, list[Placed]] = {}
     for each in placed:
         require(each.label in _BY_LABEL, f"label of {each.check.name}", "be one of the entries", each.label)
+        again = _BY_LABEL[each.label].get("restates", "")
+        require(not again, f"label of {each.check.name}", f"be {again}, which that entry restates", each.label)
         require(each.cause in CAUSES or not each.cause, f"cause of {each.check.name}", "be known", each.cause)
         found.setdefault(each.label, []).append(each)
     return found
@@ -89,8 +105,9 @@ def collect(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """The entries by line, checked together.
 
     Raises:
-        InputError: If two have one label, also as a further label; an unlabelled one does not name its line; or one
-            carries or restates an entry that is not there, or is right.
+        InputError: If two have one label, also as a further label; an unlabelled one does not name its line; one
+            carries or restates an entry that is not there, or is right; or two quote the same words, and neither
+            restates the other.
     """
     by_label: dict[str, Entry] = {}
     entries = sorted(entries, key=lambda entry: entry.line)
@@ -106,7 +123,18 @@ def collect(entries: Sequence[Entry]) -> tuple[Entry, ...]:
             require(other in by_label, f"entry that {entry.label} points to", "be one of the entries", other)
         wrong = not entry.carries or not by_label[entry.carries].as_printed
         require(wrong, f"carries of {entry.label}", "name an entry that is not correct", entry.carries)
+    for told, again in _said_twice(entries):
+        raise InputError(f"quote of {again} must share no words with that of {told}, or the entry restate it")
     return tuple(entries)
+
+
+def _said_twice(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+    """Whose quotations have words of the paper in common, though neither entry restates the other."""
+    quoted = [(each.label, each.restates or each.label, each.quote, each.line) for each in entries if each.quote]
+    quoted += [("the unjudged", "the unjudged", quote, -9) for each in UNJUDGED for quote in each["quotes"]]
+    for (one, what, words, line), (other, said, others, at) in combinations(quoted, 2):
+        if what != said and shared(words, others, near=abs(line - at) <= 1):
+            yield one, other
 
 
 _PLACED: Final = placed()
@@ -149,7 +177,11 @@ def missing(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
 
 
 def unquoted(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
-    """The sentences of abstract, Sections and captions of which no entry quotes a part, and no list of the unjudged."""
+    """Sentences of which no entry quotes a part, and no list of the unjudged.
+
+    All of the abstract, Sections and captions count, and those of Appendices A to C with a number or a comparison;
+    the proofs are judged display by display.
+    """
     quotes = [entry.quote for entry in entries if entry.quote]
     quotes += [quote for each in UNJUDGED for quote in each["quotes"]]
     gaps = []
@@ -158,7 +190,11 @@ def unquoted(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]
         gaps += [
             f"line {each.line}: {passage.place}: {each.text}"
             for each in passage.sentences()
-            if (_JUDGED.match(passage.place) or r"\caption" in source.lines[each.line - 1])
+            if (
+                _JUDGED.match(passage.place)
+                or r"\caption" in source.lines[each.line - 1]
+                or (_COUNTED.match(passage.place) and _TOLD.search(each.text))
+            )
             and not any(start < each.end and each.start < end for start, end in quoted)
         ]
     return gaps
@@ -184,7 +220,8 @@ def stale(
             if entry.quote
             for start, end in spans(entry.quote, passage.text)
         ]
-        if entry.quote and not any(first <= entry.line <= last or entry.kind not in _PROSE for first, last in found):
+        there = [lines for lines in found if lines[0] <= entry.line <= lines[1]]
+        if entry.quote and not (there if entry.kind in ("claim", "caption") else found):
             wrong.append(f"{entry.label}: line {entry.line} does not have the words {entry.quote!r}, lines {found} do")
         own = labels.get((entry.line, entry.kind))
         if own is None and entry.kind in _PROSE:

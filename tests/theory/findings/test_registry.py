@@ -71,7 +71,9 @@ def test_nothing_is_noticed_where_nothing_is_planted_in_what_is_quick(monkeypatc
 
 def test_what_is_not_as_printed_has_a_cause_says_why_and_what_is_so() -> None:
     wrong = [each for each in ENTRIES if not each.as_printed]
-    assert [each.label for each in wrong if not (each.instead and each.why and (each.causes or each.carries))] == []
+    assert [
+        each.label for each in wrong if not (each.instead and each.why and (each.causes or each.carries or each.runs))
+    ] == []
 
 
 def test_every_cause_is_shown_by_what_refutes() -> None:
@@ -113,6 +115,8 @@ def test_evidence_that_speaks_the_other_way_is_not_confirmed() -> None:
 
 
 def test_evidence_on_nothing_or_of_no_cause_is_refused() -> None:
+    with pytest.raises(InputError, match="label of holds must be line-136, which that entry restates, got 'line-171'"):
+        registry._by_label([Placed("line-171", "supports", HOLDS)])
     with pytest.raises(InputError, match="label of holds must be one of the entries, got 'line-0'"):
         registry._by_label([Placed("line-0", "supports", HOLDS)])
     with pytest.raises(InputError, match="cause of breaks must be known, got 'haste'"):
@@ -129,6 +133,16 @@ def test_the_places_of_entries_are_the_sections_and_algorithms_of_the_source(pap
     algorithms = [item.line for item in paper.items if item.kind == "algorithm"]
     found = {place: passage.lines[0] for place, passage in passages(paper).items()} | {"Abstract": 129}
     assert told == found | {f"Algorithm {n}": line for n, line in enumerate(algorithms, 1)}
+
+
+def test_every_sentence_is_quoted_by_an_entry_or_said_to_assert_nothing(paper: TexSource) -> None:
+    assert unquoted(paper) == []
+    assert len(unquoted(paper, [])) > 100
+
+
+def test_what_is_said_in_running_text_is_quoted() -> None:
+    told = [each for each in ENTRIES if each.kind in ("claim", "remark", "caption")]
+    assert [each.label for each in told if not each.quote] == []
 
 
 def test_every_entry_speaks_of_a_part_of_the_paper(paper: TexSource) -> None:
@@ -162,6 +176,27 @@ def test_words_that_are_not_the_papers_or_stand_elsewhere_are_stale() -> None:
     assert other.endswith("line 2 does not have the words 'It is very fast', lines [] do")
     assert elsewhere.endswith("lines [(3, 3)] do")
     assert stale(parse(PROSE), [], [{"quotes": ["We thank B"]}]) != []
+
+
+@pytest.mark.parametrize("words", ["It is fast", "he says: it is fast … indeed", "It is $\\mathit{fast}$"])
+def test_one_sentence_cannot_have_two_entries_unless_one_restates_the_other(words: str) -> None:
+    again = _entry("line-9", 9, "claim", quote=words)
+    with pytest.raises(InputError, match="quote of line-9 must share no words with that of line-2"):
+        registry.collect([FAST, again])
+    assert len(registry.collect([FAST, replace(again, restates="line-2")])) == 2
+
+
+def test_words_that_overlap_nearby_are_one_sentence_and_far_away_are_not() -> None:
+    costs = _entry("line-4", 4, "claim", quote="it costs us 1MB of data in all")
+    registry.collect([costs, _entry("line-9", 9, "claim", quote="indeed it costs us 1MB of data")])
+    with pytest.raises(InputError, match="quote of line-5 must share no words"):
+        registry.collect([costs, _entry("line-5", 5, "claim", quote="indeed it costs us 1MB of data")])
+
+
+def test_what_restates_has_no_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {**registry._BY_LABEL["line-171"], "status": "correct"}
+    with pytest.raises(InputError, match=r"fields of line-171 must be left to line-136, which it restates"):
+        registry._entry(own)
 
 
 @pytest.mark.parametrize("gone", range(4))

@@ -8,13 +8,8 @@ from typing import Any, Final
 
 __all__ = ["ALGORITHMS", "CAUSES", "LINES", "PLACES", "PROGRAMS", "RAW", "UNJUDGED"]
 
-_NAMES: Final = ("main", "prose", "algorithms", "variants", "theorem-1", "theorem-2", "gaussian", "causes", "places")
 # What an entry is, by the first word of its number; running text has none.
 _KINDS: Final = {"": "claim", "display": "equation", "figure": "caption"}
-
-
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _located(entry: dict[str, Any]) -> dict[str, Any]:
@@ -32,12 +27,21 @@ def _located(entry: dict[str, Any]) -> dict[str, Any]:
     return {**found, **{name: value for name, value in entry.items() if name != "number"}}
 
 
-_FILES: Final = {name: _read(name) for name in _NAMES}
+def _order(entry: dict[str, Any]) -> tuple[int, int]:
+    """Its line, and its number among those of the line."""
+    return entry["line"], int(entry["label"].partition(".")[2] or 1) if entry["label"].startswith("line-") else 0
+
+
+_FILES: Final = {
+    each.name.removesuffix(".toml"): tomllib.loads(each.read_text(encoding="utf-8"))
+    for each in sorted(files(__name__).iterdir(), key=lambda each: each.name)
+    if each.name.endswith(".toml")
+}
 PLACES: Final[list[tuple[int, str]]] = sorted((int(line), place) for line, place in _FILES["places"]["place"].items())
 """The line on which each section begins, and each algorithm, and the section that goes on after it."""
 
 RAW: Final[list[dict[str, Any]]] = sorted(
-    (_located(entry) for each in _FILES.values() for entry in each.get("entry", ())), key=lambda entry: entry["line"]
+    (_located(entry) for each in _FILES.values() for entry in each.get("entry", ())), key=_order
 )
 """Every entry as it is written, with its place, in the order of the paper."""
 

@@ -38,7 +38,7 @@ def config_of(method: str, *, R: int = 1000, M: int = 100, m: int = 10, K: int =
     return ours.but(method)
 
 
-@mends("line-134", "line-179", "line-180", "line-184", "line-623")
+@mends("line-134", "line-179", "line-184")
 @supports("line-919")
 def dimension_free(method: str = "decomfl") -> Evidence:
     config = config_of(method)
@@ -70,7 +70,7 @@ def lags_differ() -> Evidence:
     return Evidence("execution", len(sizes) > 1, says)
 
 
-@refutes("line-134", "line-179", "line-180", "line-184", cause="downlink", witness=True)
+@refutes("line-134", "line-179", "line-184", cause="downlink", witness=True)
 @refutation
 def lag() -> Evidence:
     """The same, against what the paper says of the downlink."""
@@ -96,7 +96,7 @@ def full_models(method: str) -> Evidence:
 
 
 supports("line-207", "line-246")(full_models, "fedzo")
-supports("line-207")(full_models, "fedavg")
+supports("line-207", "line-732")(full_models, "fedavg")
 
 
 @supports("line-208")
@@ -117,7 +117,8 @@ def same_as_projection() -> Evidence:
     return Evidence("arithmetic", ours == other, f"bytes a client: {ours.bytes:.0f} and {other.bytes:.0f}")
 
 
-@mends("line-499")
+@supports("line-499", "line-501.2")
+@mends("line-501")
 def records() -> Evidence:
     M, m, K, P, R = 100, 10, 2, 5, 100_000
     sent = expected_numbers(R, M=M, m=m, K=K, P=P)
@@ -130,7 +131,7 @@ def records() -> Evidence:
     )
 
 
-@refutes("line-499", cause="downlink")
+@refutes("line-501", cause="downlink")
 @refutation
 def short_run() -> Evidence:
     """Records a round as a multiple of 2MKP in runs in which few clients are sampled often."""
@@ -338,7 +339,7 @@ def one_long_step() -> Evidence:
     )
 
 
-@mends("line-136", "line-171", "line-184", "line-623")
+@mends("line-136", "line-184")
 def flat_in_dimension() -> Evidence:
     """The corrected Theorem 2 at its best η, κ = 10, μ → 0, for d from 10³ to 10⁹."""
     bounds = []
@@ -350,7 +351,7 @@ def flat_in_dimension() -> Evidence:
     return Evidence("search", max(bounds) < 1.01 * min(bounds), f"bound at the best η for d = 10³, 10⁶, 10⁹: {listed}")
 
 
-@supports("line-673")
+@supports("line-673", "line-673.2")
 def linear_in_directions() -> Evidence:
     one, two = (sum(astuple(expected_numbers(1000, M=100, m=10, K=1, P=P))) for P in (5, 10))
     spread = [second_moment_factor("gaussian", d=1000, P=P) - 1 for P in (5, 10)]

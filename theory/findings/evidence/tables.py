@@ -185,7 +185,7 @@ def _standard_errors(name: str, ours: float, other: float) -> float:
     return (ours - other) / (100 * math.sqrt(2 * share * (1 - share) / EXAMPLES[name]))
 
 
-@supports("line-575")
+@supports("line-575.2")
 def as_good_as_fedzo() -> Evidence:
     gains = [_standard_errors(*pair) for pair in _pairs(2)]
     return Evidence(

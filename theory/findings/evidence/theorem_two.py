@@ -294,7 +294,7 @@ def grows_with_d() -> Evidence:
 _LLM: Final = {"kappa": 10.0, "m": 2.0, "R": 3000.0, "P": 10.0}
 
 
-@refutes("line-136", "line-171", "line-184", "line-442", "line-623", cause="small-mu", witness=True)
+@refutes("line-136", "line-184", "line-442", cause="small-mu", witness=True)
 @refutation
 def below_resolution() -> Evidence:
     """Where μ‖∇f‖, the change of the loss, is below half a unit in the last place of the loss, ‖∇f‖ = f = 1."""
