@@ -15,6 +15,7 @@ from theory.findings.placed import Placed, placed
 from theory.findings.prose import passages, shared, spans
 from theory.findings.source import TexSource
 from theory.findings.texts import bounds_in, filled
+from theory.findings.wording import differences
 
 __all__ = ["CAUSES", "ENTRIES", "affected", "collect", "missing", "stale", "unquoted"]
 
@@ -106,8 +107,8 @@ def collect(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
     Raises:
         InputError: If two have one label, also as a further label; an unlabelled one does not name its line; one
-            carries or restates an entry that is not there, or is right; or two quote the same words, and neither
-            restates the other.
+            carries or restates an entry that is not there, or is right; two quote the same words, and neither restates
+            the other; or what an entry says and tests lacks a quantifier, direction, reason or name of its quotation.
     """
     by_label: dict[str, Entry] = {}
     entries = sorted(entries, key=lambda entry: entry.line)
@@ -123,6 +124,15 @@ def collect(entries: Sequence[Entry]) -> tuple[Entry, ...]:
             require(other in by_label, f"entry that {entry.label} points to", "be one of the entries", other)
         wrong = not entry.carries or not by_label[entry.carries].as_printed
         require(wrong, f"carries of {entry.label}", "name an entry that is not correct", entry.carries)
+    for entry in entries:
+        names = not entry.restates  # who says it first has the names
+        apart = differences(entry.quote, entry.says, entry.tests, names=names) if entry.quote else []
+        require(
+            not apart,
+            f"says of {entry.label}",
+            "assert what its quotation does, or `tests` tell by how much less",
+            apart,
+        )
     for told, again in _said_twice(entries):
         raise InputError(f"quote of {again} must share no words with that of {told}, or the entry restate it")
     return tuple(entries)

@@ -18,6 +18,7 @@ from theory.findings.placed import Placed, placed
 from theory.findings.prose import passages
 from theory.findings.registry import CAUSES, ENTRIES, missing, stale, unquoted
 from theory.findings.source import TexSource, parse, read
+from theory.findings.wording import differences, untold
 
 TEX = r"""\begin{document}
 \begin{lemma}\label{l}
@@ -34,7 +35,7 @@ ERROR = Cause(name="a", title="It is wrong", nature="error", witness=BREAKS)
 
 def _entry(label: str, line: int, kind: str = "equation", **more: Any) -> Entry:
     more = {"status": "correct", "evidence": {"supports": (HOLDS,)}, **more}
-    return Entry(label=label, line=line, place="Section 1", kind=kind, says="", **more)  # type: ignore[arg-type]
+    return Entry(label=label, line=line, place="Section 1", kind=kind, **{"says": more.get("quote", ""), **more})  # type: ignore[arg-type]
 
 
 COMPLETE = (_entry("l", 2, "lemma"), _entry("a", 3), _entry("b", 3), _entry("line-5", 5), _entry("line-6", 6, "claim"))
@@ -228,3 +229,26 @@ def test_an_entry_taken_away_is_missed(gone: int) -> None:
 )
 def test_an_entry_of_nothing_is_stale(entry: Entry, says: str) -> None:
     assert stale(parse(TEX), [entry], ()) == [f"{entry.label}: {says}"]
+
+
+@pytest.mark.parametrize(
+    ("quote", "says", "tests", "apart"),
+    [
+        ("It is always cheaper", "It is cheaper", "", ["no 'all'"]),
+        ("It is always cheaper", "It is cheaper", "weaker: not in every run", []),
+        ("It falls because of P", "It falls", "", ["no 'reason'"]),
+        ("It sends less", "It sends more", "", ["the other direction"]),
+        ("the cost is O(1)", "the cost is O(d)", "", ["no 'constant'", "the other direction"]),
+        ("FedAvg does not converge", "FedZO converges", "", ["no 'not'", "FedZO"]),
+        ("FedAvg does not converge", "it does not converge", "", []),
+    ],
+)
+def test_says_is_as_strong_as_its_quotation_or_tests_tells(quote: str, says: str, tests: str, apart: list[str]) -> None:
+    assert differences(quote, says, tests) == apart
+    if apart:
+        with pytest.raises(InputError, match="says of line-2 must assert what its quotation does"):
+            registry.collect([_entry("line-2", 2, "claim", quote=quote, says=says, tests=tests)])
+
+
+def test_numbers_and_symbols_are_those_of_the_paper_or_of_the_evidence() -> None:
+    assert untold("1,206,590 parameters, K = 10 (line-558)", "a CNN", "it has 1206590 parameters") == ["10", "K"]

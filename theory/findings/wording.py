@@ -1,0 +1,90 @@
+"""Whether `says` asserts what the quotation does: quantifiers, directions, reasons, names, numbers, word by word.
+
+Words are compared by class: *every* is as strong as *all*, *falls* goes the way of *reduces*. What is tested may be
+weaker or stronger than the quotation; then `tests` says so, in words of the class that is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["CLASSES", "NAMES", "OPPOSITES", "differences", "numbers", "untold"]
+
+CLASSES: Final[Mapping[str, str]] = {
+    "all": r"all|every|each|any|always|never|consistently|no matter|regardless|whatever|both",
+    "only": r"only|unique|alone|just|merely|no others?|nothing else",
+    "first": r"first (?:systematic|work|to|for)|state-of-the-art",
+    "much": r"(?:significant|substantial|severe)(?:ly)?|dramatic(?:ally)?|enormous|tremendous|far|much|several orders",
+    "roughly": r"often|typically|usually|almost|nearly|around|approximat(?:ely|es?)|≈|slightly|little|quite",
+    "the same": r"same|identical|exactly|equals?|=",
+    "linear": r"linear(?:ly)?|proportion|∝|times",
+    "quadratic": r"quadratic",
+    "constant": r"constant|fixed|O\(1\)",
+    "free of d": r"independent|independently|dimension-free|free of|does not depend|do not depend|whatever",
+    "negligible": r"negligible|near-zero|vanish\w*",
+    "not": r"not|no|cannot|without|insufficient|never|none|eliminat\w+",
+    "reason": r"because|since|due to|therefore|thus|hence|as a result|consequently",
+}
+"""Words that make a statement stronger or weaker: where the quotation has one of a class, `says` has one too."""
+
+OPPOSITES: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"more|higher|larger|greater|above|grows?|increas\w+|rises?|later|exceeds?|excels?",
+        r"fewer|less|lower|smaller|below|falls?|decreas\w+|reduc\w+|earlier|save[ds]?|savings?",
+    ),
+    (r"faster|better|improve[ds]?|enhance", r"slower|worse|slow(?:ing|ness)|degrad\w+"),
+    (r"uplink|up|uploading", r"downlink|down|pulling"),
+    (r"O\(d\)", r"O\(1\)"),
+    (r"server's|server", r"client's|clients?"),
+)
+"""Words of two directions: where the quotation has those of one, `says` does not have those of the other alone."""
+
+NAMES: Final = (
+    r"DeComFL|FedAvg|FedZO|FedCom|FedMeZO|MeZO|BAFFLE|Top-?k|SPSA|LoRA|MNIST|Fashion\S*|CIFAR10|SST-2|OPT-[\d.]+[BM]|"
+    r"GPT-J-6B|CNN|SGD|Adam|Gaussian|Dirichlet|Hessian|Theorem \d|Corollary \d|Lemma \d|Algorithm \d|Table \d|Figure \d"
+)
+"""Methods, data, models and parts of the paper: what `says` names is in the quotation, or in `tests`."""
+
+_NUMBER: Final = r"(?<![\w.,_^{/-])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w^{]|-\d)"
+_SYMBOL: Final = r"(?<![\w^_{])[dKPmMRκμηρ](?![\w'’])"
+# Parts of the paper and of this audit, whose numbers are names; and what is filled in from elsewhere.
+_POINTER: Final = (
+    r"(?:line|eq)-?[\d.]+|[Ll]ines? \d+|\b(?:Section|Appendix|Equation|Assumption|Figure) \(?[\w.]+\)?|⟦[^⟧]*⟧"
+)
+
+
+def numbers(text: str) -> set[str]:
+    """The numbers of a text above 4, without commas between thousands; smaller ones are counts, and in all formulas."""
+    found = {each.replace(",", "") for each in re.findall(_NUMBER, re.sub(_POINTER, "", text))}
+    return found - set("01234")
+
+
+def differences(quote: str, says: str, tests: str = "", *, names: bool = True) -> list[str]:
+    """What `says` and `tests` do not share with the quotation: a class of words, the direction, a name of their own.
+
+    Args:
+        quote: The paper's words.
+        says: What they assert.
+        tests: What of it is tested.
+        names: Whether a name of `says` has to stand in the quotation or in `tests`.
+    """
+    told = f"{says} {tests}"
+    found = [f"no {name!r}" for name, words in CLASSES.items() if _has(words, quote) and not _has(words, told)]
+    for one, other in (*OPPOSITES, *((there, here) for here, there in OPPOSITES)):
+        if _has(one, quote) and not _has(other, quote) and _has(other, says) and not _has(one, says):
+            found.append("the other direction")
+    named = f"{quote} {tests}".lower()
+    return [*found, *(name for name in re.findall(NAMES, says) if names and name.lower() not in named)]
+
+
+def untold(text: str, *sources: str) -> list[str]:
+    """The numbers and symbols of a text that none of its sources has: quotation, `tests`, what the evidence says."""
+    told = " ".join(sources)
+    symbols = set(re.findall(_SYMBOL, text)) - set(re.findall(_SYMBOL, told.replace("dimension", " d ")))
+    return sorted(numbers(text) - numbers(told)) + sorted(symbols)
+
+
+def _has(words: str, text: str) -> bool:
+    return bool(re.search(rf"(?<![\w-])(?:{words})(?![\w-])", text, re.IGNORECASE))
