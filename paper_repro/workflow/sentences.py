@@ -31,16 +31,14 @@ class Sentence:
         quote: The paper's words.
         place: Where they stand.
         status: What is to be said of it, by proofs and by runs.
-        tests: What its evidence tests instead, "" where that is the sentence itself.
-        runs: The ids of the measurements that speak on it.
+        runs: The measurements that speak on it, by id, each with its role.
     """
 
     label: str
     quote: str
     place: str
     status: str
-    tests: str
-    runs: tuple[str, ...]
+    runs: Mapping[str, Role]
 
 
 _ALL: Final = tuple(
@@ -49,8 +47,7 @@ _ALL: Final = tuple(
         quote=raw.get("quote", raw["says"]),
         place=raw["place"],
         status=raw["status"],
-        tests=raw.get("tests", ""),
-        runs=tuple(raw["runs"]),
+        runs=raw["runs"],
     )
     for raw in RAW
     if "runs" in raw
@@ -61,9 +58,12 @@ NAMED: Final[Mapping[str, str]] = {run: each.label for each in _ALL for run in e
 
 @cache
 def sentences(measurement: str) -> tuple[Sentence, ...]:
-    """The sentences that a measurement speaks on, first the one that it tests with the fewest others."""
-    found = [each for each in reversed(_ALL) if measurement in each.runs]
-    return tuple(sorted(found, key=lambda each: (bool(each.tests), len(each.runs))))
+    """The sentences that a measurement speaks on: first those that it decides, alone, and those of the experiments."""
+
+    def rank(each: Sentence) -> tuple[bool, int, bool]:
+        return each.runs[measurement] == "context", len(each.runs), not each.place.endswith("Section 5")
+
+    return tuple(sorted((each for each in reversed(_ALL) if measurement in each.runs), key=rank))
 
 
 def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iterator[str]:
