@@ -1,0 +1,400 @@
+"""The panels that are no curves of runs alone: memory, spectra, bounds, fine-tuning, sizes, the board, the edge."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_hex
+
+from figures import spectra
+from figures import theory as bounds
+from paper_repro.parts.memory import ROLES
+from paper_repro.studies import figure_board
+from paper_repro.workflow import recorded
+from paper_repro.workflow.part import Made
+from paper_repro.workflow.scales import SCALES
+from tests.paper_repro.recomputed import others
+from tests.paper_repro.recomputed.axes import bands_of, lines_of, named, wrong_in
+from tests.paper_repro.recomputed.common import rows
+from tests.paper_repro.test_panels import made
+
+AVERAGE = "mean over rounds of E‖∇f‖²"
+
+
+@cache
+def drawn(part: str) -> tuple[Made, pd.DataFrame]:
+    """What is made of a part at its largest scale, and its rows."""
+    kept = recorded.largest(part)
+    assert kept is not None
+    return made(part, kept.scale), rows(part, kept.scale)
+
+
+def labelled(ax: Axes) -> dict[str, np.ndarray]:
+    """The points of the lines that have a name."""
+    found = {label: points for label, _, points in lines_of(ax) if not label.startswith("_")}
+    # Points with error bars have their name at the bars.
+    bars = {str(each.get_label()): each.lines[0] for each in ax.containers if hasattr(each, "lines")}
+    points = {name: np.column_stack([line.get_xdata(), line.get_ydata()]).astype(float) for name, line in bars.items()}
+    return found | {name: own for name, own in points.items() if name and name[0] != "_"}
+
+
+def bars_of(ax: Axes) -> list[np.ndarray]:
+    """The two ends of every vertical error bar, container by container."""
+    found = []
+    for each in ax.containers:
+        for collection in getattr(each, "lines", (None, None, ()))[2]:
+            ends = np.array([segment[:, 1] for segment in collection.get_segments()])
+            found.append(ends)
+    return found
+
+
+def alike(one: Any, other: Any) -> bool:
+    a, b = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
+    return a.shape == b.shape and bool(np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True))
+
+
+# --- memory, SmolLM2, sizes -------------------------------------------------------------------------------------------
+
+
+def test_the_memory_figure_shows_its_rows() -> None:
+    figures, frame = drawn("memory")[0].figures, drawn("memory")[1]
+    names = [ROLES[role].what for role in frame.role]
+    own = frame.assign(series=names, seed=0, measured=frame.peak_bytes / (4 * frame.d))
+    columns = {"parameters d": "d", "peak memory in models": "measured"}
+    assert wrong_in(figures["memory"].axes[0], {"curves": own}, by="d", columns=columns) == []
+
+
+def test_the_figure_of_smollm2_shows_its_rows() -> None:
+    figures, frame = drawn("smollm2")[0].figures, drawn("smollm2")[1]
+    clients = recorded.largest("smollm2").provenance[0]["settings"]["clients"]  # type: ignore[union-attr]
+    frame = frame.assign(kB=frame.wire_bytes / clients / 1000, seed=0)
+    series = [frame.assign(series=name, shown=frame[name]) for name in ("test_accuracy", "calibrated_accuracy")]
+    ends = [own.iloc[[0, -1]].assign(shown=own.shown.iloc[0], series=f"{own.series.iloc[0]}, before") for own in series]
+    columns = {"rounds": "round", "kB that a client and the server exchanged": "kB", "test accuracy": "shown"}
+    for ax in figures["smollm2"].axes:
+        x = columns[ax.get_xlabel()]
+        expected = [own[[x, "shown"]].to_numpy() for own in (*series, *ends)]
+        found = [points for _, _, points in lines_of(ax)]
+        assert len(found) == len(expected)
+        assert all(any(alike(points, own) for points in found) for own in expected)
+
+
+def test_the_scale_figure_shows_its_rows() -> None:
+    figures, frame = drawn("sizes")[0].figures, drawn("sizes")[1]
+    own = frame[frame.what == "evaluation"]
+    start = own[own["round"] == 0].set_index(["model", "seed"]).test_loss
+    share = own.test_loss / start.reindex(pd.MultiIndex.from_frame(own[["model", "seed"]])).to_numpy()
+    own = own.assign(series=own.model, share=share)
+    panels = named(figures["sizes"])
+    for title, column in (("test accuracy", "test_accuracy"), ("test loss, of that before training", "share")):
+        ax = panels[title]
+        ax.set_ylabel(title)  # here the title says what the axis has
+        assert wrong_in(ax, {"curves": own}, columns={"rounds completed": "round", title: column}) == []
+    runs = others.size_runs(frame)
+    rounds = runs[runs.settled].groupby("d").rounds.mean()
+    kappa = frame[(frame.what == "kappa") & (frame["at"] == "start")].groupby("d").kappa.mean()
+    (last,) = (ax for title, ax in panels.items() if title.startswith("rounds to "))
+    marked = [line for line in last.get_lines() if line.get_marker() in ("o", "s")]
+    spots = {(line.get_xdata()[0], line.get_ydata()[0]) for line in marked}
+    expected = {(x, r) for d, r in rounds.items() for x in (kappa[d], d)}
+    assert all(any(alike(spot, want) for spot in spots) for want in expected)
+    assert len(spots) == len(expected)
+
+
+# --- spectra ----------------------------------------------------------------------------------------------------------
+
+
+def wrong_spectra(figure: Any, frame: pd.DataFrame) -> list[str]:
+    own = frame[frame["kind"] != "check"]
+    numbers = own[own["kind"] == "estimate"].pivot(index="step", columns="name", values="value")
+    told = []
+    panels = named(figure)
+    for step, at in own.groupby("step"):
+        ax = panels["before training" if step == 0 else f"after {step:,.0f} steps"]
+        curve = at[at["kind"] == "curve"].sort_values("value")
+        single = at[at["kind"] == "single"].value
+        assert (ax.get_xlabel(), figure.axes[0].get_ylabel()) == ("eigenvalue λ", "density")
+        lines = {label: points for label, _, points in lines_of(ax)}
+        band = next(iter(bands_of(ax).values()))[0]
+        told += [f"{step}: density"] * (not alike(lines["density"], curve[["value", "density"]]))
+        floor = 1e-3 / (
+            numbers.d[step] * numbers.bandwidth[step] * (2 * np.pi) ** 0.5
+        )  # of one eigenvalue, on a log axis
+        low = curve.groupby("value").low.first().clip(lower=floor)
+        high = curve.groupby("value").high.first()
+        told += [f"{step}: band"] * (not alike(band, np.sort(np.column_stack([low, high]), axis=1)))
+        told += [f"{step}: heads"] * (not alike(np.sort(lines["_heads"][:, 0]), np.sort(single)))
+    kappas = labelled(panels["effective rank κ"])
+    for name in others.READINGS:
+        (shown,) = (points for label, points in kappas.items() if label.startswith(f"{name}:"))
+        expected = numbers[name][numbers[name] > 0]
+        told += [f"κ {name}"] * (not alike(shown, expected.reset_index().to_numpy()))
+    outer = labelled(panels["outer eigenvalues and loss"])
+    for label, sign, column in (("λ_max", 1, "lambda_max"), ("−λ_min", -1, "lambda_min"), ("loss", 1, "loss")):
+        told += [label] * (not alike(outer[label], (sign * numbers[column]).reset_index().to_numpy()))
+    return told
+
+
+def test_the_hessian_figure_shows_its_rows() -> None:
+    found, frame = drawn("hessian")
+    assert wrong_spectra(found.figures["hessian"], frame) == []
+
+
+def test_a_kappa_that_is_drawn_as_another_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spectra, "KAPPAS", {**spectra.KAPPAS, "signed": spectra.KAPPAS["absolute"]})
+    whole = spectra._kappas
+    swap = {"signed": "absolute", "absolute": "signed"}
+    monkeypatch.setattr(spectra, "_kappas", lambda ax, kappas, d: whole(ax, kappas.replace({"kappa": swap}), d))
+    kept = recorded.largest("hessian")
+    assert kept is not None
+    assert wrong_spectra(made("hessian", kept.scale).figures["hessian"], rows("hessian", kept.scale)) != []
+
+
+# --- theory -----------------------------------------------------------------------------------------------------------
+
+
+def theory(name: str) -> tuple[Any, pd.DataFrame]:
+    found, frame = drawn("theory")
+    return found.figures[f"theory-{name}"], frame
+
+
+def wrong_bounds(figure: Any, frame: pd.DataFrame) -> list[str]:
+    told = []
+    for ax, sweep, x in zip(figure.axes, ("by-d", "by-kappa"), ("d", "kappa"), strict=True):
+        assert ax.get_xlabel() == {"d": "parameters d", "kappa": "effective rank κ"}[x]
+        shown = labelled(ax)
+        own = frame[frame.sweep == sweep]
+        for name, each in own.groupby("series"):
+            told += [f"{sweep}: {name}"] * (not alike(shown.pop(name), each.sort_values(x)[[x, "value"]]))
+        if x == "d":
+            simulated = frame[frame.sweep == "simulated"]
+            told += ["simulated"] * (not alike(shown.pop("simulated runs"), simulated[["d", "value"]]))
+            (bars,) = bars_of(ax)
+            told += ["intervals"] * (not alike(bars, simulated[["low", "high"]]))
+        told += list(shown)
+    return told
+
+
+def test_the_figure_of_the_dimension_shows_its_rows() -> None:
+    figure, frame = theory("dimension")
+    assert wrong_bounds(figure, frame) == []
+    assert figure.axes[0].get_ylabel() == AVERAGE
+
+
+def test_a_stated_bound_under_the_name_of_the_corrected_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = bounds._draw
+    swap = {"Theorem 2, stated": "Theorem 2, corrected", "Theorem 2, corrected": "Theorem 2, stated"}
+    monkeypatch.setattr(bounds, "_draw", lambda ax, frame, x, y: whole(ax, frame.replace({"series": swap}), x, y))
+    kept = recorded.largest("theory")
+    assert kept is not None
+    figure = made("theory", kept.scale).figures["theory-dimension"]
+    assert "by-d: Theorem 2, stated" in wrong_bounds(figure, rows("theory", kept.scale))
+
+
+def test_the_figure_of_the_speed_ups_shows_its_rows() -> None:
+    figure, frame = theory("rounds")
+    own = frame[frame.sweep == "rounds"].dropna(subset=["rounds"])
+    assert figure.axes[0].get_ylabel() == "rounds R to reach ε"
+    for ax in figure.axes:
+        here = own[own.knob == ax.get_xlabel()]
+        expected = {
+            f"{name}, {noise}": each.sort_values("at")[["at", "rounds"]]
+            for (noise, name), each in here.groupby(["noise", "series"])
+        }
+        shown = labelled(ax)
+        assert shown.keys() == expected.keys()
+        assert [label for label in shown if not alike(shown[label], expected[label])] == []
+
+
+def test_the_maps_of_step_sizes_show_their_rows() -> None:
+    figure, frame = theory("step-sizes")
+    own = frame[frame.sweep == "step-sizes"]
+    names = ("variance", "drift", "local_steps", "smoothing")
+    shades = {
+        "binds": own.binding.map(names.index),
+        "corrected": np.log10(own.stated / own.corrected),
+        "limit": np.log10(own.limit / own.stated),
+    }
+    meshes = [mesh for ax in figure.axes for mesh in ax.collections if isinstance(mesh, QuadMesh)]
+    maps = [(shade, K) for shade in shades.values() for K in sorted(own.K.unique())]
+    shown = [mesh for mesh in meshes if mesh.get_array().ndim == 2 and mesh.get_array().shape[0] > 1]
+    panels = [mesh for mesh in shown if mesh.get_array().shape != (256, 1)][: len(maps)]
+    for mesh, (shade, K) in zip(panels, maps, strict=True):
+        table = own.assign(shade=shade)[own.K == K].pivot(index="m", columns="ratio", values="shade")
+        assert alike(mesh.get_array(), table.to_numpy())
+
+
+def test_the_figure_of_training_shows_its_rows() -> None:
+    figure, frame = theory("training")
+    own = frame[frame.sweep == "training"]
+    d = own[(own["kind"] == "constant") & (own.series == "d")].set_index("model").value
+    for model, each in own.groupby("model"):
+        ax = named(figure)[f"{model}, d = {d[model]:,.0f}"]
+        runs = each[each["kind"] == "run"].groupby("round").value.agg(["mean", "min", "max"])
+        shown = labelled(ax)
+        assert ax.get_xlabel() == "rounds R"
+        assert alike(shown.pop("measured"), runs["mean"].reset_index())
+        ((band,),) = bands_of(ax).values()
+        assert alike(band, runs[["min", "max"]])
+        for name, points in shown.items():
+            assert alike(points, each[each.series == name].sort_values("round")[["round", "value"]])
+
+
+# --- fine-tuning ------------------------------------------------------------------------------------------------------
+
+
+def test_the_figure_of_fine_tuning_shows_its_cells() -> None:
+    found, frame = drawn("llm")
+    cells = others.cells(frame)
+    plain = cells["row"].str.removesuffix("+LoRA") == "OPT-125M"
+    cells["title"] = cells.task.map(others.TITLES) + np.where(plain, "", " (" + cells.model + ")")
+    figure = found.figures["llm"]
+    names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    for title, ax in named(figure).items():
+        if not title:
+            continue
+        own = cells[cells.title == title]
+        # Cells with LoRA lie a little below the others where there are both.
+        adapted = cells["row"].str.endswith("+LoRA").any()
+        expected, wide = [], []
+        for row in own.itertuples():
+            aside = 0.15 * (1 if row.row.endswith("+LoRA") else -1) if adapted else 0.0
+            expected.append((row.end, names.index(row.series) + aside))
+            wide.append((row.end, 4 * row.error))
+        bars = [(each.lines[0].get_data(), each.lines[2][0].get_segments()[0]) for each in ax.containers]
+        assert alike(sorted((float(x[0]), float(y[0])) for (x, y), _ in bars), sorted(expected)), title
+        shown = [(float(ends[:, 0].mean()), float(ends[1, 0] - ends[0, 0])) for _, ends in bars]
+        assert alike(sorted(shown), sorted(wide)), title
+        lines = {float(line.get_xdata()[0]) for line in ax.get_lines() if alike(line.get_ydata(), [0, 1])}
+        start = frame[(frame.task == own.task.iloc[0]) & (frame["row"] == own["row"].iloc[0]) & (frame["round"] == 0)]
+        first = start.iloc[0]
+        assert lines == {first.test_accuracy, first.calibrated_accuracy, first.majority}, title
+
+
+def test_the_figure_of_costs_shows_its_cells() -> None:
+    found, frame = drawn("llm")
+    cells = others.cells(frame)
+    (ax,) = found.figures["llm-costs"].axes
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("trained parameters d", "bytes a client and round")
+    fedzo = frame[(frame.series == "FedZO") & (frame["round"] > 0)].groupby("row").last()
+    d = fedzo.gradient_scalars / (4 * fedzo["round"])
+    own = cells[(cells.bytes > 0) & (cells.series != "FedAvg")]
+    expected = sorted((d[r.row], r.bytes / r.round) for r in own.itertuples())
+    dots = [line.get_data() for line in ax.get_lines() if line.get_marker() == "o"]
+    assert alike(sorted((float(np.squeeze(x)), float(np.squeeze(y))) for x, y in dots), expected)
+
+
+# --- the board and the edge -------------------------------------------------------------------------------------------
+
+SPENT = {
+    "bytes of a client, up and down": lambda t: t.wire_bytes / t.M,
+    "forward passes of a batch, of all clients together": lambda t: t["round"] * t.m * t.forward,
+}
+
+
+def wrong_races(figure: Any, frame: pd.DataFrame) -> list[str]:
+    """What the races show otherwise: each run's best so far in its line's colour, and what each line took."""
+    size = SCALES["default"].board
+    own = frame[frame.what == "evaluation"].sort_values("round", kind="stable")
+    told, axes = [], list(figure.axes)
+    problems = [ax.get_title(loc="left") for ax in axes if ax.get_title(loc="left")]
+    for n, problem in enumerate(problems):
+        for above, below in zip(axes[4 * n : 4 * n + 2], axes[4 * n + 2 : 4 * n + 4], strict=True):
+            label = below.get_xlabel()
+            here = own[own.problem == problem].assign(at=SPENT[label])
+            loss = size.races[problem].loss is not None
+            dots = {line.get_ydata()[0]: line for line in below.get_lines() if line.get_marker() == "o"}
+            names = dict(zip(below.get_yticks(), [text.get_text() for text in below.get_yticklabels()], strict=True))
+            colours = {names[place]: to_hex(line.get_color()) for place, line in dots.items()}
+            drawn = [(to_hex(line.get_color()), np.column_stack(line.get_data())) for line in above.get_lines()[1:]]
+            here = here[here["at"] > 0]
+            runs = list(here.groupby(["line", "seed"]))
+            for (name, seed), run in runs:
+                seen = run[np.isfinite(run.test_loss if loss else run.test_accuracy)]
+                best = seen.test_loss.cummin() if loss else seen.test_accuracy.cummax()
+                points = np.column_stack([seen["at"], best])
+                if not any(colour == colours.get(name) and alike(each, points) for colour, each in drawn):
+                    told.append(f"{problem}, {label}: {name}, seed {seed}")
+            for name, each in here.groupby("line"):
+                ends = each.groupby("seed").tail(1)["at"]
+                shown = [dots[place].get_xdata()[0] for place, other in names.items() if other == name]
+                if not alike(shown, [np.exp(np.log(ends).mean())]):
+                    told.append(f"{problem}, {label}: {name}, geometric mean")
+            told += [f"{problem}: {len(drawn)} lines"] * (len(drawn) != len(runs))
+    return told
+
+
+def test_the_board_shows_its_rows() -> None:
+    frame = rows("board", "default")
+    figures = made("board", "default").figures
+    assert wrong_races(figures["board-all"], frame) == []
+    assert wrong_races(figures["board"], frame) == []
+
+
+def test_bytes_on_the_axis_of_passes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    (one, bytes_words), (other, passes_words) = figure_board.AXES.items()
+    monkeypatch.setattr(figure_board, "AXES", {one: passes_words, other: bytes_words})
+    assert wrong_races(made("board", "default").figures["board"], rows("board", "default")) != []
+
+
+def test_the_figure_of_the_edge_shows_its_rows() -> None:
+    found, frame = drawn("edge")
+    runs = others.edge_runs(frame)
+    figure = found.figures["edge"]
+    panels = named(figure)
+    usual = runs[(runs.P == 20) & (runs.K == 1) & (runs.beta == 0.9)]
+    for label, points in labelled(panels["runs that diverge, by step size"]).items():
+        if ", B = " not in label:
+            continue
+        estimator, _, batch = label.partition(", B = ")
+        own = usual[(usual.estimator == estimator) & (usual.batch == int(batch))].groupby("factor").apart.mean()
+        assert alike(points[:, 1], own.sort_index().astype(float)), label
+        ratio = points[:, 0] / (0.01 * own.sort_index().index.to_numpy())
+        assert alike(ratio, np.full(len(ratio), ratio[0])), label  # all moved aside by one factor
+    shares = panels["by batch size, directions, local steps, momentum"]
+    names = {"B": "batch", "P": "P", "K": "K", "β": "beta"}
+    base = _base(usual)
+    ticks = dict(zip(shares.get_xticks(), [text.get_text() for text in shares.get_xticklabels()], strict=True))
+    shown = {ticks[x]: y for points in labelled(shares).values() for x, y in points}
+    for text, share in shown.items():
+        knob, _, value = text.partition(" = ")
+        own = at_point(runs, {**base, names[knob]: float(value)})
+        assert share == pytest.approx(own.apart.mean()), text
+    along = frame.join(pd.DataFrame([others.measured(row) for _, row in frame.iterrows()], index=frame.index))
+    along = at_point(along, {name: at for name, at in base.items() if name != "factor"})
+    for title, column in WAYS.items():
+        ax = panels[title]
+        points_of = [points for _, _, points in lines_of(ax)]
+        drawn_lines = [points for points in points_of if len(points) != 2 or not alike(points[:, 1], [1, 1])]
+        expected = []
+        for _, run in along.groupby(["factor", "seed"]):
+            own = run.sort_values("round").dropna(subset=[column])
+            expected.append(np.column_stack([own["round"] * own.K, own[column].clip(upper=20.0)]))
+        assert ax.get_xlabel() == "local steps"
+        assert all(any(alike(points, own) for points in drawn_lines) for own in expected), title
+        assert len(drawn_lines) == len(expected), title
+
+
+WAYS = {
+    "where the test loss turns …": "test_loss",
+    "… T: noise over descent …": "push",
+    "… S: stability used up": "load",
+}
+"""The column of each of the lower panels, by its title."""
+
+
+def at_point(frame: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
+    return frame[np.logical_and.reduce([frame[name] == value for name, value in values.items()])]
+
+
+def _base(usual: pd.DataFrame) -> dict[str, Any]:
+    """The point around which the knobs are turned: the batch at which the step was turned most."""
+    factors = usual[usual.estimator == "projection"].groupby("batch").factor.nunique()
+    batch = factors[factors == factors.max()].index.max()
+    return {"estimator": "projection", "batch": batch, "factor": 1.0, "P": 20, "K": 1, "beta": 0.9}

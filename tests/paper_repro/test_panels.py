@@ -1,0 +1,215 @@
+"""Every panel of the report shows the recorded rows: read back from its axes, by the columns that their labels name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from figures import comparison, curves
+from paper_repro import making
+from paper_repro.commands.hero import hero
+from paper_repro.parts import fig3
+from paper_repro.workflow import estimators, recorded
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.scales import SCALES
+from tests.paper_repro.recomputed import images
+from tests.paper_repro.recomputed.axes import named, wrong_in
+from tests.paper_repro.recomputed.common import kept, lines, rows
+
+COUNTS = ("wire", "table1", "plotted")
+LOGS = pytest.mark.skipif(
+    not os.environ.get("DECOMFL_REFERENCE"), reason="needs the authors' curves (DECOMFL_REFERENCE)"
+)
+PANELS_2 = {"local updates K (P = 20)": "local-updates", "perturbations P (K = 4)": "perturbations"}
+
+
+def made(part: str, scale: str = "full", **changes: Any) -> Made:
+    found = recorded.load(part, scale)
+    assert found is not None
+    given: dict[str, Any] = {"scale": SCALES[scale], "readings": ("as-plotted", "as-written"), "count": "wire"}
+    return making.PARTS[part].make(found.rows, found.provenance, Options(**(given | changes)))
+
+
+@cache
+def drawn(part: str, scale: str = "full") -> Made:
+    return made(part, scale)
+
+
+# --- Figure 2 ---------------------------------------------------------------------------------------------------------
+
+
+def of_figure_2(title: str, *, check: bool = False) -> pd.DataFrame:
+    """The rows behind a panel: FedAvg's are those of the other panel where it has none of its own."""
+    reading, _, words = title.partition(" · ")
+    frame = rows("fig2", "full")
+    own = frame[(frame.reading == reading) & (frame.check == check)]
+    here = (own.panel == PANELS_2[words]) | (own.method == "FedAvg")
+    return images.counted_2(kept(own[here], "panel", "series"))
+
+
+def wrong_2(figure: Figure) -> list[str]:
+    found = []
+    for title, ax in named(figure).items():
+        kinds = {"curves": of_figure_2(title), "checks": of_figure_2(title, check=True)}
+        found += [f"{title}: {told}" for told in wrong_in(ax, kinds)]
+    return found
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_figure_2_shows_its_rows(count: str) -> None:
+    figures = drawn("fig2").figures
+    assert wrong_2(figures["fig2" if count == "wire" else f"fig2-{count}"]) == []
+
+
+@LOGS
+def test_figure_2_shows_the_authors_curves() -> None:
+    authors = Path(os.environ["DECOMFL_REFERENCE"])
+    figure = made("fig2", readings=("as-plotted",), authors=authors, count="plotted").figures["fig2"]
+    for title, ax in named(figure).items():
+        panel = PANELS_2[title.partition(" · ")[2]]
+        theirs = images.counted_2(images.authors_2(panel))
+        if not (theirs.method == "FedAvg").any():
+            left = images.counted_2(images.authors_2("local-updates"))
+            theirs = pd.concat([theirs, left[left.method == "FedAvg"]])
+        kinds = {"curves": of_figure_2(title), "checks": of_figure_2(title, check=True), "reference": theirs}
+        assert wrong_in(ax, kinds) == []
+
+
+@LOGS
+def test_the_picture_of_the_readme_shows_the_same() -> None:
+    (ax,) = hero(Path(os.environ["DECOMFL_REFERENCE"])).axes
+    title = "as-plotted · local updates K (P = 20)"
+    kinds = {"curves": of_figure_2(title), "checks": of_figure_2(title, check=True)}
+    theirs = images.counted_2(images.authors_2("local-updates"))
+    assert wrong_in(ax, {**kinds, "reference": theirs}) == []
+
+
+# --- Figure 3, the top-k figure, the projection figure ----------------------------------------------------------------
+
+
+def wrong_3(figure: Figure, part: str = "fig3", scale: str = "full", **more: pd.DataFrame) -> list[str]:
+    frame = rows(part, scale)
+    ours, dots = (images.counted_3(kept(frame[frame.check == check], "series")) for check in (False, True))
+    kinds = {"curves": ours, "checks": dots, **more}
+    return [f"{title}: {told}" for title, ax in named(figure).items() for told in wrong_in(ax, kinds)]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_figure_3_shows_its_rows(count: str) -> None:
+    figures = drawn("fig3").figures
+    assert wrong_3(figures["fig3" if count == "wire" else f"fig3-{count}"]) == []
+
+
+@LOGS
+def test_figure_3_shows_the_authors_curves() -> None:
+    authors = Path(os.environ["DECOMFL_REFERENCE"])
+    figure = made("fig3", authors=authors, count="table1").figures["fig3"]
+    loss = images.logs()[lambda t: (t.figure == "fig3_left") & (t.metric == "train_loss")]
+    names = [next(ours for start, ours in images.NAMES_3.items() if name.startswith(start)) for name in loss.series]
+    losses = loss.assign(series=names, train_loss=loss.value, test_accuracy=np.nan)
+    losses = losses[losses["round"] <= rows("fig3", "full")["round"].max()]
+    by_title = named(figure)
+    ours = {"curves": figure_3(False), "checks": figure_3(True)}
+    assert wrong_in(by_title["loss against rounds"], {**ours, "reference": losses}) == []
+    accuracies = images.counted_3(images.authors_3())
+    assert wrong_in(by_title["accuracy against communication"], {**ours, "reference": accuracies}) == []
+
+
+def figure_3(check: bool) -> pd.DataFrame:
+    frame = rows("fig3", "full")
+    return images.counted_3(kept(frame[frame.check == check], "series"))
+
+
+def test_the_top_k_figure_shows_its_rows() -> None:
+    assert wrong_3(drawn("topk").figures["topk"], "topk") == []
+
+
+def test_thin_lines_are_the_rows_of_the_larger_scale() -> None:
+    figure = made("topk", "default", longer=recorded.load("topk", "full")).figures["topk"]
+    longer = images.counted_3(kept(lines(rows("topk", "full")), "series"))
+    frame = rows("topk", "default")
+    kinds = {name: kept(frame[frame.check == check], "series") for name, check in (("curves", False), ("checks", True))}
+    assert [wrong_in(ax, {**kinds, "longer": longer}) for ax in figure.axes] == [[], []]
+
+
+def test_the_projection_figure_shows_its_rows() -> None:
+    left, right = drawn("projection").figures["projection"].axes
+    frame = rows("projection", "full")
+    finite = frame[np.isfinite(frame.test_loss)]
+    assert wrong_in(left, {"curves": kept(finite, "series")}) == []
+    finals = images.finals(frame).rename(columns={"estimator": "series", "accuracy": "test_accuracy"}).assign(seed=0)
+    columns = {"learning rate η": "eta", "final test accuracy": "test_accuracy"}
+    assert wrong_in(right, {"curves": finals}, by="eta", columns=columns) == []
+
+
+# --- planted: each is drawn, and seen ---------------------------------------------------------------------------------
+
+
+def panels_with(
+    monkeypatch: pytest.MonkeyPatch, module: Any, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Draw the panels of a part otherwise than it asks for."""
+    whole = comparison.Panel
+    planted = lambda **given: whole(**{**given, **change(given)})  # noqa: E731 (takes the place of a class)
+    monkeypatch.setattr(module, "Panel", planted)
+    monkeypatch.setattr(comparison, "Panel", planted)
+
+
+def test_test_loss_under_training_loss_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    panels_with(monkeypatch, fig3, lambda given: {"y": "test_loss"} if given["y"] == "train_loss" else {})
+    found = wrong_3(made("fig3").figures["fig3"])
+    assert any("loss against rounds: FedAvg (curves): no line of its colour has train_loss" in told for told in found)
+
+
+def test_the_x_axis_of_another_counting_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    panels_with(monkeypatch, fig3, lambda given: {"x": "table1_scalars"} if given["x"] == "wire_scalars" else {})
+    assert "test_accuracy against wire_scalars" in " ".join(wrong_3(made("fig3").figures["fig3"]))
+
+
+def test_labels_of_two_series_that_are_swapped_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    swap = {"FedAvg": "FedCom 8 bit", "FedCom 8 bit": "FedAvg"}
+
+    def swapped(given: dict[str, Any]) -> dict[str, Any]:
+        return {"frame": given["frame"].assign(series=given["frame"].series.replace(swap))}
+
+    panels_with(monkeypatch, fig3, swapped)
+    assert len(wrong_3(made("fig3").figures["fig3"])) >= 4  # two lines in each of two panels
+
+
+def test_a_narrower_band_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = curves.mean_and_band
+
+    def narrow(*given: Any) -> pd.DataFrame:
+        found = whole(*given)
+        return found.assign(low=(found.low + found.y) / 2, high=(found.high + found.y) / 2)
+
+    monkeypatch.setattr(curves, "mean_and_band", narrow)
+    found = wrong_2(made("fig2").figures["fig2"])
+    assert any(
+        told.endswith("DeComFL K=10 P=20 (curves): no band of its colour is that of its seeds") for told in found
+    )
+
+
+def test_a_seed_that_is_left_out_of_the_picture_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = estimators.settled
+    monkeypatch.setattr(estimators, "settled", lambda frame, by: whole(frame[frame.seed != 2], by))
+    assert "FedAvg K=10 (curves): no line of its colour" in " ".join(wrong_2(made("fig2").figures["fig2"]))
+
+
+def test_rows_of_another_scale_in_the_picture_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    smaller = recorded.load("topk", "default")
+    monkeypatch.setattr(recorded, "load", lambda *_: smaller)
+    assert wrong_3(made("topk").figures["topk"], "topk") != []
+
+
+def test_a_line_that_is_drawn_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    panels_with(monkeypatch, fig3, lambda given: {"longer": given["frame"]})
+    assert "lines and 0 bands, not" in " ".join(wrong_3(made("fig3").figures["fig3"]))
