@@ -35,6 +35,7 @@ from paper_repro.workflow.claims import (
     claim,
     decided,
     named,
+    otherwise,
     outcomes_json,
 )
 from paper_repro.workflow.drawing import Drawn, drawn, ingredients
@@ -177,7 +178,11 @@ def _report(names: Sequence[str], options: Options, *, silent: bool) -> list[Cla
         write_atomically(out / "report.html", render_report(sections, facts=facts, claims=outcomes))
     if not silent:
         for outcome in outcomes:
-            print(f"{outcome.verdict:28s} {outcome.id}: {outcome.row()['claim']}")
+            row = outcome.row()
+            sentence = f" (the sentence is {row['status']})" if row["status"] else ""
+            print(f"{outcome.verdict:28s} {outcome.id}: {row['claim']}{sentence}")
+            if told := otherwise(outcome):
+                print(f"{'':28s} {told}")
             if claim(outcome.id).part in options.changes:
                 print(f"{'':28s} {outcome.scale.partition(' (')[0]}")
         data = f"; {facts['data']}" if "data" in facts else ""

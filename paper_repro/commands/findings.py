@@ -75,22 +75,22 @@ def findings(options: FindingsOptions) -> None:
 
 def page() -> str:
     """The page as Markdown."""
-    from theory.findings.registry import CAUSES
+    from theory.findings.registry import CAUSES, ENTRIES
 
     causes = [cause for cause in CAUSES.values() if cause.headline]
     theory = [line for number, cause in enumerate(causes, 1) for line in _cause(number, cause)]
     registered = rows()
-    claims = [row for row in registered if row["part"] not in ("paper", "audit")]
+    claims = [row for row in registered if row["part"] != "audit"]
     lines = [_HEAD, "## The theory", "", *theory, "## The experiments", ""]
     for part, picture in _PICTURES.items():
-        title = next((row["where"] for row in claims if row["part"] == part), part)
+        title = next((row["place"] for row in claims if row["part"] == part), part)
         lines.append(f"[![{title}]({picture})]({picture})")
     for verdict, title in _VERDICTS:
         own = [row for row in claims if row["verdict"] == verdict]
         lines += ["", f"### {title} ({len(own)})", "", *_table(own)] if own else []
-    unmeasured = [row for row in registered if row["verdict"] == "not measured"]
+    unmeasured = [each for each in ENTRIES if each.status == "not checkable" and each.quote]
     lines += ["", f"### What nothing here measures ({len(unmeasured)})", ""]
-    lines += [f"- {_asked(row)} ({row['where']}): {row['unmeasured']}" for row in unmeasured]
+    lines += [f"- “{each.quote}” ({each.place}): {each.why}" for each in unmeasured]
     return "\n".join(lines) + "\n"
 
 
@@ -114,14 +114,14 @@ def _table(own: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         unready = re.search("(not finished|came apart|diverged, and).*", row["recorded"], re.IGNORECASE)
         whence = (*row["recorded"].split("; ")[:2], row["data"] or "", unready[0] if unready else "")
         runs = "; ".join(filter(None, whence))
-        cells = (f"{_asked(row)}<br>{row['where']} ({row['id']})", numbers, runs, f"`{row['command']}`")
+        cells = (f"{_asked(row)}<br>{row['place']} ({row['id']})", numbers, runs, f"`{row['command']}`")
         yield f"| {' | '.join(_escaped(cell) for cell in cells)} |"
 
 
 def _asked(row: Mapping[str, Any]) -> str:
-    """The paper's words or the question, and of whom."""
-    said = f"“{row['words']}”" if row["words"] else row["question"]
-    return f"{said} ({row['subject']})" if row.get("subject") else said
+    """The question, or the paper's words with the status of their sentence, and of whom."""
+    said = row["question"] or f"{row['says']}: {row['sentences'][0]['status']}"
+    return f"{said} ({row['subject']})" if row["subject"] else said
 
 
 def _number(value: object) -> str:

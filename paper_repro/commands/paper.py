@@ -22,7 +22,7 @@ def paper(options: PaperOptions) -> None:
     """
     if options.list_claims:
         require(not options.changes, "--set", "be left out with --list", options.changes)
-        _list(named("only", options.only, ",", [*PARTS, "paper"]), as_json=options.as_json)
+        _list(named("only", options.only, ",", PARTS), as_json=options.as_json)
         return
     from paper_repro.making import make_report  # with it come torch, pandas and matplotlib
 
@@ -42,20 +42,20 @@ def _list(parts: Sequence[str], *, as_json: bool) -> None:
     console = Console(width=100)
     for part in dict.fromkeys(row["part"] for row in found):
         own = [row for row in found if row["part"] == part]
-        title = PARTS[part].title if part in PARTS else "Measured by no part"
-        table = Table(title=f"{part}: {title}", title_justify="left", title_style="bold", show_lines=True, expand=True)
+        table = Table(
+            title=f"{part}: {PARTS[part].title}", title_justify="left", title_style="bold", show_lines=True, expand=True
+        )
         table.add_column("claim, recorded verdict", width=24)
-        table.add_column("the paper's words, or the question; where", ratio=8)
+        table.add_column("the question; sentences by status", ratio=8)
         table.add_column("what is measured; when it holds", ratio=9)
         for row in own:
             name = row["id"].partition(".")[2]
-            known = f"from scale {row['scale']}\n{row['verdict']}" if row["scale"] else row["verdict"]
-            says = f"“{row['words']}”" if row["words"] else row["question"]
-            subject = f"\n{row['subject']}" if row["subject"] else ""
-            rule = row["unmeasured"] or f"{row['measures']}\n{row['rule']}"
-            table.add_row(*map(Text, (f"{name}\n{known}", f"{says}{subject}\n{row['where']}", rule)))
+            asked = [row["question"], row["subject"], row["where"]]
+            asked += [f"{each['status']}: “{each['quote']}” {each['place']}" for each in row["sentences"]]
+            known = (name, f"from scale {row['scale']}", row["verdict"])
+            cells = (known, asked, (row["measures"], row["rule"]))
+            table.add_row(*(Text("\n".join(filter(None, cell))) for cell in cells))
         console.print(table)
-    judged = sum(not row["unmeasured"] for row in found)
     decided = sum(row["verdict"] in VERDICTS[:3] for row in found)
     words = Table(title="Words", title_justify="left", title_style="bold", show_header=False, expand=True)
     words.add_column(width=24)
@@ -63,4 +63,4 @@ def _list(parts: Sequence[str], *, as_json: bool) -> None:
     for word, meaning in WORDS.items():
         words.add_row(Text(word), Text(meaning))
     console.print(words)
-    console.print(f"{len(found)} rows, {judged} of them judged by a part, {decided} decided by recorded runs")
+    console.print(f"{len(found)} rows, {decided} decided by recorded runs")

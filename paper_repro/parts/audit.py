@@ -37,6 +37,7 @@ TONES: Final[Mapping[str, str]] = {
     "not decided": "untested",
     "not checkable": "untested",
 }
+_NESTED: Final = ["evidence", "labels", "bounds", "runs"]
 _JUDGED: Final = ("theorem", "corollary", "lemma")
 """Kinds whose entries are claims of their own."""
 
@@ -92,9 +93,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         },
         folded=[_folded(row) for row in rows.to_dict("records") if row["status"] != "correct" or not row["confirmed"]],
     )
-    return Made(
-        section=section, claims=claims(rows), tables={"audit": rows.drop(columns=["evidence", "labels", "bounds"])}
-    )
+    return Made(section=section, claims=claims(rows), tables={"audit": rows.drop(columns=_NESTED, errors="ignore")})
 
 
 def _folded(row: Mapping[Any, Any]) -> Folded:
@@ -105,6 +104,7 @@ def _folded(row: Mapping[Any, Any]) -> Folded:
         tone=TONES[status] if row["confirmed"] else "untested",
         says=str(row["says"]),
         body=[
+            ("quote", str(row.get("quote", ""))),
             ("where", ", ".join((row["place"], row["kind"], f"line {row['line']}", *row["labels"]))),
             ("why", str(row["why"])),
             *(

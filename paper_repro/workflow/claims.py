@@ -1,4 +1,4 @@
-"""What the paper claims and how it is judged, as data that can be listed without a run: ``claims.toml``, read here.
+"""What is measured of the paper's claims, and by which rule: ``claims.toml``, read here, which takes no run.
 
 A part judges its claims by id: an ``ClaimOutcome`` of an id that is not registered cannot be made.
 """
@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, get_args
 
 from decomfl_lab.errors import InputError, require, require_choice
 from paper_repro.workflow import manifest
+from paper_repro.workflow.sentences import NAMED, disagreements, sentences
 
 __all__ = [
     "CLAIMS",
@@ -39,9 +40,11 @@ __all__ = [
     "judged",
     "limits",
     "named",
+    "otherwise",
     "outcomes_json",
     "require_distinct_ids",
     "rows",
+    "verdicts",
 ]
 
 Verdict = Literal[
@@ -67,27 +70,25 @@ class Claim:
 
     Attributes:
         id: The part, a dot, and its name there; a name that ends in ``*`` stands for a claim about each of several.
+        question: What is asked beyond the paper; without one, the sentences that name it are (``sentences``).
         rule: The rule with the thresholds of ``claims.toml`` in it.
         scale: The least scale that can decide it; ``decided`` holds every outcome to it.
     """
 
     id: str
-    words: str = ""
     question: str = ""
-    where: str
-    also: tuple[str, ...] = ()
-    measures: str = ""
-    rule: str = ""
-    scale: str = ""
+    where: str = ""
+    measures: str
+    rule: str
+    scale: str
     needs: str = ""
-    unmeasured: str = ""
 
     def __post_init__(self) -> None:
-        """Check that it is asked once, and either judged or not for a reason."""
-        asked = bool(self.words) != bool(self.question)
-        require(asked, f"words and question of claim {self.id}", "be one of the two", (self.words, self.question))
-        told = bool(self.unmeasured) != bool(self.measures and self.rule and self.scale in SCALE_NAMES)
-        require(told, f"claim {self.id}", "say what it measures, its rule and its scale, or why nothing does", self)
+        """Check that it is asked, and how it is judged."""
+        asked = bool(self.question) == bool(self.where) and bool(self.question or self.id in NAMED)
+        require(asked, f"claim {self.id}", "have a question and where, or be in the runs of an entry", self.question)
+        told = bool(self.measures and self.rule and self.scale in SCALE_NAMES)
+        require(told, f"claim {self.id}", "say what it measures, its rule and its scale", self)
 
     @property
     def part(self) -> str:
@@ -96,8 +97,18 @@ class Claim:
 
     @property
     def says(self) -> str:
-        """The paper's words in quotation marks, or the question."""
-        return f"“{self.words}”" if self.words else self.question
+        """The question, or the paper's words in quotation marks."""
+        return self.question or f"“{sentences(self.id)[0].quote}”"
+
+    @property
+    def place(self) -> str:
+        """Where the paper says it, or what the question is about."""
+        return self.where or sentences(self.id)[0].place
+
+    @property
+    def status(self) -> str:
+        """That of the sentence which it is asked by; "" of a question."""
+        return "" if self.question else sentences(self.id)[0].status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +126,7 @@ class PartFacts:
     seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-# The file has a table a part; beside them "words", "limits" (which all parts share) and "paper" (claims of no part).
+# The file has a table a part; beside them "words" and "limits" (which all parts share).
 _DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
 WORDS: Final[Mapping[str, str]] = _DATA.pop("words")
 """What the words of scales, readings and countings mean."""
@@ -128,9 +139,9 @@ def limits(part: str = "") -> SimpleNamespace:
 
 
 def _claims(part: str) -> list[Claim]:
-    """The claims of a part; those with ``like`` take from another what they do not name, but not its ``also``."""
+    """The claims of a part; those with ``like`` take from another what they do not name."""
     own = _DATA[part].get("claims", {})
-    common = {"scale": _DATA[part].get("scale", "")} if part != "paper" else {}
+    common = {"scale": _DATA[part]["scale"], "measures": "", "rule": ""}
     # A rule may name a threshold of its own part, of all parts, or as {part.name} of another part.
     thresholds = {**_DATA["limits"], **vars(_LIMITS[part]), **_LIMITS}
     found = []
@@ -138,15 +149,19 @@ def _claims(part: str) -> list[Claim]:
         # "saving" is a claim of this part, "fig2.saving" one of another.
         like = row.get("like", "")
         base = _DATA[like.partition(".")[0]]["claims"][like.partition(".")[2]] if "." in like else own.get(like, {})
-        merged = {**common, **{key: value for key, value in base.items() if key != "also"}, **row}
+        merged = {**common, **base, **row}
         merged.pop("like", None)
         known = {each.name for each in fields(Claim)}
         require(set(merged) < known, f"fields of claim {part}.{name}", f"be among {', '.join(sorted(known))}", merged)
-        rule = str(merged.pop("rule", "")).format(**thresholds)
-        also = tuple(merged.pop("also", ()))
-        measures = str(merged.pop("measures", "")).format(**thresholds)
-        found.append(Claim(id=f"{part}.{name}", rule=rule, also=also, measures=measures, **merged))
+        texts = {key: str(merged.pop(key)).format(**thresholds) for key in ("rule", "measures")}
+        found.append(Claim(id=f"{part}.{name}", **texts, **merged))
     return found
+
+
+def _require_registered(named: Mapping[str, str]) -> None:
+    """Raise InputError if a measurement that an entry names is none."""
+    for run, label in named.items():
+        require(run in CLAIMS, f"runs of {label} in theory/findings/data", "be registered in claims.toml", run)
 
 
 ON_GPU: Final = ("fig2", "fig3", "smollm2", "hessian")
@@ -162,11 +177,12 @@ PARTS: Final[Mapping[str, PartFacts]] = {
         seeds={scale: tuple(seeds) for scale, seeds in part.get("seeds", {}).items()},
     )
     for name, part in _DATA.items()
-    if name not in ("limits", "paper")
+    if name != "limits"
 }
 """The parts by name, in the order of the report."""
-CLAIMS: Final[Mapping[str, Claim]] = {own.id: own for part in (*PARTS, "paper") for own in _claims(part)}
-"""Every registered claim by its id, part by part; those of no part are under ``paper``."""
+CLAIMS: Final[Mapping[str, Claim]] = {own.id: own for part in PARTS for own in _claims(part)}
+"""Every registered claim by its id, part by part."""
+_require_registered(NAMED)
 
 
 @cache
@@ -176,7 +192,6 @@ def claim(id: str) -> Claim:  # noqa: A002 (of Claim)
     # "theory.trained-mlp" fits "theory.trained-*"; a claim of just this name goes before.
     known += [own for own in CLAIMS.values() if own.id.endswith("*") and id.startswith(own.id[:-1])]
     require(bool(known) and not id.endswith("*"), "claim id", "be registered in claims.toml", id)
-    require(not known[0].unmeasured, "claim id", "be of a claim that is measured", id)
     return known[0]
 
 
@@ -209,7 +224,7 @@ class ClaimOutcome:
         """The outcome with what the registry says of its claim, ready for JSON."""
         of = claim(self.id)
         says = f"{of.says} ({self.subject})" if self.subject else of.says
-        told = {"claim": says, "source": of.where, "measures": of.measures, "rule": of.rule}
+        told = {"claim": says, "source": of.place, "status": of.status, "measures": of.measures, "rule": of.rule}
         return {"id": self.id, **told, "verdict": self.verdict, "measured": dict(self.measured), "scale": self.scale}
 
 
@@ -264,14 +279,18 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Every registered claim, of all parts or some, with the outcome of the recorded runs.
 
     Returns:
-        A row for each claim (for each outcome of a claim about several): the fields of ``Claim`` and ``part``; seeds,
-        command and picture (None where there is none) of its part; and, of what is recorded, verdict, measured and
-        recorded, which says the date, the code and the sizes, data and subject. Without a record ``verdict`` is "not
-        recorded", of a claim that nothing measures "not measured".
+        A row for each claim (for each outcome of a claim about several): the fields of ``Claim``, ``part``, says and
+        place; the sentences of the paper that it speaks on, each with its status; seeds, command and picture (None
+        where there is none) of its part; and, of what is recorded, verdict, measured and recorded, which says the
+        date, the code and the sizes, data and subject. Without a record ``verdict`` is "not recorded".
 
     Raises:
-        InputError: If the record is damaged.
+        InputError: If the record is damaged, or an entry has runs in other roles than the recorded verdicts give.
     """
+    from theory.findings.registry import ENTRIES
+
+    wrong = list(disagreements(ENTRIES, verdicts()))
+    require(not wrong, "entries of theory/findings/data", "have their runs as the recorded verdicts are", wrong)
     # A claim about several has an outcome for each of them.
     kept: dict[str, list[dict[str, Any]]] = {}
     for outcome in _recorded():
@@ -279,20 +298,33 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
     found = []
     for own in CLAIMS.values():
         if not parts or own.part in parts:
-            facts = PARTS.get(own.part)  # None for claims that no part measures
-            told: dict[str, Any] = dict.fromkeys(("command", "picture", "seeds", "data", "subject"))
-            if facts is not None:
-                flags = f" {own.needs} DIR" if own.needs else ""
-                told["command"] = f"decomfl paper --only {own.part} --scale {own.scale}{flags}"
-                told["picture"] = f"figures/{facts.picture}.png" if facts.picture else None
-                told["seeds"] = {scale: list(seeds) for scale, seeds in facts.seeds.items()}
-            nothing: dict[str, Any] = {
-                "verdict": "not measured" if own.unmeasured else "not recorded",
-                "measured": {},
-                "recorded": "",
+            facts, flags = PARTS[own.part], f" {own.needs} DIR" if own.needs else ""
+            told: dict[str, Any] = {
+                "part": own.part,
+                **asdict(own),
+                "says": own.says,
+                "place": own.place,
+                "sentences": [asdict(each) for each in sentences(own.id)],
+                "command": f"decomfl paper --only {own.part} --scale {own.scale}{flags}",
+                "picture": f"figures/{facts.picture}.png" if facts.picture else None,
+                "seeds": {scale: list(seeds) for scale, seeds in facts.seeds.items()},
+                **dict.fromkeys(("data", "subject")),
             }
-            found += [{"part": own.part, **asdict(own), **told, **each} for each in kept.get(own.id, [nothing])]
+            nothing = {"verdict": "not recorded", "measured": {}, "recorded": ""}
+            found += [{**told, **each} for each in kept.get(own.id, [nothing])]
     return found
+
+
+def verdicts() -> dict[str, str]:
+    """The recorded verdicts by id."""
+    return {row["id"]: row["verdict"] for row in _recorded()}
+
+
+def otherwise(outcome: ClaimOutcome) -> str:
+    """What the recorded runs say of a claim where that is another verdict than the outcome's; else ""."""
+    kept = verdicts().get(outcome.id, outcome.verdict)
+    decided = kept != outcome.verdict and outcome.verdict in VERDICTS[:3]
+    return f"the recorded runs say: {kept}" if decided else ""
 
 
 def _recorded() -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from paper_repro.workflow.claims import (
     VERDICTS,
     ClaimOutcome,
     claim,
+    otherwise,
     require_distinct_ids,
 )
 
@@ -256,6 +257,7 @@ def _claim(outcome: ClaimOutcome) -> dict[str, Any]:
         **row,
         "claim": outcome.subject if len(outcome.subject) > _SUBJECT else row["claim"],
         "part": claim(outcome.id).part,
+        "otherwise": otherwise(outcome),
         "css": css,
         "sign": sign,
         "measured": told,

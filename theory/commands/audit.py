@@ -220,7 +220,9 @@ def _in_full(result: EntryResult) -> str:
     entry = result.entry
     lines = [
         f"{entry.label} ({entry.place}, {entry.kind}): {entry.status}",
+        _wrapped("quote", f"“{entry.quote}”") if entry.quote else "",
         _wrapped("says", entry.says),
+        _wrapped("tests", entry.tests) if entry.tests else "",
         *(_wrapped("cause", f"{cause.title} [{cause.name}]") for cause in entry.causes),
         _wrapped("carries", entry.carries) if entry.carries else "",
         _wrapped("why", entry.why) if entry.why else "",
@@ -228,6 +230,7 @@ def _in_full(result: EntryResult) -> str:
             _wrapped(role if found.plays(role) else "FAILS", f"{found.instrument}: {found.says}")
             for role, found in result.evidence
         ),
+        *(_wrapped(role, f"run {run} (decomfl paper --list)") for run, role in entry.runs.items()),
         _wrapped("instead", entry.instead) if entry.instead else "",
     ]
     return "\n".join(line for line in lines if line)

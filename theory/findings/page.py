@@ -25,7 +25,7 @@ def statements(entries: Sequence[Entry], causes: Mapping[str, Cause]) -> str:
     lines += [_row(each.name, each.nature, each.title, each.instead) for each in causes.values()]
     for section, group in groupby(entries, key=lambda entry: entry.section):
         lines += ["", f"## {section}", "", "| statement | says | status | why, and what is true |", "|---|---|---|---|"]
-        lines += [_row(f"{each.label}<br>{_place(each)}", each.says, _status(each), _instead(each)) for each in group]
+        lines += [_row(f"{each.label}<br>{_place(each)}", _says(each), _status(each), _instead(each)) for each in group]
     return "\n".join(lines) + "\n"
 
 
@@ -42,8 +42,14 @@ def _place(entry: Entry) -> str:
     return ", ".join(part for part in entry.place.split(", ") if part != entry.section)
 
 
+def _says(entry: Entry) -> str:
+    """The paper's words, what they assert, and what is tested where that is something else."""
+    tests = f"Tested: {entry.tests}" if entry.tests else ""
+    return "<br>".join(part for part in (f"“{entry.quote}”" if entry.quote else "", entry.says, tests) if part)
+
+
 def _status(entry: Entry) -> str:
-    named = ", ".join(cause.name for cause in entry.causes)
+    named = ", ".join((*(cause.name for cause in entry.causes), *entry.runs))
     carried = f" from {entry.carries}" if entry.carries else ""
     return f"**{entry.status}**{carried}" + (f"<br>{named}" if named else "")
 

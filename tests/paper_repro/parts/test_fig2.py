@@ -191,7 +191,7 @@ def test_the_command_makes_everything_and_reuses_its_runs(
     assert main([*argv, "--reading", "as-plotted"]) == 0
     claims = json.loads(capsys.readouterr().out)
     assert claims == json.loads((out / "claims.json").read_text())
-    assert {"id", "claim", "source", "measures", "rule", "verdict", "measured", "scale"} == set(claims[0])
+    assert {"id", "claim", "source", "status", "measures", "rule", "verdict", "measured", "scale"} == set(claims[0])
     for name in ("report.html", "figures/fig2.png", "figures/fig2.pdf", "figures/fig2-table1.png", "tables/fig2.csv"):
         assert (out / name).stat().st_size > 500, name
     page = (out / "report.html").read_text()

@@ -117,7 +117,7 @@ def test_every_claim_is_once_in_the_section_of_its_part_with_its_verdict_and_num
         assert home < place < html.index("</section>", home)
         assert html.count(f'id="claim-{each.id}"') == 1
         own = html[place : html.index("</details>", place)]
-        for told in (registered(each.id).says, registered(each.id).where, registered(each.id).rule, "2.125"):
+        for told in (registered(each.id).says, registered(each.id).place, registered(each.id).rule, "2.125"):
             assert re.sub("<[^>]+>", "", own).count(str(escape(told))) == 1
         assert each.verdict in own
     assert html.count("smoke (reduced)") == 3  # of each section, not of each claim
@@ -253,7 +253,7 @@ def test_outcomes_are_rows_with_the_words_place_and_rule_of_their_claims() -> No
     measured = {"a": np.float32(0.5), "b": np.int64(3), "c": None}
     told = outcomes_json([claim(measured=measured), claim(id="fig3.slower", verdict="does not hold")])
     first, second = json.loads(told)
-    assert list(first) == ["id", "claim", "source", "measures", "rule", "verdict", "measured", "scale"]
+    assert list(first) == ["id", "claim", "source", "status", "measures", "rule", "verdict", "measured", "scale"]
     assert first["measured"] == {"a": 0.5, "b": 3, "c": None}
     assert first["rule"] == registered("fig2.saving").rule
     assert second["verdict"] == "does not hold"

@@ -141,6 +141,16 @@ def test_every_sentence_is_quoted_by_an_entry_or_said_to_assert_nothing(paper: T
     assert len(unquoted(paper, [])) > 100
 
 
+@pytest.mark.parametrize("left_out", ["line-136", "line-564", "line-948"])
+def test_an_entry_left_out_of_the_registry_is_missed(left_out: str, paper: TexSource) -> None:
+    line = left_out.removeprefix("line-").partition(".")[0]
+    assert [gap for gap in unquoted(paper, [each for each in ENTRIES if each.label != left_out]) if line in gap]
+
+
+def test_quotations_are_short() -> None:
+    assert [each.label for each in ENTRIES if len(each.quote.split()) > 30] == []
+
+
 def test_what_is_said_in_running_text_is_quoted() -> None:
     told = [each for each in ENTRIES if each.kind in ("claim", "remark", "caption")]
     assert [each.label for each in told if not each.quote] == []

@@ -1,0 +1,86 @@
+"""The sentences of the paper that measurements speak on: those of the one registry that name them in their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from theory.findings.data import RAW
+
+if TYPE_CHECKING:
+    from theory.findings.finding import Entry, Role
+
+__all__ = ["NAMED", "Sentence", "disagreements", "sentences"]
+
+_ROLES: Final[Mapping[str, Role]] = {
+    "holds": "supports",
+    "does not hold": "refutes",
+    "depends on how it is counted": "refutes",
+}
+"""What a verdict makes of a measurement for the sentences that name it; every other verdict leaves it undecided."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of the paper with its one status.
+
+    Attributes:
+        label: That of its entry: ``decomfl audit --statement LABEL`` says all.
+        quote: The paper's words.
+        place: Where they stand.
+        status: What is to be said of it, by proofs and by runs.
+        runs: The measurements that speak on it, by id, each with its role.
+    """
+
+    label: str
+    quote: str
+    place: str
+    status: str
+    runs: Mapping[str, Role]
+
+
+_ALL: Final = tuple(
+    Sentence(
+        label=raw["label"],
+        quote=raw.get("quote", raw["says"]),
+        place=raw["place"],
+        status=raw["status"],
+        runs=raw["runs"],
+    )
+    for raw in RAW
+    if "runs" in raw
+)
+NAMED: Final[Mapping[str, str]] = {run: each.label for each in _ALL for run in each.runs}
+"""Every measurement that an entry names, with the label of one that does."""
+
+
+@cache
+def sentences(measurement: str) -> tuple[Sentence, ...]:
+    """The sentences that a measurement speaks on: first those that it decides, alone, and those of the experiments."""
+
+    def rank(each: Sentence) -> tuple[bool, int, bool]:
+        return each.runs[measurement] == "context", len(each.runs), not each.place.endswith("Section 5")
+
+    return tuple(sorted((each for each in reversed(_ALL) if measurement in each.runs), key=rank))
+
+
+def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iterator[str]:
+    """What entries say of their runs that the verdicts, by id, do not bear out, or that does not give their status.
+
+    A run that is decided may stand in the context of an entry that says what its evidence ``tests`` instead.
+    """
+    for entry in entries:
+        given = {run: _ROLES.get(verdicts.get(run, ""), "context") for run in entry.runs}
+        for run, role in entry.runs.items():
+            if role != given[run] and not (role == "context" and entry.tests):
+                yield f"{entry.label}: {run} {verdicts.get(run, 'is not recorded')!r}, so it {given[run]}, not {role}"
+        refuting = {verdicts.get(run) for run, role in entry.runs.items() if role == "refutes"}
+        if "does not hold" in refuting and entry.status not in ("refuted", "misprint"):
+            yield f"{entry.label}: a run refutes it, so it is refuted, not {entry.status}"
+        if refuting and "does not hold" not in refuting and entry.status == "refuted" and not entry.causes:
+            yield f"{entry.label}: it depends on how one counts, so it is imprecise, not refuted"
+        undecided = any(role == given[run] == "context" for run, role in entry.runs.items())
+        if undecided and entry.status == "correct" and not entry.checks("supports"):
+            yield f"{entry.label}: a run is undecided, so it is not decided, not correct"
