@@ -10,14 +10,14 @@ from typing import Any, Final
 from decomfl_lab.errors import InputError, require
 from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW, UNJUDGED
-from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, Role
+from theory.findings.finding import ROLES, Cause, Entry, EntryResult, EvidenceCheck, Nature, Role
 from theory.findings.placed import Placed, placed
 from theory.findings.prose import passages, shared, spans
 from theory.findings.source import TexSource
 from theory.findings.texts import bounds_in, filled
-from theory.findings.wording import differences
+from theory.findings.wording import differences, untold
 
-__all__ = ["CAUSES", "ENTRIES", "affected", "collect", "missing", "stale", "unquoted"]
+__all__ = ["CAUSES", "ENTRIES", "affected", "collect", "hearsay", "missing", "stale", "unquoted"]
 
 # What the item of the source is called in an entry, where the names differ.
 _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
@@ -170,6 +170,28 @@ def affected(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
     return sorted(spoiled, key=lambda entry: entry.line)
 
 
+def hearsay(results: Sequence[EntryResult], source: TexSource | None = None) -> list[str]:
+    """Numbers of what is said that neither the quotation nor the evidence has; of formulas, each figure by itself.
+
+    What runs have measured is not known here: reasons of entries with runs are left to those who have the records.
+    """
+    found = []
+    for result in (each for each in results if not each.entry.restates):
+        entry, raw = result.entry, _BY_LABEL[result.entry.label]
+        told = [entry.quote, entry.tests, *(evidence.says for _, evidence in result.evidence)]
+        prose = entry.kind in (*_PROSE, "table")
+        texts = {"says": told} if prose else {}
+        if not entry.runs:
+            texts |= {"why": [*told, entry.says, entry.instead], **({"instead": [*told, entry.says]} if prose else {})}
+        found += [
+            f"{entry.label}: {name} has {each}" for name in texts for each in untold(raw.get(name, ""), *texts[name])
+        ]
+        if source and entry.kind != "algorithm line" and not prose:
+            figures = _figures(" ".join([*told, entry.says, _display(source, entry.line)]))
+            found += [f"{entry.label}: instead has {each}" for each in _figures(raw.get("instead", "")) - figures]
+    return found
+
+
 def missing(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:
     """What of the source has no entry: ``line 238: display eq.zo-grad``, for a line or for a label of it."""
     said: dict[tuple[int, str], set[str]] = {}
@@ -239,6 +261,26 @@ def stale(
         if own is None:
             wrong.append(f"{entry.label}: line {entry.line} has no {entry.kind}")
             continue
+        if entry.kind == "equation" and not entry.restates:
+            strange = _figures(_BY_LABEL.get(entry.label, {}).get("says", "")) - _figures(_display(source, entry.line))
+            wrong += [f"{entry.label}: the display on line {entry.line} has no {each}" for each in sorted(strange)]
         named = {label for label in (entry.label, *entry.labels) if not label.startswith("line-")}
         wrong += [f"{entry.label}: line {entry.line} has no label {label}" for label in sorted(named - own)]
     return wrong
+
+
+_SMALL: Final = str.maketrans(
+    {**dict(zip("⁰¹²³⁴⁵⁶", map(str, range(7)), strict=True)), "½": "1 2", "¼": "1 4", "¾": "3 4"}
+)
+_NO_FIGURE: Final = re.compile(r"⟦[^⟧]*⟧|\b(?:line|eq|lemma)[-.][\w.]+|1\(A|(?:Theorem|Algorithm|Table) \d")
+
+
+def _figures(text: str) -> set[str]:
+    """The figures of a formula, exponents and halves included; one that stands for an indicator is none."""
+    return set(re.findall(r"\d", _NO_FIGURE.sub("", text).translate(_SMALL)))
+
+
+def _display(source: TexSource, line: int) -> str:
+    """The lines of the source from this one to the end of its display, and the one after."""
+    ends = (n for n in range(line, len(source.lines)) if re.search(r"\\end\{|\$\$\s*$", source.lines[n]))
+    return "\n".join(source.lines[line - 1 : next(ends, line) + 2])

@@ -48,7 +48,6 @@ NAMES: Final = (
 """Methods, data, models and parts of the paper: what `says` names is in the quotation, or in `tests`."""
 
 _NUMBER: Final = r"(?<![\w.,_^{/-])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w^{]|-\d)"
-_SYMBOL: Final = r"(?<![\w^_{])[dKPmMRκμηρ](?![\w'’])"
 # Parts of the paper and of this audit, whose numbers are names; and what is filled in from elsewhere.
 _POINTER: Final = (
     r"(?:line|eq)-?[\d.]+|[Ll]ines? \d+|\b(?:Section|Appendix|Equation|Assumption|Figure) \(?[\w.]+\)?|⟦[^⟧]*⟧"
@@ -56,9 +55,9 @@ _POINTER: Final = (
 
 
 def numbers(text: str) -> set[str]:
-    """The numbers of a text above 4, without commas between thousands; smaller ones are counts, and in all formulas."""
+    """The numbers of a text above 4, as they are written; smaller ones are counts, and in all formulas."""
     found = {each.replace(",", "") for each in re.findall(_NUMBER, re.sub(_POINTER, "", text))}
-    return found - set("01234")
+    return {each for each in found if each not in "01234"}
 
 
 def differences(quote: str, says: str, tests: str = "", *, names: bool = True) -> list[str]:
@@ -80,10 +79,14 @@ def differences(quote: str, says: str, tests: str = "", *, names: bool = True) -
 
 
 def untold(text: str, *sources: str) -> list[str]:
-    """The numbers and symbols of a text that none of its sources has: quotation, `tests`, what the evidence says."""
-    told = " ".join(sources)
-    symbols = set(re.findall(_SYMBOL, text)) - set(re.findall(_SYMBOL, told.replace("dimension", " d ")))
-    return sorted(numbers(text) - numbers(told)) + sorted(symbols)
+    """The numbers of a text that none of its sources has, rounded to as many digits."""
+    known = [float(each) for source in sources for each in numbers(source)]
+    return sorted(each for each in numbers(text) if not any(_rounded(value, each) for value in known))
+
+
+def _rounded(value: float, number: str) -> bool:
+    digits = max(1, len(number.partition("e")[0].replace(".", "").lstrip("0")))
+    return float(f"{value:.{digits}g}") == float(number)
 
 
 def _has(words: str, text: str) -> bool:

@@ -216,6 +216,7 @@ def true_exponent() -> Evidence:
     n = 4000
     found = -float(stats.chi2.logsf(2 * n, n)) / n
     says = f"−ln Pr[χ²_n ≥ 2n]/n = {found:.5f} at n = {n}; (1 − ln 2)/2 = {_EXPONENT:.5f}, printed 1/16 = {1 / 16}"
+    says += f", {16 * _EXPONENT:.2f} times less"
     return Evidence("search", abs(found - _EXPONENT) < 0.002, says, {"found": found, "exponent": _EXPONENT})
 
 

@@ -50,11 +50,15 @@ def least_runs(accuracy: float, n: int, most: int = 100) -> int | None:
 
 
 def _costs(
-    printed: Mapping[str, float], computed: Mapping[str, float], odd: tuple[str, ...] = (), unit: str = "MB"
+    formula: str,
+    printed: Mapping[str, float],
+    computed: Mapping[str, float],
+    odd: tuple[str, ...] = (),
+    unit: str = "MB",
 ) -> Evidence:
     """Evidence that all printed costs are the computed ones but those of ``odd``, which are not."""
     wrong = [name for name in printed if not agree(printed[name], computed[name])]
-    says = f"{len(printed) - len(wrong)} of {len(printed)} cells agree" + "".join(
+    says = f"{formula}: {len(printed) - len(wrong)} of {len(printed)} cells agree" + "".join(
         f"; {name}: printed {printed[name]:.2f} {unit}, formula {computed[name]:.2f}" for name in wrong
     )
     return Evidence("arithmetic", wrong == list(odd), says)
@@ -66,7 +70,7 @@ def decomfl(odd: tuple[str, ...]) -> Evidence:
     computed = {
         f"{model} {name}": decomfl_megabytes(ROUNDS[model][name], P=10) for model in RESULTS for name in RESULTS[model]
     }
-    return _costs(printed, computed, odd)
+    return _costs("R·P·12 bytes, P = 10", printed, computed, odd)
 
 
 refutes("table.llm-125m-1.3b", cause="table-cells", witness=True)(decomfl, ("OPT-1.3B RTE", "OPT-1.3B BoolQ"))
@@ -81,7 +85,8 @@ def fedzo() -> Evidence:
         for model in RESULTS
         for name in RESULTS[model]
     }
-    return _costs(printed, computed, ("OPT-125M CB",), "TB")
+    formula = "R·(m/M)·2·4d bytes, d = 125·10⁶ or 1.3·10⁹"
+    return _costs(formula, printed, computed, ("OPT-125M CB",), "TB")
 
 
 @refutation
@@ -93,7 +98,8 @@ def cell(name: str, column: int, printed: float, fixed: float) -> Evidence:
     return Evidence(
         "arithmetic",
         RESULTS[model][data][column].cost == printed and not agree(printed, follows) and agree(fixed, follows),
-        f"{name}: printed {printed}, formula {follows:.4g}, mended {fixed}",
+        f"{name}: printed {printed}, formula {follows:.4g} for {rounds} rounds, that is {fixed}; the print would take "
+        f"{rounds * printed / follows:.0f} rounds; of DeComFL R·P·12 bytes, P = 10",
     )
 
 
@@ -150,12 +156,13 @@ def accuracies(tables: Mapping[str, Mapping[str, tuple[Cell, ...]]]) -> Evidence
                 runs = least_runs(cell.accuracy, EXAMPLES[name]) or math.inf
                 least.append((runs, f"{model} {name} {cell.accuracy:.2f}"))
     single = [name for runs, name in least if runs == 1]
+    sizes = ", ".join(f"{EXAMPLES[name]}" for name in next(iter(tables.values())))
     most_runs, most = max(least)
     return Evidence(
         "arithmetic",
         len(single) < len(least),
-        f"{len(single)} of {len(least)} accuracies are k/n ({', '.join(single)}); the others can only be means over "
-        f"runs or batches, {most} over {most_runs} runs or more",
+        f"{len(single)} of {len(least)} accuracies are k/n, n = {sizes} ({', '.join(single)}); the others can only be "
+        f"means over runs or batches, {most} over {most_runs} runs or more",
         {"single": len(single), "cells": len(least), "most runs": most_runs},
     )
 
@@ -258,7 +265,7 @@ def lora_decomfl() -> Evidence:
     computed = {
         f"{name}, P = {P}": decomfl_megabytes(ROUNDS["OPT-125M+LoRA"][name], P) for name in LORA for P in (5, 10)
     }
-    return _costs(printed, computed)
+    return _costs("R·P·12 bytes, P = 5 and 10", printed, computed)
 
 
 @refutes("line-920.2", cause="lora-costs", witness=True)
@@ -266,10 +273,12 @@ def lora_decomfl() -> Evidence:
 def lora_fedzo() -> Evidence:
     implied = {name: (cells[1].cost or 0) * 1e12 / (2 * SHARE * WORD) for name, cells in LORA.items()}
     d = [total / ROUNDS["OPT-125M+LoRA"][name] for name, total in implied.items()]
+    listed = ", ".join(f"{cells[1].cost} TB" for cells in LORA.values())
     return Evidence(
         "arithmetic",
         min(d) > 100 * LORA_PARAMETERS and max(d) < 1.01 * min(d),
-        f"costs imply {min(d) / 1e6:.0f}e6 parameters a transfer; LoRA of rank 8 on Q and V trains {LORA_PARAMETERS}",
+        f"with P = 5 {listed} imply {min(d) / 1e6:.0f}·10⁶ parameters a transfer, where Table 2 has "
+        f"{PARAMETERS['OPT-125M'] / 1e6:.0f}·10⁶; LoRA of rank 8 on Q and V trains {LORA_PARAMETERS}",
         dict(zip(LORA, d, strict=True)),
     )
 

@@ -102,7 +102,7 @@ RATE_1024: Final = replace(RATE_16, P=1024, R=100 * 1024)
 mends("coro-1")(witness, "corollary-1", "corrected", RATE_1024, 1.0)
 
 
-@mends("lemma.pp.v2", "line-1064")
+@mends("lemma.pp.v2", "line-1064", "line-1073")
 def linear_noise_region() -> Evidence:
     """ρσ² > 2(d + 4)σ²/P exactly for P > d + 7."""
     left = 1 + (d + 1) / P - printed("variance")["noise"] / sigma**2
