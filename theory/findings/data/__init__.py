@@ -8,23 +8,25 @@ from typing import Any, Final
 
 __all__ = ["ALGORITHMS", "CAUSES", "LINES", "PLACES", "PROGRAMS", "RAW", "UNJUDGED"]
 
-# What an entry is, by the first word of its number; running text has none.
-_KINDS: Final = {"": "claim", "display": "equation", "figure": "caption"}
 
+def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry with its line, place and kind, which follow from its label, its number and whether it quotes words.
 
-def _located(entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry with its line, place and kind, which follow from its label and its number."""
-    label, number = entry["label"], entry.get("number", "")
+    Without a number it is running text where it quotes words, else a display. It is correct where it says no status.
+    """
+    number = entry.get("number", "")
     line = entry.get("line") or int(label.removeprefix("line-").partition(".")[0])
     section = next(place for first, place in reversed(PLACES) if first <= line)
-    word = number.partition(" ")[0].lower()
-    found = {"line": line, "kind": _KINDS.get(word, word), "place": f"{number}, {section}" if number else section}
     if section.startswith("Algorithm"):
-        heading = not label.startswith("line-")
-        found |= {"kind": "algorithm line", "place": section if heading else f"{section}, source line {line}"}
-    elif number == "display":
-        found["place"] = f"{section}, display without a number"
-    return {**found, **{name: value for name, value in entry.items() if name != "number"}}
+        kind, place = "algorithm line", f"{section}, source line {line}" if label.startswith("line-") else section
+    elif number:
+        kind, place = number.partition(" ")[0].lower(), f"{number}, {section}"
+        kind = "caption" if kind == "figure" else kind
+    else:
+        kind, place = ("claim", section) if "quote" in entry else ("equation", f"{section}, display without a number")
+    status = {} if "restates" in entry else {"status": "correct"}
+    own = {name: value for name, value in entry.items() if name != "number"}
+    return {"label": label, "line": line, "kind": kind, "place": place, **status, **own}
 
 
 def _order(entry: dict[str, Any]) -> tuple[int, int]:
@@ -41,7 +43,7 @@ PLACES: Final[list[tuple[int, str]]] = sorted((int(line), place) for line, place
 """The line on which each section begins, and each algorithm, and the section that goes on after it."""
 
 RAW: Final[list[dict[str, Any]]] = sorted(
-    (_located(entry) for each in _FILES.values() for entry in each.get("entry", ())), key=_order
+    (_whole(label, entry) for each in _FILES.values() for label, entry in each.get("entry", {}).items()), key=_order
 )
 """Every entry as it is written, with its place, in the order of the paper."""
 
@@ -51,11 +53,14 @@ UNJUDGED: Final[list[dict[str, Any]]] = [each for file in _FILES.values() for ea
 CAUSES: Final[dict[str, dict[str, Any]]] = _FILES["causes"]["cause"]
 """Every cause as it is written, by name."""
 
-PROGRAMS: Final[dict[str, Any]] = _FILES["algorithms"]
-"""Listings of lines by label, and the programs made of them."""
-
 LINES: Final[dict[str, dict[str, Any]]] = {entry["label"]: entry for entry in RAW if "code" in entry}
 """The entries that are lines of an algorithm, by label."""
+
+PROGRAMS: Final[dict[str, Any]] = _FILES["algorithms"]
+"""Listings of lines by label, and the programs made of them."""
+for _label, _line in LINES.items():
+    if _line["kind"] == "algorithm line":
+        PROGRAMS["listings"].setdefault(_line["place"].partition(",")[0], []).append(_label)
 
 ALGORITHMS: Final[dict[str, str]] = {
     label: name
