@@ -44,11 +44,9 @@ SHARED = [
 
 def apart(one: pd.DataFrame, other: pd.DataFrame, keys: list[str], only: dict[str, object]) -> int:
     """How many evaluations of runs that two parts share are not the same in both; at least one must be shared."""
-    a, b = (
-        frame[np.logical_and.reduce([frame[name] == value for name, value in only.items()] or [[True] * len(frame)])]
-        for frame in (one, other)
-    )
-    both = a.merge(b, on=keys)
+    for name, value in only.items():
+        one, other = one[one[name] == value], other[other[name] == value]
+    both = one.merge(other, on=keys)
     assert len(both) > 0
     columns = ["test_accuracy", "test_loss", "train_loss", "wire_bytes", "up_bytes"]
     return int(sum((both[f"{name}_x"] != both[f"{name}_y"]).sum() for name in columns))
