@@ -47,12 +47,12 @@ def _answer(*, as_json: bool) -> None:
 
     console = Console(width=100)
     table = Table(title="Is the paper right?", title_justify="left", title_style="bold", expand=True)
-    for name, style in (("about", {"width": 19}), ("verdict", {"width": 11}), ("found", {"ratio": 1})):
-        table.add_column(name, **style)
+    table.add_column("about", width=19)
+    table.add_column("verdict", width=11)
+    table.add_column("found", ratio=1)
     for each in lines:
-        table.add_row(
-            each.topic, Text(each.verdict, style="bold"), Text(f"{each.says}\n→ docs/{each.link}, {each.again}")
-        )
+        found = f"{each.says}\n→ docs/{each.link}, {each.again}"
+        table.add_row(each.topic, Text(each.verdict, style="bold"), Text(found))
     console.print(table)
     recorded = sorted({each.recorded.partition(" by code")[0] for each in lines if each.recorded})
     days = " and ".join(text.removeprefix("recorded ") for text in recorded)

@@ -59,7 +59,7 @@ def losses_beside(own: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     ours = own.groupby("round").train_loss.mean()
     log = theirs.dropna(subset="train_loss").groupby("round").train_loss.mean()
     found, before = [], 0
-    for r, loss in ours.items():
+    for r, loss in zip(map(int, ours.index), ours, strict=True):
         window = log[(log.index > before) & (log.index <= r)]
         if len(window):
             found.append({"round": r, "ours": loss, "theirs": float(window.mean())})

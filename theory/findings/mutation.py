@@ -1,7 +1,8 @@
-"""Faults planted in the findings, one at a time: in formulas, constants, tables, texts, statuses and evidence.
+"""Faults planted in the findings, one at a time: in formulas, constants, tables, words, statuses and evidence.
 
-A fault is *noticed* if the findings can no longer be read, if a piece of evidence no longer plays its role, or if the
-page of statements is another than before: whoever changes words alone sees it there, and nowhere else.
+A fault is *noticed* if the findings can no longer be read, which compares what is said with what is quoted; if the words
+or figures are not the source's; if a number is in no evidence; or if a piece of evidence no longer plays its role. That
+a text is another than before counts for nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from itertools import chain, product, zip_longest
 from random import Random
@@ -23,11 +25,11 @@ from decomfl_lab.errors import InputError
 from theory import bounds
 from theory.findings.data import CAUSES, RAW
 from theory.findings.evidence.proof_one import PRINTED
-from theory.findings.finding import ROLES, Role
-from theory.findings.page import statements
+from theory.findings.finding import ROLES, EntryResult, Evidence, Role, gather
 from theory.findings.placed import placed
-from theory.findings.registry import CAUSES as READ_CAUSES
 from theory.findings.registry import ENTRIES
+from theory.findings.source import TexSource
+from theory.findings.wording import numbers
 from theory.notation import printed
 
 __all__ = ["MUTATIONS", "Mutation", "chosen", "noticed"]
@@ -43,13 +45,15 @@ class Mutation:
 
     Attributes:
         name: What is changed, and how.
-        kind: formula, display, table, text, status, role, cause or evidence.
+        kind: formula, display, table, quotation, wording, dropped, printed, text, status, role, cause or evidence.
+        label: The entry whose words are changed, where it is words.
         plant: Plants it. It is called with a function that imports a module of the findings anew.
     """
 
     name: str
     kind: str
     plant: Callable[[Callable[[str], Any]], None]
+    label: str = ""
 
 
 def _formulas() -> Iterator[Mutation]:
@@ -116,7 +120,7 @@ def _entries() -> Iterator[Mutation]:
                 head, mark, tail = raw["instead"].rpartition(old)
                 raw["instead"] = head + str((int(mark) + 1) % 10) + tail
 
-            yield Mutation(f"{label}: another number in what is true", "text", text_)
+            yield Mutation(f"{label}: another number in what is true", "text", text_, label)
         if "status" in entry:
 
             def status(get: Any, label: str = label) -> None:
@@ -141,6 +145,65 @@ def _entries() -> Iterator[Mutation]:
                 raw["printed" if "printed" in raw else "plant"] = raw["code"]
 
             yield Mutation(f"{label}: run as mended where it is run as printed or with a fault", "evidence", code)
+
+
+# Words and what a careless or hostile hand would write for them; "" leaves a word out.
+_SWAPS: Final = (
+    ("faster", "slower"), ("slower", "faster"), ("higher", "lower"), ("lower", "higher"), ("larger", "smaller"),
+    ("smaller", "larger"), ("more", "fewer"), ("less", "more"), ("grows", "falls"), ("falls", "grows"),
+    ("O(1)", "O(d)"), ("O(d)", "O(1)"), ("all", "most"), ("every", "one"), ("each", "one"), ("both", "one"), ("always", "often"),
+    ("only", ""), ("unique", "useful"), ("never", "rarely"), ("not", ""), ("no", "a"), ("cannot", "can"), ("same", "other"),
+    ("identical", "similar"), ("exactly", ""), ("linear", "quadratic"), ("linearly", ""), ("constant", "small"),
+    ("independent", "small"), ("dimension-free", "small"), ("negligible", "small"), ("because", "while"), ("due to", "with"),
+    ("much", ""), ("far", ""), ("significantly", ""), ("substantial", "some"), ("dramatically", ""), ("severe", "some"),
+    ("several", "two"), ("first", "latest"), ("server", "client"), ("uplink", "downlink"), ("up", "down"), ("better", "worse"),
+    ("FedAvg", "FedZO"), ("FedZO", "MeZO"), ("MeZO", "FedAvg"), ("DeComFL", "FedCom"), ("FedCom", "FedAvg"), ("SPSA", "SGD"),
+    ("κ", "P"), ("η", "μ"), ("K", "P"), ("P", "K"), ("m", "M"), ("client", "server"), ("seeds", "models"), ("round", "step"),
+)  # fmt: skip
+_WORDS: Final = ("quotation", "wording", "dropped", "printed", "text")
+
+
+def _reworded(text: str, most: int) -> list[tuple[str, str]]:
+    """The text with one word or number changed, and what was changed; at most so many, drawn by the text."""
+    found = []
+    for word, other in _SWAPS:
+        pattern = rf"(?<![\w-]){re.escape(word)}(?![\w-])"
+        if re.search(pattern, text):
+            found.append((re.sub(pattern, other, text, count=1), f"{other or 'nothing'} for {word}"))
+    if number := max(numbers(text), default="", key=text.find):
+        more = f"{float(number) * 2:g}"
+        found.append((re.sub(rf"{number[0]},?{re.escape(number[1:4])}[\d,]*", more, text) if len(number) > 3
+                      else text.replace(number, more), f"{more} for {number}"))  # fmt: skip
+    found = [each for each in found if each[0] != text]
+    return Random(text).sample(found, min(most, len(found)))
+
+
+def _prose() -> Iterator[Mutation]:
+    """Words of quotations and of what they assert, entries left out, figures of displays."""
+    for entry in RAW:
+        label, quote = entry["label"], entry.get("quote", "")
+        fields = [("quote", "quotation", 1), ("says", "wording", 3)] if quote else []
+        for name, kind, most in fields:
+            for text, what in _reworded(entry.get(name, ""), most):
+
+                def reword(get: Any, label: str = label, name: str = name, text: str = text) -> None:
+                    _raw(get, label)[name] = text
+
+                yield Mutation(f"{label}, {name}: {what}", kind, reword, label)
+        if quote:
+
+            def drop(get: Any, label: str = label) -> None:
+                get("data").RAW.remove(_raw(get, label))
+
+            yield Mutation(f"{label}: left out", "dropped", drop, label)
+        figure = re.search(r"(?<![\d.-])[2-9](?![\d.])", re.sub("⟦[^⟧]*⟧|line-|Table", "", entry.get("says", "")))
+        if entry["kind"] == "equation" and figure:
+
+            def print_(get: Any, label: str = label, old: str = figure[0]) -> None:
+                raw = _raw(get, label)
+                raw["says"] = raw["says"].replace(old, str((int(old) + 1) % 10), 1)
+
+            yield Mutation(f"{label}: another figure in the display", "printed", print_, label)
 
 
 def _causes() -> Iterator[Mutation]:
@@ -185,7 +248,7 @@ def _instruments() -> Iterator[Mutation]:
 
 
 MUTATIONS: Final[tuple[Mutation, ...]] = (
-    *_formulas(), *_displays(), *_cells(), *_entries(), *_causes(), *_instruments(),
+    *_formulas(), *_displays(), *_cells(), *_prose(), *_entries(), *_causes(), *_instruments(),
 )  # fmt: skip
 """All faults that are planted."""
 
@@ -222,29 +285,47 @@ def _anew() -> Iterator[Callable[[str], Any]]:
                 table.update(old)
 
 
-def noticed(mutation: Mutation) -> str:
-    """What notices the fault: "data", "words" or the name of a check; "" if nothing does."""
-    told = statements(ENTRIES, READ_CAUSES)
+def noticed(mutation: Mutation, source: TexSource | None = None) -> str:
+    """What notices the fault: "data", "source", "numbers" or the name of a check; "" if nothing does.
+
+    Args:
+        mutation: The fault.
+        source: The paper's source; without it nobody notices a word that is not the paper's.
+    """
     with _anew() as get:
         mutation.plant(get)
         try:
             registry = get("registry")
         except InputError:
             return "data"
+        if mutation.kind in _WORDS:
+            return _in_words(registry, mutation.label, source)
         checks: dict[tuple[Any, Role], None] = {}  # each once, in the order of the paper
         for entry, role in product(registry.ENTRIES, ROLES):
             checks |= dict.fromkeys((check, role) for check in entry.checks(role))
-        if mutation.kind == "text":  # no evidence reads what is said
-            checks = {}
         for check, role in sorted(checks, key=lambda each: _order(mutation, each[0].name)):
             found = None
             with suppress(Exception):  # a fault may stop a check
                 found = check.gather()
             if found is None or not found.plays(role):
                 return str(check.name)
-        if get("page").statements(registry.ENTRIES, registry.CAUSES) != told:
-            return "words"
     return ""
+
+
+def _in_words(registry: Any, label: str, source: TexSource | None) -> str:
+    """Whether the source has other words, or the evidence other numbers, than the entry of that label."""
+    own = [entry for entry in registry.ENTRIES if entry.label == label]
+    if source and (registry.stale(source, own, ()) or (not own and registry.unquoted(source, registry.ENTRIES))):
+        return "source"
+    results = [EntryResult(entry, _found(label)) for entry in own]
+    return "numbers" if registry.hearsay(results, source) else ""
+
+
+@cache
+def _found(label: str) -> tuple[tuple[Role, Evidence], ...]:
+    """The evidence on an entry as it is, which no change of words touches."""
+    (result,) = gather([entry for entry in ENTRIES if entry.label == label])
+    return result.evidence
 
 
 def _order(mutation: Mutation, check: str) -> tuple[int, int]:
