@@ -19,7 +19,7 @@ from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import method_styles
-from paper_repro.parts.first_order import beside_the_logs
+from paper_repro.parts import first_order as first_order_logs
 from paper_repro.workflow import estimators
 from paper_repro.workflow.bands import bands_table, compared
 from paper_repro.workflow.bands import outcome as band
@@ -300,11 +300,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         every = rows[~rows[CHECKED].astype(bool)]
         again = authors[authors.series == TOP_K].assign(series=BY_VALUE)  # one log, beside both ways of Top-k
         tables["fig3-bands"] = bands_table(compared(lines, pd.concat([authors, again]), CURVE), CURVE, every)
-        tables["fig3-first-order"] = beside_the_logs(lines, authors, LOGS_OF)
         testable = scale.name == "full" and data == "fashion-mnist"
         verdicts.append(
             band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
         )
+        beside = first_order_logs.outcome(lines, authors, LOGS_OF)
+        verdicts.append(replace(beside, scale=f"{words}; {data}", verdict=beside.verdict if testable else UNTESTED))
     return Made(
         section=section,
         claims=[*verdicts, *_claims_on_the_logs(authors)],

@@ -2,56 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import pandas as pd
 
-from paper_repro.workflow.measures import ended
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, limits
+from paper_repro.workflow.measures import numbers
 
-__all__ = ["BEGIN", "END", "FOUND", "NEAR", "UNKNOWN", "beside_the_logs", "losses_beside"]
+__all__ = ["AT", "BEGIN", "DISTANCE", "END", "losses_beside", "outcome"]
 
-NEAR: Final = 0.1
-"""A setting explains a log if its training loss is within this share of the log's ..."""
 BEGIN, END = 30, 301
-"""... at every evaluation from the first of these rounds to the last, each as the mean since the evaluation before."""
-FOUND, UNKNOWN = "found", "setting unknown"
+"""Evaluations from the first of these rounds to the last are compared."""
+AT: Final = (101, 301, 991)
+"""Rounds whose training losses are told."""
+DISTANCE: Final = "largest distance of training losses"
 
 
-def beside_the_logs(rows: pd.DataFrame, authors: pd.DataFrame, logs: dict[str, str]) -> pd.DataFrame:
-    """A row for each series of ours: accuracies, training losses, and whether its setting explains the log.
+def outcome(rows: pd.DataFrame, authors: pd.DataFrame, logs: Mapping[str, str]) -> ClaimOutcome:
+    """The claim that the settings of all series explain the logs, and the numbers of both sides.
 
     Args:
         rows: Ours, with series, seed, round, train_loss (mean since the row before) and test_accuracy.
         authors: The logs, with series, round, and train_loss (of that round) or test_accuracy.
         logs: {our series: the log that it is compared with}.
     """
-    table = []
+    told: dict[str, float | None] = {}
+    explained = []
     for series, log in logs.items():
         own, theirs = rows[rows.series == series], authors[authors.series == log]
-        if own.empty or theirs.empty:
-            continue
         losses, accuracies = losses_beside(own, theirs), theirs.dropna(subset="test_accuracy").sort_values("round")
-        means = own.groupby("round").test_accuracy.mean()
         judged = losses[losses["round"].between(BEGIN, END)]
-        farthest = (judged.ours / judged.theirs - 1).abs().max() if len(judged) else float("nan")
-        entry: dict[str, Any] = {
-            "series": series,
-            "log": log,
-            "seeds": own.seed.nunique(),
-            "rounds": int(own["round"].max()),
-            "finished": not ended(own).empty,
-            "last accuracy, ours": float(means.iloc[-1]),
-            "last accuracy, authors'": float(accuracies.test_accuracy.iloc[-1]),
-            "best accuracy, ours": float(means.max()),
-            "best accuracy, authors'": float(accuracies.test_accuracy.max()),
-            **_at(losses, 101),
-            **_at(losses, 301),
-            **_at(losses, 991),
-            f"largest distance of training losses, rounds {BEGIN} to {END}": float(farthest),
-            "setting": FOUND if farthest <= NEAR else UNKNOWN,
-        }
-        table.append(entry)
-    return pd.DataFrame(table)
+        if judged.empty or accuracies.empty or losses["round"].max() < END:
+            continue
+        farthest = float((judged.ours / judged.theirs - 1).abs().max())
+        explained.append(farthest <= limits("fig3").near)
+        means = own.groupby("round").test_accuracy.mean()
+        sides = {"ours": means, "authors'": accuracies.set_index("round").test_accuracy}
+        told[f"{series}: {DISTANCE}"] = farthest
+        for side, accuracy in sides.items():
+            told[f"{series}: last accuracy, {side}"] = float(accuracy.iloc[-1])
+            told[f"{series}: best accuracy, {side}"] = float(accuracy.max())
+        for r in AT:
+            at = losses[losses["round"] == r]
+            for side, column in (("ours", "ours"), ("authors'", "theirs")):
+                told[f"{series}: training loss at {r}, {side}"] = float(at[column].mean())
+    verdict: Verdict = UNTESTED
+    if explained and len(explained) == len(logs):
+        verdict = "holds" if all(explained) else "depends on how it is counted" if any(explained) else "does not hold"
+    return ClaimOutcome("fig3.settings", verdict, numbers(told))
 
 
 def losses_beside(own: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
@@ -65,9 +64,3 @@ def losses_beside(own: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
             found.append({"round": r, "ours": loss, "theirs": float(window.mean())})
         before = r
     return pd.DataFrame(found, columns=["round", "ours", "theirs"])
-
-
-def _at(losses: pd.DataFrame, r: int) -> dict[str, float]:
-    there = losses[losses["round"] == r]
-    whose = {"ours": "ours", "theirs": "authors'"}
-    return {f"training loss at {r}, {whose[side]}": float(there[side].mean()) for side in whose}

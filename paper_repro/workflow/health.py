@@ -74,6 +74,7 @@ EXEMPT: Final[Mapping[str, str]] = {
     "fig2.estimators": "it compares two measurements of one run at equal rounds, whatever becomes of the run",
     "fig2.projection-dearer": "it compares times",
     "fig2.saving-in-the-logs": "it is about the authors' logs",
+    "fig3.settings": "it compares training losses with those of the logs, whatever becomes of the runs",
     "fig3.estimators": "it compares two measurements of one run at equal rounds, whatever becomes of the run",
     "fig3.twenty-times-in-the-logs": "it is about the authors' logs",
     "fig3.saving-in-the-logs": "it is about the authors' logs",

@@ -13,7 +13,7 @@ from tests.paper_repro.recomputed import images, others  # noqa: F401 (they regi
 from tests.paper_repro.recomputed.common import known, outcomes, recomputed, rows, scale_of
 
 OUTCOMES = {outcome["id"]: outcome for outcome in outcomes()}
-_BY_LOGS = ("band", "band-of-the-text", "saving-in-the-logs", "twenty-times-in-the-logs")
+_BY_LOGS = ("settings", "band", "band-of-the-text", "saving-in-the-logs", "twenty-times-in-the-logs")
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:

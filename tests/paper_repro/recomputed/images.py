@@ -16,6 +16,7 @@ from paper_repro.workflow.claims import limits
 from tests.paper_repro.recomputed.common import (
     ALL,
     COUNTS,
+    DEPENDS,
     FAILS,
     HOLDS,
     ILL,
@@ -228,6 +229,9 @@ NAMES_3 = {
     "FedCom 8-bit": "FedCom 8 bit",
     "FedAvg K": "FedAvg",
 }
+TOP_K = "FedAvg+Top-k 10 %"
+BY_VALUE = f"{TOP_K} by signed value"
+"""No method of the paper's: no claim rests on it."""
 METHODS_3 = {"DeComFL": "decomfl", "FedAvg+Top-k 10 %": "fedavg-topk", "FedCom 8 bit": "fedcom", "FedAvg": "fedavg"}
 
 
@@ -306,7 +310,8 @@ def _(frame: pd.DataFrame, name: str) -> Found:
 def _(frame: pd.DataFrame, _: str) -> Found:
     every = lines(frame)
     ours = kept(every, "series")
-    told, judged = band(ours, authors_3(), every)
+    again = series(authors_3(), TOP_K).assign(series=BY_VALUE)
+    told, judged = band(ours, pd.concat([authors_3(), again]), every)
     return told, healthy(band_verdict(judged, 1), series(ours, "DeComFL"))
 
 
@@ -351,7 +356,36 @@ def counted_3(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def figure_3(frame: pd.DataFrame) -> pd.DataFrame:
-    return counted_3(kept(lines(frame), "series"))
+    return counted_3(kept(lines(frame[frame.series != BY_VALUE]), "series"))
+
+
+@recomputes("fig3.settings")
+def _(frame: pd.DataFrame, _: str) -> Found:
+    ours, told, found = kept(lines(frame), "series"), Numbers(), []
+    log_of = {name: name for name in ("FedAvg", "FedCom 8 bit", TOP_K)} | {BY_VALUE: TOP_K}
+    theirs = logs()[lambda t: t.figure.str.startswith("fig3")].copy()
+    theirs["series"] = [next(own for start, own in NAMES_3.items() if name.startswith(start)) for name in theirs.series]
+    for name, log in log_of.items():
+        own = series(ours, name).groupby("round")[["train_loss", "test_accuracy"]].mean()
+        other = (
+            series(theirs, log)
+            .drop_duplicates(["metric", "round"])
+            .pivot(index="round", columns="metric", values="value")
+        )
+        ends = list(own.index)
+        windows = {end: other.train_loss[start + 1 : end].mean() for start, end in zip([0, *ends], ends, strict=False)}
+        distances = [abs(own.train_loss[r] / windows[r] - 1) for r in ends if 30 <= r <= 301]
+        found.append(max(distances) <= limits("fig3").near)
+        told[f"{name}: largest distance of training losses"] = max(distances)
+        for side, accuracy in (("ours", own.test_accuracy), ("authors'", other.test_accuracy.dropna())):
+            told |= {
+                f"{name}: last accuracy, {side}": accuracy.iloc[-1],
+                f"{name}: best accuracy, {side}": accuracy.max(),
+            }
+        for r in (101, 301, 991):
+            told[f"{name}: training loss at {r}, ours"] = own.train_loss[r]
+            told[f"{name}: training loss at {r}, authors'"] = windows[r]
+    return told, HOLDS if all(found) else DEPENDS if any(found) else FAILS
 
 
 def logs_3() -> pd.DataFrame:

@@ -16,7 +16,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from paper_repro import making
 from paper_repro.language_models import llm, sizes
-from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
+from paper_repro.parts import audit, fig2, fig3, first_order, hessian, memory, projection, table1, theory, topk
 from paper_repro.studies import board, edge
 from paper_repro.workflow import claims, recorded
 from paper_repro.workflow.claims import CLAIMS, PARTS, ClaimOutcome, claim, judged
@@ -66,6 +66,7 @@ def test_each_registered_claim_is_judged_by_exactly_one_part() -> None:
     with_reference += [
         fig2.band(of, pd.DataFrame(), "made up", testable=True) for of in (*fig2.BANDS.values(), "fig3.band")
     ]
+    with_reference.append(first_order.outcome(fashion, fashion, {}))
     judged_ids += [each.id for each in with_reference]
     assert sorted(judged_ids) == sorted(CLAIMS)
     assert all(CLAIMS[each.id].needs == "--reference" for each in with_reference)
