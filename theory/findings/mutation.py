@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from itertools import chain, product, zip_longest
 from random import Random
@@ -321,7 +321,7 @@ def _in_words(registry: Any, label: str, source: TexSource | None) -> str:
     return "numbers" if registry.hearsay(results, source) else ""
 
 
-@lru_cache(maxsize=None)
+@cache
 def _found(label: str) -> tuple[tuple[Role, Evidence], ...]:
     """The evidence on an entry as it is, which no change of words touches."""
     (result,) = gather([entry for entry in ENTRIES if entry.label == label])
