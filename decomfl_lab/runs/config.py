@@ -245,7 +245,7 @@ class TrainConfig:
         require_possible(named, sizes, operations=1e5 * math.prod(sizes))
 
     def evaluates(self, rounds: int) -> bool:
-        """Whether the held-out data are evaluated after so many rounds; after none and after the last they may be anyway."""
+        """Whether the held-out data are evaluated after so many rounds; at the end they are anyway."""
         return rounds == 0 or (rounds - (self.eval_first or self.eval_every)) % self.eval_every == 0
 
     @property
