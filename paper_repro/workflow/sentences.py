@@ -44,7 +44,7 @@ class Sentence:
 _ALL: Final = tuple(
     Sentence(
         label=raw["label"],
-        quote=raw.get("quote", raw["says"]),
+        quote=raw.get("quote") or raw["says"],
         place=raw["place"],
         status=raw["status"],
         runs=raw["runs"],

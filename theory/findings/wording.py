@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["CLASSES", "NAMES", "OPPOSITES", "differences", "numbers", "untold"]
+__all__ = ["CLASSES", "NAMES", "OPPOSITES", "differences", "numbers", "symbols", "untold"]
 
 CLASSES: Final[Mapping[str, str]] = {
     "all": r"all|every|each|any|always|never|consistently|no matter|regardless|whatever|both",
@@ -48,6 +48,7 @@ NAMES: Final = (
 """Methods, data, models and parts of the paper: what `says` names is in the quotation, or in `tests`."""
 
 _NUMBER: Final = r"(?<![\w.,_^{/-])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w^{]|-\d)"
+_SYMBOL: Final = r"(?<![\w^_{])(?:[dKPmMRκμηρ]|O\(\w+\))(?![\w'’])"
 # Parts of the paper and of this audit, whose numbers are names; and what is filled in from elsewhere.
 _POINTER: Final = (
     r"(?:line|eq)-?[\d.]+|[Ll]ines? \d+|\b(?:Section|Appendix|Equation|Assumption|Figure) \(?[\w.]+\)?|⟦[^⟧]*⟧"
@@ -82,6 +83,11 @@ def untold(text: str, *sources: str) -> list[str]:
     """The numbers of a text that none of its sources has, rounded to as many digits."""
     known = [float(each) for source in sources for each in numbers(source)]
     return sorted(each for each in numbers(text) if not any(_rounded(value, each) for value in known))
+
+
+def symbols(text: str) -> set[str]:
+    """The symbols of a text that stand for sizes, as words of their own; *dimension* is d."""
+    return set(re.findall(_SYMBOL, re.sub(r"dimension\w*", " d ", text)))
 
 
 def _rounded(value: float, number: str) -> bool:
