@@ -48,6 +48,9 @@ KINDS: Final[tuple[str, ...]] = get_args(Kind)
 INSTRUMENTS: Final[tuple[str, ...]] = get_args(Instrument)
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 CARRIED: Final = "carried over"
+# The texts of an entry, as a row has them.
+_PLACED: Final = ("label", "place", "line", "kind")
+_TOLD: Final = (*_PLACED, "quote", "says", "tests", "status", "carries", "restates", "why", "instead")
 _OF_NATURE: Final[Mapping[Nature, Status]] = {"error": "refuted", "imprecision": "imprecise", "misprint": "misprint"}
 
 
@@ -255,20 +258,9 @@ class EntryResult:
         """For a table or JSON."""
         entry = self.entry
         return {
-            "label": entry.label,
-            "place": entry.place,
-            "line": entry.line,
-            "kind": entry.kind,
-            "quote": entry.quote,
-            "says": entry.says,
-            "tests": entry.tests,
-            "runs": dict(entry.runs),
-            "status": entry.status,
+            **{name: getattr(entry, name) for name in _TOLD},
             "cause": ", ".join(cause.name for cause in entry.causes),
-            "carries": entry.carries,
-            "restates": entry.restates,
-            "why": entry.why,
-            "instead": entry.instead,
+            "runs": dict(entry.runs),
             "labels": list(entry.labels),
             "bounds": list(entry.bounds),
             "confirmed": self.confirmed,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import sympy as sp
 
 from theory.bounds import statement
@@ -28,7 +30,9 @@ __all__ = [
     "exceeds",
     "keeps",
     "one_unit",
+    "same",
     "search",
+    "unlike",
     "within",
     "wrong_unit",
 ]
@@ -69,6 +73,25 @@ def differs(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
     """Evidence, by computer algebra, that two expressions are not one: their difference is shown."""
     difference = _difference(left, right)
     return Evidence("algebra", difference != 0, f"{what}: difference {_plain(difference)}", against=True)
+
+
+def same(left: Any, right: Any, what: str) -> Evidence:
+    """Exact numbers, or arrays of them, are equal."""
+    unequal = np.argwhere(np.asarray(left) != np.asarray(right))
+    at = tuple(unequal[0]) if len(unequal) else (0,) * np.ndim(left)
+    return Evidence("algebra", not len(unequal), f"{what}: {_at(left, right, at, '≠' if len(unequal) else '=')}")
+
+
+def unlike(left: Any, right: Any, what: str) -> Evidence:
+    """Exact numbers, or arrays of them, are not equal."""
+    found = same(left, right, what)
+    return Evidence("counter-example", not found.holds, found.says, against=True)
+
+
+def _at(left: Any, right: Any, at: tuple[int, ...], sign: str) -> str:
+    """Both numbers, or one entry of both arrays."""
+    where = f" in entry {tuple(int(index) + 1 for index in at)}" if at else ""
+    return f"{np.asarray(left)[at]} {sign} {np.asarray(right)[at]}{where}"
 
 
 def _plain(expression: sp.Expr) -> str:

@@ -35,7 +35,7 @@ _TOLD: Final = re.compile(
 
 
 _NAMED: Final = ("label", "line", "place", "kind", "status", "why", "carries", "restates", "quote", "tests")
-_WRITTEN: Final = ("cause", "code", "printed", "plant", "depth", "labels", "says", "instead", "runs")
+_WRITTEN: Final = ("cause", "code", "printed", "plant", "labels", "says", "instead", "runs")
 # All that an entry has of its own that says again what another says.
 _RESTATING: Final = {"label", "line", "place", "kind", "labels", "quote", "restates"}
 _GRAVEST: Final[tuple[Nature, ...]] = ("error", "imprecision", "misprint")

@@ -274,27 +274,32 @@ def band_verdict(judged: list, wanted: int) -> str:
     return HOLDS if len(enough) == len(judged) else ILL
 
 
-@recomputes("fig2.band", "fig2.band-of-the-text")
-def _(frame: pd.DataFrame, name: str) -> Found:
-    reading = "as-plotted" if name == "fig2.band" else "as-written"
-    told: Numbers = {}
-    judged, pooled = [], []
+def band_of_figure_2(frame: pd.DataFrame, reading: str) -> tuple[Numbers, list, pd.DataFrame]:
+    """What ``band`` says of both panels of a reading, and the runs of DeComFL."""
     every = lines(frame)
     every = every[every.reading == reading]
-    # The spread of "our other series" at a round is over both panels, DeComFL and FedAvg apart.
+    every = every.assign(series=every.panel + ", " + every.series)
+
+    def named(panel: str, own: pd.DataFrame) -> pd.DataFrame:
+        return own.assign(series=f"{panel}, " + own.series)
+
+    panels = ("local-updates", "perturbations")
+    a = pd.concat([named(panel, figure_2(frame, panel, reading)) for panel in panels])
+    b = pd.concat([named(panel, authors_2(panel)) for panel in panels])
+    told: Numbers = {}
+    judged = []
+    # The spread of "our other series" at a round is over both panels, but of DeComFL and FedAvg apart.
     for method in ("DeComFL", "FedAvg"):
-        ours, theirs = [], []
-        for panel in ("local-updates", "perturbations"):
-            a, b = figure_2(frame, panel, reading), authors_2(panel)
-            ours.append(a[a.method == method].assign(series=lambda t, panel=panel: f"{panel}, " + t.series))
-            theirs.append(b[b.method == method].assign(series=lambda t, panel=panel: f"{panel}, " + t.series))
-        named = every.assign(series=every.panel + ", " + every.series)
-        more, own = band(pd.concat(ours), pd.concat(theirs), named)
+        more, own = band(a[a.method == method], b[b.method == method], every)
         told |= more
         judged += own
-        pooled += ours
-    runs = pd.concat(pooled)
-    return told, healthy(band_verdict(judged, 6), runs[runs.method == "DeComFL"])
+    return told, judged, a[a.method == "DeComFL"]
+
+
+@recomputes("fig2.band", "fig2.band-of-the-text")
+def _(frame: pd.DataFrame, name: str) -> Found:
+    told, judged, runs = band_of_figure_2(frame, "as-plotted" if name == "fig2.band" else "as-written")
+    return told, healthy(band_verdict(judged, 6), runs)
 
 
 @recomputes("fig3.band")

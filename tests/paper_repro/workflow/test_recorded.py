@@ -240,30 +240,6 @@ def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"], dropna=False).ngroups
 
 
-def told(*first: str, page: str = "paper-scales.md") -> list[str]:
-    """The rows of tables in a page of docs/ whose first cell begins with one of these words."""
-    text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")
-    return [line for line in text.splitlines() if line.startswith(tuple(f"| {words}" for words in first))]
-
-
-def test_the_documentation_tells_the_recorded_accuracies_of_figure_2() -> None:
-    kept = recorded.load("fig2", "full")
-    assert kept is not None
-    lines = kept.rows[~kept.rows.check & kept.rows.finished]
-    plotted, written = (lines[lines.reading == reading] for reading in ("as-plotted", "as-written"))
-    table = [row[2:-2].split(" | ") for row in told(*fig2.PANELS) if " points " not in row]
-    assert len(table) == plotted.groupby(["panel", "series"]).ngroups
-    for panel, series, seeds, at, ours, _, by_the_text in table:
-
-        def there(of: pd.DataFrame, panel: str = panel, series: str = series, at: str = at) -> pd.Series[float]:
-            own = of[(of.panel == panel) & (of.series == series)]
-            return own[own["round"] == int(at.replace(",", ""))].test_accuracy
-
-        assert (len(there(plotted)), f"{there(plotted).mean():.3f}") == (int(seeds), ours), (panel, series)
-        text = [f"{value:.3f}" for value in there(written)] or ["–"]
-        assert text == [by_the_text], (panel, series)
-
-
 def whole(works: Sequence[Any], asked: Options) -> list[Any]:
     records = making._records(asked)
     return [making._whole(work, records) for work in works]

@@ -18,7 +18,7 @@ from theory.bounds import statement
 from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
 from theory.findings.evidence.designs import design
-from theory.findings.evidence.exact import same, unlike
+from theory.findings.instruments import same, unlike
 from theory.notation.setting import DISTRIBUTIONS, Setting, effective_factor, sixth_moment
 from theory.notation.symbols import D, L, R, d, eta, m, mu, rho_kappa, sigma, sigma_G
 from theory.statements.statement import Statement

@@ -12,7 +12,8 @@ __all__ = ["ALGORITHMS", "CAUSES", "LINES", "PLACES", "PROGRAMS", "RAW", "UNJUDG
 def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
     """The entry with its line, place and kind, which follow from its label, its number and whether it quotes words.
 
-    Without a number it is running text where it quotes words, else a display. It is correct where it says no status.
+    Without a number it is running text where it quotes words, else a display. Where it says no status it is correct, or
+    a misprint if it is a line of an algorithm that is printed otherwise than it should be.
     """
     number = entry.get("number", "")
     line = entry.get("line") or int(label.removeprefix("line-").partition(".")[0])
@@ -25,6 +26,8 @@ def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
     else:
         kind, place = ("claim", section) if "quote" in entry else ("equation", f"{section}, display without a number")
     status = {} if "restates" in entry else {"status": "correct"}
+    if "printed" in entry:
+        status = {"status": "misprint", "cause": "algorithm-slips"}
     own = {name: value for name, value in entry.items() if name != "number"}
     return {"label": label, "line": line, "kind": kind, "place": place, **status, **own}
 
@@ -50,8 +53,10 @@ RAW: Final[list[dict[str, Any]]] = sorted(
 UNJUDGED: Final[list[dict[str, Any]]] = [each for file in _FILES.values() for each in file.get("unjudged", ())]
 """Sentences of running text that assert nothing about the paper's own subject: quotes, and why nothing is said."""
 
-CAUSES: Final[dict[str, dict[str, Any]]] = _FILES["causes"]["cause"]
-"""Every cause as it is written, by name."""
+CAUSES: Final[dict[str, dict[str, Any]]] = {
+    name: {"nature": nature, **raw} for nature, own in _FILES["causes"]["cause"].items() for name, raw in own.items()
+}
+"""Every cause as it is written, by name: errors first, as their file has them, then imprecisions, then misprints."""
 
 LINES: Final[dict[str, dict[str, Any]]] = {entry["label"]: entry for entry in RAW if "code" in entry}
 """The entries that are lines of an algorithm, by label."""

@@ -176,11 +176,13 @@ class AlgorithmProgram:
 
 
 def _listing(name: str) -> tuple[AlgorithmLine, ...]:
-    """The lines of a listing of the data; those with an entry are read from it."""
+    """The lines of a listing of the data; those with an entry are read from it. Their code is written at its depth."""
     found = []
     for item in LISTED["listings"][name]:
-        each = LINES[item] if isinstance(item, str) else {"label": "", **item}
-        found.append(AlgorithmLine(**{key: each[key] for key in AlgorithmLine.__dataclass_fields__ if key in each}))
+        each = LINES[item] if isinstance(item, str) else item
+        code, printed, plant = (textwrap.dedent(each.get(key, "")) for key in ("code", "printed", "plant"))
+        depth = (len(each["code"]) - len(each["code"].lstrip(" "))) // 4
+        found.append(AlgorithmLine(each.get("label", ""), depth, code, printed, plant))
     return tuple(found)
 
 

@@ -12,9 +12,8 @@ import numpy as np
 import sympy as sp
 
 from theory.findings.evidence.designs import design
-from theory.findings.evidence.exact import same, unlike
 from theory.findings.finding import Evidence
-from theory.findings.instruments import at_most, equal, exceeds
+from theory.findings.instruments import at_most, equal, exceeds, same, unlike
 from theory.findings.placed import mends, refutes, supports
 
 __all__ = ["SAMPLE", "Clients", "printed_covariance"]

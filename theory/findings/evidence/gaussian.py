@@ -13,9 +13,8 @@ from scipy import stats
 
 from theory.bounds import statement
 from theory.findings.evidence.designs import design
-from theory.findings.evidence.exact import unlike
 from theory.findings.finding import Evidence, support
-from theory.findings.instruments import Axis, at_most, equal, exceeds, search, within, wrong_unit
+from theory.findings.instruments import Axis, at_most, equal, exceeds, search, unlike, within, wrong_unit
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import Setting, effective_factor, sixth_moment

@@ -18,9 +18,8 @@ from hessian.operators.operator import DenseOperator
 from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
 from theory.findings.evidence.designs import design
-from theory.findings.evidence.exact import same, unlike
 from theory.findings.finding import Evidence, refutation
-from theory.findings.instruments import Axis, differs, equal, exceeds, search, within
+from theory.findings.instruments import Axis, differs, equal, exceeds, same, search, unlike, within
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import DISTRIBUTIONS, Setting

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from theory.bounds import statement
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
 from theory.findings.evidence.designs import Design, design
-from theory.findings.evidence.exact import same, unlike
 from theory.findings.finding import Evidence, support
-from theory.findings.instruments import Axis, at_most, differs, equal, exceeds, search, within
+from theory.findings.instruments import Axis, at_most, differs, equal, exceeds, same, search, unlike, within
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.setting import Setting, effective_factor
 from theory.notation.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G

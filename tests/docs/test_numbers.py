@@ -1,0 +1,284 @@
+"""Numbers of recorded rows in README and docs/: each is found in the rows again, by code of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paper_repro.commands import tables
+from tests.docs.blocks import ROOT
+from tests.paper_repro.recomputed import images, others
+from tests.paper_repro.recomputed.common import RESULTS, kept, lines, mean_accuracy, rows
+
+SCALES = "docs/paper-scales.md"
+LOGS = pytest.mark.skipif(not os.environ.get("DECOMFL_REFERENCE"), reason="needs DECOMFL_REFERENCE")
+
+
+def said(page: str, *sentences: str) -> list[str]:
+    """The sentences that a page does not have, wherever its lines break."""
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    return [sentence for sentence in sentences if " ".join(sentence.split()) not in text]
+
+
+def cells(page: str, name: str) -> list[list[str]]:
+    """The rows of a table that is made of records."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    block = text.split(f"<!-- table: {name} -->")[1].split("<!-- end of table -->")[0]
+    return [line.strip("| ").split(" | ") for line in block.strip().splitlines()[2:]]
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", "").split(" ")[0])
+
+
+# --- tables that a command makes --------------------------------------------------------------------------------------
+
+
+def test_the_tables_are_those_that_the_command_makes_of_the_records() -> None:
+    text = (ROOT / SCALES).read_text(encoding="utf-8")
+    assert text == tables.written(text), "python -m paper_repro.commands.tables docs/paper-scales.md makes them anew"
+
+
+def test_the_table_of_figure_2_has_the_numbers_of_the_rows() -> None:
+    lines_2 = lines(rows("fig2", "full"))
+    for panel, series, seeds, r, ours, _, by_text in cells(SCALES, "figure-2"):
+        own = lines_2[(lines_2.panel == panel) & (lines_2.series == series)]
+        at = {reading: each[each["round"] == number(r)].test_accuracy for reading, each in own.groupby("reading")}
+        assert (len(at["as-plotted"]), f"{at['as-plotted'].mean():.3f}") == (number(seeds), ours)
+        assert by_text == (f"{at['as-written'].mean():.3f}" if "as-written" in at else "–")
+
+
+@LOGS
+def test_the_table_of_figure_2_has_the_authors_numbers() -> None:
+    for panel, series, _, r, _, theirs, _ in cells(SCALES, "figure-2"):
+        own = images.authors_2(panel)[lambda t, s=series: t.series == s]  # type: ignore[misc]
+        assert f"{own[own['round'] == number(r)].test_accuracy.mean():.3f}" == theirs
+
+
+def test_the_table_of_estimators_has_the_numbers_of_the_rows() -> None:
+    two = rows("fig2", "full")
+    plotted = two[two.reading == "as-plotted"]
+    for panel, series, r, distance, differences, projection in cells(SCALES, "estimators"):
+        frame = rows("fig3", "full") if panel == "Figure 3" else plotted[plotted.panel == panel]
+        own = frame[(frame.series == series) & (frame.seed == 0)]
+        pair = own.pivot(index="round", columns="check", values="test_accuracy").dropna()
+        gap = (pair[True] - pair[False]).abs()
+        assert f"{100 * gap.max():.2f} points (round {gap.idxmax():,})" == distance
+        last = pair.loc[number(r)]
+        assert [f"{last[True]:.3f}", f"{last[False]:.3f}"] == [differences, projection]
+        assert pair.index.max() == number(r)
+
+
+def test_the_table_of_curves_has_the_numbers_of_the_rows() -> None:
+    parts = {"Figure 3": "fig3", "top-k": "topk", "Table 1": "table1"}
+    table = cells(SCALES, "curves")
+    for part, series, seeds, r, last, best, _, least, end, trained in table:
+        every = lines(rows(parts[part], "full"))
+        own = kept(every[every.series == series], "series")
+        accuracy, loss = mean_accuracy(own), own.groupby("round").train_loss.mean()
+        assert every[every.series == series].seed.nunique() == number(seeds)
+        assert (accuracy.index[-1], f"{accuracy.iloc[-1]:.3f}") == (number(r), last)
+        assert f"{accuracy.max():.3f} ({accuracy.idxmax():,})" == best
+        assert [f"{loss.min():.3f}", f"{loss.iloc[-1]:.3f}"] == [least, end]
+        assert (trained == "yes") == images.all_trained(every[every.series == series])
+    assert {row[1] for row in table} == {name for part in parts.values() for name in rows(part, "full").series}
+
+
+@LOGS
+def test_the_table_of_curves_has_the_authors_last_accuracies() -> None:
+    theirs = images.authors_3()
+    for part, series, *_, told, _, _, _ in cells(SCALES, "curves"):
+        if part == "Figure 3" and told != "–":
+            own = rows("fig3", "full")[lambda t, s=series: t.series == s]["round"]  # type: ignore[misc]
+            both = theirs[(theirs.series == series) & theirs["round"].isin(own)]
+            assert f"{both.loc[both['round'].idxmax()].test_accuracy:.3f}" == told
+
+
+def test_the_table_of_the_edge_has_the_numbers_of_the_rows() -> None:
+    runs = others.edge_runs(rows("edge", "full"))
+    table = cells(SCALES, "edge")
+    for estimator, batch, P, K, beta, step, told in table:
+        point = {"estimator": estimator, "batch": int(batch), "P": int(P), "K": int(K), "beta": float(beta)}
+        own = runs[np.logical_and.reduce([runs[name] == value for name, value in point.items()])]
+        own = own[np.isclose(0.01 * own.factor, float(step))]
+        assert f"{int(own.apart.sum())} of {len(own)}" == told
+    assert len(table) == runs.groupby(others.POINT).ngroups
+
+
+def test_a_table_with_a_number_of_its_own_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = (ROOT / SCALES).read_text(encoding="utf-8")
+    (row,) = [line for line in text.splitlines() if line.startswith("| local-updates | FedAvg K=10 |")]
+    planted = row.replace("0.991", "0.999", 1)
+    assert planted != row
+    (tmp_path / "docs").mkdir()
+    (tmp_path / SCALES).write_text(text.replace(row, planted), encoding="utf-8")
+    assert tables.written(text.replace(row, planted)) == text
+    monkeypatch.setattr("tests.docs.test_numbers.ROOT", tmp_path)
+    with pytest.raises(AssertionError):
+        test_the_table_of_figure_2_has_the_numbers_of_the_rows()
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def test_the_sentences_about_the_edge_have_the_numbers_of_the_rows() -> None:
+    frame = rows("edge", "full")
+    runs = others.edge_runs(frame)
+    usual = others.usual(runs)
+    lost = frame[(frame.estimator == "projection") & (frame.batch == 256) & (frame.factor == 1) & (frame.P == 20)]
+    one = usual[usual.apart].seed.iloc[0]
+    last = lost[(lost.K == 1) & (lost.beta == 0.9) & (lost.seed == one)].sort_values("round").test_accuracy.iloc[-1]
+    at = runs[runs.apart].push.dropna()
+    still = runs[(runs.beta == 0) & runs.apart].push
+    right = int((runs.crossed == runs.apart).sum())
+    within = int(((at >= 0.5) & (at <= 2)).sum())
+    assert (
+        said(
+            SCALES,
+            f"All {len(runs)} runs are recorded",
+            f"the one run that diverged by the rule kept {100 * last:.0f} % accuracy",
+            f"it admits {usual.admitted.min():.5f} to {usual.admitted.max():.5f} at Figure 2's setting",
+            f"stable in mean square by the same curvature is {usual.limit.min():.3f} to {usual.limit.max():.3f}",
+            f"tells in {right} of {len(runs)} runs whether it diverges",
+            f"T lay between 0.5 and 2 in {within} of the {len(at)} lost runs, {100 * within / len(at):.0f} %",
+            f"The eight without momentum turn at T of {still.min():.2f} to {still.max():.2f}",
+        )
+        == []
+    )
+
+
+def test_the_sentences_about_the_projection_figure_have_the_numbers_of_the_rows() -> None:
+    table = images.finals(rows("projection", "full")).pivot(index="eta", columns="estimator", values="accuracy")
+    learns = table[table.max(axis=1) > 0.3]
+    frame = rows("projection", "full")
+    ends = [series_end(frame, f"zeroth order, η = {eta:g}") for eta in learns.index]
+    assert (learns["zeroth order"] - learns["projection"]).abs().max() < 0.0015
+    told = " and ".join([", ".join(f"{end:.3f}" for end in ends[:-1]), f"{ends[-1]:.3f}"])
+    assert said(SCALES, f"0.1 points of accuracy apart at most at the three that learn ({told} by differences") == []
+
+
+def series_end(frame: pd.DataFrame, series: str, seed: int = 0) -> float:
+    own = frame[(frame.series == series) & (frame.seed == seed)]
+    return float(own.sort_values("round").test_accuracy.iloc[-1])
+
+
+def test_the_seeds_that_diverged_are_told_with_their_last_rounds() -> None:
+    own = lines(rows("fig2", "full"))
+    lost = own[own.diverged & (own.series == "DeComFL K=4 P=20")].groupby("seed")["round"].max()
+    assert own[own.diverged].groupby(["reading", "panel", "series"]).ngroups == 1
+    told = ", ".join(f"seed {seed} after round {r}" for seed, r in lost.items())
+    assert said(SCALES, f"with K = 4, two of our three seeds diverged: {told}.") == []
+
+
+@LOGS
+def test_the_sentences_about_the_authors_band_have_the_numbers_of_the_rows() -> None:
+    frame = rows("fig2", "full")
+    found = {name: images.band_of_figure_2(frame, name) for name in ("as-plotted", "as-written")}
+    inside = {name: [share for share, *_ in judged] for name, (_, judged, _) in found.items()}
+    ours, theirs = images.figure_3(rows("fig3", "full")), images.authors_3()
+    means = {who: mean_accuracy(own[own.series == "DeComFL"]) for who, own in (("ours", ours), ("theirs", theirs))}
+    both = pd.concat(means, axis=1).dropna()
+    gap = 100 * (both.ours - both.theirs)
+    ends, behind = both.iloc[-1], gap.index[gap < 0]
+    assert (
+        said(
+            SCALES,
+            f"lie in the band of the authors' at {100 * min(inside['as-plotted']):.0f} % or more of the evaluations",
+            f"in the band at more than {100 * max(inside['as-written']):.0f} % of its evaluations",
+            f"ends Figure 3 at {ends.ours:.3f} after 3,000 rounds, the authors' log at {ends.theirs:.3f}",
+            f"At round 20 ours is at {both.ours[20]:.3f} and theirs at {both.theirs[20]:.3f}",
+            f"from 40 to 500 the two are within {gap.loc[40:500].abs().max():.1f} points",
+            f"theirs above from 80 to {behind[behind <= 300].max()} and ours from {behind.max() + 20} on",
+            f"by {gap[1000]:.1f} points at 1,000 and by {gap[2000]:.1f} at 2,000",
+        )
+        == []
+    )
+
+
+def test_the_recorded_runs_of_smollm2_are_told_as_they_are() -> None:
+    frame = rows("smollm2", "full").set_index("round")
+    table = [
+        f"| {r} | {frame.test_accuracy[r]:.3f} | {frame.calibrated_accuracy[r]:.3f} | {frame.test_loss[r]:.3f} | "
+        + ("0 |" if r == 0 else f"{frame.wire_bytes[r] / 8 / 1000:.1f} |")
+        for r in (0, 25, 100, 200)
+    ]
+    gain = 100 * (frame.test_accuracy[200] - frame.test_accuracy[0])
+    over = 100 * (frame.test_accuracy[200] - frame.calibrated_accuracy[0])
+    sentence = f"accuracy rises by {gain:.0f} points, {over:.1f} above the calibrated model"
+    assert said("docs/fine-tuning.md", *table, sentence) == []
+
+
+def test_the_race_on_sst2_is_told_as_it_is_recorded() -> None:
+    runs = others.ends(rows("board", "full"))
+    (eta,) = set(runs.eta)
+    assert said("docs/fine-tuning.md", f"it chose {eta:.2g} for both") == []
+    told = {line: own.sort_values("seed") for line, own in runs.groupby("line")}
+    fzoo, ours = told["FZOO"], told["DeComFL"]
+    rounds = ", ".join(str(r) if there else "not in 1,000" for r, there in zip(ours["round"], ours.there, strict=True))
+    spent = [own.seconds.mean() for own in (fzoo, ours)]
+    assert (
+        said(
+            "docs/fine-tuning.md",
+            f"| {', '.join(map(str, fzoo['round']))} | ",
+            f"| {rounds} | ",
+            f"| {spent[0]:.1f} s |",
+            f"| {spent[1]:.1f} s or more |",
+            f"It is at least {spent[1] / spent[0]:.1f} times as fast",
+        )
+        == []
+    )
+
+
+def test_the_boards_line_in_the_readme_has_the_numbers_of_the_rows() -> None:
+    runs = others.ends(rows("board", "default"))
+    own = runs[runs.problem == "MNIST, logistic"]
+    spent = (own.wire_bytes / own.M).groupby(own.line).mean() / 1000
+    told = f"{spent['DeComFL']:.1f} kB; FedAvg {spent['FedAvg']:.0f} kB (three seeds)"
+    assert said("README.md", f"| MNIST, logistic, to 80 %: bytes a client | {told} |") == []
+
+
+def test_the_numbers_of_the_recorded_readme_are_those_of_the_rows() -> None:
+    page = "paper_repro/results/README.md"
+    two = rows("fig2", "full")
+    own = two[two.reading == "as-plotted"]
+    keys = ["panel", "series", "seed", "round"]
+    both = own[own.check].merge(own[~own.check], on=keys)
+    gap = 100 * (both.test_accuracy_x - both.test_accuracy_y).abs().max()
+    kappas = [others.estimates(rows("hessian", "full"), name).value.iloc[-1] for name in others.READINGS]
+    table1 = lines(rows("table1", "full"))
+    assert (
+        said(
+            page,
+            f"at no evaluation is that more than {gap:.2f} points from the run by projection",
+            f"At the end κ is {min(kappas):.1f} to {max(kappas):.1f}, by four readings",
+        )
+        == []
+    )
+    assert len(table1) > 0
+
+
+def test_kappa_of_language_models_is_told_as_it_is_recorded() -> None:
+    found = json.loads((RESULTS / "kappa-language.json").read_text(encoding="utf-8"))["models"]
+    rows_told = []
+    for name, each in found.items():
+        title = name.replace("-Instruct", "").partition(" 206")[0]
+        title = title if title.startswith("Smol") else f"{name.partition(',')[0]}, d = {each['gauss-newton']['d']:,}"
+        gauss, hess = each["gauss-newton"]["estimate"], each["hessian"]["estimate"]
+        digits = 2 if title.startswith("Smol") else 3
+        told = interval(gauss, digits)
+        exact = next(row for row in each["exact by layer"]["rows"] if row["layer"] == "all")["kappa"]
+        rows_told.append(f"| {title} | {told} | {interval(hess, 2)} | ")
+        rows_told.append(f" | {exact:.3f} |")
+    assert said("paper_repro/results/README.md", *rows_told) == []
+
+
+def interval(found: dict[str, Any], digits: int) -> str:
+    """κ and its interval, rounded."""
+    low, high = found["interval"]
+    return f"{found['kappa']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
