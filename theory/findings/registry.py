@@ -13,7 +13,7 @@ from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW, UNJUDGED
 from theory.findings.finding import ROLES, Cause, Entry, EntryResult, EvidenceCheck, Nature, Role
 from theory.findings.placed import Placed, placed
-from theory.findings.prose import Passage, passages, shared, spans
+from theory.findings.prose import Passage, lettered, passages, shared, spans
 from theory.findings.source import TexSource
 from theory.findings.texts import bounds_in, filled
 from theory.findings.wording import differences, symbols, untold
@@ -195,8 +195,8 @@ def hearsay(results: Sequence[EntryResult], source: TexSource | None = None) -> 
                 f"{entry.label}: says has {each}" for each in symbols(raw.get("says", "")) - symbols(" ".join(told))
             ]
         if source and entry.kind != "algorithm line" and not prose:
-            figures = _figures(" ".join([*told, entry.says, _display(source, entry.line)]))
-            found += [f"{entry.label}: instead has {each}" for each in {*_figures(raw.get("instead", ""))} - {*figures}]
+            signs = {*_signs(" ".join([*told, entry.says])), *_display(source, entry.line)}
+            found += [f"{entry.label}: instead has {each}" for each in {*_signs(raw.get("instead", ""))} - signs]
     return found
 
 
@@ -270,8 +270,10 @@ def stale(
             wrong.append(f"{entry.label}: line {entry.line} has no {entry.kind}")
             continue
         if entry.kind == "equation" and not entry.restates:
-            strange = _figures(_BY_LABEL.get(entry.label, {}).get("says", "")) - _figures(_display(source, entry.line))
-            wrong += [f"{entry.label}: the display on line {entry.line} has no such {each}" for each in sorted(strange)]
+            says, display = _BY_LABEL.get(entry.label, {}).get("says", ""), _display(source, entry.line)
+            strange = [*(_signs(says) - Counter(_SIGNS.findall(display)))]
+            strange += [each for each in _products(says) if each not in re.sub(r"[\s{}\\;,!&|]", "", display)]
+            wrong += [f"{entry.label}: the display on line {entry.line} has no such {each}" for each in strange]
         named = {label for label in (entry.label, *entry.labels) if not label.startswith("line-")}
         wrong += [f"{entry.label}: line {entry.line} has no label {label}" for label in sorted(named - own)]
     return wrong
@@ -280,15 +282,25 @@ def stale(
 _SMALL: Final = str.maketrans(
     {**dict(zip("⁰¹²³⁴⁵⁶", map(str, range(7)), strict=True)), "½": "1 2", "¼": "1 4", "¾": "3 4"}
 )
-_NO_FIGURE: Final = re.compile(r"⟦[^⟧]*⟧|\b(?:line|eq|lemma)[-.][\w.]+|1\(A|(?:Theorem|Algorithm|Table) \d")
+_NO_FORMULA: Final = re.compile(
+    r"⟦[^⟧]*⟧|\b(?:line|eq|lemma)[-.][\w.]+|1\(A|(?:Theorem|Algorithm|Table) \d|\b(?![dKPmMRLGDH]+\b)[A-Za-z]{2,}\b"
+)
+_POWERS: Final = str.maketrans({sign: f"^{n}" for n, sign in enumerate("⁰¹²³⁴⁵⁶")})
+_PRODUCT: Final = re.compile(r"(?<![A-Za-z_^{])[0-9dKPmMRLGHμηκσφ](?:[0-9dKPmMRLGHμηκσφ]|\^\d)+(?![A-Za-z_{])")
+_SIGNS: Final = re.compile("[0-9dKPmMRLGDHμησκβ]")
 
 
-def _figures(text: str) -> Counter[str]:
-    """The figures of a formula, exponents and halves included, and how often; an indicator 1(A) has none."""
-    return Counter(re.findall(r"\d", _NO_FIGURE.sub("", text).translate(_SMALL)))
+def _signs(formula: str) -> Counter[str]:
+    """The figures and letters of a formula in plain text, and how often; an indicator 1(A) and words have none."""
+    return Counter(_SIGNS.findall(_NO_FORMULA.sub("", formula).translate(_SMALL)))
+
+
+def _products(formula: str) -> list[str]:
+    """What stands in a formula without a sign between, as in TeX: 18KL^2."""
+    return _PRODUCT.findall(_NO_FORMULA.sub("", formula).translate(_POWERS))
 
 
 def _display(source: TexSource, line: int) -> str:
-    """The lines of the source from this one to the end of its display, and the one after."""
+    """The display that begins on a line of the source, with the line before it and the one after, its letters plain."""
     ends = (n for n in range(line, len(source.lines)) if re.search(r"\\end\{|\$\$\s*$", source.lines[n]))
-    return "\n".join(source.lines[line - 1 : next(ends, line) + 2])
+    return lettered("\n".join(source.lines[line - 2 : next(ends, line) + 2]))
