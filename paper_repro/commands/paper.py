@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
@@ -20,6 +21,9 @@ def paper(options: PaperOptions) -> None:
     Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. Open OUT/report.html when it is done.
     """
+    if options.answer:
+        _answer(as_json=options.as_json)
+        return
     if options.list_claims:
         require(not options.changes, "--set", "be left out with --list", options.changes)
         _list(named("only", options.only, ",", PARTS), as_json=options.as_json)
@@ -27,6 +31,32 @@ def paper(options: PaperOptions) -> None:
     from paper_repro.making import make_report  # with it come torch, pandas and matplotlib
 
     make_report(options)
+
+
+def _answer(*, as_json: bool) -> None:
+    """Print the ten lines, 100 columns wide, with what is recorded below; or JSON."""
+    from paper_repro.workflow.answer import answer
+
+    lines = answer()
+    if as_json:
+        print(json.dumps([asdict(each) for each in lines], indent=1, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=100)
+    table = Table(title="Is the paper right?", title_justify="left", title_style="bold", expand=True)
+    table.add_column("about", width=19)
+    table.add_column("verdict", width=11)
+    table.add_column("found", ratio=1)
+    for each in lines:
+        found = f"{each.says}\n→ docs/{each.link}, {each.again}"
+        table.add_row(each.topic, Text(each.verdict, style="bold"), Text(found))
+    console.print(table)
+    recorded = sorted({each.recorded.partition(" by code")[0] for each in lines if each.recorded})
+    days = " and ".join(text.removeprefix("recorded ") for text in recorded)
+    console.print(f"Numbers of runs: recorded {days}. All others are computed now.")
 
 
 def _list(parts: Sequence[str], *, as_json: bool) -> None:

@@ -106,4 +106,8 @@ class PaperOptions:
         "the rule, the least scale that can decide it, and what the recorded runs say.",
         flag="--list",
     )
-    as_json: bool = option(False, "Print the verdicts, or the list, as JSON on stdout.", flag="--json")
+    answer: bool = option(
+        False,
+        "Run nothing: is the paper right? Ten lines, each a sentence with numbers, its verdict and where to read on.",
+    )
+    as_json: bool = option(False, "Print the verdicts, the list or the answer as JSON on stdout.", flag="--json")

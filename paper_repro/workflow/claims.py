@@ -72,6 +72,7 @@ class Claim:
         id: The part, a dot, and its name there; a name that ends in ``*`` stands for a claim about each of several.
         question: What is asked beyond the paper; without one, the sentences that name it are (``sentences``).
         rule: The rule with the thresholds of ``claims.toml`` in it.
+        tells: Patterns of the names of the numbers that decide it, of which a page has room for a few; () for all.
         scale: The least scale that can decide it; ``decided`` holds every outcome to it.
     """
 
@@ -82,6 +83,7 @@ class Claim:
     rule: str
     scale: str
     needs: str = ""
+    tells: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that it is asked, and how it is judged."""
@@ -154,7 +156,8 @@ def _claims(part: str) -> list[Claim]:
         known = {each.name for each in fields(Claim)}
         require(set(merged) < known, f"fields of claim {part}.{name}", f"be among {', '.join(sorted(known))}", merged)
         texts = {key: str(merged.pop(key)).format(**thresholds) for key in ("rule", "measures")}
-        found.append(Claim(id=f"{part}.{name}", **texts, **merged))
+        tells = tuple(merged.pop("tells", ()))
+        found.append(Claim(id=f"{part}.{name}", tells=tells, **texts, **merged))
     return found
 
 

@@ -50,6 +50,7 @@ class Rests:
 _LEFT, _RIGHT = "as-plotted, local-updates, ", "as-plotted, perturbations, "
 _BY_K: Final = (f"{_LEFT}DeComFL K=*",)
 _BY_P: Final = (f"{_RIGHT}DeComFL K=4 P=*",)
+_FIG3: Final = ("DeComFL", "FedAvg", "FedCom *", "FedAvg+Top-k 10 %")
 RESTS: Final[Mapping[str, Rests]] = {
     "fig2.saving": Rests(series=(f"{_LEFT}DeComFL K=10 P=20", f"{_LEFT}FedAvg K=10")),
     "fig2.local-updates": Rests(series=_BY_K, together=True),
@@ -60,8 +61,8 @@ RESTS: Final[Mapping[str, Rests]] = {
     "fig2.band": Rests(series=("as-plotted, *, DeComFL *",)),
     "fig2.band-of-the-text": Rests(series=("as-written, *, DeComFL *",)),
     "fig3.twenty-times": Rests(series=("DeComFL", "FedAvg")),
-    "fig3.saving": Rests(series=("*",)),
-    "fig3.slower": Rests(series=("*",), together=True),
+    "fig3.saving": Rests(series=_FIG3),
+    "fig3.slower": Rests(series=_FIG3, together=True),
     "fig3.not-by-d": Rests(series=("DeComFL", "FedAvg")),
     "fig3.band": Rests(series=("DeComFL",)),
     "topk.still-higher": Rests(series=("DeComFL", "FedAvg+Top-k *")),

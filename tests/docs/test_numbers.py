@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paper_repro.commands import tables
+from paper_repro.commands import board, findings, tables
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed import images, others
-from tests.paper_repro.recomputed.common import RESULTS, kept, lines, mean_accuracy, rows
+from tests.paper_repro.recomputed.common import RESULTS, kept, lines, mean_accuracy, outcomes, rows
 
 SCALES = "docs/paper-scales.md"
 LOGS = pytest.mark.skipif(not os.environ.get("DECOMFL_REFERENCE"), reason="needs DECOMFL_REFERENCE")
@@ -241,6 +242,55 @@ def test_the_boards_line_in_the_readme_has_the_numbers_of_the_rows() -> None:
     spent = (own.wire_bytes / own.M).groupby(own.line).mean() / 1000
     told = f"{spent['DeComFL']:.1f} kB; FedAvg {spent['FedAvg']:.0f} kB (three seeds)"
     assert said("README.md", f"| MNIST, logistic, to 80 %: bytes a client | {told} |") == []
+
+
+UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+
+
+def quantity(text: str) -> float:
+    """A number with its unit, its error aside; NaN for a dash."""
+    value, *unit = text.partition(" ± ")[0].split()
+    return float("nan") if value == "–" else float(value.replace(",", "")) * UNITS[unit[0] if unit else "B"]
+
+
+def test_the_page_of_the_board_has_the_numbers_of_the_rows() -> None:
+    text = board.page()[0]
+    runs = others.ends(rows("board", "default"))
+    runs = runs.assign(up=runs.up_bytes / runs.M, down=(runs.wire_bytes - runs.up_bytes) / runs.M)
+    columns = {"rounds": "round", "bytes up a client": "up", "bytes down a client": "down", "forward passes": "passes"}
+    columns |= {"seconds": "seconds", "η": "eta"}
+    for problem, own in runs.groupby("problem"):
+        head, _, *table = text.split(f"## {problem}\n\n")[1].split("\n\n")[0].splitlines()
+        names = head.strip("| ").split(" | ")
+        split = [line.strip("| ").split(" | ") for line in table]
+        told = {cells[0]: dict(zip(names, cells, strict=True)) for cells in split}
+        assert set(told) == set(own.line)
+        for line, each in own.groupby("line"):
+            assert told[line]["reached"] == f"{each.there.sum()} of {len(each)}"
+            mean = each[[*columns.values()]].mean() if each.there.all() else each[["eta"]].mean()
+            expected = {name: mean.get(column, np.nan) for name, column in columns.items()}
+            shown = {name: quantity(told[line][name]) for name in columns}
+            assert shown == pytest.approx(expected, rel=0.006, nan_ok=True), (problem, line)
+
+
+def test_the_page_of_findings_has_the_recorded_verdicts_and_numbers() -> None:
+    known = {outcome["id"]: outcome for outcome in outcomes() if not outcome["id"].startswith("audit.")}
+    seen = set()
+    verdict = ""
+    for line in findings.page().splitlines():
+        if line.startswith("#"):
+            verdict = next((name for name, title in findings._VERDICTS if title in line), "")
+        found = re.search(r"\(((?:\w|-)+\.(?:\w|-)+)\)", line.replace("\\", ""))
+        if found is None or found[1] not in known or not verdict:
+            continue
+        outcome = known[found[1]]
+        seen.add(found[1])
+        assert outcome["verdict"] == verdict, found[1]
+        cell = line.replace("\\", "").split(" | ")[1]
+        for name, value in list(outcome["measured"].items())[:3]:
+            told = "never" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+            assert f"{name} {told}" in cell, found[1]
+    assert seen >= {name for name in known if not name.startswith("theory.trained")}
 
 
 def test_the_numbers_of_the_recorded_readme_are_those_of_the_rows() -> None:

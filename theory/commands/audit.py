@@ -147,13 +147,13 @@ def _read(paper: Path) -> TexSource:
 
 def _gaps(source: TexSource) -> list[str]:
     """What the source has and the audit lacks, or the other way round."""
-    from theory.findings.registry import missing, stale
+    from theory.findings.registry import missing, stale, unquoted
     from theory.findings.transcription import mistranscribed
 
     if not source.audited:
         print("the paper is not the file that the entries were made for (other sha256)", file=sys.stderr)
     gaps = [*(f"no entry for {gap}" for gap in missing(source)), *(f"stale entry {name}" for name in stale(source))]
-    gaps += mistranscribed(source)
+    gaps += [*(f"no entry quotes {gap}" for gap in unquoted(source)), *mistranscribed(source)]
     print(f"paper: {len(source.items)} parts to speak of, {len(gaps)} gaps", file=sys.stderr)
     return gaps
 

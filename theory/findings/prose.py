@@ -31,13 +31,12 @@ _FIRST_MARK: Final = 0xF0000
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a passage: where its words begin and end there, and on which lines of the source they stand."""
+    """A sentence of a passage: where its words begin and end there, and on which line of the source they begin."""
 
     text: str
     start: int
     end: int
     line: int
-    last_line: int
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Passage:
         for gap in [*re.finditer(r"(?<=[.!?])\s+(?=[A-Z\"(])", self.text), None]:
             end = gap.start() if gap else len(self.text.rstrip())
             if end > start:
-                yield Sentence(self.text[start:end], start, end, self.lines[start], self.lines[end - 1])
+                yield Sentence(self.text[start:end], start, end, self.lines[start])
             start = gap.end() if gap else end
 
 

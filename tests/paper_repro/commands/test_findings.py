@@ -1,4 +1,4 @@
-"""The page of findings is current, and shows what the audit and the recorded runs say."""
+"""The page of findings is current, and shows what the registry and the recorded runs say."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.commands.findings import page
+from paper_repro.commands.findings import deciding, page
 from paper_repro.workflow import claims
-from theory.findings.registry import CAUSES
+from paper_repro.workflow.answer import answer
+from theory.findings.registry import CAUSES, ENTRIES
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -19,10 +20,34 @@ def made() -> str:
     return page()
 
 
-def test_every_headline_and_every_claim_is_on_it(made: str) -> None:
+def test_it_begins_with_the_answer_and_has_3000_words_at_most(made: str) -> None:
+    first = made.index("## The theory")
+    assert all(0 < made.find(each.says) < first for each in answer())
+    assert len(made.split()) <= 3000
+
+
+def test_every_headline_is_on_it(made: str) -> None:
     assert all(cause.title in made for cause in CAUSES.values() if cause.headline)
-    told = [row["says"].strip("“”") for row in claims.rows() if row["part"] != "audit"]
-    assert [each for each in told if each.replace("_", "\\_") not in made and each not in made] == []
+
+
+def test_every_sentence_that_runs_decide_is_on_it_with_its_status(made: str) -> None:
+    for entry in ENTRIES:
+        if entry.runs and not entry.restates:
+            start = " ".join(entry.quote.split()[:10]).rstrip(",;…")
+            row = next((line for line in made.splitlines() if start in line), "")
+            assert f"**{entry.status}**" in row, entry.label
+
+
+def test_every_number_that_decides_is_told_and_every_pattern_names_one() -> None:
+    for row in claims.rows():
+        assert all(deciding({**row, "tells": [pattern]}) for pattern in row["tells"]), row["id"]
+        assert deciding(row) or not row["measured"]
+
+
+def test_every_footnote_is_there_once(made: str) -> None:
+    marks, notes = set(re.findall(r"\[\^([\w-]+)\](?!:)", made)), re.findall(r"^\[\^([\w-]+)\]:", made, re.MULTILINE)
+    assert marks == set(notes)
+    assert len(notes) == len(set(notes))
 
 
 def test_pictures_that_it_names_are_there(made: str) -> None:

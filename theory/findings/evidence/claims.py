@@ -49,6 +49,7 @@ def dimension_free(method: str = "decomfl") -> Evidence:
         sizes[0] == sizes[1] and math.isclose(dense[1], 1e6 * dense[0]),
         f"scalars a client in {config.rounds} rounds: {sizes[0]:.0f} for d = 10³, {sizes[1]:.0f} for d = 10⁹; FedAvg "
         f"{dense[0]:.3g}, {dense[1]:.3g}",
+        {"ours": sizes[0], "ours at 10⁹": sizes[1], "FedAvg": dense[0], "FedAvg at 10⁹": dense[1]},
     )
 
 
@@ -289,7 +290,7 @@ def speedup(name: str, few: int, many: int, *, holds: bool) -> Evidence:
         (before / after > 0.75 * claimed) is holds,
         f"{name}, {few} -> {many}: the least average of E‖∇f‖² over all η falls {before / after:.3g} times, from "
         f"{before:.4g} to {after:.4g}; claimed {claimed:.3g} (½‖x‖² − b_iᵀx, D = 1, R = 10⁴)",
-        {"before": before, "after": after, "claimed": claimed},
+        {"before": before, "after": after, "ratio": before / after, "claimed": claimed},
         against=not holds,
     )
 

@@ -1,0 +1,65 @@
+"""Ten lines that answer whether the paper is right: each has numbers, a verdict of the registry and a link."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decomfl_lab.errors import InputError
+from paper_repro.workflow import answer as module
+from paper_repro.workflow.answer import answer
+from theory.findings.registry import ENTRIES
+
+DOCS = Path(__file__).parents[3] / "docs"
+MADE = ("findings",)
+"""Pages that make docs makes."""
+
+
+def line(**changes: Any) -> dict[str, Any]:
+    return {"topic": "t", "entries": ["the.1"], "says": "1", "link": "theory", "again": "decomfl audit"} | changes
+
+
+def test_there_are_ten_lines_of_a_sentence_each_with_a_number_and_a_link() -> None:
+    lines = answer()
+    assert len(lines) == 10
+    for each in lines:
+        assert re.search(r"\d", each.says), each.topic
+        assert each.says.endswith(".")
+        assert "⟦" not in each.says
+        assert len(each.says) <= 230, each.topic
+        assert each.link in MADE or (DOCS / f"{each.link}.md").exists(), each.link
+
+
+def test_the_verdict_is_that_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = {entry.label: entry.status for entry in ENTRIES}
+    for raw, each in zip(module._LINES, answer(), strict=True):
+        assert each.verdict == "; ".join(dict.fromkeys(status[label] for label in raw["entries"]))
+    monkeypatch.setattr(module, "_LINES", [line(entries=["the.1", "line-134"])])
+    assert answer()[0].verdict == "refuted; imprecise"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"entries": ["the.9"]}, "label of the answer must be one of the registry, got 'the.9'"),
+        ({"says": "⟦run fig9.saving | x⟧"}, "measurement of the answer must be recorded, got 'fig9.saving'"),
+        ({"says": "⟦run fig2.saving | x⟧"}, "number of fig2.saving must be one of accuracy reached by both"),
+        ({"says": "⟦check the.1 claims.lag | x⟧"}, "check of the answer must be one on the.1, got 'claims.lag'"),
+        ({"says": "⟦check the.1 theorem_one.held_up | x⟧"}, "must be one of left, right, got 'x'"),
+    ],
+)
+def test_a_mark_that_names_nothing_is_refused(
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LINES", [line(**changes)])
+    with pytest.raises(InputError, match=re.escape(message)):
+        answer()
+
+
+def test_numbers_of_runs_say_when_they_were_recorded() -> None:
+    by_topic = {each.topic: each for each in answer()}
+    assert by_topic["Communication"].recorded.startswith("recorded on ")
+    assert not by_topic["Theorem 1"].recorded
