@@ -31,7 +31,7 @@ from theory.findings.registry import ENTRIES
 from theory.findings.source import TexSource
 from theory.notation import printed
 
-__all__ = ["MUTATIONS", "Judge", "Mutation", "chosen", "noticed"]
+__all__ = ["MUTATIONS", "WORDS", "Judge", "Mutation", "chosen", "noticed"]
 
 Judge = Callable[[Sequence[Entry]], Sequence[str]]
 
@@ -159,7 +159,8 @@ _SWAPS: Final = """
     first latest  server client  client server  uplink downlink  up down  seeds models  round step
     FedAvg FedZO  FedZO MeZO  MeZO FedAvg  DeComFL FedCom  FedCom FedAvg  SPSA SGD  κ P  η μ  K P  P K  m M
 """
-_WORDS: Final = ("quotation", "wording", "dropped", "printed", "text", "run")
+WORDS: Final = ("quotation", "wording", "dropped", "printed", "text", "run")
+"""Kinds of faults in words, which need the paper's source, or the recorded runs, to be noticed."""
 
 
 def _reworded(text: str, most: int) -> list[tuple[str, str]]:
@@ -301,7 +302,7 @@ def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | 
             registry = get("registry")
         except InputError:
             return "data"
-        if mutation.kind in _WORDS:
+        if mutation.kind in WORDS:
             objections = _in_words(registry, mutation.label, source)
             return objections or "runs" * bool(judge and judge(registry.ENTRIES))
         checks: dict[tuple[Any, Role], None] = {}  # each once, in the order of the paper

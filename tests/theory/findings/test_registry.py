@@ -60,7 +60,11 @@ def test_the_evidence_bears_every_finding_out(results: list[EntryResult]) -> Non
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("planted", mutation.chosen(4, seed=3), ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "planted",
+    [each for each in mutation.chosen(12, seed=3) if each.kind not in mutation.WORDS],
+    ids=lambda each: each.name,
+)
 def test_planted_faults_are_noticed(planted: mutation.Mutation) -> None:
     assert mutation.noticed(planted)
 
