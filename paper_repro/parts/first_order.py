@@ -28,8 +28,8 @@ def beside_the_logs(rows: pd.DataFrame, authors: pd.DataFrame, logs: dict[str, s
     table = []
     for series, log in logs.items():
         own, theirs = rows[rows.series == series], authors[authors.series == log]
-        if own.empty or theirs.empty:
-            continue
+        if own.empty or theirs[["train_loss", "test_accuracy"]].isna().all().any():
+            continue  # losses and accuracies are logged apart
         losses, accuracies = losses_beside(own, theirs), theirs.dropna(subset="test_accuracy").sort_values("round")
         means = own.groupby("round").test_accuracy.mean()
         judged = losses[losses["round"].between(BEGIN, END)]

@@ -51,6 +51,8 @@ _LEFT, _RIGHT = "as-plotted, local-updates, ", "as-plotted, perturbations, "
 _BY_K: Final = (f"{_LEFT}DeComFL K=*",)
 _BY_P: Final = (f"{_RIGHT}DeComFL K=4 P=*",)
 _FIG3: Final = ("DeComFL", "FedAvg", "FedCom *", "FedAvg+Top-k 10 %")
+_METHODS: Final = ("DeComFL", "FedAvg", "FedCom *", "FedAvg+Top-k * %")
+"""Those of Figure 3; Top-k by signed value is there to reproduce a log, and no claim rests on it."""
 RESTS: Final[Mapping[str, Rests]] = {
     "fig2.saving": Rests(series=(f"{_LEFT}DeComFL K=10 P=20", f"{_LEFT}FedAvg K=10")),
     "fig2.local-updates": Rests(series=_BY_K, together=True),

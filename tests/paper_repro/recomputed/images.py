@@ -305,8 +305,10 @@ def _(frame: pd.DataFrame, name: str) -> Found:
 @recomputes("fig3.band")
 def _(frame: pd.DataFrame, _: str) -> Found:
     every = lines(frame)
-    ours = kept(every, "series")
-    told, judged = band(ours, authors_3(), every)
+    ours, theirs = kept(every, "series"), authors_3()
+    top_k = theirs[theirs.series.str.contains("Top-k")]
+    theirs = pd.concat([theirs, top_k.assign(series=top_k.series + BY_VALUE)])  # one log for both ways
+    told, judged = band(ours, theirs, every)
     return told, healthy(band_verdict(judged, 1), series(ours, "DeComFL"))
 
 
@@ -354,6 +356,15 @@ def figure_3(frame: pd.DataFrame) -> pd.DataFrame:
     return counted_3(kept(lines(frame), "series"))
 
 
+BY_VALUE = " by signed value"
+"""How the name of the Top-k ends that reproduces a log, on which no claim rests."""
+
+
+def claimed_3(frame: pd.DataFrame) -> pd.DataFrame:
+    """The curves that claims are about."""
+    return figure_3(frame[~frame.series.str.endswith(BY_VALUE)])
+
+
 def logs_3() -> pd.DataFrame:
     """The authors' curves with what the messages would carry, in expectation."""
     frame = counted_3(authors_3())
@@ -379,7 +390,7 @@ def final_level(frame: pd.DataFrame) -> float:
 
 @recomputes("fig3.twenty-times", "fig3.twenty-times-in-the-logs")
 def _(frame: pd.DataFrame, name: str) -> Found:
-    own = logs_3() if name.endswith("logs") else figure_3(frame)
+    own = logs_3() if name.endswith("logs") else claimed_3(frame)
     ours, theirs = series(own, "DeComFL"), series(own, "FedAvg")
     level = final_level(own)
     a, b = (to_reach(each, level, "wire_scalars") for each in (ours, theirs))
@@ -401,7 +412,7 @@ def _(frame: pd.DataFrame, name: str) -> Found:
 
 @recomputes("fig3.saving", "fig3.saving-in-the-logs")
 def _(frame: pd.DataFrame, name: str) -> Found:
-    own = logs_3() if name.endswith("logs") else figure_3(frame)
+    own = logs_3() if name.endswith("logs") else claimed_3(frame)
     level = final_level(own)
     told: Numbers = {"accuracy reached (DeComFL's final)": level}
     fewest = []
@@ -420,7 +431,7 @@ def _(frame: pd.DataFrame, name: str) -> Found:
 
 @recomputes("fig3.slower")
 def _(frame: pd.DataFrame, _: str) -> Found:
-    runs = dict(iter(figure_3(frame).groupby("series")))
+    runs = dict(iter(claimed_3(frame).groupby("series")))
     r = last_common([*runs.values()])
     at = {name: accuracy_at(run, r)[0] for name, run in runs.items()}
     margin = ALL.errors * 2**0.5 * 0.5 / frame.examples.min() ** 0.5

@@ -9,10 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.runs.provenance import provenance
+from paper_repro import making
 from paper_repro.workflow import claims, health, recorded
 from paper_repro.workflow.bands import bands_table, compared, outcome
 from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome
 from paper_repro.workflow.health import EXEMPT, RESTS, complaint, decided_by_health, ill_words
+from tests.paper_repro.parts import test_parts
 
 FRESH_ADAM = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam.csv")
 """Every fifth evaluation of a recorded run on Fashion-MNIST whose clients began each round with a new Adam."""
@@ -147,3 +151,18 @@ def test_no_recorded_verdict_rests_on_an_ill_run() -> None:
         ]
         for before, after in zip(outcomes, decided_by_health(kept.rows, outcomes), strict=True):
             assert after.verdict == before.verdict, after.scale
+
+
+def test_a_report_says_which_run_is_ill_and_decides_nothing_by_it() -> None:
+    rows = test_parts.fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0).assign(data="mnist", estimator="projection")
+    sick = rows.series == "FedAvg"
+    rows.loc[sick, "train_loss"] = np.where(rows.loc[sick, "round"] < 20, 0.3, 0.5)
+    facts = [{**provenance(load_dataset("digits")), "code": "7"}]
+    asked = test_parts.options("full")
+    made = making._part("fig3", rows, facts, asked)
+    told = {outcome.id: outcome.verdict for outcome in made.claims}
+    assert {told[f"fig3.{name}"] for name in ("twenty-times", "saving", "slower", "not-by-d")} == {UNHEALTHY}
+    assert made.section.notes[0].startswith("Did not train: FedAvg, seed 0: its training loss fell to 0.3 and rises to")
+    healthy = making._part("fig3", rows.assign(train_loss=0.3), facts, asked)
+    assert {outcome.verdict for outcome in healthy.claims if outcome.id != "fig3.estimators"} == {"holds"}
+    assert not any(note.startswith("Did not train") for note in healthy.section.notes)
