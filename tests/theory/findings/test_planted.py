@@ -56,7 +56,7 @@ line-134 | says | from O(d) to O(1) | from O(1) to O(d)
 line-134 | says | only a constant number | a constant number
 line-183 | says | √(κ/(mPR)) | √(κ/(mKR))
 line-415 | says | and depend on d | and depend on κ
-line-500 | says | 2RKP | RKP
+line-500 | quote | 2RKP | RKP
 line-582.2 | instead | 0.18 MB | 0.81 MB
 line-920.2 | instead | 1769 | 1796
 line-1234 | why | 7.2 | 7.5
@@ -86,7 +86,6 @@ line-1478 | instead | d(d + 2/P) | d(d + 8/P)
 MISSED = """
 line-180 | quote | uplink and downlink | uplink
 line-280 | says | ∈ C_r | ∈ C_j
-line-424 | says | more with P and less with K | less with P and more with K
 line-574 | why | up to six times | slightly more than
 line-365 | restates | line-286 | line-249
 line-1449.2 | says | (P(d+2)) | (m(d+2))
