@@ -1,15 +1,15 @@
 """Faults planted in the findings, one at a time: in formulas, constants, tables, words, statuses and evidence.
 
-A fault is *noticed* if the findings can no longer be read, which compares what is said with what is quoted; if the words
-or figures are not the source's; if a number is in no evidence; or if a piece of evidence no longer plays its role. That
-a text is another than before counts for nothing.
+A fault is *noticed* if the findings can no longer be read, which compares what is said with what is quoted; if words or
+figures are not the source's; if a number is in no evidence; if a piece of evidence no longer plays its role; or if who
+has the recorded runs objects. That a text is another than before counts for nothing.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,14 +25,15 @@ from decomfl_lab.errors import InputError
 from theory import bounds
 from theory.findings.data import CAUSES, RAW
 from theory.findings.evidence.proof_one import PRINTED
-from theory.findings.finding import ROLES, EntryResult, Evidence, Role, gather
+from theory.findings.finding import ROLES, Entry, EntryResult, Evidence, Role, gather
 from theory.findings.placed import placed
 from theory.findings.registry import ENTRIES
 from theory.findings.source import TexSource
-from theory.findings.wording import numbers
 from theory.notation import printed
 
-__all__ = ["MUTATIONS", "Mutation", "chosen", "noticed"]
+__all__ = ["MUTATIONS", "WORDS", "Judge", "Mutation", "chosen", "noticed"]
+
+Judge = Callable[[Sequence[Entry]], Sequence[str]]
 
 _OWN: Final = "theory.findings"
 _EXCHANGED: Final[dict[Role, Role]] = {"refutes": "supports", "supports": "refutes"}
@@ -45,7 +46,8 @@ class Mutation:
 
     Attributes:
         name: What is changed, and how.
-        kind: formula, display, table, quotation, wording, dropped, printed, text, status, role, cause or evidence.
+        kind: formula, display, table, quotation, wording, dropped, printed, text, run,
+            status, role, cause or evidence.
         label: The entry whose words are changed, where it is words.
         plant: Plants it. It is called with a function that imports a module of the findings anew.
     """
@@ -147,35 +149,30 @@ def _entries() -> Iterator[Mutation]:
             yield Mutation(f"{label}: run as mended where it is run as printed or with a fault", "evidence", code)
 
 
-# Words and what a careless or hostile hand would write for them; "" leaves a word out.
-_SWAPS: Final = (
-    ("faster", "slower"), ("slower", "faster"), ("higher", "lower"), ("lower", "higher"), ("larger", "smaller"),
-    ("smaller", "larger"), ("more", "fewer"), ("less", "more"), ("grows", "falls"), ("falls", "grows"),
-    ("O(1)", "O(d)"), ("O(d)", "O(1)"), ("all", "most"), ("every", "one"), ("each", "one"), ("both", "one"), ("always", "often"),
-    ("only", ""), ("unique", "useful"), ("never", "rarely"), ("not", ""), ("no", "a"), ("cannot", "can"), ("same", "other"),
-    ("identical", "similar"), ("exactly", ""), ("linear", "quadratic"), ("linearly", ""), ("constant", "small"),
-    ("independent", "small"), ("dimension-free", "small"), ("negligible", "small"), ("because", "while"), ("due to", "with"),
-    ("much", ""), ("far", ""), ("significantly", ""), ("substantial", "some"), ("dramatically", ""), ("severe", "some"),
-    ("several", "two"), ("first", "latest"), ("server", "client"), ("uplink", "downlink"), ("up", "down"), ("better", "worse"),
-    ("FedAvg", "FedZO"), ("FedZO", "MeZO"), ("MeZO", "FedAvg"), ("DeComFL", "FedCom"), ("FedCom", "FedAvg"), ("SPSA", "SGD"),
-    ("κ", "P"), ("η", "μ"), ("K", "P"), ("P", "K"), ("m", "M"), ("client", "server"), ("seeds", "models"), ("round", "step"),
-)  # fmt: skip
-_WORDS: Final = ("quotation", "wording", "dropped", "printed", "text")
+# Words and what a careless or hostile hand would write for them; "-" leaves a word out.
+_SWAPS: Final = """
+    faster slower  slower faster  higher lower  lower higher  larger smaller  smaller larger  more fewer  less more
+    grows falls  falls grows  better worse  O(1) O(d)  O(d) O(1)  all most  every one  each one  both one  always often
+    only -  unique useful  never rarely  not -  no a  cannot can  same other  identical similar  exactly -
+    linear quadratic  linearly -  constant small  independent small  dimension-free small  negligible small
+    because while  much -  far -  significantly -  substantial some  dramatically -  severe some  several two
+    first latest  server client  client server  uplink downlink  up down  seeds models  round step
+    FedAvg FedZO  FedZO MeZO  MeZO FedAvg  DeComFL FedCom  FedCom FedAvg  SPSA SGD  κ P  η μ  K P  P K  m M
+"""
+WORDS: Final = ("quotation", "wording", "dropped", "printed", "text", "run")
+"""Kinds of faults in words, which need the paper's source, or the recorded runs, to be noticed."""
 
 
 def _reworded(text: str, most: int) -> list[tuple[str, str]]:
     """The text with one word or number changed, and what was changed; at most so many, drawn by the text."""
     found = []
-    for word, other in _SWAPS:
-        pattern = rf"(?<![\w-]){re.escape(word)}(?![\w-])"
-        if re.search(pattern, text):
-            found.append((re.sub(pattern, other, text, count=1), f"{other or 'nothing'} for {word}"))
-    if number := max(numbers(text), default="", key=text.find):
-        more = f"{float(number) * 2:g}"
-        found.append((re.sub(rf"{number[0]},?{re.escape(number[1:4])}[\d,]*", more, text) if len(number) > 3
-                      else text.replace(number, more), f"{more} for {number}"))  # fmt: skip
-    found = [each for each in found if each[0] != text]
-    return Random(text).sample(found, min(most, len(found)))
+    swaps = _SWAPS.split()
+    for word, other in zip(swaps[::2], swaps[1::2], strict=True):
+        changed = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", other.strip("-"), text, count=1)
+        found.append((changed, f"{other} for {word}"))
+    for number in re.findall(r"(?<![\w.^_{-])\d[\d,.]*\d|(?<![\w.^_{-])[5-9](?![\w.])", text)[:1]:
+        found.append((text.replace(number, f"{number}7", 1), f"{number}7 for {number}"))
+    return Random(text).sample(found := [each for each in found if each[0] != text], min(most, len(found)))
 
 
 def _prose() -> Iterator[Mutation]:
@@ -190,6 +187,12 @@ def _prose() -> Iterator[Mutation]:
                     _raw(get, label)[name] = text
 
                 yield Mutation(f"{label}, {name}: {what}", kind, reword, label)
+        for run, role in entry.get("runs", {}).items():
+
+            def turn(get: Any, label: str = label, run: str = run, role: Role = role) -> None:
+                _raw(get, label)["runs"] = {**_raw(get, label)["runs"], run: _EXCHANGED.get(role, "supports")}
+
+            yield Mutation(f"{label}: {run}, which is {role}, has another role", "run", turn, label)
         if quote:
 
             def drop(get: Any, label: str = label) -> None:
@@ -285,12 +288,13 @@ def _anew() -> Iterator[Callable[[str], Any]]:
                 table.update(old)
 
 
-def noticed(mutation: Mutation, source: TexSource | None = None) -> str:
-    """What notices the fault: "data", "source", "numbers" or the name of a check; "" if nothing does.
+def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | None = None) -> str:
+    """What notices the fault: "data", "source", "numbers", "runs" or the name of a check; "" if nothing does.
 
     Args:
         mutation: The fault.
         source: The paper's source; without it nobody notices a word that is not the paper's.
+        judge: What who has the recorded runs objects to the entries; without it nobody looks at runs.
     """
     with _anew() as get:
         mutation.plant(get)
@@ -298,8 +302,9 @@ def noticed(mutation: Mutation, source: TexSource | None = None) -> str:
             registry = get("registry")
         except InputError:
             return "data"
-        if mutation.kind in _WORDS:
-            return _in_words(registry, mutation.label, source)
+        if mutation.kind in WORDS:
+            objections = _in_words(registry, mutation.label, source)
+            return objections or "runs" * bool(judge and judge(registry.ENTRIES))
         checks: dict[tuple[Any, Role], None] = {}  # each once, in the order of the paper
         for entry, role in product(registry.ENTRIES, ROLES):
             checks |= dict.fromkeys((check, role) for check in entry.checks(role))

@@ -10,7 +10,7 @@ from typing import Final
 
 from theory.findings.source import TexSource
 
-__all__ = ["Passage", "Sentence", "passages", "plain", "shared", "spans"]
+__all__ = ["Passage", "Sentence", "lettered", "passages", "plain", "shared", "spans"]
 
 _LETTERS: Final = dict(
     re.findall(
@@ -67,10 +67,15 @@ def plain(text: str) -> str:
     """LaTeX as words: displays, citations and labels left out, symbols as letters; words stay as they are."""
     text = re.sub(_DISPLAYED, " ", text, flags=re.S)
     text = re.sub(_DROPPED, " ", text)
-    text = re.sub(r"\\([A-Za-z]+)", lambda found: _LETTERS.get(found[1], ""), text)
+    text = lettered(text)
     text = re.sub(r"\\%", "%", text)
     text = re.sub(r"\\[\W_]|[{}$~]", lambda found: " " if found[0] == "~" else "", text)
     return re.sub(r"\s+([,.;)])", r"\1", re.sub(r"\s+", " ", text)).strip()
+
+
+def lettered(text: str) -> str:
+    """LaTeX with its symbols as letters and without other commands."""
+    return re.sub(r"\\([A-Za-z]+)", lambda found: _LETTERS.get(found[1], ""), text)
 
 
 def passages(source: TexSource) -> dict[str, Passage]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
@@ -12,10 +13,10 @@ from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW, UNJUDGED
 from theory.findings.finding import ROLES, Cause, Entry, EntryResult, EvidenceCheck, Nature, Role
 from theory.findings.placed import Placed, placed
-from theory.findings.prose import passages, shared, spans
+from theory.findings.prose import Passage, lettered, passages, shared, spans
 from theory.findings.source import TexSource
 from theory.findings.texts import bounds_in, filled
-from theory.findings.wording import differences, untold
+from theory.findings.wording import differences, symbols, untold
 
 __all__ = ["CAUSES", "ENTRIES", "affected", "collect", "hearsay", "missing", "stale", "unquoted"]
 
@@ -50,6 +51,9 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     whole = {**_BY_LABEL[raw["restates"]], "labels": [], "quote": "", **raw} if "restates" in raw else raw
     unknown = sorted(set(whole) - set(_NAMED) - set(_WRITTEN))
     require(not unknown, f"fields of {label}", "be those of an entry", unknown)
+    # Where no formula is needed to say what is asserted, the quotation says it.
+    says = whole.get("says") or _BY_LABEL[other or label].get("quote", "")
+    require(bool(says), f"says of {label}", "be given, or a quotation", says)
     # What says again what another entry says has that one's evidence.
     own = _SPEAKING.get(raw.get("restates", label), [])
     causes = _causes(own, whole.get("cause", ""))
@@ -62,10 +66,10 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     }
     return Entry(
         **{key: whole[key] for key in _NAMED if key in whole},
-        says=filled(whole["says"]),
+        says=filled(says),
         instead=filled(whole.get("instead", "")),
         labels=tuple(whole.get("labels", ())),
-        bounds=tuple(bounds_in(whole["says"]) + bounds_in(whole.get("instead", ""))),
+        bounds=tuple(bounds_in(says) + bounds_in(whole.get("instead", ""))),
         evidence={role: found for role, found in checks.items() if found},
         causes=causes,
         runs=dict(whole.get("runs", {})),
@@ -186,9 +190,13 @@ def hearsay(results: Sequence[EntryResult], source: TexSource | None = None) -> 
         found += [
             f"{entry.label}: {name} has {each}" for name in texts for each in untold(raw.get(name, ""), *texts[name])
         ]
+        if entry.kind in _PROSE:
+            found += [
+                f"{entry.label}: says has {each}" for each in symbols(raw.get("says", "")) - symbols(" ".join(told))
+            ]
         if source and entry.kind != "algorithm line" and not prose:
-            figures = _figures(" ".join([*told, entry.says, _display(source, entry.line)]))
-            found += [f"{entry.label}: instead has {each}" for each in _figures(raw.get("instead", "")) - figures]
+            signs = {*_signs(" ".join([*told, entry.says])), *_display(source, entry.line)}
+            found += [f"{entry.label}: instead has {each}" for each in {*_signs(raw.get("instead", ""))} - signs]
     return found
 
 
@@ -214,11 +222,11 @@ def unquoted(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]
     All of the abstract, Sections and captions count, and those of Appendices A to C with a number or a comparison;
     the proofs are judged display by display.
     """
-    quotes = [entry.quote for entry in entries if entry.quote]
-    quotes += [quote for each in UNJUDGED for quote in each["quotes"]]
+    listed = [quote for each in UNJUDGED for quote in each["quotes"]]
     gaps = []
     for passage in passages(source).values():
-        quoted = [found for quote in quotes for found in spans(quote, passage.text)]
+        quoted = [found for quote in listed for found in spans(quote, passage.text)]
+        quoted += [found for entry in entries for found in _spans(entry, passage)]
         gaps += [
             f"line {each.line}: {passage.place}: {each.text}"
             for each in passage.sentences()
@@ -230,6 +238,13 @@ def unquoted(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]
             and not any(start < each.end and each.start < end for start, end in quoted)
         ]
     return gaps
+
+
+def _spans(entry: Entry, passage: Passage) -> list[tuple[int, int]]:
+    """Where its words stand in a passage: on its own line, or beginning or ending there; of a theorem anywhere."""
+    found = spans(entry.quote, passage.text) if entry.quote else []
+    there = [(a, b) for a, b in found if passage.lines[a] <= entry.line <= passage.lines[b - 1]]
+    return there if entry.kind in ("claim", "caption") else found
 
 
 def stale(
@@ -245,15 +260,8 @@ def stale(
         if not any(spans(quote, passage.text) for passage in told)
     ]
     for entry in entries:
-        # A quotation begins or ends on the line of its entry; of a theorem it stands below its first line.
-        found = [
-            (passage.lines[start], passage.lines[end - 1])
-            for passage in told
-            if entry.quote
-            for start, end in spans(entry.quote, passage.text)
-        ]
-        there = [lines for lines in found if lines[0] <= entry.line <= lines[1]]
-        if entry.quote and not (there if entry.kind in ("claim", "caption") else found):
+        if entry.quote and not any(_spans(entry, passage) for passage in told):
+            found = [passage.lines[start] for passage in told for start, _ in spans(entry.quote, passage.text)]
             wrong.append(f"{entry.label}: line {entry.line} does not have the words {entry.quote!r}, lines {found} do")
         own = labels.get((entry.line, entry.kind))
         if own is None and entry.kind in _PROSE:
@@ -262,8 +270,10 @@ def stale(
             wrong.append(f"{entry.label}: line {entry.line} has no {entry.kind}")
             continue
         if entry.kind == "equation" and not entry.restates:
-            strange = _figures(_BY_LABEL.get(entry.label, {}).get("says", "")) - _figures(_display(source, entry.line))
-            wrong += [f"{entry.label}: the display on line {entry.line} has no {each}" for each in sorted(strange)]
+            says, display = _BY_LABEL.get(entry.label, {}).get("says", ""), _display(source, entry.line)
+            strange = [*(_signs(says) - Counter(_SIGNS.findall(display)))]
+            strange += [each for each in _products(says) if each not in re.sub(r"[\s{}\\;,!&|]", "", display)]
+            wrong += [f"{entry.label}: the display on line {entry.line} has no such {each}" for each in strange]
         named = {label for label in (entry.label, *entry.labels) if not label.startswith("line-")}
         wrong += [f"{entry.label}: line {entry.line} has no label {label}" for label in sorted(named - own)]
     return wrong
@@ -272,15 +282,25 @@ def stale(
 _SMALL: Final = str.maketrans(
     {**dict(zip("⁰¹²³⁴⁵⁶", map(str, range(7)), strict=True)), "½": "1 2", "¼": "1 4", "¾": "3 4"}
 )
-_NO_FIGURE: Final = re.compile(r"⟦[^⟧]*⟧|\b(?:line|eq|lemma)[-.][\w.]+|1\(A|(?:Theorem|Algorithm|Table) \d")
+_NO_FORMULA: Final = re.compile(
+    r"⟦[^⟧]*⟧|\b(?:line|eq|lemma)[-.][\w.]+|1\(A|(?:Theorem|Algorithm|Table) \d|\b(?![dKPmMRLGDH]+\b)[A-Za-z]{2,}\b"
+)
+_POWERS: Final = str.maketrans({sign: f"^{n}" for n, sign in enumerate("⁰¹²³⁴⁵⁶")})
+_PRODUCT: Final = re.compile(r"(?<![A-Za-z_^{])[0-9dKPmMRLGHμηκσφ](?:[0-9dKPmMRLGHμηκσφ]|\^\d)+(?![A-Za-z_{])")
+_SIGNS: Final = re.compile("[0-9dKPmMRLGDHμησκβ]")
 
 
-def _figures(text: str) -> set[str]:
-    """The figures of a formula, exponents and halves included; one that stands for an indicator is none."""
-    return set(re.findall(r"\d", _NO_FIGURE.sub("", text).translate(_SMALL)))
+def _signs(formula: str) -> Counter[str]:
+    """The figures and letters of a formula in plain text, and how often; an indicator 1(A) and words have none."""
+    return Counter(_SIGNS.findall(_NO_FORMULA.sub("", formula).translate(_SMALL)))
+
+
+def _products(formula: str) -> list[str]:
+    """What stands in a formula without a sign between, as in TeX: 18KL^2."""
+    return _PRODUCT.findall(_NO_FORMULA.sub("", formula).translate(_POWERS))
 
 
 def _display(source: TexSource, line: int) -> str:
-    """The lines of the source from this one to the end of its display, and the one after."""
+    """The display that begins on a line of the source, with the line before it and the one after, its letters plain."""
     ends = (n for n in range(line, len(source.lines)) if re.search(r"\\end\{|\$\$\s*$", source.lines[n]))
-    return "\n".join(source.lines[line - 1 : next(ends, line) + 2])
+    return lettered("\n".join(source.lines[line - 2 : next(ends, line) + 2]))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["CLASSES", "NAMES", "OPPOSITES", "differences", "numbers", "untold"]
+__all__ = ["CLASSES", "NAMES", "OPPOSITES", "differences", "numbers", "symbols", "untold"]
 
 CLASSES: Final[Mapping[str, str]] = {
     "all": r"all|every|each|any|always|never|consistently|no matter|regardless|whatever|both",
@@ -39,7 +39,7 @@ OPPOSITES: Final[tuple[tuple[str, str], ...]] = (
     (r"O\(d\)", r"O\(1\)"),
     (r"server's|server", r"client's|clients?"),
 )
-"""Words of two directions: where the quotation has those of one, `says` does not have those of the other alone."""
+"""Words of two directions: `says` has those of the quotation, and of both in its order, but for the last."""
 
 NAMES: Final = (
     r"DeComFL|FedAvg|FedZO|FedCom|FedMeZO|MeZO|BAFFLE|Top-?k|SPSA|LoRA|MNIST|Fashion\S*|CIFAR10|SST-2|OPT-[\d.]+[BM]|"
@@ -48,6 +48,7 @@ NAMES: Final = (
 """Methods, data, models and parts of the paper: what `says` names is in the quotation, or in `tests`."""
 
 _NUMBER: Final = r"(?<![\w.,_^{/-])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w^{]|-\d)"
+_SYMBOL: Final = r"(?<![\w^_{])(?:[dKPmMRκμηρ]|O\(\w+\))(?![\w'’])"
 # Parts of the paper and of this audit, whose numbers are names; and what is filled in from elsewhere.
 _POINTER: Final = (
     r"(?:line|eq)-?[\d.]+|[Ll]ines? \d+|\b(?:Section|Appendix|Equation|Assumption|Figure) \(?[\w.]+\)?|⟦[^⟧]*⟧"
@@ -61,27 +62,50 @@ def numbers(text: str) -> set[str]:
 
 
 def differences(quote: str, says: str, tests: str = "", *, names: bool = True) -> list[str]:
-    """What `says` and `tests` do not share with the quotation: a class of words, the direction, a name of their own.
+    """What `says` and `tests` do not share with the quotation: a class of words, the direction, names and terms.
 
     Args:
         quote: The paper's words.
         says: What they assert.
         tests: What of it is tested.
-        names: Whether a name of `says` has to stand in the quotation or in `tests`.
+        names: Whether a name or term of `says` has to stand in the quotation or in `tests`.
     """
     told = f"{says} {tests}"
     found = [f"no {name!r}" for name, words in CLASSES.items() if _has(words, quote) and not _has(words, told)]
-    for one, other in (*OPPOSITES, *((there, here) for here, there in OPPOSITES)):
-        if _has(one, quote) and not _has(other, quote) and _has(other, says) and not _has(one, says):
+    for pair in OPPOSITES:
+        there, here = (_directions(pair, text) for text in (quote, says))
+        turned = len({*there}) == len({*here}) == 2 and there[0] != here[0] and pair != OPPOSITES[-1]
+        if turned or (here and len({*there}) == 1 and there[0] not in here):
             found.append("the other direction")
-    named = f"{quote} {tests}".lower()
-    return [*found, *(name for name in re.findall(NAMES, says) if names and name.lower() not in named)]
+    if names:
+        known, terms = f"{quote} {tests}".lower(), _terms(f"{quote} {tests}")
+        found += [name for name in re.findall(NAMES, says) if name.lower() not in known]
+        begun = {each.lstrip("0123456789")[0] for each in terms}
+        found += sorted(each for each in _terms(says) - terms if each.lstrip("0123456789")[0] in begun)
+    return found
+
+
+def _directions(pair: tuple[str, str], text: str) -> list[int]:
+    """Which of two directions the words of a text go, in their order."""
+    one, other = pair
+    found = re.finditer(rf"(?<![\w-])(?:(?P<one>{one})|{other})(?![\w-])", text, re.IGNORECASE)
+    return [0 if each["one"] else 1 for each in found]
+
+
+def _terms(text: str) -> set[str]:
+    """Products such as 2RKP and symbols with an index such as C_r, whatever brackets they are in."""
+    return set(re.findall(r"\d*[dmMKPR]{2,}(?!\w)|[A-Za-z]_\w(?:, ?\w)*", re.sub(r"[{}]|(?<=,) ", "", text)))
 
 
 def untold(text: str, *sources: str) -> list[str]:
     """The numbers of a text that none of its sources has, rounded to as many digits."""
     known = [float(each) for source in sources for each in numbers(source)]
     return sorted(each for each in numbers(text) if not any(_rounded(value, each) for value in known))
+
+
+def symbols(text: str) -> set[str]:
+    """The symbols of a text that stand for sizes, as words of their own; *dimension* is d."""
+    return set(re.findall(_SYMBOL, re.sub(r"dimension\w*", " d ", text)))
 
 
 def _rounded(value: float, number: str) -> bool:

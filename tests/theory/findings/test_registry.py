@@ -60,7 +60,11 @@ def test_the_evidence_bears_every_finding_out(results: list[EntryResult]) -> Non
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("planted", mutation.chosen(4, seed=3), ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "planted",
+    [each for each in mutation.chosen(12, seed=3) if each.kind not in mutation.WORDS],
+    ids=lambda each: each.name,
+)
 def test_planted_faults_are_noticed(planted: mutation.Mutation) -> None:
     assert mutation.noticed(planted)
 
@@ -185,7 +189,7 @@ def test_words_that_are_not_the_papers_or_stand_elsewhere_are_stale() -> None:
     (other,) = stale(parse(PROSE), [replace(FAST, quote="It is very fast")], [])
     (elsewhere,) = stale(parse(PROSE), [replace(FAST, quote="of data, O(1)")], [])
     assert other.endswith("line 2 does not have the words 'It is very fast', lines [] do")
-    assert elsewhere.endswith("lines [(3, 3)] do")
+    assert elsewhere.endswith("lines [3] do")
     assert stale(parse(PROSE), [], [{"quotes": ["We thank B"]}]) != []
 
 
