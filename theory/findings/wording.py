@@ -80,8 +80,8 @@ def differences(quote: str, says: str, tests: str = "", *, names: bool = True) -
     if names:
         known, terms = f"{quote} {tests}".lower(), _terms(f"{quote} {tests}")
         found += [name for name in re.findall(NAMES, says) if name.lower() not in known]
-        here, there = (_order(text) for text in (says, quote))
-        found += ["another order of symbols"] * ([*filter(there.count, here)] != [*filter(here.count, there)])
+        own, theirs = _order(says), _order(quote)
+        found += ["another order of symbols"] * ([*filter(theirs.count, own)] != [*filter(own.count, theirs)])
         begun = {each.lstrip("0123456789")[0] for each in terms}
         found += sorted(each for each in _terms(says) - terms if each.lstrip("0123456789")[0] in begun)
     return found
