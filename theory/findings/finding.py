@@ -144,7 +144,8 @@ class Entry:
         line: Line of the source on which its display, environment, algorithm line or table begins.
         place: Where a reader finds it: section and number of the equation, theorem, table or algorithm.
         kind: One of ``KINDS``.
-        says: The statement, shortened, in plain text; of a quotation, what it asserts, so that one can test it.
+        says: The statement, shortened, in plain text; of a quotation, what it asserts, so that one can test it: the
+            quotation itself where that needs no formula.
         status: What is to be said of it, as the data have it; ``Entry.implied`` is what the evidence says.
         evidence: The checks of each role: refutes (speaks against the print), supports (for the print, or for the
             conclusion of a step that is refuted), mends (for what is true instead), context (what can be said where

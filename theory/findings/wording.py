@@ -80,6 +80,8 @@ def differences(quote: str, says: str, tests: str = "", *, names: bool = True) -
     if names:
         known, terms = f"{quote} {tests}".lower(), _terms(f"{quote} {tests}")
         found += [name for name in re.findall(NAMES, says) if name.lower() not in known]
+        own, theirs = _order(says), _order(quote)
+        found += ["another order of symbols"] * ([*filter(theirs.count, own)] != [*filter(own.count, theirs)])
         begun = {each.lstrip("0123456789")[0] for each in terms}
         found += sorted(each for each in _terms(says) - terms if each.lstrip("0123456789")[0] in begun)
     return found
@@ -90,6 +92,12 @@ def _directions(pair: tuple[str, str], text: str) -> list[int]:
     one, other = pair
     found = re.finditer(rf"(?<![\w-])(?:(?P<one>{one})|{other})(?![\w-])", text, re.IGNORECASE)
     return [0 if each["one"] else 1 for each in found]
+
+
+def _order(text: str) -> list[str]:
+    """The symbols of a text in the order in which they first stand there, alone or in a product."""
+    bare = re.sub(r"(?![dKPmMR]+\b)\b[A-Za-z]{2,}", " ", text)
+    return list(dict.fromkeys(re.findall("[dKPmMRκμη]", bare)))
 
 
 def _terms(text: str) -> set[str]:
