@@ -33,6 +33,7 @@ class Option:
         flag: How it is written, where that is not --name.
         argument: Whether it stands without a flag.
         metavar: What the help shows for the value, where that is not its type.
+        earlier: The value of runs of versions that did not have the option, where that is not the default.
     """
 
     default: Any
@@ -41,6 +42,7 @@ class Option:
     flag: str = ""
     argument: bool = False
     metavar: str | None = None
+    earlier: Any = None
 
     @property
     def is_schedule(self) -> bool:

@@ -43,9 +43,9 @@ class Trainer(Protocol):
 
 
 class Keeping(Trainer, Protocol):
-    """A trainer that keeps tensors from round to round, by name in ``state``, which a checkpoint keeps too."""
+    """A trainer that keeps tensors from round to round, by name in ``kept_tensors``, which a checkpoint keeps too."""
 
-    state: dict[str, Tensor]
+    kept_tensors: dict[str, Tensor]
 
 
 class Uplink(Protocol):
@@ -149,7 +149,7 @@ class FedAvgFederation:
             "examples": sorted(self.weights.examples.items()),
             "ledger": self.ledger.to_json(),
         }
-        kept = {i: client.state for i, client in self._keeping()}
+        kept = {i: client.kept_tensors for i, client in self._keeping()}
         values["states"] = {str(i): list(state) for i, state in kept.items()}
         tensors = {f"client.{i}.{name}": own for i, state in kept.items() for name, own in state.items()}
         return {"x": self.x} | tensors, values
@@ -162,15 +162,19 @@ class FedAvgFederation:
         for steps, client in zip(values["steps_taken"], self.clients, strict=True):
             client.steps_taken = steps
         for i, keeping in self._keeping():
-            rule = "have what its clients keep from round to round, which older versions began anew"
-            require("states" in values, "checkpoint", rule, "one without")
-            keeping.state = {name: self._placed(tensors[f"client.{i}.{name}"]) for name in values["states"][str(i)]}
+            there = str(i) in values.get("states", {})
+            require(there, "checkpoint", f"have what client {i} keeps from round to round", "one without")
+            keeping.kept_tensors = {
+                name: self._placed(tensors[f"client.{i}.{name}"]) for name in values["states"][str(i)]
+            }
         self.weights.examples = dict(values.get("examples", ()))
         self.ledger = Ledger.from_json(len(self.clients), values["ledger"])
 
     def _keeping(self) -> list[tuple[int, Keeping]]:
         """The clients that keep anything, and have taken a step, by their numbers."""
-        found = [(i, client) for i, client in enumerate(self.clients) if getattr(client, "state", None) is not None]
+        found = [
+            (i, client) for i, client in enumerate(self.clients) if getattr(client, "kept_tensors", None) is not None
+        ]
         return [(i, cast(Keeping, client)) for i, client in found if client.steps_taken]
 
     def _placed(self, own: Tensor) -> Tensor:

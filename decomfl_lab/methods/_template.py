@@ -56,7 +56,7 @@ class FedSgd(Method):
 
 
 class _Client:
-    """See ``federations.averaging.Trainer``."""
+    """See ``federations.averaging.Trainer``; tensors in an attribute ``kept_tensors`` would be in the checkpoint."""
 
     def __init__(self, objective: Objective, engine: Engine, clip: float) -> None:
         self.objective, self.engine, self.clip = objective, engine, clip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from decomfl_lab.errors import require, require_choice, require_int
+from decomfl_lab.errors import is_number, require, require_choice, require_int
 from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, Uplink
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.method import Method
@@ -50,6 +50,7 @@ class FedAvg(Method):
         "The state of a client's optimizer (momentum, Adam's moments): kept from round to round, or fresh in each; "
         "fresh Adam's first steps have length η in every coordinate.",
         "optimizer",
+        earlier=FRESH,
     )
     weighting: str = weighting_option()
 
@@ -58,8 +59,8 @@ class FedAvg(Method):
         require_int("local_steps K", self.local_steps, 1)
         require_choice("optimizer", self.optimizer, LOCAL_OPTIMIZERS)
         require_choice("optimizer_state", self.optimizer_state, (KEPT, FRESH))
-        require(0.0 <= self.momentum < 1.0, "momentum β", "be in [0, 1)", self.momentum)
-        decays = 0.0 <= self.weight_decay < float("inf")
+        require(is_number(self.momentum) and 0.0 <= self.momentum < 1.0, "momentum β", "be in [0, 1)", self.momentum)
+        decays = is_number(self.weight_decay) and 0.0 <= self.weight_decay < float("inf")
         require(decays, "weight_decay λ", "be a finite number of at least 0", self.weight_decay)
         require_weighting(self.weighting)
 
@@ -85,7 +86,7 @@ class FedAvgClient:
     default β₁, β₂ and ε.
 
     Attributes:
-        state: What the optimizer has noted, vectors (d,) by torch's names for them, from round to round: v, or Adam's
+        kept_tensors: What the optimizer has noted, vectors (d,) by torch's names for them, from round to round: v, or Adam's
             two moments and its number of steps; empty before the first step. None where each round begins anew, or
             plain SGD, which notes nothing.
     """
@@ -94,7 +95,7 @@ class FedAvgClient:
         self.objective, self.method, self.engine = objective, method, engine
         self.steps_taken = 0
         notes = method.optimizer == "adam" or method.momentum > 0
-        self.state: dict[str, Tensor] | None = {} if notes and method.optimizer_state == KEPT else None
+        self.kept_tensors: dict[str, Tensor] | None = {} if notes and method.optimizer_state == KEPT else None
 
     def _optimizer(self, own: Tensor, eta: float) -> torch.optim.Optimizer:
         import torch
@@ -108,8 +109,8 @@ class FedAvgClient:
         """See ``Trainer``."""
         own = x.clone()
         optimizer = self._optimizer(own, eta)
-        if self.state:
-            optimizer.state[own] = self.state
+        if self.kept_tensors:
+            optimizer.state[own] = self.kept_tensors
         losses = []
         for _ in range(K):
             loss, gradient = self.engine.gradients([own], [(self.objective, self.steps_taken)])
@@ -118,8 +119,8 @@ class FedAvgClient:
             losses.append(loss[0])
             self.steps_taken += 1
         own.grad = None
-        if self.state is not None:
-            self.state = dict(optimizer.state[own])
+        if self.kept_tensors is not None:
+            self.kept_tensors = dict(optimizer.state[own])
         if hasattr(self.objective, "release"):
             self.objective.release()
         return own, float(np.mean([float(loss) for loss in losses]))

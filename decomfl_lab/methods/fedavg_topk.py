@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decomfl_lab.errors import require, require_choice
+from decomfl_lab.errors import is_number, require, require_choice
 from decomfl_lab.federations.averaging import Floats, Uplink
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
@@ -40,7 +40,7 @@ class FedAvgTopK(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.top_k <= 1, "top_k", "be in (0, 1]", self.top_k)
+        require(is_number(self.top_k) and 0 < self.top_k <= 1, "top_k", "be in (0, 1]", self.top_k)
         require_choice("top_k_by", self.top_k_by, (MAGNITUDE, VALUE))
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002

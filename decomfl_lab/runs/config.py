@@ -340,8 +340,8 @@ def config_from_mapping(values: Mapping[str, Any], origin: str, *, lenient: bool
     Args:
         values: {option: value}; the option ``method`` has the method's name.
         origin: The name of the values in an error.
-        lenient: Whether every option of another method is ignored, as the files of earlier versions have them;
-            otherwise only those that have their default are.
+        lenient: Whether they may be of a run of an earlier version: every option of another method is then ignored,
+            otherwise only those that have their default are; and what such runs did not say is as they did it.
     """
     name = values.get("method", DeComFL.name)
     require(isinstance(name, str), f"method in {origin}", "be a name", name)
@@ -363,6 +363,8 @@ def config_from_mapping(values: Mapping[str, Any], origin: str, *, lenient: bool
             )
         else:
             clean[key] = _of_type(key, value, known[key], origin)
+    if lenient:
+        clean = {key: own.earlier for key, own in known.items() if own.earlier is not None} | clean
     return TrainConfig(**clean)
 
 

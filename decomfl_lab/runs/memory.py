@@ -148,10 +148,9 @@ def _fedzo(module: nn.Module) -> Round:
     return round_
 
 
-def _fedavg(module: nn.Module, *, kept: bool = False) -> Round:
+def _fedavg(module: nn.Module, *, kind: Callable[..., torch.optim.Optimizer] = torch.optim.SGD) -> Round:
     objective, loss = _objective(module), nn.functional.mse_loss
     x = _sent(module)
-    kind = torch.optim.Adam if kept else torch.optim.SGD
     optimizer = kind(module.parameters(), lr=1e-6, foreach=False)
 
     def round_() -> object:  # as one would write it, with gradients where torch leaves them
@@ -164,9 +163,8 @@ def _fedavg(module: nn.Module, *, kept: bool = False) -> Round:
         optimizer.zero_grad()
         return own - x
 
-    if kept:  # it has taken part before
-        round_()
-        objective.layout.bind(module, x)
+    round_()  # it has taken part before, and keeps what its optimizer noted
+    objective.layout.bind(module, x)
     return round_
 
 
@@ -206,8 +204,14 @@ ROLES: dict[str, Role] = {
     ),
     "fedzo": Role("FedZO client: the model sent, its copy, then the point or the update", _fedzo, 3),
     "fedavg": Role("FedAvg client, SGD: the model sent, its copy, then the gradient or the update", _fedavg, 3),
+    "fedavg-momentum": Role(
+        "the same with momentum, which it keeps", partial(_fedavg, kind=partial(torch.optim.SGD, momentum=0.9)), 4
+    ),
     "fedavg-adam": Role(
-        "the same with Adam, which it keeps: two moments too, and three layers", partial(_fedavg, kept=True), 5, 3
+        "the same with Adam, which it keeps: two moments too, and three layers",
+        partial(_fedavg, kind=torch.optim.Adam),
+        5,
+        3,
     ),
 }
 

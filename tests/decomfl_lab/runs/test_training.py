@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+import decomfl_lab as lab
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
@@ -18,7 +20,7 @@ from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.runs import run
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, METRICS
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, METRICS
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
 
@@ -134,8 +136,23 @@ def test_a_checkpoint_without_the_optimizers_that_clients_keep_is_refused(tmp_pa
     tensors, values = read_checkpoint(path)
     del values["federation"]["states"]
     write_checkpoint(path, {name: own for name, own in tensors.items() if not name.startswith("client.")}, dict(values))
-    with pytest.raises(InputError, match="checkpoint must have what its clients keep"):
+    with pytest.raises(InputError, match="checkpoint must have what client . keeps from round to round"):
         train(FEDAVG, out=tmp_path)
+
+
+def test_a_run_of_a_version_whose_clients_kept_nothing_is_opened_and_goes_on_as_it_began(tmp_path: Path) -> None:
+    fresh = FEDAVG.but(optimizer_state="fresh")
+    train(replace(fresh, rounds=6), out=tmp_path)
+    path = tmp_path / CHECKPOINT_FILE
+    tensors, values = read_checkpoint(path)
+    del values["federation"]["states"], values["config"]["optimizer_state"]
+    write_checkpoint(path, tensors, dict(values))
+    written = tmp_path / CONFIG_FILE
+    written.write_text(re.sub("optimizer_state.*\n", "", written.read_text(encoding="utf-8")), encoding="utf-8")
+    assert lab.load(tmp_path).round == 6
+    with pytest.raises(InputError, match="differs in optimizer_state"):
+        train(FEDAVG, out=tmp_path)
+    pd.testing.assert_frame_equal(_without_time(train(fresh, out=tmp_path)), _without_time(train(fresh)))
 
 
 def test_the_first_evaluation_can_come_earlier_than_the_others() -> None:
