@@ -86,9 +86,9 @@ class FedAvgClient:
     default β₁, β₂ and ε.
 
     Attributes:
-        kept_tensors: What the optimizer has noted, vectors (d,) by torch's names for them, from round to round: v, or Adam's
-            two moments and its number of steps; empty before the first step. None where each round begins anew, or
-            plain SGD, which notes nothing.
+        kept_tensors: What the optimizer has noted, vectors (d,) by torch's names for them, from round to round: v, or
+            Adam's two moments and its number of steps; empty before the first step. None where each round begins anew,
+            or plain SGD, which notes nothing.
     """
 
     def __init__(self, objective: Objective, method: FedAvg, engine: Engine) -> None:

@@ -48,7 +48,7 @@ def _answer(*, as_json: bool) -> None:
     console = Console(width=100)
     table = Table(title="Is the paper right?", title_justify="left", title_style="bold", expand=True)
     table.add_column("about", width=19)
-    table.add_column("verdict", width=11)
+    table.add_column("the paper is", width=12)
     table.add_column("found", ratio=1)
     for each in lines:
         found = f"{each.says}\n→ docs/{each.link}, {each.again}"

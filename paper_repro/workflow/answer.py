@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from decomfl_lab.errors import require
 from paper_repro.workflow.claims import rows
-from theory.findings.finding import Entry
+from theory.findings.finding import Entry, Status
 from theory.findings.registry import ENTRIES
 
 __all__ = ["AnswerLine", "answer"]
@@ -20,6 +20,16 @@ __all__ = ["AnswerLine", "answer"]
 _LINES: Final[list[dict[str, Any]]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[
     "line"
 ]
+_GRAVITY: Final[tuple[Status, ...]] = (
+    "refuted",
+    "proof gap",
+    "carried over",
+    "imprecise",
+    "misprint",
+    "not decided",
+    "not checkable",
+    "correct",
+)
 _MARK: Final = re.compile("⟦([a-z]+) ?([^⟧]*)⟧")
 
 
@@ -29,7 +39,7 @@ class AnswerLine:
 
     Attributes:
         topic: What it is about.
-        verdict: The statuses of its entries in the registry, the gravest first.
+        verdict: The statuses of its entries in the registry, the gravest first, each once.
         says: One sentence, with numbers.
         link: The page of the documentation that says more.
         again: The command that finds it again.
@@ -64,7 +74,7 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
         "laws": lambda _: str(_laws()),
     }
     says = _MARK.sub(lambda found: writers[found[1]](found[2]), raw["says"])
-    statuses = dict.fromkeys(_known(entries, label).status for label in raw["entries"])
+    statuses = sorted({_known(entries, label).status for label in raw["entries"]}, key=_GRAVITY.index)
     told = "; ".join(dict.fromkeys(sources))
     return AnswerLine(raw["topic"], "; ".join(statuses), says, raw["link"], raw["again"], told)
 
