@@ -16,6 +16,7 @@ import pandas as pd
 
 from decomfl_lab.errors import require_choice
 from decomfl_lab.files import write_atomically
+from paper_repro.parts.first_order import AT
 from paper_repro.studies.edge_runs import PAPER_STEP
 from paper_repro.workflow import claims, recorded
 from paper_repro.workflow.estimators import gaps
@@ -25,6 +26,11 @@ from paper_repro.workflow.measures import CHECKED, diverges, settled
 __all__ = ["TABLES", "written"]
 
 _BLOCK: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+_COMPARED: Final = (
+    "last accuracy",
+    "best accuracy",
+    *(f"training loss at {r}" for r in AT),
+)
 _POINT: Final = ["estimator", "batch", "P", "K", "beta", "factor"]
 
 
@@ -124,6 +130,23 @@ def _curves() -> str:
     return _markdown((*head, "least training loss", "last", "trained"), table)
 
 
+def _first_order() -> str:
+    """The first-order series of Figure 3 beside the authors' logs, as the claim about their settings has them."""
+    told = _measured("fig3.settings")
+    end = ": largest distance of training losses"
+    table = []
+    for name, distance in told.items():
+        if not name.endswith(end):
+            continue
+        series = name.removesuffix(end)
+        sides = [[told.get(f"{series}: {what}, {side}") for side in ("ours", "authors'")] for what in _COMPARED]
+        cells = [" / ".join("–" if value is None else f"{value:.3f}" for value in pair) for pair in sides]
+        known = "found" if distance <= claims.limits("fig3").near else "unknown"
+        table.append((series, *cells, f"{100 * distance:.0f} %", known))
+    head = ("series", *_COMPARED)
+    return _markdown((*head, "largest distance, rounds 30 to 301", "setting of the log"), table)
+
+
 def _edge() -> str:
     table = []
     for point, own in _rows("edge").groupby(_POINT, sort=False):
@@ -149,6 +172,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "figure-2": _figure_2,
     "estimators": _estimators,
     "curves": _curves,
+    "first-order": _first_order,
     "edge": _edge,
 }
 """The tables by name."""

@@ -169,6 +169,17 @@ def series_end(frame: pd.DataFrame, series: str, seed: int = 0) -> float:
     return float(own.sort_values("round").test_accuracy.iloc[-1])
 
 
+@LOGS
+def test_mnists_fedavg_is_as_near_to_the_logs_as_is_said() -> None:
+    two, theirs = lines(rows("fig2", "full")), images.authors_2("local-updates")
+    gaps = []
+    for series in ("FedAvg K=5", "FedAvg K=10"):
+        own = two[(two.reading == "as-plotted") & (two.series == series)]
+        both = pd.concat([mean_accuracy(own), mean_accuracy(theirs[theirs.series == series])], axis=1).dropna()
+        gaps.append((both.iloc[:, 0] - both.iloc[:, 1]).abs()[both.index >= 100].max())
+    assert said(SCALES, f"From round 100 on its accuracy is within {100 * max(gaps):.1f} points of the logs'.") == []
+
+
 def test_the_seeds_that_diverged_are_told_with_their_last_rounds() -> None:
     own = lines(rows("fig2", "full"))
     lost = own[own.diverged & (own.series == "DeComFL K=4 P=20")].groupby("seed")["round"].max()
