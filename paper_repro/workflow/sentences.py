@@ -69,18 +69,23 @@ def sentences(measurement: str) -> tuple[Sentence, ...]:
 def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iterator[str]:
     """What entries say of their runs that the verdicts, by id, do not bear out, or that does not give their status.
 
-    A run that is decided may stand in the context of an entry that says what its evidence ``tests`` instead.
+    What is tested may be stronger than the quotation: then a run that fails leaves it undecided. Or it is weaker: then
+    a run that holds does. ``tests`` says which, by its first word, and runs alone cannot make such an entry correct.
     """
     for entry in entries:
         given = {run: _ROLES.get(verdicts.get(run, ""), "context") for run in entry.runs}
+        tested = entry.tests.partition(":")[0].lower()
+        decides_nothing = {"stronger": "refutes", "weaker": "supports"}.get(tested)
         for run, role in entry.runs.items():
-            if role != given[run] and not (role == "context" and entry.tests):
+            if role != given[run] and not (role == "context" and given[run] == decides_nothing):
                 yield f"{entry.label}: {run} {verdicts.get(run, 'is not recorded')!r}, so it {given[run]}, not {role}"
+            if role == decides_nothing and entry.status in ("refuted", "correct") and not entry.checks(role):
+                yield f"{entry.label}: {run} {role} what is {tested} than the quotation, so it is in the context of it"
         refuting = {verdicts.get(run) for run, role in entry.runs.items() if role == "refutes"}
         if "does not hold" in refuting and entry.status not in ("refuted", "misprint"):
             yield f"{entry.label}: a run refutes it, so it is refuted, not {entry.status}"
         if refuting and "does not hold" not in refuting and entry.status == "refuted" and not entry.causes:
             yield f"{entry.label}: it depends on how one counts, so it is imprecise, not refuted"
-        undecided = any(role == given[run] == "context" for run, role in entry.runs.items())
-        if undecided and entry.status == "correct" and not entry.checks("supports"):
-            yield f"{entry.label}: a run is undecided, so it is not decided, not correct"
+        context = {given[run] for run, role in entry.runs.items() if role == "context"}
+        if entry.status == "correct" and ("refutes" in context or (context and not entry.checks("supports"))):
+            yield f"{entry.label}: a run leaves it undecided, so it is not decided, not correct"
