@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, get_args
 
 from decomfl_lab.errors import InputError, require, require_choice
 from paper_repro.workflow import manifest
-from paper_repro.workflow.sentences import NAMED, disagreements, sentences
+from paper_repro.workflow.sentences import NAMED, disagreements, sentences, unfounded
 
 __all__ = [
     "CLAIMS",
@@ -288,12 +288,14 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
         date, the code and the sizes, data and subject. Without a record ``verdict`` is "not recorded".
 
     Raises:
-        InputError: If the record is damaged, or an entry has runs in other roles than the recorded verdicts give.
+        InputError: If the record is damaged, or an entry has runs in other roles than the recorded verdicts give,
+            or numbers that nothing recorded has.
     """
     from theory.findings.registry import ENTRIES
 
-    wrong = list(disagreements(ENTRIES, verdicts()))
-    require(not wrong, "entries of theory/findings/data", "have their runs as the recorded verdicts are", wrong)
+    measured = {row["id"]: row["measured"] for row in _recorded()}
+    wrong = [*disagreements(ENTRIES, verdicts()), *(unfounded(ENTRIES, measured) if measured else ())]
+    require(not wrong, "entries of theory/findings/data", "have the verdicts and the numbers that are recorded", wrong)
     # A claim about several has an outcome for each of them.
     kept: dict[str, list[dict[str, Any]]] = {}
     for outcome in _recorded():

@@ -12,7 +12,7 @@ from theory.findings.data import RAW
 if TYPE_CHECKING:
     from theory.findings.finding import Entry, Role
 
-__all__ = ["NAMED", "Sentence", "disagreements", "sentences"]
+__all__ = ["NAMED", "Sentence", "disagreements", "sentences", "unfounded"]
 
 _ROLES: Final[Mapping[str, Role]] = {
     "holds": "supports",
@@ -89,3 +89,25 @@ def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iter
         context = {given[run] for run, role in entry.runs.items() if role == "context"}
         if entry.status == "correct" and ("refutes" in context or (context and not entry.checks("supports"))):
             yield f"{entry.label}: a run leaves it undecided, so it is not decided, not correct"
+
+
+def unfounded(entries: Sequence[Entry], measured: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:
+    """Numbers of what entries with runs say that they do not have from anywhere, rounded as they are written.
+
+    They have them from the quotation, from what the runs ``measured``, by id and name, or from the evidence, which is
+    gathered where the others do not have them. A share may be said in per cent.
+    """
+    from theory.findings.wording import untold
+
+    for entry in entries:
+        if entry.restates or not entry.runs:
+            continue
+        known = [entry.quote]
+        for name, value in (each for run in entry.runs for each in measured.get(run, {}).items()):
+            size = abs(value or 0)
+            known += [name, f"{size:f} {100 * size:f}"]
+        texts = {"says": entry.says, "why": entry.why, "instead": entry.instead}
+        if any(untold(text, *known) for text in texts.values()):
+            known += [check.gather().says for checks in entry.evidence.values() for check in checks]
+        for name, text in texts.items():
+            yield from (f"{entry.label}: {name} has {each}" for each in untold(text, *known))

@@ -10,7 +10,7 @@ from typing import Final
 
 from theory.findings.source import TexSource
 
-__all__ = ["Passage", "Sentence", "lettered", "passages", "plain", "shared", "spans"]
+__all__ = ["Passage", "Sentence", "lettered", "passages", "pieces", "plain", "shared", "spans"]
 
 _LETTERS: Final = dict(
     re.findall(
@@ -118,11 +118,26 @@ def _passage(place: str, text: str, line: int) -> Passage:
 
 
 def shared(one: str, other: str, *, near: bool) -> bool:
-    """Whether two quotations are of the same words: a part of one is in the other, or, near each other, six words."""
+    """Whether two quotations are of the same words.
+
+    A part of one is in the other, or all words of one stand in the other in their order; near each other six in a row.
+    """
+    if _in_order(one, other) or _in_order(other, one):
+        return True
     own, others = _parts(one), _parts(other)
     if any(a in b or b in a for a in own for b in others):
         return True
     return near and not set(_runs(own)).isdisjoint(_runs(others))
+
+
+def _in_order(one: str, other: str) -> bool:
+    left = iter(_words(other))
+    return all(word in left for word in _words(one))
+
+
+@cache
+def _words(quotation: str) -> list[str]:
+    return re.findall(r"[^\W_]+", plain(quotation).lower())
 
 
 @cache
@@ -140,5 +155,15 @@ def _runs(parts: list[str]) -> Iterator[str]:
 
 def spans(quotation: str, text: str) -> list[tuple[int, int]]:
     """From where to where the quotation stands in the text, wherever it does, "…" for at most 120 letters."""
-    pattern = ".{0,120}?".join(re.escape(part.strip()) for part in plain(quotation).split("…"))
-    return [found.span() for found in re.finditer(pattern, text)]
+    return [found.span() for found in _standing(quotation, text)]
+
+
+def pieces(quotation: str, text: str) -> Iterator[tuple[int, int]]:
+    """The same for each of its parts between two "…"."""
+    for found in _standing(quotation, text):
+        yield from found.regs[1:]
+
+
+def _standing(quotation: str, text: str) -> Iterator[re.Match[str]]:
+    pattern = ".{0,120}?".join(f"({re.escape(part.strip())})" for part in plain(quotation).split("…"))
+    return re.finditer(pattern, text)

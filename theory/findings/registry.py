@@ -13,7 +13,7 @@ from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW, UNJUDGED
 from theory.findings.finding import ROLES, Cause, Entry, EntryResult, EvidenceCheck, Nature, Role
 from theory.findings.placed import Placed, placed
-from theory.findings.prose import Passage, lettered, passages, shared, spans
+from theory.findings.prose import Passage, lettered, passages, pieces, shared, spans
 from theory.findings.source import TexSource
 from theory.findings.texts import bounds_in, filled
 from theory.findings.wording import differences, symbols, untold
@@ -259,6 +259,8 @@ def stale(
         for quote in each["quotes"]
         if not any(spans(quote, passage.text) for passage in told)
     ]
+    for entry, again in _quoted_twice(entries, told):
+        wrong.append(f"{again.label}: shares words of the source with {entry.label}, which neither restates")
     for entry in entries:
         if entry.quote and not any(_spans(entry, passage) for passage in told):
             found = [passage.lines[start] for passage in told for start, _ in spans(entry.quote, passage.text)]
@@ -277,6 +279,21 @@ def stale(
         named = {label for label in (entry.label, *entry.labels) if not label.startswith("line-")}
         wrong += [f"{entry.label}: line {entry.line} has no label {label}" for label in sorted(named - own)]
     return wrong
+
+
+def _quoted_twice(entries: Sequence[Entry], told: Sequence[Passage]) -> Iterator[tuple[Entry, Entry]]:
+    """Entries of which parts of the quotations stand on the same words, though neither restates the other."""
+    for passage in told:
+        taken = [
+            (a, b, entry)
+            for entry in entries
+            for start, end in _spans(entry, passage)
+            for a, b in pieces(entry.quote, passage.text)
+            if start <= a and b <= end
+        ]
+        for (a, b, entry), (first, last, again) in combinations(taken, 2):
+            if a < last and first < b and (entry.restates or entry.label) != (again.restates or again.label):
+                yield entry, again
 
 
 _SMALL: Final = str.maketrans(

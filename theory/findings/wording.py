@@ -55,9 +55,19 @@ _POINTER: Final = (
 )
 
 
+_WORDS: Final = dict(
+    re.findall(
+        r"(\w+):(\w+)",
+        "five:5 six:6 seven:7 eight:8 nine:9 ten:10 twelve:12 twenty:20 thirty:30 forty:40 fifty:50 sixty:60 seventy:70 "
+        "eighty:80 ninety:90 hundred:100",
+    )
+)
+
+
 def numbers(text: str) -> set[str]:
-    """The numbers of a text above 4, as they are written; smaller ones are counts, and in all formulas."""
-    found = {each.replace(",", "") for each in re.findall(_NUMBER, re.sub(_POINTER, "", text))}
+    """The numbers of a text above 4, in figures; smaller ones are counts, and in all formulas."""
+    text = re.sub(rf"\b(?:{'|'.join(_WORDS)})\b", lambda word: _WORDS[word[0]], re.sub(_POINTER, "", text))
+    found = {each.replace(",", "") for each in re.findall(_NUMBER, text)}
     return {each for each in found if each not in "01234"}
 
 

@@ -10,7 +10,7 @@ import pytest
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
-from paper_repro.workflow.sentences import NAMED, disagreements, sentences
+from paper_repro.workflow.sentences import NAMED, disagreements, sentences, unfounded
 from tests.theory.findings.entries import entry
 from theory.findings.finding import Entry, Evidence, EvidenceCheck, Role, Status
 from theory.findings.registry import ENTRIES
@@ -110,6 +110,24 @@ def test_a_refuting_run_cannot_be_moved_to_the_context(label: str) -> None:
 )
 def test_a_status_that_the_verdicts_do_not_give_is_said(status: Status, runs: Any, verdicts: Any, should: str) -> None:
     assert should in _said(_sentence(status, runs), *verdicts)
+
+
+@pytest.mark.parametrize(
+    ("label", "field", "old", "new"),
+    [
+        ("line-574", "why", "up to six times", "up to sixty times"),
+        ("line-574", "instead", "0.8 to 6", "0.8 to 60"),
+        ("line-170", "why", "at most 25", "at most 2.5"),
+        ("line-575.2", "instead", "3.05", "3.5"),
+        ("line-944", "why", "99.97", "99.79"),
+    ],
+)
+def test_a_number_that_nothing_has_is_said(label: str, field: str, old: str, new: str) -> None:
+    measured = {row["id"]: row["measured"] for row in claims.rows()}
+    own = entry(label)
+    told: Any = {field: getattr(own, field).replace(old, new)}
+    assert list(unfounded([own], measured)) == []
+    assert any(f"{label}: {field} has" in each for each in unfounded([replace(own, **told)], measured))
 
 
 def test_a_record_that_the_registry_does_not_bear_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

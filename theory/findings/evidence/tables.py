@@ -217,8 +217,8 @@ def lora_comparable() -> Evidence:
     return Evidence(
         "arithmetic",
         gains[worst] > -2,
-        f"LoRA − full parameters: at worst {points:.2f} points, {gains[worst]:.2f} standard errors of a difference "
-        f"({worst})",
+        f"LoRA − full parameters: at worst {-points:.2f} points less, {-gains[worst]:.2f} standard errors "
+        f"of a difference ({worst})",
         gains,
     )
 
