@@ -10,7 +10,7 @@ from typing import Final
 
 from theory.findings.source import TexSource
 
-__all__ = ["Passage", "Sentence", "lettered", "passages", "pieces", "plain", "shared", "spans"]
+__all__ = ["Passage", "Sentence", "lettered", "passages", "plain", "shared", "spans"]
 
 _LETTERS: Final = dict(
     re.findall(
@@ -153,17 +153,7 @@ def _runs(parts: list[str]) -> Iterator[str]:
         yield from (" ".join(words[n : n + 6]) for n in range(len(words) - 5))
 
 
-def spans(quotation: str, text: str) -> list[tuple[int, int]]:
-    """From where to where the quotation stands in the text, wherever it does, "…" for at most 120 letters."""
-    return [found.span() for found in _standing(quotation, text)]
-
-
-def pieces(quotation: str, text: str) -> Iterator[tuple[int, int]]:
-    """The same for each of its parts between two "…"."""
-    for found in _standing(quotation, text):
-        yield from found.regs[1:]
-
-
-def _standing(quotation: str, text: str) -> Iterator[re.Match[str]]:
+def spans(quotation: str, text: str) -> list[tuple[tuple[int, int], ...]]:
+    """From where to where each part of the quotation stands, wherever all do, "…" for at most 120 letters."""
     pattern = ".{0,120}?".join(f"({re.escape(part.strip())})" for part in plain(quotation).split("…"))
-    return re.finditer(pattern, text)
+    return [tuple(found.span(n + 1) for n in range(found.re.groups)) for found in re.finditer(pattern, text)]

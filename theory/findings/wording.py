@@ -55,13 +55,10 @@ _POINTER: Final = (
 )
 
 
-_WORDS: Final = dict(
-    re.findall(
-        r"(\w+):(\w+)",
-        "five:5 six:6 seven:7 eight:8 nine:9 ten:10 twelve:12 twenty:20 thirty:30 forty:40 fifty:50 sixty:60 seventy:70 "
-        "eighty:80 ninety:90 hundred:100",
-    )
-)
+_TENS: Final = "ten twenty thirty forty fifty sixty seventy eighty ninety hundred".split()  # noqa: SIM905
+_WORDS: Final = {"five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"} | {
+    word: str(10 * n) for n, word in enumerate(_TENS, 1)
+}
 
 
 def numbers(text: str) -> set[str]:

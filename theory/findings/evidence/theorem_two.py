@@ -271,7 +271,7 @@ def mended_rate() -> Evidence:
     )
 
 
-@context("line-456", "line-1373")
+@context("line-456")
 def crossing() -> Evidence:
     ratio = sp.simplify(_SHORT_RATE / _RATE)
     return equal(ratio, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on")
