@@ -39,6 +39,7 @@ __all__ = [
     "decided",
     "judged",
     "limits",
+    "measured",
     "named",
     "otherwise",
     "outcomes_json",
@@ -293,8 +294,7 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
     """
     from theory.findings.registry import ENTRIES
 
-    measured = {row["id"]: row["measured"] for row in _recorded()}
-    wrong = [*disagreements(ENTRIES, verdicts()), *(unfounded(ENTRIES, measured) if measured else ())]
+    wrong = [*disagreements(ENTRIES, verdicts()), *(unfounded(ENTRIES, measured()) if measured() else ())]
     require(not wrong, "entries of theory/findings/data", "have the verdicts and the numbers that are recorded", wrong)
     # A claim about several has an outcome for each of them.
     kept: dict[str, list[dict[str, Any]]] = {}
@@ -323,6 +323,11 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
 def verdicts() -> dict[str, str]:
     """The recorded verdicts by id."""
     return {row["id"]: row["verdict"] for row in _recorded()}
+
+
+def measured() -> dict[str, dict[str, float | None]]:
+    """The recorded numbers by id and name."""
+    return {row["id"]: row["measured"] for row in _recorded()}
 
 
 def otherwise(outcome: ClaimOutcome) -> str:

@@ -123,8 +123,7 @@ def test_a_status_that_the_verdicts_do_not_give_is_said(status: Status, runs: An
     ],
 )
 def test_a_number_that_nothing_has_is_said(label: str, field: str, old: str, new: str) -> None:
-    measured = {row["id"]: row["measured"] for row in claims.rows()}
-    own = entry(label)
+    own, measured = entry(label), claims.measured()
     told: Any = {field: getattr(own, field).replace(old, new)}
     assert list(unfounded([own], measured)) == []
     assert any(f"{label}: {field} has" in each for each in unfounded([replace(own, **told)], measured))

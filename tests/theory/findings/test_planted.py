@@ -112,7 +112,7 @@ def verdicts() -> dict[str, str]:
 
 @cache
 def measured() -> dict[str, dict[str, float | None]]:
-    return {row["id"]: row["measured"] for row in claims.rows() if "id" in row}
+    return claims.measured()
 
 
 def objections(entries: Sequence[Entry]) -> list[str]:
