@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from paper_repro.workflow.claims import UNHEALTHY, VERDICTS, ClaimOutcome
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed.common import outcomes
 from theory.findings.data import RAW
+from theory.findings.registry import ENTRIES
 
 SAID = {
     verdict: re.compile(rf"\b{words}\b")
@@ -84,9 +84,9 @@ def test_a_verdict_beside_an_ill_baseline_is_noticed(text: str) -> None:
 
 
 def test_sentences_that_rest_on_an_ill_run_alone_are_not_decided() -> None:
-    for raw in RAW:
-        if raw.get("runs") and set(raw["runs"]) <= set(ILL) and not raw.get("causes") and not raw.get("restates"):
-            assert raw["status"] == "not decided", raw["label"]
+    for entry in ENTRIES:
+        if entry.runs and set(entry.runs) <= set(ILL) and not any(entry.evidence.values()) and not entry.restates:
+            assert entry.status == "not decided", entry.label
 
 
 def test_the_page_of_findings_tells_no_number_of_an_ill_run(monkeypatch: pytest.MonkeyPatch) -> None:
