@@ -375,7 +375,8 @@ def _drawn(
 ) -> Drawn:
     """A part in the report's folder: as it was drawn there of the same, or else drawn now."""
     key = ingredients(name, rows, provenance, options, *([] if kept is None else [kept.words]))
-    return drawn(options.out, name, key, partial(_part, name, rows, provenance, options, kept), _source(rows, kept, name))
+    make = partial(_part, name, rows, provenance, options, kept)
+    return drawn(options.out, name, key, make, _source(rows, kept, name))
 
 
 def _source(rows: pd.DataFrame, kept: recorded.Recorded | None, name: str) -> str:
