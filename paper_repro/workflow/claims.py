@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, get_args
 
 from decomfl_lab.errors import InputError, require, require_choice
 from paper_repro.workflow import manifest
-from paper_repro.workflow.sentences import NAMED, disagreements, sentences
+from paper_repro.workflow.sentences import NAMED, disagreements, sentences, unfounded
 
 __all__ = [
     "CLAIMS",
@@ -39,6 +39,7 @@ __all__ = [
     "decided",
     "judged",
     "limits",
+    "measured",
     "named",
     "otherwise",
     "outcomes_json",
@@ -288,12 +289,13 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
         date, the code and the sizes, data and subject. Without a record ``verdict`` is "not recorded".
 
     Raises:
-        InputError: If the record is damaged, or an entry has runs in other roles than the recorded verdicts give.
+        InputError: If the record is damaged, or an entry has runs in other roles than the recorded verdicts give,
+            or numbers that nothing recorded has.
     """
     from theory.findings.registry import ENTRIES
 
-    wrong = list(disagreements(ENTRIES, verdicts()))
-    require(not wrong, "entries of theory/findings/data", "have their runs as the recorded verdicts are", wrong)
+    wrong = [*disagreements(ENTRIES, verdicts()), *(unfounded(ENTRIES, measured()) if measured() else ())]
+    require(not wrong, "entries of theory/findings/data", "have the verdicts and the numbers that are recorded", wrong)
     # A claim about several has an outcome for each of them.
     kept: dict[str, list[dict[str, Any]]] = {}
     for outcome in _recorded():
@@ -321,6 +323,11 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
 def verdicts() -> dict[str, str]:
     """The recorded verdicts by id."""
     return {row["id"]: row["verdict"] for row in _recorded()}
+
+
+def measured() -> dict[str, dict[str, float | None]]:
+    """The recorded numbers by id and name."""
+    return {row["id"]: row["measured"] for row in _recorded()}
 
 
 def otherwise(outcome: ClaimOutcome) -> str:

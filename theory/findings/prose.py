@@ -118,11 +118,26 @@ def _passage(place: str, text: str, line: int) -> Passage:
 
 
 def shared(one: str, other: str, *, near: bool) -> bool:
-    """Whether two quotations are of the same words: a part of one is in the other, or, near each other, six words."""
+    """Whether two quotations are of the same words.
+
+    A part of one is in the other, or all words of one stand in the other in their order; near each other six in a row.
+    """
+    if _in_order(one, other) or _in_order(other, one):
+        return True
     own, others = _parts(one), _parts(other)
     if any(a in b or b in a for a in own for b in others):
         return True
     return near and not set(_runs(own)).isdisjoint(_runs(others))
+
+
+def _in_order(one: str, other: str) -> bool:
+    left = iter(_words(other))
+    return all(word in left for word in _words(one))
+
+
+@cache
+def _words(quotation: str) -> list[str]:
+    return re.findall(r"[^\W_]+", plain(quotation).lower())
 
 
 @cache
@@ -138,7 +153,7 @@ def _runs(parts: list[str]) -> Iterator[str]:
         yield from (" ".join(words[n : n + 6]) for n in range(len(words) - 5))
 
 
-def spans(quotation: str, text: str) -> list[tuple[int, int]]:
-    """From where to where the quotation stands in the text, wherever it does, "…" for at most 120 letters."""
-    pattern = ".{0,120}?".join(re.escape(part.strip()) for part in plain(quotation).split("…"))
-    return [found.span() for found in re.finditer(pattern, text)]
+def spans(quotation: str, text: str) -> list[tuple[tuple[int, int], ...]]:
+    """From where to where each part of the quotation stands, wherever all do, "…" for at most 120 letters."""
+    pattern = ".{0,120}?".join(f"({re.escape(part.strip())})" for part in plain(quotation).split("…"))
+    return [tuple(found.span(n + 1) for n in range(found.re.groups)) for found in re.finditer(pattern, text)]

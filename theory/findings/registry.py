@@ -225,8 +225,8 @@ def unquoted(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]
     listed = [quote for each in UNJUDGED for quote in each["quotes"]]
     gaps = []
     for passage in passages(source).values():
-        quoted = [found for quote in listed for found in spans(quote, passage.text)]
-        quoted += [found for entry in entries for found in _spans(entry, passage)]
+        quoted = [part for quote in listed for parts in spans(quote, passage.text) for part in parts]
+        quoted += [part for entry in entries for parts in _spans(entry, passage) for part in parts]
         gaps += [
             f"line {each.line}: {passage.place}: {each.text}"
             for each in passage.sentences()
@@ -240,10 +240,10 @@ def unquoted(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]
     return gaps
 
 
-def _spans(entry: Entry, passage: Passage) -> list[tuple[int, int]]:
+def _spans(entry: Entry, passage: Passage) -> list[tuple[tuple[int, int], ...]]:
     """Where its words stand in a passage: on its own line, or beginning or ending there; of a theorem anywhere."""
     found = spans(entry.quote, passage.text) if entry.quote else []
-    there = [(a, b) for a, b in found if passage.lines[a] <= entry.line <= passage.lines[b - 1]]
+    there = [parts for parts in found if passage.lines[parts[0][0]] <= entry.line <= passage.lines[parts[-1][1] - 1]]
     return there if entry.kind in ("claim", "caption") else found
 
 
@@ -259,9 +259,11 @@ def stale(
         for quote in each["quotes"]
         if not any(spans(quote, passage.text) for passage in told)
     ]
+    for entry, again in _quoted_twice(entries, told):
+        wrong.append(f"{again.label}: shares words of the source with {entry.label}, which neither restates")
     for entry in entries:
         if entry.quote and not any(_spans(entry, passage) for passage in told):
-            found = [passage.lines[start] for passage in told for start, _ in spans(entry.quote, passage.text)]
+            found = [passage.lines[parts[0][0]] for passage in told for parts in spans(entry.quote, passage.text)]
             wrong.append(f"{entry.label}: line {entry.line} does not have the words {entry.quote!r}, lines {found} do")
         own = labels.get((entry.line, entry.kind))
         if own is None and entry.kind in _PROSE:
@@ -277,6 +279,15 @@ def stale(
         named = {label for label in (entry.label, *entry.labels) if not label.startswith("line-")}
         wrong += [f"{entry.label}: line {entry.line} has no label {label}" for label in sorted(named - own)]
     return wrong
+
+
+def _quoted_twice(entries: Sequence[Entry], told: Sequence[Passage]) -> Iterator[tuple[Entry, Entry]]:
+    """Entries of which parts of the quotations stand on the same words, though neither restates the other."""
+    for passage in told:
+        taken = [(*part, entry) for entry in entries for parts in _spans(entry, passage) for part in parts]
+        for (start, end, entry), (first, last, again) in combinations(taken, 2):
+            if start < last and first < end and (entry.restates or entry.label) != (again.restates or again.label):
+                yield entry, again
 
 
 _SMALL: Final = str.maketrans(

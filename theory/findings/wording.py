@@ -55,9 +55,16 @@ _POINTER: Final = (
 )
 
 
+_TENS: Final = "ten twenty thirty forty fifty sixty seventy eighty ninety hundred".split()  # noqa: SIM905
+_WORDS: Final = {"five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"} | {
+    word: str(10 * n) for n, word in enumerate(_TENS, 1)
+}
+
+
 def numbers(text: str) -> set[str]:
-    """The numbers of a text above 4, as they are written; smaller ones are counts, and in all formulas."""
-    found = {each.replace(",", "") for each in re.findall(_NUMBER, re.sub(_POINTER, "", text))}
+    """The numbers of a text above 4, in figures; smaller ones are counts, and in all formulas."""
+    text = re.sub(rf"\b(?:{'|'.join(_WORDS)})\b", lambda word: _WORDS[word[0]], re.sub(_POINTER, "", text))
+    found = {each.replace(",", "") for each in re.findall(_NUMBER, text)}
     return {each for each in found if each not in "01234"}
 
 

@@ -111,7 +111,7 @@ def _frame(*, k_helps: bool, p_helps: bool, saves: bool) -> pd.DataFrame:
             ours = [0.1 + 0.02 * n + wobble for n in range(40)]
             parts.append(_run("local-updates", "FedAvg", K, 0, ours, seed, cost=100.0 if saves else 1e-6))
     for P, top in zip((10, 20, 40), (0.9, 0.93, 0.96) if p_helps else (0.9, 0.7, 0.5), strict=True):
-        parts.append(_run("perturbations", "DeComFL", 4, P, [0.1, top, top]))
+        parts += [_run("perturbations", "DeComFL", 4, P, [0.1, top, top], seed) for seed in (0, 1)]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -205,14 +205,17 @@ def test_the_command_makes_everything_and_reuses_its_runs(
 
 
 def test_equal_gains_refute_that_one_is_larger_and_unclear_ones_do_not() -> None:
-    def verdict(p: tuple[float, ...], k: tuple[float, ...] = (0.92, 0.93, 0.9532), images: int = 10_000) -> str:
-        by_k = dict(zip((1, 4, 10), k, strict=True))
-        left = [_run("local-updates", "DeComFL", K, 20, [0.1, a, a], s) for K, a in by_k.items() for s in (0, 1)]
-        right = [_run("perturbations", "DeComFL", 4, P, [0.1, a, a]) for P, a in zip((10, 20, 40), p, strict=True)]
-        claim = fig2._more_influential(*(pd.concat(each).assign(examples=images) for each in (left, right)))
-        return claim.verdict
+    def verdict(p: tuple[float, ...], apart: float = 0.001, seeds: tuple[int, ...] = (0, 1)) -> str:
+        def run(panel: str, K: int, P: int, a: float, seed: int) -> pd.DataFrame:
+            return _run(panel, "DeComFL", K, P, [0.1, a + seed * apart, a + seed * apart], seed)
+
+        by_k, by_p = {1: 0.92, 4: 0.93, 10: 0.9532}, dict(zip((10, 20, 40), p, strict=True))
+        left = [run("local-updates", K, 20, a, seed) for K, a in by_k.items() for seed in (0, 1)]
+        right = [run("perturbations", 4, P, a, seed) for P, a in by_p.items() for seed in seeds]
+        return fig2._more_influential(*map(pd.concat, (left, right))).verdict
 
     assert verdict((0.93, 0.94, 0.95)) == "does not hold"  # 0.01 a doubling of either
     assert verdict((0.93, 0.94, 0.98)) == "holds"
     assert verdict((0.93, 0.93, 0.92)) == "does not hold"
-    assert verdict((0.93, 0.94, 0.95), images=100) == "not tested at this scale"
+    assert verdict((0.93, 0.94, 0.95), apart=0.02) == "not tested at this scale"
+    assert verdict((0.93, 0.94, 0.98), seeds=(0,)) == "not tested at this scale"

@@ -154,7 +154,8 @@ def _(frame: pd.DataFrame, _: str) -> Found:
     told = {"gain a doubling of K": gain_k, "at round (K)": r_k, "gain a doubling of P": gain_p, "at round (P)": r_p}
     own, margin = limits("fig2"), ALL.errors * error
     clear = abs(gain_p - gain_k) > margin or margin < own.precise
-    verdict = decided(gain_p - gain_k > margin, min(k1, k10, p10, p40) >= own.trained and clear)
+    seeds = min(each.seed.nunique() for each in (ks[1], ks[10], ps[10], ps[40]))
+    verdict = decided(gain_p - gain_k > margin, min(k1, k10, p10, p40) >= own.trained and clear and seeds > 1)
     return {**told, "standard error of the difference": error}, healthy(verdict, ks[1], ks[10], *ps.values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
-from paper_repro.workflow.sentences import NAMED, disagreements, sentences
+from paper_repro.workflow.sentences import NAMED, disagreements, sentences, unfounded
 from tests.theory.findings.entries import entry
-from theory.findings.finding import Entry, Role, Status
+from theory.findings.finding import Entry, Evidence, EvidenceCheck, Role, Status
 from theory.findings.registry import ENTRIES
+
+HOLDS = EvidenceCheck("holds", lambda: Evidence("algebra", True, "yes"))
 
 
 def _sentence(status: Status, runs: dict[str, Role], **more: Any) -> Entry:
@@ -37,7 +40,7 @@ def test_every_measurement_is_asked_by_a_sentence_or_a_question() -> None:
 def test_a_measurement_says_the_sentence_that_it_tests() -> None:
     assert CLAIMS["fig2.p-over-k"].says == "“which is more influential than local update”"
     assert CLAIMS["fig3.slower"].place == "Section 5"
-    assert ClaimOutcome("fig2.p-over-k").row()["status"] == entry("line-557.3").status == "refuted"
+    assert ClaimOutcome("fig2.p-over-k").row()["status"] == entry("line-557.3").status == "not decided"
 
 
 @pytest.mark.parametrize(
@@ -56,9 +59,45 @@ def test_a_verdict_that_gives_another_role_is_said(role: Role, verdict: str, giv
     assert f"so it {gives}, not {role}" in _said(_sentence(status, {"a": role}), verdict)
 
 
-def test_what_is_decided_is_in_the_context_only_of_a_sentence_that_says_what_is_tested_instead() -> None:
-    own = _sentence("not decided", {"a": "context"}, tests="weaker: on quadratics")
-    assert _said(own, "holds") == _said(own, claims.UNTESTED) == ""
+@pytest.mark.parametrize(
+    ("tests", "verdict", "passes"),
+    [
+        ("weaker: on quadratics", "holds", True),
+        ("weaker: on quadratics", "does not hold", False),
+        ("stronger: on every network", "does not hold", True),
+        ("stronger: on every network", "holds", False),
+        ("on every network", "does not hold", False),
+        ("", "holds", False),
+    ],
+)
+def test_a_run_decides_nothing_only_where_it_fails_what_is_stronger_or_holds_what_is_weaker(
+    tests: str, verdict: str, passes: bool
+) -> None:
+    said = _said(_sentence("not decided", {"a": "context"}, tests=tests), verdict)
+    assert bool(said) is not passes
+
+
+@pytest.mark.parametrize(
+    ("tests", "role", "verdict"),
+    [("weaker: here", "supports", "holds"), ("stronger: everywhere", "refutes", "does not hold")],
+)
+def test_what_is_weaker_supports_nothing_and_what_is_stronger_refutes_nothing(
+    tests: str, role: Role, verdict: str
+) -> None:
+    status: Any = {"supports": "correct", "refutes": "refuted"}[role]
+    assert "in the context of it" in _said(_sentence(status, {"a": role}, tests=tests), verdict)
+
+
+def test_what_a_run_of_more_refutes_is_at_best_not_decided_whatever_is_proved() -> None:
+    own = _sentence("correct", {"a": "context"}, tests="stronger: on MNIST", evidence={"supports": (HOLDS,)})
+    assert "not decided, not correct" in _said(own, "does not hold")
+
+
+@pytest.mark.parametrize("label", ["line-850.2", "line-544.2", "line-574"])
+def test_a_refuting_run_cannot_be_moved_to_the_context(label: str) -> None:
+    runs: dict[str, Role] = dict.fromkeys(entry(label).runs, "context")
+    moved = replace(entry(label), runs=runs, evidence={}, causes=(), status="not decided")
+    assert "so it refutes, not context" in " ".join(disagreements([moved], claims.verdicts()))
 
 
 @pytest.mark.parametrize(
@@ -73,10 +112,27 @@ def test_a_status_that_the_verdicts_do_not_give_is_said(status: Status, runs: An
     assert should in _said(_sentence(status, runs), *verdicts)
 
 
+@pytest.mark.parametrize(
+    ("label", "field", "old", "new"),
+    [
+        ("line-574", "why", "up to six times", "up to sixty times"),
+        ("line-574", "instead", "0.8 to 6", "0.8 to 60"),
+        ("line-170", "why", "at most 25", "at most 2.5"),
+        ("line-575.2", "instead", "3.05", "3.5"),
+        ("line-944", "why", "99.97", "99.79"),
+    ],
+)
+def test_a_number_that_nothing_has_is_said(label: str, field: str, old: str, new: str) -> None:
+    own, measured = entry(label), claims.measured()
+    told: Any = {field: getattr(own, field).replace(old, new)}
+    assert list(unfounded([own], measured)) == []
+    assert any(f"{label}: {field} has" in each for each in unfounded([replace(own, **told)], measured))
+
+
 def test_a_record_that_the_registry_does_not_bear_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    turned = {**claims.verdicts(), "fig2.p-over-k": "holds"}
+    turned = {**claims.verdicts(), "projection.better": "holds"}
     monkeypatch.setattr(claims, "verdicts", lambda: turned)
-    with pytest.raises(InputError, match=r"line-557.3: fig2.p-over-k 'holds', so it supports, not refutes"):
+    with pytest.raises(InputError, match=r"line-850.2: projection.better 'holds', so it supports, not refutes"):
         claims.rows()
 
 
@@ -86,6 +142,6 @@ def test_a_run_that_is_not_registered_is_refused() -> None:
 
 
 def test_a_live_verdict_other_than_the_recorded_one_is_said() -> None:
-    assert claims.otherwise(ClaimOutcome("fig2.p-over-k", "holds")) == "the recorded runs say: does not hold"
-    assert claims.otherwise(ClaimOutcome("fig2.p-over-k", "does not hold")) == ""
-    assert claims.otherwise(ClaimOutcome("fig2.p-over-k")) == ""
+    assert claims.otherwise(ClaimOutcome("projection.better", "holds")) == "the recorded runs say: does not hold"
+    assert claims.otherwise(ClaimOutcome("projection.better", "does not hold")) == ""
+    assert claims.otherwise(ClaimOutcome("projection.better")) == ""

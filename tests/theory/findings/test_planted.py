@@ -13,7 +13,7 @@ import pytest
 
 from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS
-from paper_repro.workflow.sentences import disagreements
+from paper_repro.workflow.sentences import disagreements, unfounded
 from tests.thorough import sampled
 from theory.findings import mutation
 from theory.findings.data import RAW
@@ -61,6 +61,10 @@ line-582.2 | instead | 0.18 MB | 0.81 MB
 line-920.2 | instead | 1769 | 1796
 line-1234 | why | 7.2 | 7.5
 line-582.6 | why | 480 | 840
+line-574 | why | up to six times | up to sixty times
+line-574 | instead | 0.8 to 6 times | 0.8 to 60 times
+line-170 | why | at most 25 | at most 2.5
+line-846 | why | 6 to 25 % | 6 to 35 %
 line-137 | status | imprecise | correct
 line-159 | status | refuted | correct
 line-464 | status | correct | refuted
@@ -106,11 +110,16 @@ def verdicts() -> dict[str, str]:
     return dict(claims.verdicts())
 
 
+@cache
+def measured() -> dict[str, dict[str, float | None]]:
+    return claims.measured()
+
+
 def objections(entries: Sequence[Entry]) -> list[str]:
     """What the recorded runs say against the entries, and measurements that no sentence asks for any more."""
     named = {run for entry in entries for run in entry.runs}
     lost = [own.id for own in CLAIMS.values() if not own.question and own.id not in named]
-    return [*disagreements(entries, verdicts()), *lost]
+    return [*disagreements(entries, verdicts()), *unfounded(entries, measured()), *lost]
 
 
 def by_hand(lines: str) -> list[Mutation]:

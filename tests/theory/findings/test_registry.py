@@ -201,6 +201,20 @@ def test_one_sentence_cannot_have_two_entries_unless_one_restates_the_other(word
     assert len(registry.collect([FAST, replace(again, restates="line-2")])) == 2
 
 
+def test_a_quotation_cut_into_short_parts_is_still_of_the_same_sentence() -> None:
+    cut = "the larger number … of perturbations eventually … leads to higher … test accuracy"
+    other = replace(entry("line-557.2"), label="line-557.9", quote=cut, says="", tests="")
+    with pytest.raises(InputError, match=r"quote of line-557.9 must share no words with that of line-557"):
+        registry.collect([*ENTRIES, replace(other, says=cut)])
+
+
+def test_quotations_of_overlapping_parts_of_the_source_are_stale() -> None:
+    one, two = _entry("line-2", 2, "claim", quote="It … only"), _entry("line-2.2", 2, "claim", quote="costs … 1MB")
+    assert stale(parse(PROSE), [one, two], []) == []
+    (said,) = stale(parse(PROSE), [one, replace(two, quote="costs only … of data")], [])
+    assert said == "line-2.2: shares words of the source with line-2, which neither restates"
+
+
 def test_words_that_overlap_nearby_are_one_sentence_and_far_away_are_not() -> None:
     costs = _entry("line-4", 4, "claim", quote="it costs us 1MB of data in all")
     registry.collect([costs, _entry("line-9", 9, "claim", quote="indeed it costs us 1MB of data")])

@@ -255,7 +255,7 @@ def runs(label: str) -> Evidence:
     return Evidence("execution", not broken and bool(faulty), f"{works}; with “{plant}” instead: {caught}")
 
 
-supports("line-164", "line-281")(runs, "line-338")
+supports("line-164")(runs, "line-338")
 
 
 @refutation
@@ -266,7 +266,7 @@ def to_the_letter(label: str) -> Evidence:
     return Evidence("execution", bool(broken), f"run to the letter: {broken or 'nothing breaks'}")
 
 
-refutes("line-275", cause="step-index", witness=True)(to_the_letter, "eq.reconstruct")
+refutes("line-275", "line-281", cause="step-index", witness=True)(to_the_letter, "eq.reconstruct")
 refutes("line-685", cause="step-index")(to_the_letter, "eq.sync")
 
 
@@ -292,7 +292,7 @@ def mended(name: str) -> Evidence:
     return Evidence("execution", not broken, f"mended: {broken or _WORKS}")
 
 
-mends("line-275")(mended, "rebuilt")
+mends("line-275", "line-281")(mended, "rebuilt")
 mends("alg.cezo-fl")(mended, "Algorithm 1")
 mends("alg.decomfl_client")(mended, "Algorithm 2")
 mends("line-685")(mended, "synchronised")

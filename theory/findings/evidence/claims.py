@@ -20,7 +20,7 @@ from theory.findings.evidence import algorithms
 from theory.findings.evidence.algorithms import PROGRAMS, AlgorithmLine, outcome, play
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import equal
-from theory.findings.placed import mends, refutes, supports
+from theory.findings.placed import context, mends, refutes, supports
 from theory.notation import symbols as s
 from theory.notation.formula import written
 from theory.notation.setting import Setting, second_moment_factor
@@ -234,7 +234,7 @@ def powers_of_the_dimension() -> Evidence:
     return Evidence("algebra", set(powers.values()) == {1, 2}, f"largest power of d in the whole cost: {listed}")
 
 
-@supports("line-506")
+@context("line-506")
 def threshold() -> Evidence:
     ratio = TABLE_1["DeComFL, low rank"].downlink_complexity / TABLE_1["FedAvg"].downlink_complexity
     return equal(ratio, s.kappa / (s.m * s.d / (s.M * s.K)), "DeComFL's downlink over FedAvg's, κ/(md/(MK))")
@@ -303,6 +303,7 @@ mends("line-135", "line-181", "line-182", "line-477.4")(speedup, "K, clients dif
 mends("line-135", "line-477.3")(speedup, "K, clients alike", 1, 16, holds=True)
 refutes("line-181", "line-182", "line-183", "line-477.4", cause="mini-batch")(speedup, "P", 100, 10000, holds=False)
 mends("line-181", "line-182", "line-477.4")(speedup, "P, d = 1000", 1, 16, holds=True)
+supports("line-673")(speedup, "P, d = 1000", 1, 16, holds=True)
 refutes("line-477.5", cause="mini-batch")(speedup, "P, z = ±1", 100, 10000, holds=False)
 refutes("line-477.5", cause="local-steps")(speedup, "K, clients differ, z = ±1", 10, 400, holds=False)
 

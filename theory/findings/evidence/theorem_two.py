@@ -20,7 +20,7 @@ from theory.communication import table1_scalars_decomfl
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import Axis, differs, equal, exceeds, same, search, unlike, within
-from theory.findings.placed import mends, refutes, supports
+from theory.findings.placed import context, mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import DISTRIBUTIONS, Setting
 from theory.notation.symbols import D, L, P, R, d, eta, kappa, m, mu, rho_kappa, sigma, sigma_G
@@ -271,7 +271,7 @@ def mended_rate() -> Evidence:
     )
 
 
-@supports("line-456", "line-1373")
+@context("line-456")
 def crossing() -> Evidence:
     ratio = sp.simplify(_SHORT_RATE / _RATE)
     return equal(ratio, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on")
@@ -280,7 +280,7 @@ def crossing() -> Evidence:
 # Claims ----------------------------------------------------------------------------------------------------------
 
 
-@refutes("line-442", cause="smoothing-terms", witness=True)
+@refutes("line-136", "line-442", cause="smoothing-terms", witness=True)
 def grows_with_d() -> Evidence:
     """The printed bound at one μ and η for d = 10³ and 10⁹, κ = 10."""
     here, there = (
@@ -293,7 +293,7 @@ def grows_with_d() -> Evidence:
 _LLM: Final = {"kappa": 10.0, "m": 2.0, "R": 3000.0, "P": 10.0}
 
 
-@refutes("line-136", "line-184", "line-442", cause="small-mu", witness=True)
+@refutes("line-136", "line-442", cause="small-mu", witness=True)
 @refutation
 def below_resolution() -> Evidence:
     """Where μ‖∇f‖, the change of the loss, is below half a unit in the last place of the loss, ‖∇f‖ = f = 1."""
