@@ -57,8 +57,18 @@ def wrong(text: str, recorded: Mapping[str, Any]) -> list[str]:
 
 
 def used(text: str, ill: Iterable[str]) -> list[str]:
-    """The measurements of ill runs of which a text asks for a number."""
-    return [name for name in ill if re.search(rf"⟦run {re.escape(name)} ", text)]
+    """The measurements of ill runs of which a text asks for a number, or gives a ratio: "8.6 times"."""
+    found = []
+    for name in ill:
+        ratios = [value for value in RECORDED[name]["measured"].values() if isinstance(value, float) and value > 1]
+        told = {f"{value:{form}} times" for value in ratios if value < 1e4 for form in (".1f", ".2f")}
+        # Only where the sentence is about what was compared.
+        own = [
+            each for each in re.split(r"(?<=[.;:])\s+|\n\s*\n", text) if re.search("FedAvg|FedCom|Top-k|Figure 3", each)
+        ]
+        asked = re.search(rf"⟦run {re.escape(name)} ", text)
+        found += [name] if asked or any(words in each for words in told for each in own) else []
+    return found
 
 
 ILL = [name for name, outcome in RECORDED.items() if outcome["verdict"] == UNHEALTHY]
@@ -81,6 +91,13 @@ def test_no_text_gives_another_verdict_than_the_recorded_one(where: str) -> None
 def test_a_verdict_beside_an_ill_baseline_is_noticed(text: str) -> None:
     assert wrong(text, {"fig3.slower": {"verdict": UNHEALTHY}})
     assert used("⟦run fig3.slower | accuracy FedAvg | .3f⟧", ["fig3.slower"]) == ["fig3.slower"]
+
+
+def test_a_ratio_of_an_ill_baseline_in_prose_is_noticed() -> None:
+    name = "fig3.twenty-times"
+    ratio = next(v for key, v in RECORDED[name]["measured"].items() if key.startswith("FedAvg / DeComFL"))
+    assert used(f"It is known. There FedAvg sends {ratio:.1f} times as much.", [name]) == [name]
+    assert used(f"There a tree is {ratio:.1f} times as high.", [name]) == []
 
 
 def test_sentences_that_rest_on_an_ill_run_alone_are_not_decided() -> None:
