@@ -245,8 +245,11 @@ class TrainConfig:
         require_possible(named, sizes, operations=1e5 * math.prod(sizes))
 
     def evaluates(self, rounds: int) -> bool:
-        """Whether the held-out data are evaluated after so many rounds; after the last they are anyway."""
-        return rounds > 0 and (rounds - (self.eval_first or self.eval_every)) % self.eval_every == 0
+        """Whether the held-out data are evaluated after so many rounds; after the last they are anyway.
+
+        Of round 0 a run with a task has a row, which counts.
+        """
+        return rounds == 0 or (rounds - (self.eval_first or self.eval_every)) % self.eval_every == 0
 
     @property
     def present(self) -> Schedule[int]:
