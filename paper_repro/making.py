@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -374,7 +375,15 @@ def _drawn(
 ) -> Drawn:
     """A part in the report's folder: as it was drawn there of the same, or else drawn now."""
     key = ingredients(name, rows, provenance, options, *([] if kept is None else [kept.words]))
-    return drawn(options.out, name, key, partial(_part, name, rows, provenance, options, kept))
+    make = partial(_part, name, rows, provenance, options, kept)
+    return drawn(options.out, name, key, make, _source(rows, kept, name))
+
+
+def _source(rows: pd.DataFrame, kept: recorded.Recorded | None, name: str) -> str:
+    """Of which rows a picture is: the recorded file with its SHA-256, or that of the rows computed here."""
+    if kept is None:
+        return f"rows computed, sha256 {hashlib.sha256(rows.to_csv(index=False).encode()).hexdigest()}"
+    return recorded.source(name, kept.scale)
 
 
 def _record(name: str, options: Options) -> recorded.Recorded | None:

@@ -13,7 +13,7 @@ from decomfl_lab.errors import plural, require
 from decomfl_lab.files import write_atomically
 from decomfl_lab.options import option
 from paper_repro.workflow.answer import answer
-from paper_repro.workflow.claims import rows
+from paper_repro.workflow.claims import UNHEALTHY, rows
 
 if TYPE_CHECKING:
     from theory.findings.finding import Cause, Entry
@@ -115,7 +115,8 @@ def _sentences(entries: Sequence[Entry], measurements: Mapping[str, Mapping[str,
         own = named.get(name, [])
         if own:
             words = "<br>".join(f"“{_shortened(entry.quote)}” ({entry.place})" for entry in own)
-            numbers = _told(deciding(row))
+            # Numbers of a run that did not train would be read as a verdict.
+            numbers = UNHEALTHY if row["verdict"] == UNHEALTHY else _told(deciding(row))
             statuses = "<br>".join(f"**{entry.status}**" for entry in own)
             yield _row(words, statuses, f"{numbers}{notes.mark(_source(row))}")
 

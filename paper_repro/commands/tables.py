@@ -119,7 +119,9 @@ def _curves() -> str:
             best = int(mean.test_accuracy.to_numpy().argmax())
             found = _in_the_logs("fig3.band", str(series)) if part == "fig3" else None
             ill = [words for _, run in own.groupby("seed") if (words := complaint(run)) is not None]
-            cells = [figure, series, own.seed.nunique(), f"{mean.index[-1]:,}", _share(mean.test_accuracy.iloc[-1])]
+            seeds, of = settled(own, ["series"]).seed.nunique(), own.seed.nunique()
+            told = seeds if seeds == of else f"{seeds} of {of}"
+            cells = [figure, series, told, f"{mean.index[-1]:,}", _share(mean.test_accuracy.iloc[-1])]
             cells += [
                 f"{_share(mean.test_accuracy.iloc[best])} ({mean.index[best]:,})",
                 "–" if found is None else _share(found[2]),

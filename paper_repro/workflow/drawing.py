@@ -24,7 +24,7 @@ from paper_repro.workflow.part import Made, Options, rendered
 from paper_repro.workflow.reference import FILE_NAME
 from paper_repro.workflow.report import page_section
 
-__all__ = ["Drawn", "drawn", "ingredients"]
+__all__ = ["Drawn", "drawn", "ingredients", "label"]
 
 FOLDER: Final = "drawn"
 TABLES: Final = Path(__file__).parent
@@ -66,10 +66,16 @@ def ingredients(
     return h.hexdigest()
 
 
-def drawn(out: Path, name: str, key: str, make: Callable[[], Made]) -> Drawn:
+def label(stem: str, source: str, kind: str = "png") -> dict[str, str]:
+    """What the file of a picture says of itself: its stem, and the rows that it shows."""
+    return {"Title": stem, ("Source" if kind == "png" else "Subject"): source}
+
+
+def drawn(out: Path, name: str, key: str, make: Callable[[], Made], source: str = "") -> Drawn:
     """The part ``name`` with its figures and tables in ``out``: as it was drawn there, or else drawn now.
 
-    It is drawn again where ``key`` (its ``ingredients``) differs, or any file of it is not as it was written.
+    It is drawn again where ``key`` (its ``ingredients``) differs, or any file of it is not as it was written. Pictures
+    say in their metadata that they show rows from ``source``.
     """
     path = out / FOLDER / f"{name}.json"
     there = _load(path, out, key)
@@ -84,7 +90,7 @@ def drawn(out: Path, name: str, key: str, make: Callable[[], Made]) -> Drawn:
 
     for stem, figure in made.figures.items():
         for kind in ("png", "pdf"):
-            write(f"figures/{stem}.{kind}", rendered(figure, kind))
+            write(f"figures/{stem}.{kind}", rendered(figure, kind, metadata=label(stem, source, kind)))
     for stem, table in made.tables.items():
         write(f"tables/{stem}.csv", table.to_csv(index=False).encode())
     # The figures of the page are kept as SVG text, so that a page needs no figure drawn.

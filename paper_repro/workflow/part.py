@@ -139,11 +139,13 @@ class Part(Protocol):
         ...
 
 
-def rendered(figure: Figure, kind: str = "png", dpi: float | None = None) -> bytes:
+def rendered(
+    figure: Figure, kind: str = "png", dpi: float | None = None, metadata: Mapping[str, str] | None = None
+) -> bytes:
     """The figure as a file of the given kind, in the one style; ``dpi`` is of pixels, None for the style's."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(rc()):
-        figure.savefig(buffer, format=kind, dpi=dpi)
+        figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
     with matplotlib.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
         figure.set_layout_engine(None)  # the next kind has the places of this one, without being drawn to find them
     return buffer.getvalue()

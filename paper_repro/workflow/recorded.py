@@ -7,6 +7,7 @@ come from: the date, the code, how many runs were finished, and every provenance
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutco
 from paper_repro.workflow.measures import CHECKED
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
 
-__all__ = ["RESULTS", "Recorded", "is_there", "largest", "load", "save", "save_outcomes"]
+__all__ = ["RESULTS", "Recorded", "is_there", "largest", "load", "save", "save_outcomes", "source"]
 
 RESULTS = Path(__file__).parents[1] / "results"
 _CURVE: Final = ("reading", "panel", "series", "estimator")
@@ -160,6 +161,12 @@ def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
     except (OSError, EOFError, ValueError, KeyError) as error:
         name = f"{part}-{scale}"
         raise InputError(f"recorded rows must be whole files {name}.csv.gz and .json, got {path} ({error})") from None
+
+
+def source(part: str, scale: str) -> str:
+    """The name of the file with the rows of a part, and its SHA-256: pictures say it of themselves."""
+    path = RESULTS / f"{part}-{scale}.csv.gz"
+    return f"{path.name}, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
 def is_there(part: str, scale: str = "") -> bool:

@@ -86,8 +86,8 @@ def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iter
             yield f"{entry.label}: a run refutes it, so it is refuted, not {entry.status}"
         if refuting and "does not hold" not in refuting and entry.status == "refuted" and not entry.causes:
             yield f"{entry.label}: it depends on how one counts, so it is imprecise, not refuted"
-        context = {given[run] for run, role in entry.runs.items() if role == "context"}
-        if entry.status == "correct" and ("refutes" in context or (context and not entry.checks("supports"))):
+        failed = any(role == "context" and given[run] == "refutes" for run, role in entry.runs.items())
+        if failed and entry.status == "correct":
             yield f"{entry.label}: a run leaves it undecided, so it is not decided, not correct"
 
 

@@ -83,7 +83,7 @@ def test_the_table_of_curves_has_the_numbers_of_the_rows() -> None:
         every = lines(rows(parts[part], "full"))
         own = kept(every[every.series == series], "series")
         accuracy, loss = mean_accuracy(own), own.groupby("round").train_loss.mean()
-        assert every[every.series == series].seed.nunique() == number(seeds)
+        assert own.seed.nunique() == number(seeds)
         assert (accuracy.index[-1], f"{accuracy.iloc[-1]:.3f}") == (number(r), last)
         assert f"{accuracy.max():.3f} ({accuracy.idxmax():,})" == best
         assert [f"{loss.min():.3f}", f"{loss.iloc[-1]:.3f}"] == [least, end]

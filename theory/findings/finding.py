@@ -158,7 +158,8 @@ class Entry:
         bounds: Names and variants of the statements of ``theory.bounds`` that its texts are made of.
         causes: The causes that its refuting evidence shows, the one that its status follows from before the others.
         quote: The paper's own words, as they stand in running text or a caption, "…" for words left out.
-        tests: What the evidence tests where that is weaker or stronger than the quotation, and by how much.
+        tests: What the evidence tests where that is weaker or stronger than the quotation, and by how much; begun with
+            that word where a run that holds, or one that fails, decides nothing for this reason.
         runs: The measurements that speak on it, by their id in ``paper_repro``, each with its role: what holds
             supports, what does not hold or depends on how it is counted refutes; context is what is undecided, or
             what ``tests`` says decides nothing.
@@ -231,8 +232,6 @@ class Entry:
             return "imprecise" if self.status == "imprecise" else "refuted"
         if self.checks("supports"):
             return "correct"
-        if measured == {"supports", "context"}:  # unless every run in the context is one that decides nothing
-            return "correct" if self.status == "correct" else "not decided"
         if measured:
             return "correct" if measured == {"supports"} else "not decided"
         return "not checkable"

@@ -198,17 +198,19 @@ def rising(values: Sequence[tuple[float, float]]) -> str:
 
 
 def trained(run: pd.DataFrame) -> bool:
-    """Whether a run's training loss does not end surely above its least, by means of a tenth of its evaluations."""
+    """Whether a run learnt something, and its training loss does not end surely above its least, on a log scale."""
     losses = run.sort_values("round").train_loss.reset_index(drop=True)
-    if run.diverged.any() or not np.isfinite(losses).all():
+    if run.diverged.any() or not np.isfinite(losses).all() or len(losses) < ALL.common:
         return False
-    w = max(3, len(losses) // 10)
-    mean, variance = losses.rolling(w).mean(), losses.rolling(w).var()
-    if len(losses) < ALL.common:
-        return True
-    least = mean.idxmin()
-    gap = mean.iloc[-1] - mean[least]
-    return not (gap > 0.1 * mean[least] and gap > 3 * ((variance.iloc[-1] + variance[least]) / w) ** 0.5)
+    w = max(5, len(losses) // 10)
+    windows = np.log(losses).rolling(w)
+    least, scatter = windows.mean().min(), float(windows.var().median()) ** 0.5
+    for k in (3, w):
+        gap = np.log(losses[-k:]).mean() - least
+        if np.expm1(gap) > 0.1 and gap > 10 * scatter * (1 / k + 1 / w) ** 0.5:
+            return False
+    accuracy = run.sort_values("round").test_accuracy[-w:].mean()
+    return bool(losses[-w:].mean() < 0.9 * np.log(10) or accuracy > 0.2)
 
 
 def all_trained(frame: pd.DataFrame) -> bool:

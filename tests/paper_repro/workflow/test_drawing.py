@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from paper_repro.workflow import drawing
 from paper_repro.workflow.drawing import drawn, ingredients
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, rendered
 from paper_repro.workflow.recorded import Recorded
 from paper_repro.workflow.report import render_report
 from paper_repro.workflow.scales import SCALES
@@ -24,7 +24,9 @@ OPTIONS = Options(scale=SCALES["smoke"], readings=("as-plotted",), count="wire")
 
 @pytest.fixture(autouse=True)
 def _quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "rendered", lambda figure, kind: f"a picture of {id(figure)} as {kind}".encode())
+    monkeypatch.setattr(
+        drawing, "rendered", lambda figure, kind, metadata: f"a picture of {id(figure)} as {kind}".encode()
+    )
 
 
 def maker(calls: list[int]) -> Callable[[], Made]:
@@ -102,3 +104,10 @@ def test_the_fingerprint_sees_all_that_a_part_is_made_of(tmp_path: Path, monkeyp
     assert len(set(found)) == len(found)
     monkeypatch.undo()
     assert ingredients("fig2", ROWS.copy(), facts, replace(OPTIONS, cache=tmp_path)) == found[0]
+
+
+@pytest.mark.parametrize(("kind", "word"), [("png", b"Source"), ("pdf", b"Subject")])
+def test_a_picture_says_what_it_shows_and_of_which_rows(kind: str, word: bytes) -> None:
+    content = rendered(Figure(), kind, metadata=drawing.label("fig9", "fig9-full.csv.gz, sha256 1", kind))
+    assert word in content
+    assert b"fig9-full.csv.gz, sha256 1" in content

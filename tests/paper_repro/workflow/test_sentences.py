@@ -105,7 +105,6 @@ def test_a_refuting_run_cannot_be_moved_to_the_context(label: str) -> None:
     [
         ("imprecise", {"a": "refutes"}, ["does not hold"], "refuted, not imprecise"),
         ("refuted", {"a": "refutes"}, ["depends on how it is counted"], "imprecise, not refuted"),
-        ("correct", {"a": "supports", "b": "context"}, ["holds", claims.UNHEALTHY], "not decided, not correct"),
     ],
 )
 def test_a_status_that_the_verdicts_do_not_give_is_said(status: Status, runs: Any, verdicts: Any, should: str) -> None:
@@ -127,6 +126,11 @@ def test_a_number_that_nothing_has_is_said(label: str, field: str, old: str, new
     told: Any = {field: getattr(own, field).replace(old, new)}
     assert list(unfounded([own], measured)) == []
     assert any(f"{label}: {field} has" in each for each in unfounded([replace(own, **told)], measured))
+
+
+def test_runs_of_which_one_is_undecided_make_nothing_correct() -> None:
+    with pytest.raises(InputError, match="status of s must be 'not decided', got 'correct'"):
+        _sentence("correct", {"a": "supports", "b": "context"})
 
 
 def test_a_record_that_the_registry_does_not_bear_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,27 @@ def test_quotations_are_short() -> None:
 def test_what_is_said_in_running_text_is_quoted() -> None:
     told = [each for each in ENTRIES if each.kind in ("claim", "remark", "caption")]
     assert [each.label for each in told if not each.quote] == []
+
+
+def _correct_within_what_is_refuted(paper: TexSource, entries: Sequence[Entry]) -> list[str]:
+    """Entries of a theorem or corollary of the source that are correct though the statement as a whole is refuted."""
+    refuted, found = {each.line for each in entries if each.status == "refuted"}, []
+    for item in (each for each in paper.items if each.kind in ("theorem", "corollary") and each.line in refuted):
+        end = next(n for n, line in enumerate(paper.lines, 1) if n > item.line and rf"\end{{{item.kind}" in line)
+        found += [each.label for each in entries if item.line <= each.line <= end and each.status == "correct"]
+    return found
+
+
+def test_nothing_that_a_refuted_theorem_concludes_is_correct(paper: TexSource) -> None:
+    assert _correct_within_what_is_refuted(paper, ENTRIES) == []
+    own = {"carries": "", "status": "correct", "evidence": {"supports": (HOLDS,)}}
+    turned = [replace(each, **own) if each.label in ("line-456", "line-1373") else each for each in ENTRIES]
+    assert _correct_within_what_is_refuted(paper, turned) == ["line-456", "line-1373"]
+
+
+def test_a_local_model_after_its_last_step_is_everywhere_a_misprint_if_it_is_printed_with_k() -> None:
+    printed = {each.label: each.status for each in ENTRIES if re.search(r"x_i, ?r'?\^K", each.quote)}
+    assert printed == dict.fromkeys(["line-275", "line-281", "line-685"], "misprint")
 
 
 def test_every_entry_speaks_of_a_part_of_the_paper(paper: TexSource) -> None:

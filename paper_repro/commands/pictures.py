@@ -1,0 +1,44 @@
+"""The pictures of docs/ that show recorded rows; each says in its metadata what it shows, and of which rows.
+
+python -m paper_repro.commands.pictures REFERENCE docs
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from decomfl_lab.files import write_atomically
+from paper_repro.making import make_report
+from paper_repro.workflow import recorded
+from paper_repro.workflow.asked import PaperOptions
+
+__all__ = ["PICTURES", "draw", "labelled"]
+
+PICTURES: Final = {"fig2": "fig2", "fig3": "fig3", "edge": "edge", "theory-dimension": "theory"}
+"""The stems of the pictures, with the parts that draw them."""
+
+
+def draw(reference: Path, docs: Path, stems: Iterable[str] = PICTURES) -> None:
+    """Draw pictures anew, of the rows that are recorded at the largest scale, beside the authors' curves."""
+    wanted = list(stems)
+    with tempfile.TemporaryDirectory() as folder:
+        only = ",".join(dict.fromkeys(PICTURES[stem] for stem in wanted))
+        asked = PaperOptions(out=Path(folder), only=only, reference=reference, from_recorded=True)
+        make_report(asked, silent=True)
+        for stem in wanted:
+            write_atomically(docs / f"{stem}.png", (Path(folder) / "figures" / f"{stem}.png").read_bytes())
+
+
+def labelled(stem: str) -> tuple[str, str]:
+    """What the file of a picture has to say: what it shows, and of which rows."""
+    part = PICTURES[stem]
+    kept = recorded.largest(part)
+    return stem, "" if kept is None else recorded.source(part, kept.scale)
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:] or PICTURES)

@@ -1,0 +1,48 @@
+"""Every picture of docs/ says what it shows and of which rows, and these are the rows that are recorded."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from paper_repro.commands import hero, pictures
+from paper_repro.workflow import recorded
+from tests.docs.blocks import ROOT
+
+DOCS = ROOT / "docs"
+WITHOUT_ROWS = {"kappa": ("kappa", "decomfl kappa, no recorded rows")}
+
+
+def told(path: Path) -> tuple[str | None, str | None]:
+    """The title of a picture, and its source."""
+    with Image.open(path) as image:
+        return image.info.get("Title"), image.info.get("Source")
+
+
+def wanted(stem: str) -> tuple[str | None, str | None]:
+    """What a picture has to say; the one of the README has a digest of its own."""
+    if stem == "figure-2":
+        return None, hero.made_of()
+    return WITHOUT_ROWS.get(stem) or pictures.labelled(stem)
+
+
+@pytest.mark.parametrize("stem", sorted(path.stem for path in DOCS.glob("*.png")))
+def test_a_picture_is_what_its_name_says_of_the_recorded_rows(stem: str) -> None:
+    again = f"python -m paper_repro.commands.pictures REFERENCE docs {stem} draws it anew"
+    assert told(DOCS / f"{stem}.png") == wanted(stem), again
+
+
+def test_one_picture_in_place_of_another_is_noticed(tmp_path: Path) -> None:
+    shutil.copy(DOCS / "fig2.png", tmp_path / "fig3.png")
+    assert told(tmp_path / "fig3.png") != wanted("fig3")
+
+
+def test_other_rows_make_pictures_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = recorded.largest("fig2")
+    assert kept is not None
+    monkeypatch.setattr(pictures.recorded, "largest", lambda _: kept)
+    monkeypatch.setattr(pictures.recorded, "source", lambda *_: "fig2-full.csv.gz, sha256 other")
+    assert told(DOCS / "fig2.png") != wanted("fig2")

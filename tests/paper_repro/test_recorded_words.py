@@ -1,0 +1,137 @@
+"""Where each outcome in ``claims.json`` says it is from, and of which data, follows from the rows and their facts.
+
+Once by code of its own, from the file beside the rows and from the rows; once whole, from the parts made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paper_repro import making
+from paper_repro.workflow import recorded
+from paper_repro.workflow.part import Options
+from paper_repro.workflow.scales import READINGS, SCALES
+from tests.paper_repro.recomputed.common import RESULTS, lines, outcomes, rows, scale_of, trained
+
+OUTCOMES = {outcome["id"]: outcome for outcome in outcomes()}
+LOGS = pytest.mark.skipif(not os.environ.get("DECOMFL_REFERENCE"), reason="needs DECOMFL_REFERENCE")
+APART = re.compile(r"diverged, and not in the means: (.*?)(?=; not decided|\.; |\.$|\. [A-Z]|$)", re.IGNORECASE)
+
+
+def beside(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """The file beside the rows of an outcome."""
+    name = f"{outcome['id'].partition('.')[0]}-{scale_of(outcome)}.json"
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def head(outcome: Mapping[str, Any]) -> str:
+    """Date, scale, code, and how many runs are finished where some are not."""
+    facts = beside(outcome)
+    some = "" if facts["finished"] == facts["of"] else f", so far {facts['finished']} of {facts['of']} runs finished"
+    return f"recorded on {facts['date']} at {scale_of(outcome)} scale by code {facts['code']}{some}; "
+
+
+def data(outcome: Mapping[str, Any]) -> str:
+    """The data of all runs, each once."""
+    return "; ".join(dict.fromkeys(own["data"] for own in beside(outcome)["provenance"] if "data" in own))
+
+
+def apart(outcome: Mapping[str, Any]) -> set[tuple[str, int, int]]:
+    """(series, seed, last round) of the runs of Figures 2 and 3 that diverged beside others which did not."""
+    frame = lines(rows(outcome["id"].partition(".")[0], scale_of(outcome)))
+    found = set()
+    for name, own in frame.groupby([key for key in ("reading", "panel", "series") if key in frame]):
+        ends = own.groupby("seed").agg(diverged=("diverged", "any"), last=("round", "max"))
+        if not ends.diverged.all():
+            found |= {(name[-1], int(seed), int(end["last"])) for seed, end in ends[ends.diverged].iterrows()}
+    return found
+
+
+def wrong(outcome: Mapping[str, Any]) -> list[str]:
+    """What an outcome says of its rows that these do not, or leaves out."""
+    told = [] if outcome["recorded"].startswith(head(outcome)) else ["date, scale, code or runs"]
+    told += [] if outcome["data"] == data(outcome) else ["data"]
+    if outcome["id"] in DIVERGED:
+        words = APART.search(outcome["recorded"])
+        named = re.findall(r"([^,;:]+), \w+, seed (\d+), after round ([\d,]+)", words[1] if words else "")
+        said = {(name.strip(), int(seed), int(r.replace(",", ""))) for name, seed, r in named}
+        told += [] if said == apart(outcome) else ["seeds that diverged"]
+    for name, seed in re.findall(r"(?:because|;) ([^;,]+), seed (\d+): its training loss", outcome["recorded"]):
+        frame = lines(rows(outcome["id"].partition(".")[0], scale_of(outcome)))
+        own = frame[(frame.series == name) & (frame.seed == int(seed))]
+        told += ["a run that did not train, though it did"] * bool(own.empty or trained(own))
+    return told
+
+
+DIVERGED = {name for name in OUTCOMES if re.fullmatch(r"fig[23]\.(?!band).*(?<!-in-the-logs)", name)}
+"""Outcomes that name the seeds which diverged."""
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_what_is_said_of_the_rows_is_in_them_or_beside_them(name: str) -> None:
+    assert wrong(OUTCOMES[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "plant", "found"),
+    [
+        ("fig2.local-updates", lambda o: {"recorded": re.sub("-2[0-9] at", "-27 at", o["recorded"])}, "date"),
+        (
+            "fig2.local-updates",
+            lambda o: {"recorded": re.sub("; diverged.*", "", o["recorded"])},
+            "seeds that diverged",
+        ),
+        (
+            "fig2.local-updates",
+            lambda o: {"recorded": o["recorded"].replace("seed 2, after", "seed 0, after")},
+            "seeds",
+        ),
+        ("llm.mezo", lambda o: {"data": o["data"].replace("872 test", "87,200 test")}, "data"),
+        ("edge.limit", lambda o: {"data": ""}, "data"),
+        (
+            "theory.speed-up-m",
+            lambda o: {"recorded": re.sub(r"code 0\.1\.0\+..", "code 0.1.0+00", o["recorded"])},
+            "code",
+        ),
+    ],
+)
+def test_planted_words_are_noticed(name: str, plant: Callable[[Mapping[str, Any]], dict[str, str]], found: str) -> None:
+    planted = {**OUTCOMES[name], **plant(OUTCOMES[name])}
+    assert planted != OUTCOMES[name]
+    assert any(found in told for told in wrong(planted))
+
+
+# --- whole ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def made(part: str) -> dict[str, str]:
+    """{id: where it says it is from} of a part that is made of its recorded rows, as ``decomfl paper`` does."""
+    kept = recorded.largest(part)
+    if kept is None:
+        return {}
+    asked = Options(
+        scale=SCALES[kept.scale],
+        readings=tuple(READINGS),
+        count="wire",
+        authors=Path(os.environ["DECOMFL_REFERENCE"]),
+        from_recorded=True,
+        largest=True,
+    )
+    part_made = making._part(part, kept.rows, kept.provenance, making._beside(part, asked), kept)
+    return {outcome.id: outcome.scale for outcome in part_made.claims}
+
+
+@LOGS
+@pytest.mark.parametrize("part", making.PARTS)
+def test_every_outcome_says_where_it_is_from_as_the_part_made_again_does(part: str) -> None:
+    own = {name: outcome["recorded"] for name, outcome in OUTCOMES.items() if name.startswith(f"{part}.")}
+    assert own == made(part)
