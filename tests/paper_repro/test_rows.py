@@ -28,7 +28,8 @@ def impossible(frame: pd.DataFrame) -> list[str]:
     told = []
     if "examples" in frame:
         right = frame.test_accuracy * frame.examples
-        told += ["accuracies are no shares of the held-out images"] * bool(((right - right.round()).abs() > 1e-6).any())
+        apart = (right - right.round()).abs() > 1e-2  # a GPU's accuracies have float32's seven digits
+        told += ["accuracies are no shares of the held-out images"] * bool(apart.any())
     known = [name for name in RUN if name in frame]
     for name, run in frame.groupby(known, dropna=False) if known else [("all", frame)]:
         own = run.dropna(subset=["wire_bytes"]).sort_values("round", kind="stable")
