@@ -119,7 +119,8 @@ def _curves() -> str:
             best = int(mean.test_accuracy.to_numpy().argmax())
             found = _in_the_logs("fig3.band", str(series)) if part == "fig3" else None
             ill = [words for _, run in own.groupby("seed") if (words := complaint(run)) is not None]
-            seeds, of = settled(own, ["series"]).seed.nunique(), own.seed.nunique()
+            of = own.seed.nunique()
+            seeds = own[own.finished.astype(bool)].seed.nunique() or of
             told = seeds if seeds == of else f"{seeds} of {of}"
             cells = [figure, series, told, f"{mean.index[-1]:,}", _share(mean.test_accuracy.iloc[-1])]
             cells += [

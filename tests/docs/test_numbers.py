@@ -97,7 +97,7 @@ def test_the_table_of_curves_has_the_authors_last_accuracies() -> None:
     for part, series, *_, told, _, _, _ in cells(SCALES, "curves"):
         if part == "Figure 3" and told != "–":
             own = rows("fig3", "full")[lambda t, s=series: t.series == s]["round"]  # type: ignore[misc]
-            both = theirs[(theirs.series == series.removesuffix(images.BY_VALUE)) & theirs["round"].isin(own)]
+            both = theirs[(theirs.series == series.removesuffix(" by signed value")) & theirs["round"].isin(own)]
             assert f"{both.loc[both['round'].idxmax()].test_accuracy:.3f}" == told
 
 

@@ -375,7 +375,9 @@ def _(frame: pd.DataFrame, _: str) -> Found:
             .pivot(index="round", columns="metric", values="value")
         )
         ends = list(own.index)
-        windows = {end: other.train_loss[start + 1 : end].mean() for start, end in zip([0, *ends], ends, strict=False)}
+        windows = {
+            end: other.train_loss.loc[start + 1 : end].mean() for start, end in zip([0, *ends], ends, strict=False)
+        }
         distances = [abs(own.train_loss[r] / windows[r] - 1) for r in ends if 30 <= r <= 301]
         found.append(max(distances) <= limits("fig3").near)
         told[f"{name}: largest distance of training losses"] = max(distances)
