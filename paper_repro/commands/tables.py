@@ -115,12 +115,17 @@ def _curves() -> str:
             if series in seen:
                 continue  # the top-k figure shares runs with Figure 3
             seen.add(str(series))
-            mean = settled(own, ["series"]).groupby("round")[["test_accuracy", "train_loss"]].mean()
+            whole = own[own.finished.astype(bool)]
+            mean = (
+                (own if whole.empty else settled(own, ["series"]))
+                .groupby("round")[["test_accuracy", "train_loss"]]
+                .mean()
+            )
             best = int(mean.test_accuracy.to_numpy().argmax())
             found = _in_the_logs("fig3.band", str(series)) if part == "fig3" else None
             ill = [words for _, run in own.groupby("seed") if (words := complaint(run)) is not None]
             of = own.seed.nunique()
-            seeds = own[own.finished.astype(bool)].seed.nunique() or of
+            seeds = whole.seed.nunique() or of
             told = seeds if seeds == of else f"{seeds} of {of}"
             cells = [figure, series, told, f"{mean.index[-1]:,}", _share(mean.test_accuracy.iloc[-1])]
             cells += [
