@@ -36,7 +36,7 @@ _PICTURES: Final[Mapping[str, str]] = {
 """Pictures of docs/, by what they show."""
 _TOLD: Final = 3
 """The most numbers that are told of a measurement which does not say what decides it."""
-_WORDS: Final = 10
+_WORDS: Final = 9
 """The most words of a quotation that are told."""
 
 

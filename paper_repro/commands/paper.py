@@ -48,7 +48,7 @@ def _answer(*, as_json: bool) -> None:
     console = Console(width=100)
     table = Table(title="Is the paper right?", title_justify="left", title_style="bold", expand=True)
     table.add_column("about", width=19)
-    table.add_column("the paper is", width=12)
+    table.add_column("verdict", width=12)
     table.add_column("found", ratio=1)
     for each in lines:
         found = f"{each.says}\n→ docs/{each.link}, {each.again}"
@@ -56,7 +56,7 @@ def _answer(*, as_json: bool) -> None:
     console.print(table)
     recorded = sorted({each.recorded.partition(" by code")[0] for each in lines if each.recorded})
     days = " and ".join(text.removeprefix("recorded ") for text in recorded)
-    console.print(f"Numbers of runs: recorded {days}. All others are computed now.")
+    console.print(f"Numbers from runs were recorded {days}; all others are computed now.")
 
 
 def _list(parts: Sequence[str], *, as_json: bool) -> None:
