@@ -13,6 +13,8 @@ from paper_repro.workflow import recorded
 from tests.docs.blocks import ROOT
 
 DOCS = ROOT / "docs"
+MADE = ("board.png",)
+"""What make docs draws, which the repository does not keep."""
 WITHOUT_ROWS = {"kappa": ("kappa", "decomfl kappa, no recorded rows")}
 
 
@@ -29,7 +31,7 @@ def wanted(stem: str) -> tuple[str | None, str | None]:
     return WITHOUT_ROWS.get(stem) or pictures.labelled(stem)
 
 
-@pytest.mark.parametrize("stem", sorted(path.stem for path in DOCS.glob("*.png")))
+@pytest.mark.parametrize("stem", sorted(path.stem for path in DOCS.glob("*.png") if path.name not in MADE))
 def test_a_picture_is_what_its_name_says_of_the_recorded_rows(stem: str) -> None:
     again = f"python -m paper_repro.commands.pictures REFERENCE docs {stem} draws it anew"
     assert told(DOCS / f"{stem}.png") == wanted(stem), again

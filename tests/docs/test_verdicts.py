@@ -26,8 +26,10 @@ SAID = {
 }
 """How a sentence gives a verdict."""
 RECORDED = {outcome["id"]: outcome for outcome in outcomes()}
+MADE = ("statements.md",)
+"""What make docs makes of the entries, whose texts are looked at one by one."""
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "paper_repro" / "results" / "README.md"]
-PAGES += sorted((ROOT / "docs").rglob("*.md"))
+PAGES += sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name not in MADE)
 
 
 def texts() -> dict[str, str]:
