@@ -12,7 +12,6 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import plural, require
 from decomfl_lab.files import write_atomically
 from decomfl_lab.options import option
-from paper_repro.workflow.answer import answer
 from paper_repro.workflow.claims import UNHEALTHY, rows
 
 if TYPE_CHECKING:
@@ -70,6 +69,7 @@ def findings(options: FindingsOptions) -> None:
 
 def page() -> str:
     """The page as Markdown."""
+    from paper_repro.workflow.answer import answer  # with it come sympy and scipy
     from theory.findings.registry import CAUSES, ENTRIES
 
     notes = _Notes()
