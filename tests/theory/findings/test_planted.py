@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from theory.findings import mutation
 from theory.findings.data import RAW
 from theory.findings.finding import Entry
 from theory.findings.mutation import MUTATIONS, Mutation
-from theory.findings.source import TexSource, read
+from theory.findings.source import TexSource
 
 BY_HAND = """
 line-132 | quote | linearly | quadratically
@@ -95,14 +93,6 @@ line-365 | restates | line-286 | line-249
 line-1449.2 | says | (P(d+2)) | (m(d+2))
 line-1050 | instead | 2ρ − 1 | 2ρ − 7
 """
-
-
-@pytest.fixture(scope="module")
-def paper() -> TexSource:
-    path = os.environ.get("DECOMFL_PAPER")
-    if not path:
-        pytest.skip("needs the paper's source (DECOMFL_PAPER)")
-    return read(Path(path))
 
 
 @cache

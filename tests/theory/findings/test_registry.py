@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from theory.findings.finding import Cause, Entry, EntryResult, Evidence, Evidenc
 from theory.findings.placed import Placed, placed
 from theory.findings.prose import passages
 from theory.findings.registry import CAUSES, ENTRIES, missing, stale, unquoted
-from theory.findings.source import TexSource, parse, read
+from theory.findings.source import TexSource, parse
 from theory.findings.wording import differences, untold
 
 TEX = r"""\begin{document}
@@ -41,14 +39,6 @@ def _entry(label: str, line: int, kind: str = "equation", **more: Any) -> Entry:
 
 
 COMPLETE = (_entry("l", 2, "lemma"), _entry("a", 3), _entry("b", 3), _entry("line-5", 5), _entry("line-6", 6, "claim"))
-
-
-@pytest.fixture(scope="module")
-def paper() -> TexSource:
-    path = os.environ.get("DECOMFL_PAPER")
-    if not path:
-        pytest.skip("needs the paper's source (DECOMFL_PAPER)")
-    return read(Path(path))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,19 +12,11 @@ from tests.theory.findings.entries import confirmed, result
 from theory.communication import Numbers, expected_numbers
 from theory.findings.evidence import tables
 from theory.findings.evidence.tables import least_runs
-from theory.findings.source import TexSource, read
+from theory.findings.source import TexSource
 from theory.findings.transcription import mistranscribed
 from theory.notation.printed import EXAMPLES, LORA, MOST_FREQUENT, RESULTS, ROUNDS, Cell
 
 DATA = os.environ.get("DECOMFL_DATA", "")  # hidden from tests
-
-
-@pytest.fixture(scope="module")
-def paper() -> TexSource:
-    path = os.environ.get("DECOMFL_PAPER")
-    if not path:
-        pytest.skip("needs the paper's source (DECOMFL_PAPER)")
-    return read(Path(path))
 
 
 def test_the_tables_are_transcribed(paper: TexSource) -> None:

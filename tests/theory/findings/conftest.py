@@ -1,0 +1,18 @@
+"""The paper's source, for the tests of what is said of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from theory.findings.source import TexSource, read
+
+
+@pytest.fixture(scope="module")
+def paper() -> TexSource:
+    path = os.environ.get("DECOMFL_PAPER")
+    if not path:
+        pytest.skip("needs the paper's source (DECOMFL_PAPER)")
+    return read(Path(path))
