@@ -43,7 +43,7 @@ def hexed(x: np.ndarray) -> tuple[str, ...]:
 
 def of_numpy() -> dict[str, str]:
     """What numpy alone computes."""
-    facts = {}
+    facts: dict[str, str] = {}
     for backend in set(noise.available_backends()) - {"triton"}:
         for known in KNOWN_ANSWERS:
             kind = known.stream_distribution
@@ -52,10 +52,10 @@ def of_numpy() -> dict[str, str]:
         for kind in set(noise.Distribution) - {noise.Distribution.LOW_RANK}:
             x = np.linspace(-1, 1, D, dtype=np.float32)
             noise.axpy(x, 7, [0.1, -0.3, 1e-3], d=D, distribution=kind, backend=backend)
-            facts[f"an update along {kind} directions"] = digest([x])
+            assert facts.setdefault(f"an update along {kind} directions", digest([x])) == digest([x]), backend
             vectors = np.linspace(-1, 1, 2 * D).astype(np.float32).reshape(2, D)
             sums = noise.project(vectors, [(7, 0), (7, 1)], distribution=kind, backend=backend)
-            facts[f"sums along {kind} directions"] = digest([sums])
+            assert facts.setdefault(f"sums along {kind} directions", digest([sums])) == digest([sums]), backend
     for answer in START_ANSWERS:
         assert (
             hexed(Start(answer.draw, answer.scale, answer.cut).elements(answer.key, answer.tensor, 200)) == answer.bits
