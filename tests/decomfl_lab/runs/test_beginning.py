@@ -149,3 +149,22 @@ def test_a_hostile_start_ends_with_a_sentence_and_2(out: Path, tmp_path: Path, c
     path = changed(out, tmp_path / "log", start=start)
     assert main(["replay", str(path)]) == 2
     assert "scale must be a float32 number, got 'big'" in capsys.readouterr().err
+
+
+def test_a_run_of_an_earlier_version_goes_on_by_its_own_file_as_it_was_begun(tmp_path: Path) -> None:
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    old = TINY.but(draws="libraries", eval_every=1)
+    train(old.but(rounds=2), out=out)
+    train(old, out=whole)
+    (out / "checkpoint.safetensors").unlink()  # as in the folder of a recorded run
+    content = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(content.replace('draws = "libraries"\n', "").replace("rounds = 2", "rounds = 3"))
+    assert main(["train", "--config", str(out / "config.toml"), "--out", str(out)]) == 0
+    assert lab.replay(out).digest == lab.replay(whole).digest
+    assert 'draws = "libraries"' in (out / "config.toml").read_text()
+
+
+def test_a_new_run_in_a_folder_that_holds_no_run_is_drawn_by_the_stream(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('data = "digits"\nmodel = "mlp"\nclients = 4\nsampled = 2\nrounds = 1\n')
+    assert main(["train", "--config", str(tmp_path / "config.toml"), "--out", str(tmp_path)]) == 0
+    assert 'draws = "stream"' in (tmp_path / "config.toml").read_text()
