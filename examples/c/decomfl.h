@@ -152,8 +152,8 @@ typedef struct {
     char *header, error[160];          /* JSON; what is wrong */
     char recorded[33];                 /* the digest that the log has of the model as it is now, empty if none */
     uint32_t round;                    /* rounds applied */
-    uint64_t run_seed, private_key, d; /* with "keyed" seeds are hashed with the private key */
-    int keyed;
+    uint64_t run_seed, private_key, d;
+    int keyed;                         /* whether seeds are hashed with the private key */
     double beta, weight, decay;        /* of the update rule: sgd, with momentum where beta is not 0 */
     float *x, *momentum;               /* one after the other in memory */
 } decomfl;
@@ -276,18 +276,19 @@ static int decomfl_open(decomfl *r, const uint8_t *bytes, size_t size) {
     *r = (decomfl){.bytes = bytes, .size = size};
     if (size < 32 || memcmp(bytes, "\x89" "DCLOG\r\n", 8)) return refuse(r, "this is no log of a run");
     if (number(bytes + 8, 4) != 2) return refuse(r, "only logs of version 2 say how x_0 is made");
-    uint64_t end = 16 + number(bytes + 12, 4);
+    uint64_t length = number(bytes + 12, 4), end = 16 + length;
+    if (end + 16 > size) return refuse(r, "the header was changed or cut");
+    r->header = calloc(end, 1);
+    memcpy(r->header, bytes + 16, length);
+    end += strtoull(value(value(r->header, "start"), "bytes"), NULL, 10) % size; /* x_0 itself may follow */
     if (end + 16 <= size) blake2b(chain, 16, NULL, bytes, end);
     if (end + 16 > size || memcmp(chain, bytes + end, 16)) return refuse(r, "the header was changed or cut");
     r->at = end + 16;
-    r->header = calloc(end, 1);
-    memcpy(r->header, bytes + 16, end - 16);
     const char *config = value(r->header, "config"), *method = value(config, "method"), *rule = value(config, "rule");
     int known = is(method, "decomfl") || is(method, "decomfl-projection") || is(method, "feedsign");
     int plain = !*value(config, "precision") || is(value(config, "precision"), "float32");
-    if (!known || !plain || (*rule && !is(rule, "sgd")) || strtol(value(config, "grid"), NULL, 10)) {
+    if (!known || !plain || (*rule && !is(rule, "sgd")) || strtol(value(config, "grid"), NULL, 10))
         return refuse(r, "the update rule of the run is not known here, but sgd with or without momentum");
-    }
     if (strtol(value(r->header, "stream"), NULL, 10) != 1) return refuse(r, "the noise stream has another version");
     r->beta = strtod(value(config, "momentum"), NULL);
     r->weight = is(value(config, "momentum_form"), "paper") ? 1 - r->beta : 1;
@@ -338,9 +339,8 @@ static int apply(decomfl *r, const uint8_t *m, size_t size) {
     memcpy(&s.eta, &eta, 8);
     uint64_t sizes[5] = {8 * count, 8 * K, 8, 0, 2 * count}, sent = signs ? (count + 7) / 8 : 4 * count;
     int known = number(m + 12, 4) == 1 && number(m + 16, 4) == r->round && s.eta > 0 && isfinite(s.eta) && m[33] == 1;
-    if (!known || !count || s.kind >= LOW_RANK || seeding > 4 || size - 35 != sizes[seeding] + sent) {
+    if (!known || !count || s.kind >= LOW_RANK || seeding > 4 || size - 35 != sizes[seeding] + sent)
         return refuse(r, "the record is not one that is known here");
-    }
     const uint8_t *seeds = m + 35, *scalars = seeds + sizes[seeding];
     uint64_t root = seeding == 2 ? number(seeds, 8) : derive(r->run_seed, 1, r->round);
     s.seed = calloc(P, sizeof *s.seed), s.p = calloc(P, sizeof *s.p), s.g = calloc(P, sizeof *s.g);

@@ -135,13 +135,16 @@ globalThis.decomfl = (function library() {
   ].map(f);
   const [S0, S1, S2, S3] = [-0.0043710256, 0.0795006678, -0.645925999, 1.57079518].map(f);
   const [C0, C1, C2, C3] = [0.000870188756, -0.0208331067, 0.25366348, -1.23370039].map(f);
+  const split = (seed) => [Number(seed & 0xffffffffn) | 0, Number(seed >> 32n) | 0];
+  const room = new Uint32Array(TILE); // words that nobody needs any more
   const LOG_2_TWICE = f(1.38629436), float = new Float32Array(1), bits = new Int32Array(float.buffer);
 
-  // Two normal numbers of each pair of words, by Box and Muller.
-  function normals(z, words) {
+  // The normal numbers of a tile: two of each pair of words, by Box and Muller.
+  function gaussianTile(z, key, tile, c2, tag) {
+    tileWords(room, key, tile, c2, tag);
     for (let n = 0; n < 64; n++) {
-      const at = n + (n & 32), w1 = words[at + 32] | 0;
-      float[0] = (words[at] >>> 8) | 1;
+      const at = n + (n & 32), w1 = room[at + 32] | 0;
+      float[0] = (room[at] >>> 8) | 1;
       const found = bits[0], e = (found - 0x3f3504f3) >> 23;
       bits[0] = found - (e << 23);
       const x = f(float[0] - 1);
@@ -155,14 +158,6 @@ globalThis.decomfl = (function library() {
       z[at] = f(rho * (w1 & 1 ? -cosine : cosine));
       z[at + 32] = f(rho * sine);
     }
-  }
-
-  const split = (seed) => [Number(seed & 0xffffffffn) | 0, Number(seed >> 32n) | 0];
-  const room = new Uint32Array(TILE); // words that nobody needs any more
-
-  function gaussianTile(z, key, tile, c2, tag) {
-    tileWords(room, key, tile, c2, tag);
-    normals(z, room);
   }
 
   // Elements 0, ..., count - 1 of a gaussian direction.
@@ -229,10 +224,14 @@ globalThis.decomfl = (function library() {
   }
 
   // 4. The log. -------------------------------------------------------------------------------------------------------
-  // JSON in which whole numbers that a double cannot hold become strings.
+  // JSON in which whole numbers that a double cannot hold become strings; nothing if it is none.
   function parsed(text) {
     const token = /"(?:\\.|[^"\\])*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
-    return JSON.parse(text.replace(token, (one) => (/^-?\d{16,}$/.test(one) ? `"${one}"` : one)));
+    try {
+      return JSON.parse(text.replace(token, (one) => (/^-?\d{16,}$/.test(one) ? `"${one}"` : one)));
+    } catch {
+      return {};
+    }
   }
 
   // Takes numbers from the front of some bytes.
@@ -283,30 +282,30 @@ globalThis.decomfl = (function library() {
     return { round: r, sampled, answered, digest: flags & 2 ? digest : null, eta, K, P, distribution, steps };
   }
 
-  const chained = (...parts) => hex(blake2b(joined(parts), 16));
-
   // All that is in a log; an Error says what is wrong with the file.
   function readLog(bytes) {
+    // Whether the chain value at the end is not that of the bytes before it.
+    const digest = (from, to) => hex(blake2b(bytes.subarray(from, to), 16));
+    const broken = (from, to) => digest(from, to - 16) !== hex(bytes.subarray(to - 16, to));
     const u32 = (at) => reader(bytes.subarray(at), "the file").u32();
-    const magic = hex(bytes.subarray(0, 8)), version = bytes.length < 12 ? 0 : u32(8);
+    const magic = hex(bytes.subarray(0, 8)), version = bytes.length < 16 ? 0 : u32(8);
     if (magic !== "8944434c4f470d0a") refuse("this is no log of a run: it begins in another way");
     if (version !== 2) refuse(`this log has version ${version}: only those of version 2 say how x_0 is made`);
-    let start = 16 + u32(12), chain = bytes.subarray(start, start + 16);
-    if (chained(bytes.subarray(0, start)) !== hex(chain)) refuse("the header of this log was changed or cut");
-    const header = parsed(new TextDecoder().decode(bytes.subarray(16, start))), rounds = [];
+    const text = new TextDecoder().decode(bytes.subarray(16, 16 + u32(12))), header = parsed(text), rounds = [];
+    let start = 32 + u32(12) + (Number(header.start?.bytes) || 0); // x_0 itself may stand after the header
+    if (broken(0, start)) refuse("the header of this log was changed or cut");
     if (header.stream !== 1) refuse(`the noise stream of this log has version ${header.stream}, and 1 is known here`);
-    for (start += 16; start < bytes.length; ) {
+    while (start < bytes.length) {
       const whole = start + 12 <= bytes.length && crc32(bytes.subarray(start, start + 8)) === u32(start + 8);
       const stop = whole ? start + 28 + u32(start + 4) : bytes.length, r = rounds.length;
-      const content = bytes.subarray(start, stop - 16), next = bytes.subarray(stop - 16, stop);
-      if (whole && stop <= bytes.length && u32(start) === r && chained(chain, content) === hex(next)) {
-        rounds.push({ ...entryOf(content.subarray(12), BigInt(header.run_seed), r), bytes: stop - start });
-        [chain, start] = [next, stop];
-        continue;
+      if (!whole || stop > bytes.length || u32(start) !== r || broken(start - 16, stop)) {
+        const blank = bytes.subarray(whole ? stop - 16 : start).every((byte) => byte === 0);
+        if (start + 12 > bytes.length || stop > bytes.length || (stop === bytes.length && blank)) break;
+        refuse(`the entry of round ${r} was changed or moved`);
       }
-      const blank = stop === bytes.length && (whole ? next : bytes.subarray(start)).every((byte) => byte === 0);
-      if (start + 12 > bytes.length || stop > bytes.length || blank) break; // a writer was stopped here
-      refuse(`the entry of round ${r} was changed or moved`);
+      const content = bytes.subarray(start + 12, stop - 16);
+      rounds.push({ ...entryOf(content, BigInt(header.run_seed), r), bytes: stop - start });
+      start = stop;
     }
     return { header, rounds, bytes: bytes.length, cut: bytes.length - start };
   }
@@ -333,15 +332,13 @@ globalThis.decomfl = (function library() {
   }
 
   function sign(x, noise, eta, { decay }) {
-    const u = new Float32Array(TILE);
-    noise(u, 1);
+    const u = noise(new Float32Array(TILE), 1);
     if (decay) scale(x, 1 - eta * decay);
     addTo(x, u.map((one) => (one > 0 ? 1 : one < 0 ? -1 : 0)), -eta);
   }
 
   function adamm(x, noise, eta, { beta, beta2, epsilon, decay }, m, v, most) {
-    const u = new Float32Array(TILE);
-    noise(u, 1);
+    const u = noise(new Float32Array(TILE), 1);
     scale(m, beta);
     addTo(m, u, 1 - beta);
     scale(v, beta2);
@@ -373,11 +370,14 @@ globalThis.decomfl = (function library() {
     function prepared(step, { eta, P, distribution }) {
       const makers = step.streams.map(([s, p]) => direction(distribution, key === null ? s : derive(key, s), p, d));
       return (tile, own) => {
-        const noise = (to, factor) => makers.forEach((make, p) => {
-          make(z, tile);
-          const c = f((factor / P) * step.scalars[p]);
-          for (let j = 0; j < to.length; j++) to[j] = f(to[j] + f(c * z[j]));
-        });
+        const noise = (to, factor) => {
+          makers.forEach((make, p) => {
+            make(z, tile);
+            const c = f((factor / P) * step.scalars[p]);
+            for (let j = 0; j < to.length; j++) to[j] = f(to[j] + f(c * z[j]));
+          });
+          return to;
+        };
         rule(own[0], noise, eta, numbers, ...own.slice(1));
       };
     }
