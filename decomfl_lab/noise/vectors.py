@@ -10,7 +10,7 @@ from typing import NamedTuple
 from decomfl_lab.noise.low_rank import AnyDistribution, LowRank
 from decomfl_lab.noise.spec import Distribution
 
-__all__ = ["KNOWN_ANSWERS", "LOW_RANK", "PHILOX_ANSWERS", "POSITIONS", "KnownAnswer"]
+__all__ = ["KNOWN_ANSWERS", "LOW_RANK", "PHILOX_ANSWERS", "POSITIONS", "START_ANSWERS", "KnownAnswer", "StartAnswer"]
 
 POSITIONS = (0, 1, 32, 64, 96, 127, 128)
 """Elements whose bits are given: every word of a tile, its last element and the next tile's first."""
@@ -65,3 +65,35 @@ PHILOX_ANSWERS = (
     ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
 )
 """Counter, key and words of Random123's published tests of Philox4x32-10 (kat_vectors)."""
+
+
+class StartAnswer(NamedTuple):
+    """Elements of a tensor of x_0 at ``POSITIONS``: float32 bits as eight hex digits."""
+
+    draw: str
+    scale: float
+    cut: float | None
+    key: int
+    tensor: int
+    bits: tuple[str, ...]
+
+
+# draw, scale, cut, key, tensor, bits
+_STARTS = """
+uniform  0.2  -   0000000000000000     0  3d36eea0 3d7f863a bcaee740 3e3ed0a5 3a9038cd 3dcf7f30 3e383095
+uniform  1.0  -   deadbeef12345678     3  bf679352 be6e1df8 bf2f121a 3f23f3de bdf10f50 bf19c186 bf7809a2
+normal   0.02 -   0000000000000000     0  bd2921d4 3d032461 bbe50a42 3cca80a2 396001d5 3c193c14 bc640686
+normal   1.0  -   deadbeef12345678     3  bf05d416 bec5a8d2 bf76fa34 3fbde090 be8e0c5c bf926cc1 be0345fb
+normal   1.0  -   ffffffffffffffff 65535  bebfb54d be45821e 3f961b2e bf4231b5 be1b4a91 3f079517 3ede6ce2
+normal   1.0  0.5 0000000000000000     0  be5fc847 be817a1b beb2f004 be993deb 3c2f016f 3eef6de0 bef3940d
+normal   0.02 2.0 ffffffffffffffff    77  3a60818f 39f52259 bc96b829 3bb0a929 bc02b6a9 3b661d13 bcce2753
+constant 1.0  -   0000000000000000     0  3f800000 3f800000 3f800000 3f800000 3f800000 3f800000 3f800000
+"""
+
+
+def _parse_start(line: str) -> StartAnswer:
+    draw, scale, cut, key, tensor, *bits = line.split()
+    return StartAnswer(draw, float(scale), None if cut == "-" else float(cut), int(key, 16), int(tensor), tuple(bits))
+
+
+START_ANSWERS = tuple(_parse_start(line) for line in _STARTS.strip().splitlines())
