@@ -27,7 +27,11 @@ function take(bytes, name, table, images) {
   const numbers = rounds.reduce((sum, { K, P }) => sum + K * P, 0);
   const model = 4 * d, most = Math.max(model, bytes.length);
   const bar = (id, width) => ($(id).style.width = `${Math.max(width, 0.5)}%`);
+  const { K, P } = rounds[0] ?? { K: 0, P: 0 };
   $("name").textContent = name;
+  $("about").textContent =
+    `${config.model}, ${config.data}, ${config.method}. ${config.sampled ?? 1} of ${config.clients ?? 1} ` +
+    `clients a round, K = ${count(K)} step${K === 1 ? "" : "s"}, P = ${count(P)} directions.`;
   $("model-size").textContent = size(model);
   $("log-size").textContent = size(bytes.length);
   bar("model-bar", (75 * model) / most);
