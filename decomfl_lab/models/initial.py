@@ -96,8 +96,12 @@ def _start(module: nn.Module, path: str) -> Start:
     if name in said:
         return said[name]
     match owner:
-        case nn.Linear() | nn.Conv2d():  # torch's default for weight and bias, Kaiming's with the gain 1/√3
-            return kaiming_uniform(fans(owner.weight.shape)[0], 1 / math.sqrt(3))
+        # torch's default for weight and bias, Kaiming's with the gain 1/√3. Sizes are asked of the layer, since the
+        # weight of a run's module may be empty between two uses.
+        case nn.Linear():
+            return kaiming_uniform(owner.in_features, 1 / math.sqrt(3))
+        case nn.Conv2d():
+            return kaiming_uniform(owner.in_channels // owner.groups * math.prod(owner.kernel_size), 1 / math.sqrt(3))
         case nn.BatchNorm2d() | nn.LayerNorm():
             return constant(1.0 if name == "weight" else 0.0)
     raise InputError(f"start of parameter {path} must be said (models.initial.begin_), got a {type(owner).__name__}")

@@ -31,12 +31,13 @@ _STREAM, _FILE, _GIVEN = "stream", "file", "given"
 _TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 
 
-def said(config: TrainConfig, module: nn.Module, x: Tensor) -> tuple[dict[str, Any], bytes]:
+def said(config: TrainConfig, module: nn.Module, layout: Layout, x: Tensor) -> tuple[dict[str, Any], bytes]:
     """What a log says of x_0, and the bytes of it that go into the file.
 
     Args:
         config: The run.
         module: The run's module.
+        layout: Where x lies in it.
         x: x_0, shape (d,), which is compared with what the stream gives before the log says that it does.
     """
     if config.log_start:
@@ -46,10 +47,8 @@ def said(config: TrainConfig, module: nn.Module, x: Tensor) -> tuple[dict[str, A
     if drawn and config.draws == LIBRARIES:
         return {"by": LIBRARIES}, b""
     if drawn:
-        shapes = Layout.of(module).shapes
-        tensors = [
-            {"shape": list(shape), **start.to_dict()} for shape, start in zip(shapes, starts_of(module), strict=True)
-        ]
+        starts = zip(layout.shapes, starts_of(module), strict=True)
+        tensors = [{"shape": list(shape), **start.to_dict()} for shape, start in starts]
         start = {"by": _STREAM, "key": f"{config.seed:016x}", "tensors": tensors}
         again = _by_stream(start, x.numel())
         if torch.equal(again.view(torch.int32), x.cpu().float().view(torch.int32)):
