@@ -119,7 +119,13 @@ def stream_vectors() -> dict[str, Any]:
     """Test vectors of the stream as plain values, for implementations in other languages (docs/how-to)."""
     philox = [dict(zip(("counter", "key", "words"), answer, strict=True)) for answer in PHILOX_ANSWERS]
     words = [
-        {"key": f"{key:016x}", "tag": tag, "c2": c2, "first": first, "words": hex_words(tile_words(key, c2, tag, tiles))}
+        {
+            "key": f"{key:016x}",
+            "tag": tag,
+            "c2": c2,
+            "first": first,
+            "words": hex_words(tile_words(key, c2, tag, tiles)),
+        }
         for key, c2 in _KEYS
         for tag in (0, 5)
         for first, tiles in ((0, [0]), (_FAR, [_FAR // TILE]))
@@ -134,7 +140,13 @@ def stream_vectors() -> dict[str, Any]:
             own |= {"shapes": [list(shape) for shape in of.shapes], "rank": of.rank}
         bits = hex_words(directions(answer.key, answer.p, 0, answer.d, of, scale))
         directions_.append({**own, "d": answer.d, "bits": bits})
-    return {"version": STREAM_VERSION, "philox": philox, "words": words, "directions": directions_, "narrow": _narrowed()}
+    return {
+        "version": STREAM_VERSION,
+        "philox": philox,
+        "words": words,
+        "directions": directions_,
+        "narrow": _narrowed(),
+    }
 
 
 def _narrowed() -> list[dict[str, Any]]:

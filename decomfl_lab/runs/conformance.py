@@ -279,23 +279,36 @@ def _streams(seed: Any, P: int) -> list[str]:
 _README = """\
 # Test vectors of decomfl-lab
 
-For implementations of the noise stream (docs/noise-stream.md) and of the log of a run (docs/run-log.md) in any language.
-`decomfl export --conformance FOLDER` wrote them. They are the same on every machine.
+For implementations of the noise stream (docs/noise-stream.md) and of the log of a run (docs/run-log.md) in any
+language. `decomfl export --conformance FOLDER` wrote them. They are the same on every machine.
 
-Numbers in quotes are bits in hexadecimal, the most significant digit first: 8 digits are a float32 or a word, 4 a number of
-16 bits, 16 a float64 or a seed. Where there are several, blanks stand between them.
+Numbers in quotes are bits in hexadecimal, the most significant digit first: 8 digits are a float32 or a word, 4 a
+number of 16 bits, 16 a float64 or a seed. Where there are several, blanks stand between them.
 
-| file | what it has |
-|---|---|
-| `stream.json` | `philox`: counter, key and words. `words`: the 128 words of the tile that begins with element `first`. `directions`: all d elements; those of low rank have the `shapes` of the model's tensors. `narrow`: float32 numbers before and after they are rounded to 16 bits, to nearest, or with random `words` |
-| `starts.json` | tensors of x_0 |
-| `checks.json` | `crc32` and `blake2b_128` of messages in hexadecimal; `seeds`: the seed at a path below another one |
-| `rules.json` | for each update rule what `config` says of it, x and the optimizer's vectors before and after each of two steps, and the digest at the end |
-| `NAME.json` | what is in `NAME.dcl`, and what must come of it: the header's text; x and the optimizer's vectors before the first and after the last round; of each round the record, `streams` (for each step, for each direction: the seed that it is really made of, and its number), who was asked and answered, the digest after it (null where the log has none), and the chain value |
+**stream.json**
+
+- `philox`: counter, key and words.
+- `words`: the 128 words of the tile that begins with element `first`.
+- `directions`: all d elements. Those of low rank have the `shapes` of the model's tensors.
+- `narrow`: float32 numbers before and after they are rounded to 16 bits, to nearest, or with random `words`.
+
+**starts.json**: tensors of x_0, and how each is drawn.
+
+**checks.json**: `crc32` and `blake2b_128` of messages in hexadecimal; `seeds`: the seed at a path below another one.
+
+**rules.json**: for each update rule what `config` says of it, x and the optimizer's vectors before and after each of
+two steps, and the digest at the end.
+
+**NAME.json**: what is in the log NAME.dcl, and what must come of it.
+
+- `header`: its text.
+- `before`, `after`: x and the optimizer's vectors before the first and after the last round.
+- `rounds`: the record, who was asked and answered, the digest after the round (null where the log has none), and the
+  chain value. `streams` has, for each step and each direction of it, the seed that it is really made of and its number.
+
+The scalars of the logs are drawn, not measured. `decomfl replay run.dcl` rebuilds the first of them.
 
 | log | what is particular |
 |---|---|
 RUNS
-
-The scalars of the logs are drawn, not measured. `decomfl replay run.dcl` rebuilds the first of them.
 """

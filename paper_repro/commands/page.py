@@ -3,8 +3,8 @@
 decomfl train --data mnist --model cnn-mnist ... --out RUN
 python -m paper_repro.commands.page RUN docs/_static/rebuild
 
-It writes mnist.dcl, the log; mnist.json, how the run was made and its accuracies; and mnist.js, both in a form that a page
-opened from the disk can read.
+It writes mnist.dcl, the log; mnist.json, how the run was made and its accuracies; and mnist.js, both in a form that a
+page opened from the disk can read.
 """
 
 from __future__ import annotations

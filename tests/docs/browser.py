@@ -1,11 +1,13 @@
 """A headless Chromium, driven by the DevTools protocol over its pipe: NUL-terminated JSON both ways, no library needed.
 
-    python -m tests.docs.browser docs/rebuild.png      takes the picture of the page that rebuilds a model
+python -m tests.docs.browser docs/rebuild.png      takes the picture of the page that rebuilds a model
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import io
 import itertools
 import json
 import os
@@ -17,6 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any, Self
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 """The browser, if there is one."""
@@ -30,7 +35,7 @@ class Browser:
         said: What the page wrote to the console, and errors that nothing caught.
     """
 
-    def __init__(self, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
+    def __init__(self) -> None:
         assert FOUND is not None
         self.said: list[str] = []
         self._numbers, self._left = itertools.count(1), b""
@@ -46,10 +51,6 @@ class Browser:
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self._call(f"{domain}.enable")
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self._call("Emulation.setDeviceMetricsOverride", **size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._call("Emulation.setEmulatedMedia", features=[scheme])
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +66,9 @@ class Browser:
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters}
-        os.write(self._to, json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0")
+        os.write(
+            self._to, json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0"
+        )
         while True:
             found = self._next(60)
             if found.get("id") == number:
@@ -86,8 +89,15 @@ class Browser:
             self.said.append(json.dumps(message["params"]))
         return message
 
-    def open(self, address: str) -> None:
-        """Load a page, and wait until it is there."""
+    def open(self, address: str, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
+        """Load a page anew, in a window of this size, and wait until it is there."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[scheme])
+        self._call("Page.navigate", url="about:blank")
+        self.wait("location.href === 'about:blank'", 30)
+        self.said.clear()
         self._call("Page.navigate", url=address)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'", 30)
 
@@ -112,10 +122,9 @@ class Browser:
 
     def draw(self, points: list[tuple[float, float]]) -> None:
         """Press the mouse at the first of these places, and let it go at the last."""
-        for n, (x, y) in enumerate(points):
-            self._call("Input.dispatchMouseEvent", type="mouseMoved" if n else "mousePressed", x=x, y=y, button="left", buttons=1)
-        x, y = points[-1]
-        self._call("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, button="left")
+        kinds = ["mousePressed", *["mouseMoved"] * (len(points) - 1), "mouseReleased"]
+        for kind, (x, y) in zip(kinds, [*points, points[-1]], strict=True):
+            self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1)
 
     def choose(self, selector: str, *files: Path) -> None:
         """Give an input these files."""
@@ -132,12 +141,29 @@ class Browser:
 def rebuilt(browser: Browser, seconds: float = 120) -> float:
     """Press the page's button, and wait for the model; the seconds that it took."""
     browser.value("document.getElementById('start').click()")
-    return browser.wait("document.getElementById('verdict').className !== '' && !document.getElementById('start').disabled", seconds)
+    done = "document.getElementById('verdict').className !== '' && !document.getElementById('start').disabled"
+    return browser.wait(done, seconds)
+
+
+def take_picture(path: Path) -> None:
+    """The page after a replay, with a digit that its model has read; the file says of which log."""
+    with Browser() as page:
+        page.open(PAGE.as_uri())
+        rebuilt(page)
+        page.value("sample(3)")
+        page.value("new Promise(requestAnimationFrame)")
+        with Image.open(io.BytesIO(page.picture())) as image:
+            about = PngInfo()
+            for key, value in picture_of().items():
+                about.add_text(key, value)
+            image.convert("RGB").quantize(128).save(path, pnginfo=about, optimize=True)
+
+
+def picture_of() -> dict[str, str]:
+    """What the picture says of itself: its name, and the digest of the log that it shows."""
+    log = hashlib.sha256((PAGE.parent / "mnist.dcl").read_bytes()).hexdigest()
+    return {"Title": "rebuild", "Source": f"docs/_static/rebuild/mnist.dcl, sha256 {log[:16]}"}
 
 
 if __name__ == "__main__":
-    with Browser() as shown:
-        shown.open(PAGE.as_uri())
-        rebuilt(shown)
-        shown.value("sample(3)")
-        Path(sys.argv[1]).write_bytes(shown.picture())
+    take_picture(Path(sys.argv[1]))

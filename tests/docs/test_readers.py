@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from decomfl_lab.runs.conformance import write_conformance
@@ -61,7 +60,9 @@ def told(folder: Path, name: str) -> list[str]:
 
 
 def run_js(code: str, *words: str) -> str:
-    program = f"import {{ decomfl, rebuild }} from {json.dumps(MAIN.as_uri())}; import {{ readFileSync }} from 'node:fs';"
+    program = (
+        f"import {{ decomfl, rebuild }} from {json.dumps(MAIN.as_uri())}; import {{ readFileSync }} from 'node:fs';"
+    )
     ran = subprocess.run(
         [str(NODE), "--input-type=module", "-e", program + code, *words], capture_output=True, text=True, check=False
     )
@@ -78,7 +79,8 @@ def test_c_rebuilds_the_runs_of_its_rules_to_the_bit(c_program: Path, vectors: P
 
 @needs_node
 def test_javascript_rebuilds_the_runs_of_its_rules_to_the_bit(vectors: Path) -> None:
-    code = "console.log(JSON.stringify(process.argv.slice(1).map((path) => rebuild(decomfl.readLog(readFileSync(path))).compared)))"
+    each = "(path) => rebuild(decomfl.readLog(readFileSync(path))).compared"
+    code = f"console.log(JSON.stringify(process.argv.slice(1).map({each})))"
     found = json.loads(run_js(code, *(str(vectors / f"{name}.dcl") for name in JS_RUNS)))
     for name, compared in zip(JS_RUNS, found, strict=True):
         assert [f"{own['round']} {own['found']} agrees" for own in compared] == told(vectors, name), name
@@ -169,13 +171,16 @@ def test_c_makes_the_directions_of_the_vectors(c_program: Path, vectors: Path) -
         if own["distribution"] in KINDS:
             kind = str(KINDS.index(own["distribution"]))
             words = [c_program, "--direction", kind, own["key"], str(own["p"]), str(own["d"])]
-            assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == own["bits"].split()
+            assert (
+                subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == own["bits"].split()
+            )
 
 
 CHECKS = """
 const at = (name) => JSON.parse(readFileSync(`${process.argv[1]}/${name}.json`, "utf8"));
 const bytes = (hex) => Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16));
-const bits = (v) => Array.from(new Uint32Array(v.buffer, v.byteOffset, v.length), (n) => n.toString(16).padStart(8, "0"));
+const word = (n) => n.toString(16).padStart(8, "0");
+const bits = (v) => Array.from(new Uint32Array(v.buffer, v.byteOffset, v.length), word);
 const seed = (hex) => BigInt(`0x${hex}`), wrong = [];
 const same = (what, found, wanted) => found === wanted || wrong.push(what);
 for (const { message, check } of at("checks").crc32) same("crc32", decomfl.crc32(bytes(message)), parseInt(check, 16));
@@ -192,7 +197,8 @@ for (const { distribution, key, p, d, bits: wanted } of at("stream").directions)
   same(`${distribution} ${key}`, bits(z).slice(0, d).join(" "), wanted);
 }
 for (const { tensor, key, elements, bits: wanted, ...own } of at("starts")) {
-  const before = { shape: [0], draw: "constant", scale: 0 }, tensors = [...Array(tensor).fill(before), { shape: [elements], ...own }];
+  const before = { shape: [0], draw: "constant", scale: 0 };
+  const tensors = [...Array(tensor).fill(before), { shape: [elements], ...own }];
   const x = decomfl.startOf({ d: elements, start: { by: "stream", key, tensors } });
   same(`start ${own.draw} ${tensor}`, bits(x).join(" "), wanted);
 }

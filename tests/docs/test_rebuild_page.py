@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -24,22 +25,39 @@ MODEL_SECONDS = 20
 """What a replay of the recorded run may take on a quiet machine."""
 pytestmark = pytest.mark.skipif(browser.FOUND is None, reason="no Chromium is installed")
 
-Opener = Callable[..., Browser]
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with Browser() as found:
+        yield found
 
 
 @pytest.fixture
-def opened() -> Iterator[Opener]:
-    pages: list[Browser] = []
+def page(chromium: Browser) -> Browser:
+    chromium.open(PAGE.as_uri())
+    return chromium
 
-    def opened(address: str = PAGE.as_uri(), **size: object) -> Browser:
-        page = Browser(**size)  # type: ignore[arg-type]
-        pages.append(page)
-        page.open(address)
-        return page
 
-    yield opened
-    for page in pages:
-        page.__exit__()
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recorded run's first rounds."""
+    path = tmp_path_factory.mktemp("short") / "short.dcl"
+    shutil.copy(FOLDER / "mnist.dcl", path)
+    with RunLog.open(path) as log:
+        log.cut(20)
+    return path
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vectors")
+    write_conformance(folder)
+    return folder
+
+
+def choose(page: Browser, log: Path) -> None:
+    page.choose("#files", log)
+    page.wait(f"document.getElementById('name').textContent === {log.name!r}", 10)
 
 
 def text(page: Browser, name: str) -> str:
@@ -56,43 +74,71 @@ def cut(page: Browser) -> list[str]:
     return list(found)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
-def test_the_recorded_run_is_rebuilt_to_the_digest_of_its_log(opened: Opener, width: int, dark: bool) -> None:
-    page = opened(width=width, dark=dark)
-    assert cut(page) == []
-    rebuilt(page, 6 * MODEL_SECONDS)
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+def test_nothing_is_cut_and_nothing_is_said_before_and_after_a_replay(
+    chromium: Browser, short: Path, width: int, dark: bool
+) -> None:
+    chromium.open(PAGE.as_uri(), width=width, dark=dark)
+    assert cut(chromium) == []
+    choose(chromium, short)
+    rebuilt(chromium)
+    assert text(chromium, "verdict") == "The same model, to the last bit: 3 of 3 digests agree."
+    chromium.value("sample(3)")
+    assert cut(chromium) == []
+    assert chromium.said == []
+
+
+def test_what_is_too_wide_or_said_is_noticed(page: Browser) -> None:
+    page.value("document.getElementById('name').style.width = '2000px', console.log('hello')")
+    assert cut(page)
+    assert page.said
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_recorded_run_is_rebuilt_to_the_digest_of_its_log_and_reads_digits(chromium: Browser, width: int) -> None:
+    chromium.open(PAGE.as_uri(), width=width)
+    rebuilt(chromium, 6 * MODEL_SECONDS)
     with RunLog.open(FOLDER / "mnist.dcl", write=False) as log:
         last = log.entry(len(log) - 1).digest
-    assert text(page, "found") == text(page, "recorded") == last
-    assert text(page, "verdict").startswith("The same model, to the last bit")
+    assert text(chromium, "found") == text(chromium, "recorded") == last
+    assert text(chromium, "verdict") == "The same model, to the last bit: 31 of 31 digests agree."
     table = json.loads((FOLDER / "mnist.json").read_text())["table"]
-    assert f"{100 * table[-1][1]:.1f} %" in text(page, "curve")
-    page.value("sample(3)")
-    assert cut(page) == []
-    assert page.said == []
+    assert f"{100 * table[-1][1]:.1f} %" in text(chromium, "curve")
+    answer = "document.querySelector('#answer b').textContent"
+    read = [chromium.value(f"sample({digit}), {answer}") for digit in range(10)]
+    assert sum(int(each) == digit for digit, each in enumerate(read)) >= 8, read
+    chromium.value("document.getElementById('clear').click()")
+    draw_a_line(chromium)
+    assert chromium.value(answer) == "1"
+    assert (cut(chromium), chromium.said) == ([], [])
 
 
-def test_numbers_of_the_page_are_those_of_the_file(opened: Opener) -> None:
-    page = opened()
+def draw_a_line(page: Browser) -> None:
+    """A vertical one, left of the middle."""
+    page.value("document.getElementById('paper').scrollIntoView()")
+    box = page.value("JSON.parse(JSON.stringify(document.getElementById('paper').getBoundingClientRect()))")
+    x = box["x"] + 0.3 * box["width"]
+    page.draw([(x, box["y"] + share * box["height"]) for share in (0.15, 0.3, 0.45, 0.6, 0.75, 0.85)])
+
+
+def test_numbers_of_the_page_are_those_of_the_file(page: Browser) -> None:
     with RunLog.open(FOLDER / "mnist.dcl", write=False) as log:
         d, rounds = log.header["d"], len(log)
     for number in (d, (FOLDER / "mnist.dcl").stat().st_size, rounds):
         assert f"{number:,}" in text(page, "lede")
 
 
-def test_the_rebuilt_model_reads_digits_that_are_drawn(opened: Opener) -> None:
-    page = opened()
-    rebuilt(page, 6 * MODEL_SECONDS)
-    read = [page.value(f"sample({digit}), document.querySelector('#answer b').textContent") for digit in range(10)]
-    assert sum(int(each) == digit for digit, each in enumerate(read)) >= 8, read
-    page.value("document.getElementById('clear').click(), document.getElementById('paper').scrollIntoView()")
-    box = page.value("JSON.parse(JSON.stringify(document.getElementById('paper').getBoundingClientRect()))")
-    x, y = box["x"] + box["width"] / 2, box["y"]
-    page.draw([(x, y + share * box["height"]) for share in (0.15, 0.3, 0.45, 0.6, 0.75, 0.85)])
-    assert page.value("document.querySelector('#answer b').textContent") == "1"
+def test_a_drawing_is_centred_by_mass_and_20_pixels_high(page: Browser) -> None:
+    draw_a_line(page)
+    pixels = np.array(page.value("Array.from(image())")).reshape(28, 28)
+    rows = np.nonzero(pixels > 0.1)[0]
+    assert (rows.min(), rows.max()) == (4, 23)
+    assert abs((pixels * np.arange(28)).sum() / pixels.sum() - 13.5) <= 0.5
+    assert abs((pixels.T * np.arange(28)).sum() / pixels.sum() - 13.5) <= 0.5
 
 
-def test_the_model_in_the_page_gives_the_outputs_of_the_module(opened: Opener) -> None:
+def test_the_model_in_the_page_gives_the_outputs_of_the_module(page: Browser) -> None:
     import torch
 
     from decomfl_lab.layout import Layout
@@ -101,20 +147,18 @@ def test_the_model_in_the_page_gives_the_outputs_of_the_module(opened: Opener) -
     model = build_model("cnn-mnist", seed=5, in_shape=(1, 28, 28), classes=10)
     x, pixels = Layout.of(model).flatten(model), torch.rand(28, 28, generator=torch.Generator().manual_seed(0))
     wanted = model((pixels - 0.1307).div(0.3081)[None, None]).softmax(1).detach().reshape(-1)
-    page = opened()
     given = f"new Float32Array({pixels.reshape(-1).tolist()}), new Float32Array({x.tolist()})"
     found = torch.tensor(page.value(f"read({given})"))
     assert torch.allclose(found, wanted, atol=1e-5)
 
 
-def test_a_file_that_is_chosen_takes_the_place_of_the_recorded_one(opened: Opener, tmp_path: Path) -> None:
-    write_conformance(tmp_path / "vectors")
-    page = opened()
-    page.choose("#files", tmp_path / "vectors" / "run.dcl")
-    page.wait("document.getElementById('name').textContent === 'run.dcl'", 10)
+def test_a_file_that_is_chosen_takes_the_place_of_the_recorded_one(
+    page: Browser, vectors: Path, tmp_path: Path
+) -> None:
+    choose(page, vectors / "run.dcl")
     assert "no accuracy curve" in text(page, "curve-caption")
     rebuilt(page)
-    assert text(page, "found") == json.loads((tmp_path / "vectors" / "run.json").read_text())["digest"]
+    assert text(page, "found") == json.loads((vectors / "run.json").read_text())["digest"]
     assert "logistic" in text(page, "only")
     pd.DataFrame({"round": [0, 8], "test_accuracy": [0.1, 0.25]}).to_csv(tmp_path / "metrics.csv", index=False)
     page.choose("#files", tmp_path / "metrics.csv")
@@ -122,11 +166,10 @@ def test_a_file_that_is_chosen_takes_the_place_of_the_recorded_one(opened: Opene
     assert page.said == []
 
 
-def test_a_damaged_file_is_refused_with_its_round_and_the_page_stays(opened: Opener, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_with_its_round_and_the_page_stays(page: Browser, tmp_path: Path) -> None:
     content = bytearray((FOLDER / "mnist.dcl").read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / "run.dcl").write_bytes(content)
-    page = opened()
     page.choose("#files", tmp_path / "run.dcl")
     page.wait("!document.getElementById('trouble').hidden", 10)
     assert "was changed or moved" in text(page, "trouble")
@@ -134,19 +177,16 @@ def test_a_damaged_file_is_refused_with_its_round_and_the_page_stays(opened: Ope
     assert page.said == []
 
 
-def test_another_model_is_told_from_the_one_of_the_log(opened: Opener, tmp_path: Path) -> None:
-    write_conformance(tmp_path / "vectors")
-    with RunLog.open(tmp_path / "vectors" / "run.dcl") as log:
-        log.rewrite(tmp_path / "vectors" / "run.dcl", {**log.header, "x0": "0" * 32})
-    page = opened()
-    page.choose("#files", tmp_path / "vectors" / "run.dcl")
-    page.wait("document.getElementById('name').textContent === 'run.dcl'", 10)
+def test_another_model_is_told_from_the_one_of_the_log(page: Browser, vectors: Path, tmp_path: Path) -> None:
+    shutil.copy(vectors / "run.dcl", tmp_path / "other.dcl")
+    with RunLog.open(tmp_path / "other.dcl") as log:
+        log.rewrite(tmp_path / "other.dcl", {**log.header, "x0": "0" * 32})
+    choose(page, tmp_path / "other.dcl")
     rebuilt(page)
     assert text(page, "verdict") == "Another model: the digests differ after 0 rounds."
 
 
-def test_the_page_works_with_the_keyboard_alone(opened: Opener) -> None:
-    page = opened()
+def test_the_page_works_with_the_keyboard_alone(page: Browser) -> None:
     seen = []
     for _ in range(16):
         page.press("Tab", code="Tab", windowsVirtualKeyCode=9)
@@ -155,18 +195,18 @@ def test_the_page_works_with_the_keyboard_alone(opened: Opener) -> None:
     assert seen[4:14] == [str(digit) for digit in range(10)]
 
 
-def test_the_page_works_when_it_is_served_too(opened: Opener) -> None:
+def test_the_page_works_when_it_is_served_too(chromium: Browser) -> None:
     handler = partial(type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None}), directory=FOLDER)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        page = opened(f"http://127.0.0.1:{server.server_port}/index.html")
-        page.value("document.getElementById('start').click()")
-        page.wait("document.getElementById('progress').value > 0", 60)
-        assert page.said == []
+        chromium.open(f"http://127.0.0.1:{server.server_port}/index.html")
+        chromium.value("document.getElementById('start').click()")
+        chromium.wait("document.getElementById('progress').value > 0", 60)
+        assert chromium.said == []
         server.shutdown()
 
 
-def test_the_script_of_the_page_has_the_log_and_the_table_beside_it(tmp_path: Path) -> None:
+def test_the_script_of_the_page_has_the_log_and_the_table_beside_it() -> None:
     about = json.loads((FOLDER / "mnist.json").read_text())
     assert (FOLDER / "mnist.js").read_text() == script((FOLDER / "mnist.dcl").read_bytes(), about)
 

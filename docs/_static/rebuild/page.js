@@ -26,7 +26,7 @@ function take(bytes, name, table, images) {
   const { header, rounds } = log, { d, config } = header;
   const numbers = rounds.reduce((sum, { K, P }) => sum + K * P, 0);
   const model = 4 * d, most = Math.max(model, bytes.length);
-  const bar = (id, width) => ($(id).style.width = `${Math.max(width, 0.5)}%`);
+  const bar = (id, share) => $(id).style.setProperty("--share", Math.max(share, 0.005));
   const { K, P } = rounds[0] ?? { K: 0, P: 0 };
   $("name").textContent = name;
   $("about").textContent =
@@ -34,9 +34,9 @@ function take(bytes, name, table, images) {
     `clients a round, K = ${count(K)} step${K === 1 ? "" : "s"}, P = ${count(P)} directions.`;
   $("model-size").textContent = size(model);
   $("log-size").textContent = size(bytes.length);
-  bar("model-bar", (75 * model) / most);
-  bar("log-bar", (75 * bytes.length) / most);
-  bar("scalar-bar", (100 * 4 * numbers) / bytes.length);
+  bar("model-bar", model / most);
+  bar("log-bar", bytes.length / most);
+  bar("scalar-bar", (4 * numbers) / bytes.length);
   $("lede").replaceChildren(
     "A model of ",
     bold(`${count(d)} parameters`),
@@ -335,10 +335,12 @@ function image() {
     }
   }
   const pixels = new Float32Array(PIXELS * PIXELS);
-  const shift = (middle) => Math.max(0, Math.min(8, Math.round(14 - middle / mass)));
-  const [dx, dy] = [shift(middleX), shift(middleY)];
+  const dx = Math.round(13.5 - middleX / mass), dy = Math.round(13.5 - middleY / mass);
   for (let row = 0; row < 20; row++) {
-    for (let column = 0; column < 20; column++) pixels[PIXELS * (row + dy) + column + dx] = small[20 * row + column];
+    for (let column = 0; column < 20; column++) {
+      const x = column + dx, y = row + dy;
+      if (x >= 0 && x < PIXELS && y >= 0 && y < PIXELS) pixels[PIXELS * y + x] = small[20 * row + column];
+    }
   }
   return pixels;
 }
