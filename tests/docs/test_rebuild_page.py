@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -18,16 +19,18 @@ from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.conformance import write_conformance
 from paper_repro.commands.page import record, script
 from tests.docs import browser
+from tests.docs.blocks import ROOT
 from tests.docs.browser import PAGE, Browser, rebuilt
 
 FOLDER = PAGE.parent
 MODEL_SECONDS = 20
 """What a replay of the recorded run may take on a quiet machine."""
-pytestmark = pytest.mark.skipif(browser.FOUND is None, reason="no Chromium is installed")
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    if browser.FOUND is None:
+        pytest.skip("no Chromium is installed")
     with Browser() as found:
         yield found
 
@@ -217,6 +220,18 @@ def test_the_recorded_run_is_one_of_the_paper_s_network_and_sizes() -> None:
     assert (config["model"], d, rounds, config["perturbations"], config["local_steps"]) == (
         "cnn-mnist", 28_938, 300, 20, 1
     )  # fmt: skip
+
+
+def test_the_readme_tells_the_sizes_of_the_recorded_run() -> None:
+    log = (FOLDER / "mnist.dcl").stat().st_size
+    told = f"network of 28,938\nparameters, 116 kB, in your browser from a log of {log / 1000:.0f} kB"
+    assert told in (ROOT / "README.md").read_text()
+
+
+def test_the_page_is_reached_from_the_index_and_from_its_own_guide() -> None:
+    for page in ("index.md", "how-to/rebuild.md"):
+        (target,) = re.findall(r'<a href="([^"]+)"', (ROOT / "docs" / page).read_text())
+        assert (ROOT / "docs" / page).parent.joinpath(target).resolve() == PAGE
 
 
 def test_a_run_is_recorded_for_the_page(tmp_path: Path) -> None:
