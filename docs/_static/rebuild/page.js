@@ -204,7 +204,7 @@ function drawAt(at) {
 // The numbers of the round that is reached, as bars: at most 40 of them.
 function drawScalars(at) {
   const r = Math.max(at, 1), { K, P, steps, answered } = state.log.rounds[r - 1] ?? { K: 0, P: 0, steps: [] };
-  const numbers = steps.flatMap(({ scalars }) => scalars).slice(0, 40), most = Math.max(...numbers.map(Math.abs));
+  const numbers = steps.flatMap(({ scalars }) => scalars).slice(0, 40), most = Math.max(...numbers.map(Math.abs)) || 1;
   const shown = K * P > 40 ? `40 of the ${count(K * P)}` : `The ${K * P}`;
   $("scalars").replaceChildren();
   $("scalars-caption").textContent = K ? `${shown} numbers of round ${count(r)}: means over ${answered} clients.` : "";
