@@ -77,6 +77,13 @@ def test_c_rebuilds_the_runs_of_its_rules_to_the_bit(c_program: Path, vectors: P
     assert (ran.stdout.splitlines(), ran.returncode, ran.stderr) == (told(vectors, name), 0, "")
 
 
+@needs_gcc
+def test_c_rebuilds_the_recorded_run_of_the_page(c_program: Path) -> None:
+    ran = subprocess.run([c_program, MAIN.with_name("mnist.dcl")], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert len(ran.stdout.splitlines()) == 31
+
+
 @needs_node
 def test_javascript_rebuilds_the_runs_of_its_rules_to_the_bit(vectors: Path) -> None:
     each = "(path) => rebuild(decomfl.readLog(readFileSync(path))).compared"
