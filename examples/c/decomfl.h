@@ -205,7 +205,7 @@ static const char *after_value(const char *s) {
 /* The value of a key of the object at s, an empty text if there is none. */
 static const char *value(const char *s, const char *key) {
     size_t size = strlen(key);
-    if (*s++ != '{') return "";
+    if (*s++ != '{') return "\0";
     for (s = after_space(s); *s && *s != '}'; s = after_space(after_value(s))) {
         int found = *s == '"' && !strncmp(s + 1, key, size) && s[size + 1] == '"';
         s = after_space(after_value(s));
@@ -232,7 +232,7 @@ static int draw(const char *own, uint64_t key, uint32_t t, float *x, uint64_t si
         uint64_t count = size - start < TILE ? size - start : TILE;
         if (is(how, "uniform")) tile_words(words, key, start / TILE, t, 4);
         if (is(how, "normal")) gaussian_tile(z, key, start / TILE, t, 4);
-        for (uint32_t attempt = 1, left = 1; left && is(how, "normal"); attempt++) {
+        for (uint32_t attempt = 1, left = 1; left && attempt < 65536 && is(how, "normal"); attempt++) {
             left = 0;
             for (uint64_t n = 0; n < count; n++) left += fabsf(z[n]) > most;
             if (left) gaussian_tile(next, key, start / TILE, t + 65536 * attempt, 4);

@@ -208,7 +208,7 @@ globalThis.decomfl = (function library() {
     }
     if (draw !== "normal") refuse(`x_0 is drawn in a way that this reader does not know: ${draw}`);
     const z = gaussians(key, t, 4, count);
-    for (let attempt = 1; z.some((one) => Math.abs(one) > cut); attempt++) {
+    for (let attempt = 1; attempt < 65536 && z.some((one) => Math.abs(one) > cut); attempt++) {
       const next = gaussians(key, t + 65536 * attempt, 4, count);
       for (let j = 0; j < count; j++) if (Math.abs(z[j]) > cut) z[j] = next[j];
     }
