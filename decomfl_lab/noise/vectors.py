@@ -5,12 +5,17 @@ Gaussian bits of the first two keys are those of the specification; the others w
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from decomfl_lab.noise.low_rank import AnyDistribution, LowRank
-from decomfl_lab.noise.spec import Distribution
+from decomfl_lab.noise.program import FORMATS
+from decomfl_lab.noise.reference import directions, narrow, rounding_words, tile_square_sums, tile_words
+from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution
 
 __all__ = ["KNOWN_ANSWERS", "LOW_RANK", "PHILOX_ANSWERS", "POSITIONS", "START_ANSWERS", "KnownAnswer", "StartAnswer"]
+__all__ += ["hex_words", "stream_vectors"]
 
 POSITIONS = (0, 1, 32, 64, 96, 127, 128)
 """Elements whose bits are given: every word of a tile, its last element and the next tile's first."""
@@ -97,3 +102,65 @@ def _parse_start(line: str) -> StartAnswer:
 
 
 START_ANSWERS = tuple(_parse_start(line) for line in _STARTS.strip().splitlines())
+
+_KEYS = ((0, 0), (0xDEADBEEF12345678, 3), (0xFFFFFFFFFFFFFFFF, 77))
+_FAR = 1 << 38
+"""An element whose block needs more than 32 bits."""
+
+
+def hex_words(numbers: Any) -> str:
+    """Numbers by their bits, most significant digit first, with blanks between."""
+    array = np.ascontiguousarray(numbers)
+    digits = 2 * array.itemsize
+    return " ".join(f"{int(word):0{digits}x}" for word in array.reshape(-1).view(f"u{array.itemsize}"))
+
+
+def stream_vectors() -> dict[str, Any]:
+    """Test vectors of the stream as plain values, for implementations in other languages (docs/how-to)."""
+    philox = [dict(zip(("counter", "key", "words"), answer, strict=True)) for answer in PHILOX_ANSWERS]
+    words = [
+        {
+            "key": f"{key:016x}",
+            "tag": tag,
+            "c2": c2,
+            "first": first,
+            "words": hex_words(tile_words(key, c2, tag, tiles)),
+        }
+        for key, c2 in _KEYS
+        for tag in (0, 5)
+        for first, tiles in ((0, [0]), (_FAR, [_FAR // TILE]))
+    ]
+    directions_ = []
+    for answer in KNOWN_ANSWERS:
+        of = answer.stream_distribution
+        squares = tile_square_sums(answer.key, answer.p, 0, -(-answer.d // TILE), answer.d)
+        scale = float(np.float32(np.sqrt(answer.d / float(np.add.accumulate(squares)[-1]))))  # of a sphere alone
+        own: dict[str, Any] = {"distribution": answer.distribution.value, "key": f"{answer.key:016x}", "p": answer.p}
+        if isinstance(of, LowRank):
+            own |= {"shapes": [list(shape) for shape in of.shapes], "rank": of.rank}
+        bits = hex_words(directions(answer.key, answer.p, 0, answer.d, of, scale))
+        directions_.append({**own, "d": answer.d, "bits": bits})
+    return {
+        "version": STREAM_VERSION,
+        "philox": philox,
+        "words": words,
+        "directions": directions_,
+        "narrow": _narrowed(),
+    }
+
+
+def _narrowed() -> list[dict[str, Any]]:
+    """Float32 numbers, normal, tiny and large, narrowed to 16 bits and widened again."""
+    plain = directions(*_KEYS[1], 0, 16, Distribution.GAUSSIAN, 1.0)
+    before = np.concatenate([plain, plain * np.float32(2e-6), plain * np.float32(4e4)])
+    noise = rounding_words(_KEYS[1][0], 0, 0, before.size)
+    return [
+        {
+            "format": kind.value,
+            "words": None if words is None else hex_words(words),
+            "before": hex_words(before),
+            "after": hex_words(narrow(before, kind, words)),
+        }
+        for kind in FORMATS
+        for words in (None, noise)
+    ]
