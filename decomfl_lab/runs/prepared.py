@@ -82,7 +82,7 @@ class Prepared:
             dataset: The data; None for those that ``config`` names.
             module: The model at x_0, which is copied; None for the one that ``config`` names.
             loss: The loss of a batch; None for the one that ``config`` names. A ``BatchLoss`` has been tried.
-            device: The device, cpu, cuda or auto; None for the one that the data are on.
+            device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on.
 
         Raises:
             InputError: If there are no such data, or module and loss do not fit them.
