@@ -127,18 +127,18 @@ def test_compiled_code_of_low_rank_directions_does_so_too(kernel: str, dtypes: t
 # AMD -------------------------------------------------------------------------------------------------------------
 
 EXPANDED = {
-    "sqrt_f32": r"v_sqrt_f32",
+    "sqrt_f32": r"v_r?sq(?:rt)?_f32",
     "div_f32": r"v_div_fixup_f32",
     "sqrt_f64": r"v_rsq_f64",
     "div_f64": r"v_div_fixup_f64",
     "div_i64": r"v_trunc_f32",
 }
 """What an AMD GPU makes in several steps, fused products among them, and the instruction that each has once."""
-FUSED_ON_AMD = re.compile(r"^\s+v_(?:pk_)?(?:fma|mad|mac)[a-z]*_f(?:16|32|64)", re.MULTILINE)
+FUSED_ON_AMD = re.compile(r"^\s+v_(pk_)?(?:fma|mad|mac)[a-z]*_f(?:16|32|64)", re.MULTILINE)
 
 
 def _fused_on_amd(code: str) -> int:
-    return len(FUSED_ON_AMD.findall(code))
+    return sum(2 if packed else 1 for packed in FUSED_ON_AMD.findall(code))
 
 
 def _count(pattern: str, code: str) -> int:
