@@ -8,12 +8,13 @@ ENGINES_STAMP := $(ENGINES)/.installed
 OUT ?= out
 ARGS ?=
 
-.PHONY: help setup paper test thorough engines mutants fuzz lint types docs linkcheck format clean
+.PHONY: help setup paper test thorough anywhere engines mutants fuzz lint types docs linkcheck format clean
 
 help:
 	@echo "make paper   every figure and table at default scale -> $(OUT)/report.html (ARGS='--scale smoke' for less)"
 	@echo "make test    the tests, linter and type checker"
 	@echo "make thorough the tests that take long: planted faults of kernels, memory at several sizes, races, benchmarks"
+	@echo "make anywhere the same bits with other instructions and libraries, and on ARM by an emulator where apt-get is there"
 	@echo "make engines the tests of Ray, Dask, NVFlare and gRPC, in an environment that has them all ($(ENGINES))"
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
 	@echo "make fuzz    ten million damaged messages to the decoders (ARGS='--runs 100000' for fewer)"
@@ -48,6 +49,10 @@ test: $(STAMP) lint types
 
 thorough: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m thorough $(ARGS)
+
+anywhere: $(STAMP)
+	-sh tests/anywhere/aarch64.sh $(OUT)/aarch64 $(abspath $(BIN))/pip
+	DECOMFL_AARCH64=$(abspath $(OUT))/aarch64 $(BIN)/pytest tests/anywhere $(ARGS)
 
 $(ENGINES_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(ENGINES)

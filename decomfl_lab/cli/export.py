@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require
-from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.options import option
 
 __all__ = ["export"]
 
@@ -16,8 +16,13 @@ __all__ = ["export"]
 class ExportOptions:
     """The options of ``decomfl export``."""
 
-    run: Path = option(REQUIRED, "", argument=True)
-    out: Path = option(REQUIRED, "", argument=True)
+    run: Path | None = option(None, "", argument=True)
+    out: Path | None = option(None, "", argument=True)
+    conformance: Path | None = option(
+        None,
+        "Write test vectors and small logs to this new folder instead: for implementations in other languages.",
+        metavar="FOLDER",
+    )
 
 
 @command
@@ -32,7 +37,14 @@ def export(options: ExportOptions) -> None:
       decomfl export runs/sst2 opt-sst2
 
     The data of the run must be available here, since the model's shape depends on them.
+
+    With --conformance no run is needed (docs/how-to/implementation.md).
     """
+    if options.conformance is not None:
+        _write_conformance(options)
+        return
+    if options.run is None or options.out is None:
+        raise InputError("RUN and OUT must be given, unless --conformance is")
     require(options.out.parent.is_dir(), "out", "be in a folder that exists", str(options.out))
     require(not options.out.is_dir(), "out", "be a file, or a folder that does not exist yet", str(options.out))
     from decomfl_lab.runs.export import export as write
@@ -41,3 +53,12 @@ def export(options: ExportOptions) -> None:
     loaded = load_run(options.run)
     write(loaded, options.out)
     print(f"written to {options.out}: the model after {loaded.round} of {loaded.config.rounds} rounds")
+
+
+def _write_conformance(options: ExportOptions) -> None:
+    require(options.run is None, "run", "be left out with --conformance", str(options.run))
+    assert options.conformance is not None
+    from decomfl_lab.runs.conformance import write_conformance
+
+    write_conformance(options.conformance)
+    print(f"written to {options.conformance}; README.md there says what each file is")

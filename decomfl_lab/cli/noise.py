@@ -17,6 +17,7 @@ from decomfl_lab.noise import (
     cpu_backend,
     direction,
 )
+from decomfl_lab.noise.vectors import stream_vectors
 from decomfl_lab.options import option
 
 __all__ = ["noise"]
@@ -41,6 +42,7 @@ class NoiseOptions:
     )
     values: bool = option(False, "Print position and decimal value beside the bits.")
     as_json: bool = option(False, "Print one JSON object.", flag="--json")
+    vectors: bool = option(False, "Print test vectors of the whole stream, as JSON; no other option counts then.")
 
 
 @command
@@ -54,6 +56,9 @@ def noise(options: NoiseOptions) -> None:
     Example: decomfl noise --key deadbeef12345678 --direction 3 --first 96 --count 1
     prints 3ef2ee42.
     """
+    if options.vectors:
+        print(json.dumps(stream_vectors(), indent=1))
+        return
     kind = Distribution(require_choice("distribution", options.distribution, Distribution))
     try:
         seed = int(options.key, 16)

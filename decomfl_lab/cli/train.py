@@ -24,7 +24,7 @@ from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.options import Option, option
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
-from decomfl_lab.runs.folder import LOG_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE
 from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
 from decomfl_lab.words import WORDS
 
@@ -247,7 +247,8 @@ def prepared(
         values[name] = parse_schedule(name, text) if name.endswith("_schedule") or name == "joined" else text
     values["method"] = method
     values, wanted = without_auto(values)
-    run_config = config_from_mapping(values, f"config {place.config}" if place.config else "the flags")
+    origin = f"config {place.config}" if place.config else "the flags"
+    run_config = config_from_mapping(values, origin, lenient=_is_of_saved_run(place))
     for name, (other, those) in _ONLY_WITH.items():
         found = getattr(run_config, other)
         rule = f"be left out with {other} {found}, which has no use for it (--{other} {' or '.join(those)})"
@@ -261,6 +262,14 @@ def prepared(
     if tuning is not None:
         print(tuning, file=sys.stderr, flush=True)
     return Run.of(start, tuning, federation)
+
+
+def _is_of_saved_run(place: RunPlace) -> bool:
+    """Whether the file is the one that the run in the folder left, perhaps an earlier version's, which said less."""
+    if place.config is None or place.out is None:
+        return False
+    saved = any((place.out / name).exists() for name in (LOG_FILE, CHECKPOINT_FILE))
+    return saved and place.config.resolve() == (place.out / CONFIG_FILE).resolve()
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """How training examples go to clients: i.i.d., or with Dirichlet class shares.
 
 Every split gives M disjoint index arrays of n = floor(N / M) examples each; the N - M n left over are dropped.
-A split is a pure function of (labels, M, seed and the split's own parameters).
+A split is a pure function of (labels, M, seed and the split's own parameters), with the same examples on any machine.
 
 **Two readings of "Dirichlet α".** Client i's class shares q_i over C classes are drawn from
 
@@ -16,16 +16,19 @@ here sizes and shares are settled together, as ``split`` says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.noise.draws import STREAM, Draws, draws_of
 
 __all__ = ["SPLITS", "split"]
 
 Indices = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 SPLITS = ("iid", "dirichlet", "dirichlet-total")
 """The names that ``split`` resolves."""
@@ -36,7 +39,7 @@ _SWEEPS = 20_000  # limit of the proportional fitting; what is missing then is f
 _UNIT = 2**24  # fitted counts are integers in units of 1/_UNIT examples, so margins are exact
 
 
-def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0) -> list[Indices]:
+def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0, draws: str = STREAM) -> list[Indices]:
     """The split called ``name``: M clients of equal size, i.i.d. or with Dirichlet class shares.
 
     "iid" is a random permutation of 0..N-1, cut into M pieces. The Dirichlet splits have class shares that are as
@@ -61,6 +64,7 @@ def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0
         M: Number of clients, 1..N.
         seed: Integer in 0..2**64-1.
         alpha: Concentration α of the Dirichlet splits, finite and > 0; "iid" does not use it.
+        draws: Where random choices come from (``noise.draws``).
 
     Returns:
         M int64 index arrays of n = floor(N / M) examples each, disjoint, in random order.
@@ -78,9 +82,9 @@ def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0
     require_int("clients M", M, 1)
     require(M <= N, "clients M", f"be at most the {N} training examples, one each", M)
     require_int("seed", seed, 0, 2**64 - 1)
-    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SPLIT,)))
+    drawn = draws_of(draws, seed, _SPLIT)
     if name == "iid":
-        return list(generator.permutation(N).astype(np.int64)[: N // M * M].reshape(M, -1))
+        return list(drawn.permutation(N)[: N // M * M].reshape(M, -1))
 
     require_finite_positive("alpha", alpha)
     counts = np.bincount(y)
@@ -95,37 +99,35 @@ def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0
         parameters = np.full(len(counts), float(alpha))
     else:
         parameters = float(alpha) * counts[present] / N
-    q = generator.dirichlet(parameters, size=M)  # (M, classes present)
-    A = _equal_tables(q, counts[present], N // M, generator)
-    dealt = [
-        np.split(generator.permutation(np.flatnonzero(y == c)), np.cumsum(A[:, j]))[:M] for j, c in enumerate(present)
-    ]
-    return [generator.permutation(np.concatenate(pieces)).astype(np.int64) for pieces in zip(*dealt, strict=True)]
+    q = drawn.dirichlet(parameters, M)  # (M, classes present)
+    A = _equal_tables(q, counts[present], N // M, drawn)
+    dealt = [np.split(drawn.permutation(np.flatnonzero(y == c)), np.cumsum(A[:, j]))[:M] for j, c in enumerate(present)]
+    return [drawn.permutation(np.concatenate(pieces)) for pieces in zip(*dealt, strict=True)]
 
 
-def _equal_tables(
-    q: NDArray[np.float64], counts: NDArray[np.int64], n: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
+def _equal_tables(q: NDArray[np.float64], counts: NDArray[np.int64], n: int, drawn: Draws) -> NDArray[np.int64]:
     """Integer counts (M, C) near n q whose rows sum to n and whose columns to at most ``counts``."""
     M, dropped = len(q), int(counts.sum()) - len(q) * n
     rows = np.full(M, n, dtype=np.int64)
     if dropped:
         rows, q = np.append(rows, dropped), np.vstack([q, counts / counts.sum()])
-    U = _fill(np.floor(_fit(q, rows, counts) * _UNIT).astype(np.int64), rows * _UNIT, counts * _UNIT)
-    return _round_cycles(U, generator)[:M]
+    U = _fill(np.floor(_fit(q, rows, counts, drawn.dot) * _UNIT).astype(np.int64), rows * _UNIT, counts * _UNIT)
+    return _round_cycles(U, drawn)[:M]
 
 
-def _fit(q: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.float64]:
+def _fit(
+    q: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64], dot: Callable[[Floats, Floats], Floats]
+) -> NDArray[np.float64]:
     """(r_i q_ic s_c) with these margins, by iterative proportional fitting; rows sum to at most ``rows``."""
     Q = np.maximum(q, _FLOOR)
     s = np.ones(len(columns))
     for _ in range(_SWEEPS):
-        r = rows / (Q @ s)
-        ratio = columns / (s * (r @ Q))  # 1 where the column's sum is right
+        r = rows / dot(Q, s)
+        ratio = columns / (s * dot(Q.T, r))  # 1 where the column's sum is right
         s = s * ratio
         if np.abs(ratio - 1.0).max() < 1e-10:
             break
-    r = rows / (Q @ s)
+    r = rows / dot(Q, s)
     T: NDArray[np.float64] = r[:, None] * Q * s
     T *= np.minimum(1.0, columns / T.sum(axis=0))
     return T
@@ -148,7 +150,7 @@ def _fill(U: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int
     return U
 
 
-def _round_cycles(U: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+def _round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:
     """Round U / _UNIT, whose margins are whole, to whole numbers with the same margins, without bias.
 
     A row or column with one fraction has another (its sum is whole), so a walk along fractions that alternates
@@ -170,7 +172,7 @@ def _round_cycles(U: NDArray[np.int64], generator: np.random.Generator) -> NDArr
             most = min([_UNIT - fraction[i][c] for i, c in up] + [fraction[i][c] for i, c in down])
             least = min([fraction[i][c] for i, c in up] + [_UNIT - fraction[i][c] for i, c in down])
             # P(δ = most) = least / (most + least), P(δ = -least) = most / (most + least)
-            delta = most if generator.integers(most + least) < least else -least
+            delta = most if drawn.integers(most + least) < least else -least
             for sign, cells in ((1, up), (-1, down)):
                 for i, c in cells:
                     fraction[i][c] += sign * delta

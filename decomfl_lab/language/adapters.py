@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.models.initial import begin_, constant, draw_, uniform
+from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
 
 __all__ = ["AdaptedLinear", "lora_", "merge_", "norms_"]
 
@@ -41,6 +43,7 @@ class AdaptedLinear(nn.Module):
         self.A = nn.Parameter(A)
         self.B = nn.Parameter(A.new_zeros(base.out_features, len(A)))
         self.scale = scale
+        begin_(self, A=uniform(1 / math.sqrt(base.in_features)), B=constant(0.0))
 
     def forward(self, u: Tensor) -> Tensor:
         """(..., in) to (..., out); B A is never formed."""
@@ -55,6 +58,7 @@ def lora_(
     alpha: float = 16.0,
     targets: Sequence[str] = ("q_proj", "v_proj"),
     seed: int = 0,
+    draws: str = STREAM,
 ) -> None:
     """Freeze ``module`` and give every linear layer that is called one of ``targets`` a trainable ``AdaptedLinear``.
 
@@ -66,6 +70,7 @@ def lora_(
         alpha: α; the paper has 8, the authors' code 16.
         targets: Last parts of the layers' names; the default are those of OPT and Llama.
         seed: Seed that A is drawn from; each layer has a stream of its own.
+        draws: The lab's stream, or "libraries" for numpy, by which earlier versions drew.
 
     Raises:
         InputError: If the rank exceeds a layer's width, or a target names no linear layer.
@@ -74,6 +79,7 @@ def lora_(
     """
     require_int("rank", rank, 1)
     require_finite_positive("alpha", alpha)
+    require_choice("draws", draws, DRAWS)
     found = [(name, part) for name, part in module.named_modules() if name.rpartition(".")[2] in targets]
     linears = [(name, part) for name, part in found if isinstance(part, nn.Linear)]
     for target in targets:
@@ -88,11 +94,15 @@ def lora_(
         require(rank <= width, "rank", f"be at most the width {width} of layer {name}", rank)
     module.requires_grad_(False)
     for n, (name, layer) in enumerate(linears):
-        bound = 1 / math.sqrt(layer.in_features)
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(n,)))
-        A = torch.from_numpy(rng.uniform(-bound, bound, (rank, layer.in_features)))
+        A = torch.zeros(rank, layer.in_features)
+        if draws == LIBRARIES:
+            bound = 1 / math.sqrt(layer.in_features)
+            rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(n,)))
+            A = torch.from_numpy(rng.uniform(-bound, bound, A.shape))
         parent, _, own = name.rpartition(".")
         setattr(module.get_submodule(parent), own, AdaptedLinear(layer, A.to(layer.weight), alpha / rank))
+    if draws == STREAM:
+        draw_(module, seed)
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from decomfl_lab.errors import require, require_int
+from decomfl_lab.models.initial import begin_, constant, normal
 
 __all__ = ["gpt"]
 
@@ -57,10 +58,14 @@ class _Gpt(nn.Module):
         self.head = nn.Linear(width, tokens, bias=False)
         nn.init.normal_(self.position, std=_STD)
         for name, weight in self.named_parameters():
-            if name.endswith(".bias"):
+            layer, _, own = name.rpartition(".")
+            if own == "bias":
                 nn.init.zeros_(weight)
+                begin_(self.get_submodule(layer), bias=constant(0.0))
             elif weight.ndim == 2:
-                nn.init.normal_(weight, std=_STD * ((2 * depth) ** -0.5 if name.endswith("out.weight") else 1.0))
+                std = _STD * ((2 * depth) ** -0.5 if layer.endswith("out") else 1.0)
+                nn.init.normal_(weight, std=std)
+                begin_(self.get_submodule(layer), **{own: normal(std)})
         if tied:
             self.head.weight = self.embedding.weight
 

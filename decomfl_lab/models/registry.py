@@ -1,4 +1,4 @@
-"""Models by name, initialised from a seed of their own: torch's global generator is left as it was."""
+"""Models by name, initialised from a seed of their own; torch's global generator is left as it was."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from torch import nn
 
 from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.models.gpt import gpt
+from decomfl_lab.models.initial import draw_
 from decomfl_lab.models.resnet import resnet
+from decomfl_lab.noise.draws import DRAWS, STREAM
 
 __all__ = ["MODELS", "build_model", "initialising", "num_parameters"]
 
@@ -90,21 +92,27 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
 }
 
 
-def build_model(name: str, *, seed: int, in_shape: Shape, classes: int) -> nn.Module:
-    """The model ``name`` with torch's default initialisation, drawn from ``seed`` alone.
+def build_model(name: str, *, seed: int, in_shape: Shape, classes: int, draws: str = STREAM) -> nn.Module:
+    """The model ``name`` with the initialisation of its field, drawn from ``seed`` alone.
 
     Args:
         name: A key of ``MODELS``.
-        seed: 0..2**64-1; folded to the 32 bits that torch's CPU generator uses by numpy's SeedSequence.
+        seed: 0..2**64-1; torch's CPU generator is given its 32 bits by numpy's SeedSequence.
         in_shape: Shape of one image, (C, H, W), or of a sequence, (T,).
         classes: Number of outputs.
+        draws: "stream" for the lab's own stream (``models.initial``), with the same bits on any machine; "libraries"
+            for torch's initialisers, by which earlier versions drew, and whose bits hang on the processor.
 
     Raises:
         InputError: If the name is unknown or the images do not fit the model.
     """
     require_choice("model", name, MODELS)
-    with initialising(seed):
-        return MODELS[name](in_shape, classes)
+    require_choice("draws", draws, DRAWS)
+    with initialising(seed):  # torch draws in any case, as a layer is made
+        module = MODELS[name](in_shape, classes)
+    if draws == STREAM:
+        draw_(module, seed)
+    return module
 
 
 _GENERATOR: Final = RLock()

@@ -8,6 +8,7 @@ Source: He, Zhang, Ren and Sun, "Deep residual learning for image recognition", 
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from decomfl_lab.errors import require, require_int
+from decomfl_lab.models.initial import begin_, constant, fans, kaiming_normal
 
 __all__ = ["resnet"]
 
@@ -69,6 +71,7 @@ def resnet(
     if not batch_norm:
         nn.init.zeros_(classifier.weight)
         nn.init.zeros_(classifier.bias)
+        begin_(classifier, weight=constant(0.0), bias=constant(0.0))
         head.append(_Shift())
     return nn.Sequential(_conv(in_shape[0], widths[0]), after_first, nn.ReLU(), *stages, *head, classifier)
 
@@ -79,6 +82,8 @@ def _conv(channels: int, width: int, *, stride: int = 1, gain: float = 1.0) -> n
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     with torch.no_grad():
         conv.weight.mul_(gain)
+    fan_out = fans(conv.weight.shape)[1]
+    begin_(conv, weight=kaiming_normal(fan_out, math.sqrt(2.0) * gain) if gain else constant(0.0))
     return conv
 
 
@@ -126,6 +131,7 @@ class _Shift(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(1))
+        begin_(self, bias=constant(0.0))
 
     def forward(self, h: Tensor) -> Tensor:
         return h + self.bias
@@ -137,6 +143,7 @@ class _Gain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(1))
+        begin_(self, scale=constant(1.0))
 
     def forward(self, h: Tensor) -> Tensor:
         return h * self.scale

@@ -13,7 +13,8 @@ from decomfl_lab.noise.low_rank import AnyDistribution, LowRank
 from decomfl_lab.noise.program import FORMATS, Code, Format, Op
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["directions", "factors", "narrow", "philox4x32", "project", "rounding_words", "run", "tile_square_sums"]
+__all__ = ["directions", "factors", "gaussian_tiles", "narrow", "philox4x32", "project", "rounding_words", "run"]
+__all__ += ["tile_square_sums", "tile_words"]
 
 F32 = NDArray[np.float32]
 Floats = NDArray[np.float32] | NDArray[np.float64]
@@ -45,7 +46,7 @@ def philox4x32(counter: U32, key: tuple[int, int]) -> U32:
     return np.stack([c0, c1, c2, c3]).astype(np.uint32)
 
 
-def _tile_words(key: int, direction: int, tag: int, tiles: Sequence[int] | NDArray[np.int64]) -> U32:
+def tile_words(key: int, direction: int, tag: int, tiles: Sequence[int] | NDArray[np.int64]) -> U32:
     """The words of whole tiles, shape (tiles, 4, 32): [tile, word, lane] is element 128·tile + 32·word + lane."""
     lanes = np.arange(spec.LANES, dtype=np.uint64)
     block = np.add.outer(np.asarray(tiles, dtype=np.uint64) * np.uint64(spec.LANES), lanes).reshape(-1)
@@ -88,13 +89,11 @@ def box_muller(w0: U32, w1: U32) -> tuple[F32, F32]:
     return radius * cosine, radius * sine
 
 
-def _gaussian_tiles(
-    key: int,
-    direction: int,
-    tiles: Sequence[int] | NDArray[np.int64],
-    source: Distribution = Distribution.GAUSSIAN,
+def gaussian_tiles(
+    key: int, direction: int, tiles: Sequence[int] | NDArray[np.int64], tag: int = TAGS[Distribution.GAUSSIAN]
 ) -> F32:
-    words = _tile_words(key, direction, TAGS[source], tiles)
+    """Whole tiles of standard normal numbers, shape (tiles, 128)."""
+    words = tile_words(key, direction, tag, tiles)
     z = np.empty(words.shape, dtype=np.float32)
     z[:, 0], z[:, 1] = box_muller(words[:, 0], words[:, 1])
     z[:, 2], z[:, 3] = box_muller(words[:, 2], words[:, 3])
@@ -102,7 +101,7 @@ def _gaussian_tiles(
 
 
 def _rademacher_tiles(key: int, direction: int, tiles: Sequence[int]) -> F32:
-    words = _tile_words(key, direction >> 5, TAGS[Distribution.RADEMACHER], tiles)
+    words = tile_words(key, direction >> 5, TAGS[Distribution.RADEMACHER], tiles)
     sign = (words << np.uint32(direction & 31)) & np.uint32(0x80000000)
     return (sign | np.uint32(0x3F800000)).view(np.float32).reshape(len(tiles), TILE)
 
@@ -110,7 +109,7 @@ def _rademacher_tiles(key: int, direction: int, tiles: Sequence[int]) -> F32:
 def factors(key: int, direction: int, numbers: NDArray[np.int64]) -> F32:
     """The factors of these numbers of a low-rank direction: standard normal, with a tag of their own."""
     tiles, at = np.unique(numbers // TILE, return_inverse=True)
-    made: F32 = _gaussian_tiles(key, direction, tiles, Distribution.LOW_RANK)[at, numbers % TILE]
+    made: F32 = gaussian_tiles(key, direction, tiles, TAGS[Distribution.LOW_RANK])[at, numbers % TILE]
     return made
 
 
@@ -142,7 +141,7 @@ def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: i
     Squares of float32 are exact in float64. Inside a tile of 128 they are added by halves (0..63 + 64..127,
     and so on; missing elements of the last tile count as 0). The whole norm adds the tiles one after another.
     """
-    z = _gaussian_tiles(key, direction, range(first_tile, first_tile + tiles)).astype(np.float64)
+    z = gaussian_tiles(key, direction, range(first_tile, first_tile + tiles)).astype(np.float64)
     z.reshape(-1)[max(d - first_tile * TILE, 0) :] = 0.0
     squares = z * z
     width = TILE
@@ -158,7 +157,7 @@ def directions(key: int, direction: int, first: int, count: int, distribution: A
         return _low_rank(key, direction, first, count, distribution)
     first_tile = first // TILE
     tiles = -(-(first + count) // TILE) - first_tile
-    make = _rademacher_tiles if distribution is Distribution.RADEMACHER else _gaussian_tiles
+    make = _rademacher_tiles if distribution is Distribution.RADEMACHER else gaussian_tiles
     start = first - first_tile * TILE
     z = make(key, direction, range(first_tile, first_tile + tiles)).reshape(-1)[start : start + count]
     return z * np.float32(scale) if distribution is Distribution.SPHERE else z
@@ -205,7 +204,7 @@ def rounding_words(key: int, place: int, first: int, count: int) -> U32:
     """The words that round elements first..first+count-1 of the step's vector number ``place``."""
     first_tile = first // TILE
     tiles = -(-(first + count) // TILE) - first_tile
-    words = _tile_words(key, place, spec.TAG_ROUNDING, range(first_tile, first_tile + tiles)).reshape(-1)
+    words = tile_words(key, place, spec.TAG_ROUNDING, range(first_tile, first_tile + tiles)).reshape(-1)
     return words[first - first_tile * TILE :][:count]
 
 

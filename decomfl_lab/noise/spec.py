@@ -75,6 +75,12 @@ TAG_ROUNDING: Final = 2
 """Counter word 3 of the bits of stochastic rounding; counter word 2 tells the roundings of one step apart."""
 
 
+TAG_START: Final = 4
+"""Counter word 3 of initial weights (``starts``); counter word 2 is the number of the tensor."""
+TAG_DRAWS: Final = 5
+"""Counter word 3 of random choices: of splits and of the order of examples (``draws``)."""
+
+
 def derive_seed(run_key: int, *path: int) -> int:
     """The 64-bit seed at ``path`` under ``run_key``, by keyed BLAKE2b.
 

@@ -5,12 +5,17 @@ Gaussian bits of the first two keys are those of the specification; the others w
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from decomfl_lab.noise.low_rank import AnyDistribution, LowRank
-from decomfl_lab.noise.spec import Distribution
+from decomfl_lab.noise.program import FORMATS
+from decomfl_lab.noise.reference import directions, narrow, rounding_words, tile_square_sums, tile_words
+from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution
 
-__all__ = ["KNOWN_ANSWERS", "LOW_RANK", "PHILOX_ANSWERS", "POSITIONS", "KnownAnswer"]
+__all__ = ["KNOWN_ANSWERS", "LOW_RANK", "PHILOX_ANSWERS", "POSITIONS", "START_ANSWERS", "KnownAnswer", "StartAnswer"]
+__all__ += ["hex_words", "stream_vectors"]
 
 POSITIONS = (0, 1, 32, 64, 96, 127, 128)
 """Elements whose bits are given: every word of a tile, its last element and the next tile's first."""
@@ -65,3 +70,97 @@ PHILOX_ANSWERS = (
     ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
 )
 """Counter, key and words of Random123's published tests of Philox4x32-10 (kat_vectors)."""
+
+
+class StartAnswer(NamedTuple):
+    """Elements of a tensor of x_0 at ``POSITIONS``: float32 bits as eight hex digits."""
+
+    draw: str
+    scale: float
+    cut: float | None
+    key: int
+    tensor: int
+    bits: tuple[str, ...]
+
+
+# draw, scale, cut, key, tensor, bits
+_STARTS = """
+uniform  0.2  -   0000000000000000     0  3d36eea0 3d7f863a bcaee740 3e3ed0a5 3a9038cd 3dcf7f30 3e383095
+uniform  1.0  -   deadbeef12345678     3  bf679352 be6e1df8 bf2f121a 3f23f3de bdf10f50 bf19c186 bf7809a2
+normal   0.02 -   0000000000000000     0  bd2921d4 3d032461 bbe50a42 3cca80a2 396001d5 3c193c14 bc640686
+normal   1.0  -   deadbeef12345678     3  bf05d416 bec5a8d2 bf76fa34 3fbde090 be8e0c5c bf926cc1 be0345fb
+normal   1.0  -   ffffffffffffffff 65535  bebfb54d be45821e 3f961b2e bf4231b5 be1b4a91 3f079517 3ede6ce2
+normal   1.0  0.5 0000000000000000     0  be5fc847 be817a1b beb2f004 be993deb 3c2f016f 3eef6de0 bef3940d
+normal   0.02 2.0 ffffffffffffffff    77  3a60818f 39f52259 bc96b829 3bb0a929 bc02b6a9 3b661d13 bcce2753
+constant 1.0  -   0000000000000000     0  3f800000 3f800000 3f800000 3f800000 3f800000 3f800000 3f800000
+"""
+
+
+def _parse_start(line: str) -> StartAnswer:
+    draw, scale, cut, key, tensor, *bits = line.split()
+    return StartAnswer(draw, float(scale), None if cut == "-" else float(cut), int(key, 16), int(tensor), tuple(bits))
+
+
+START_ANSWERS = tuple(_parse_start(line) for line in _STARTS.strip().splitlines())
+
+_KEYS = ((0, 0), (0xDEADBEEF12345678, 3), (0xFFFFFFFFFFFFFFFF, 77))
+_FAR = 1 << 38
+"""An element whose block needs more than 32 bits."""
+
+
+def hex_words(numbers: Any) -> str:
+    """Numbers by their bits, most significant digit first, with blanks between."""
+    array = np.ascontiguousarray(numbers)
+    digits = 2 * array.itemsize
+    return " ".join(f"{int(word):0{digits}x}" for word in array.reshape(-1).view(f"u{array.itemsize}"))
+
+
+def stream_vectors() -> dict[str, Any]:
+    """Test vectors of the stream as plain values, for implementations in other languages (docs/how-to)."""
+    philox = [dict(zip(("counter", "key", "words"), answer, strict=True)) for answer in PHILOX_ANSWERS]
+    words = [
+        {
+            "key": f"{key:016x}",
+            "tag": tag,
+            "c2": c2,
+            "first": first,
+            "words": hex_words(tile_words(key, c2, tag, tiles)),
+        }
+        for key, c2 in _KEYS
+        for tag in (0, 5)
+        for first, tiles in ((0, [0]), (_FAR, [_FAR // TILE]))
+    ]
+    directions_ = []
+    for answer in KNOWN_ANSWERS:
+        of = answer.stream_distribution
+        squares = tile_square_sums(answer.key, answer.p, 0, -(-answer.d // TILE), answer.d)
+        scale = float(np.float32(np.sqrt(answer.d / float(np.add.accumulate(squares)[-1]))))  # of a sphere alone
+        own: dict[str, Any] = {"distribution": answer.distribution.value, "key": f"{answer.key:016x}", "p": answer.p}
+        if isinstance(of, LowRank):
+            own |= {"shapes": [list(shape) for shape in of.shapes], "rank": of.rank}
+        bits = hex_words(directions(answer.key, answer.p, 0, answer.d, of, scale))
+        directions_.append({**own, "d": answer.d, "bits": bits})
+    return {
+        "version": STREAM_VERSION,
+        "philox": philox,
+        "words": words,
+        "directions": directions_,
+        "narrow": _narrowed(),
+    }
+
+
+def _narrowed() -> list[dict[str, Any]]:
+    """Float32 numbers, normal, tiny and large, narrowed to 16 bits and widened again."""
+    plain = directions(*_KEYS[1], 0, 16, Distribution.GAUSSIAN, 1.0)
+    before = np.concatenate([plain, plain * np.float32(2e-6), plain * np.float32(4e4)])
+    noise = rounding_words(_KEYS[1][0], 0, 0, before.size)
+    return [
+        {
+            "format": kind.value,
+            "words": None if words is None else hex_words(words),
+            "before": hex_words(before),
+            "after": hex_words(narrow(before, kind, words)),
+        }
+        for kind in FORMATS
+        for words in (None, noise)
+    ]

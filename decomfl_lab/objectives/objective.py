@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import AnyDistribution
+from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called
 from decomfl_lab.objectives.normalisation import drifting, uses_batch_statistics
 from decomfl_lab.objectives.perturbed import virtual
@@ -75,13 +76,15 @@ class EpochBatches:
     Attributes:
         n: Examples.
         batch_size: B ≥ 1; a B above n gives the whole data every time.
-        seed: Entropy and path for numpy's SeedSequence.
+        seed: The seed, and the path to what is drawn here.
+        draws: Where permutations come from (``noise.draws``).
         ascending: Whether the indices of a batch are in ascending order, for data whose neighbours go well together.
     """
 
     n: int
     batch_size: int
     seed: tuple[int, ...]
+    draws: str = STREAM
     ascending: bool = False
 
     def __post_init__(self) -> None:
@@ -101,13 +104,12 @@ class EpochBatches:
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """The permutation of an epoch, to be read alone."""
-        return _permutation(self.n, self.seed, epoch)
+        return _permutation(self.draws, self.n, self.seed, epoch)
 
 
 @lru_cache(maxsize=512)
-def _permutation(n: int, seed: tuple[int, ...], epoch: int) -> NDArray[np.int64]:
-    sequence = np.random.SeedSequence(seed[0], spawn_key=(*seed[1:], epoch))
-    return np.random.default_rng(sequence).permutation(n)
+def _permutation(draws: str, n: int, seed: tuple[int, ...], epoch: int) -> NDArray[np.int64]:
+    return draws_of(draws, *seed, epoch).permutation(n)
 
 
 CHUNK = 16

@@ -1,6 +1,6 @@
 """The write-ahead log of a run: an entry a round, from which server, clients and model can be had again.
 
-    file  = magic (8 bytes), version u32, length u32, header (JSON), chain_0
+    file  = magic (8 bytes), version u32, length u32, header (JSON), perhaps x_0, chain_0
     entry = round u32, length u32, CRC-32 of these 8 bytes, body (length bytes), chain_{r+1}
 
     chain_0 = BLAKE2b-128(all before it),    chain_{r+1} = BLAKE2b-128(chain_r ‖ the entry before its chain value)
@@ -38,7 +38,8 @@ __all__ = ["ArchivedHistory", "LogEntry", "RunLog"]
 
 MAGIC = b"\x89DCLOG\r\n"
 """A file that went through a change of line endings has another one."""
-VERSION = 1
+VERSION = 2
+"""The version that is written; a log of version 1 is read, too, and lacks what the header says of x_0."""
 _FILE = struct.Struct("<8sII")  # magic, version, bytes of the header
 _ENTRY = struct.Struct("<III")  # round, bytes of the body, CRC-32 of the 8 bytes before it
 _BODY = struct.Struct("<IIB16s")  # sampled, answered, flags, digest
@@ -108,36 +109,51 @@ class RunLog:
     Attributes:
         name: The file, as errors call it.
         header: What the run is: plain values, of which ``run_seed`` is needed to read records without seeds.
+        start: The bytes of x_0, compressed, where the header's ``start`` says how many there are; else none.
+        version: The version of the file.
         chain: The chain value after the last entry, which stands for the header and all entries.
     """
 
-    def __init__(self, file: IO[bytes], name: str, header: Mapping[str, Any], chain: bytes, first: int) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        name: str,
+        header: Mapping[str, Any],
+        start: bytes,
+        version: int,
+        chain: bytes,
+        first: int,
+    ) -> None:
         """A log whose first entry begins at byte ``first``; see ``create`` and ``open``."""
         self._file = file
         weakref.finalize(self, file.close)
         self.name = name
-        self.header = dict(header)
+        self.header, self.start, self.version = dict(header), start, version
         self.chain = chain
         self._starts = array("Q", [first])  # of each entry, and the end of the last one
 
     @classmethod
-    def create(cls, path: Path | None, header: Mapping[str, Any]) -> RunLog:
+    def create(cls, path: Path | None, header: Mapping[str, Any], start: bytes = b"") -> RunLog:
         """An empty log in the file ``path``, which is replaced; in a nameless temporary file for None.
+
+        Args:
+            path: The file.
+            header: What the run is; where x_0 is in the file, ``header["start"]["bytes"]`` is its length there.
+            start: x_0 as it is to stand there, compressed.
 
         Raises:
             InputError: If the file cannot be written, or the header lacks a ``run_seed`` of 64 bits.
         """
         require_int("run_seed in the header of a log", header.get("run_seed"), 0, 2**64 - 1)
-        text = json.dumps(dict(header), sort_keys=True).encode()
-        begin = _FILE.pack(MAGIC, VERSION, len(text)) + text
-        begin += (chain := _chained(b"", begin))
+        begin = _beginning(VERSION, header, start)
+        chain = begin[-_CHAIN:]
         if path is None:
             file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed by ``close``)
             file.write(begin)
         else:
             write_atomically(path, begin)
             file = path.open("r+b", buffering=0)
-        return cls(file, str(path or "a nameless log"), header, chain, len(begin))
+        return cls(file, str(path or "a nameless log"), header, start, VERSION, chain, len(begin))
 
     @classmethod
     def open(cls, path: Path, *, end: int | None = None, write: bool = True) -> RunLog:
@@ -246,9 +262,8 @@ class RunLog:
             InputError: If the file cannot be written; the log is as before then.
         """
         before = self._starts
-        text = json.dumps(dict(header), sort_keys=True).encode()
-        whole = _FILE.pack(MAGIC, VERSION, len(text)) + text
-        whole += (chain := _chained(b"", whole))
+        whole = _beginning(self.version, header, self.start)
+        chain = whole[-_CHAIN:]
         pieces, starts = [whole], array("Q", [len(whole)])
         for start, stop in pairwise(before):
             entry = self._at(start, stop - _CHAIN - start)
@@ -305,26 +320,44 @@ class RunLog:
         self.close()
 
 
-def _begin(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes, int]:
-    """Header, chain value and end of what stands before the first entry."""
+def _beginning(version: int, header: Mapping[str, Any], start: bytes) -> bytes:
+    """All that stands before the first entry, the chain value last."""
+    require(
+        len(start) == _attached(header, version), "start of a log", "have the bytes that its header says", len(start)
+    )
+    text = json.dumps(dict(header), sort_keys=True).encode()
+    whole = _FILE.pack(MAGIC, version, len(text)) + text + start
+    return whole + _chained(b"", whole)
+
+
+def _attached(header: Any, version: int) -> int:
+    """The bytes of x_0 that stand after a header; 0 for none."""
+    start = header.get("start") if isinstance(header, Mapping) and version > 1 else None
+    count = start.get("bytes", 0) if isinstance(start, Mapping) else 0
+    return count if isinstance(count, int) and count >= 0 else 0
+
+
+def _begin(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes, int, bytes, int]:
+    """Header, x_0 as it stands there, version, chain value and end of what stands before the first entry."""
     begin = file.read(_FILE.size)
     magic = begin[: len(MAGIC)]
     require(magic == MAGIC, "log", f"begin with {MAGIC!r}, as run.dcl does, in {path}", magic)
     _, version, length = _FILE.unpack(begin) if len(begin) == _FILE.size else (magic, VERSION, 0)
-    require(version == VERSION, f"version of the log {path}", f"be {VERSION}", version)
+    require(1 <= version <= VERSION, f"version of the log {path}", f"be 1 to {VERSION}", version)
     size = os.fstat(file.fileno()).st_size
-    text, chain = file.read(min(length, size)), file.read(_CHAIN)
-    if _chained(b"", begin + text) != chain:
-        raise InputError(
-            f"log must be as it was written, got {path}, whose header was changed or cut: put a copy of the file back"
-        )
+    text = file.read(min(length, size))
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):
         header = None
+    start, chain = file.read(min(_attached(header, version), size)), file.read(_CHAIN)
+    if _chained(b"", begin + text + start) != chain:
+        raise InputError(
+            f"log must be as it was written, got {path}, whose header was changed or cut: put a copy of the file back"
+        )
     seed = header.get("run_seed") if isinstance(header, dict) else None
     require_int(f"run_seed in the header of the log {path}, which is a JSON object,", seed, 0, 2**64 - 1)
-    return header, chain, len(begin) + length + _CHAIN
+    return header, start, version, chain, len(begin) + length + len(start) + _CHAIN
 
 
 class ArchivedHistory(History):

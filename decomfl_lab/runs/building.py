@@ -16,6 +16,7 @@ from decomfl_lab.datasets.own import data_of
 from decomfl_lab.datasets.splits import split
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import require
+from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.modules import prepared
@@ -90,20 +91,35 @@ def name_of_loss(loss: LossFunction | None) -> str:
     return name if is_own(name) and not name.startswith("__main__") else f"{OWN} {getattr(loss, '__qualname__', loss)}"
 
 
-def workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
-    """A module of the run's own at x_0, where the data are; InputError if there is none, or it has no finite values."""
+def workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None, x: Tensor | None = None) -> nn.Module:
+    """A module of the run's own at x_0, where the data are.
+
+    Args:
+        config: The run.
+        dataset: Its data.
+        module: The user's own module, which is copied; None for the one that the run names.
+        x: x_0, where it is known otherwise, as from a log; None for what the module has, or the run draws.
+
+    Raises:
+        InputError: If there is no module, it has no finite values, or another number of them than x.
+    """
     require(module is None or isinstance(module, nn.Module), "model", "be a torch.nn.Module", module)
     if config.task:
-        return task_module(config, dataset).to(dataset.device)
+        task = task_module(config, dataset)
+        _start_at_(task, x)
+        return task.to(dataset.device)
     lacks = config.model == OWN and module is None
     require(not lacks, "model", "be given, as the run trained its user's own module", None)
     if module is not None or is_own(config.model):
         own = prepared(made("model", config.model, nn.Module) if module is None else module, shared=False)
     else:
         in_shape = tuple(dataset.train_images.shape[1:])
-        own = build_model(config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes)
+        own = build_model(
+            config.model, seed=config.seed, in_shape=in_shape, classes=dataset.classes, draws=config.draws
+        )
     empty = any(p.is_meta for p in own.parameters())
     require(not empty, "model", "have values, and not be on the meta device", type(own).__name__)
+    _start_at_(own, x)
     unfit = next((name for name, p in own.named_parameters() if not p.isfinite().all()), None)
     require(unfit is None, "model", "have finite parameters", f"{type(own).__name__} with NaN or infinity in {unfit}")
     own.to(dataset.device)
@@ -113,6 +129,15 @@ def workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None) -
     else:
         use_batch_statistics_(own)
     return own
+
+
+def _start_at_(module: nn.Module, x: Tensor | None) -> None:
+    """Give the module's trainable parameters the values of x, where there is one."""
+    if x is not None:
+        layout = Layout.of(module)
+        require(layout.d == x.numel(), "model", f"have d = {x.numel()}, as x_0 in the log", layout.d)
+        require(layout.dtype == x.dtype, "dtype of the parameters", f"be {x.dtype}, as of x_0 in the log", layout.dtype)
+        layout.bind(module, x)
 
 
 def require_classes(measure: BatchLoss, dataset: Dataset) -> None:
@@ -132,7 +157,8 @@ def parts_of(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64
             require(config.split == "iid", "split", "be iid where targets are no tensor of classes", config.split)
             labels = torch.zeros(dataset.N)
         labels = labels if labels.ndim == 1 else labels[:, 0]  # of text
-        return split(config.split, labels.cpu().numpy(), config.clients, config.seed, alpha=config.alpha)
+        numbers = labels.cpu().numpy()
+        return split(config.split, numbers, config.clients, config.seed, alpha=config.alpha, draws=config.draws)
     if config.method.alone:
         return [np.arange(dataset.N)]
     require(len(dataset.parts) == config.clients, "clients M", f"be {len(dataset.parts)}, as in data", config.clients)

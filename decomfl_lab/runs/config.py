@@ -32,6 +32,7 @@ from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
+from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
 from decomfl_lab.options import Option, option
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.weights import Weighting
@@ -135,6 +136,14 @@ class TrainConfig:
     )
     rounds: int = option(100, "The number R of communication rounds.")
     seed: int = option(0, "The seed of everything random: weights, split, batches, clients, directions.")
+    draws: str = option(
+        STREAM,
+        "Where initial weights, splits and the order of examples are drawn from: stream (the lab's own, with the same "
+        "bits on any machine) or libraries (torch and numpy, as in runs of versions before this; the bits of those "
+        "weights hang on the processor).",
+        "model and data",
+        earlier=LIBRARIES,
+    )
     compute: str = option(
         "float32",
         "The numbers that losses are computed in: float32; tf32 on a GPU, with products of 10 bits; or bfloat16 for a "
@@ -157,6 +166,12 @@ class TrainConfig:
     eval_every: int = option(10, "The number of rounds between two evaluations on the held-out data.", "output")
     eval_first: int = option(
         0, "The number of rounds before the first evaluation, at most --eval-every; 0 for as many.", "output"
+    )
+    log_start: bool = option(
+        False,
+        "Write x_0 itself into the log run.dcl, compressed, so that the file alone is enough to rebuild a model whose "
+        "initial weights are your own.",
+        "output",
     )
     test_examples: int = option(
         0, "How many held-out examples to evaluate on, a fixed random choice; 0 for all.", "output"
@@ -197,6 +212,7 @@ class TrainConfig:
 
     def _check(self) -> None:
         require_choice("split", self.split, SPLITS)
+        require_choice("draws", self.draws, DRAWS)
         require_int("clients M", self.clients, 1)
         require_int(f"sampled clients m (of M={self.clients})", self.sampled, 1, self.clients)
         require(isinstance(self.joined, Mapping), "joined", "be {round: clients, ...}", self.joined)
@@ -284,7 +300,11 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, schedules with text keys (as TOML and JSON want them); without data where there is a task."""
         values = {name: getattr(self, name) for name in run_options() if name != "data" or not self.task}
-        for rare in ("joined", "eval_first"):  # left out where nothing is asked for, as in the files of older runs
+        for rare in (
+            "joined",
+            "eval_first",
+            "log_start",
+        ):  # left out where nothing is asked for, as in the files of older runs
             if not values[rare]:
                 del values[rare]
         found = {"method": name_of(self.method), **values, **self.method.plain()}
@@ -310,8 +330,11 @@ class TrainConfig:
         known = run_options() | self.method.options()
         own = {"rounds", "data", "task_data", *(name for name, each in known.items() if each.group in LOCAL_GROUPS)}
         agreed = {name: value for name, value in first.to_dict().items() if name not in own}
-        if agreed.get("weighting") == Weighting.CLIENTS:  # as in runs that were begun before there was another
+        # As in runs that were begun before there was another.
+        if agreed.get("weighting") == Weighting.CLIENTS:
             del agreed["weighting"]
+        if agreed["draws"] == LIBRARIES:
+            del agreed["draws"]
         return hashlib.blake2b(json.dumps([agreed, x], sort_keys=True).encode(), digest_size=16).digest()
 
 

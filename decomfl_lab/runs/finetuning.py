@@ -82,7 +82,7 @@ def task_module(config: TrainConfig, dataset: Dataset | None = None) -> nn.Modul
     """
     model = (dataset.models.pop(config.model, None) if dataset is not None else None) or _model(config)
     if config.tune == "lora":
-        lora_(model.module, rank=config.lora_rank, alpha=config.lora_alpha, seed=config.seed)
+        lora_(model.module, rank=config.lora_rank, alpha=config.lora_alpha, seed=config.seed, draws=config.draws)
     elif config.tune == "norms":
         norms_(model.module)
     return Verbalized(model.module, verbalizer_ids(TASKS[config.task], model.tokenizer), model.tokenizer.pad)

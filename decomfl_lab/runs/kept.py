@@ -24,6 +24,7 @@ from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.runs.beginning import said
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.course import Course
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, read_rows
@@ -237,7 +238,7 @@ def logged(run: Course, out: Path) -> Iterator[None]:
     else:
         goes_on = bool(run.round) or (federation.follows and path.exists())
         end = None if federation.follows else run.round
-        with RunLog.open(path, end=end) if goes_on else RunLog.create(path, _identity(run, federation)) as log:
+        with RunLog.open(path, end=end) if goes_on else RunLog.create(path, *_identity(run, federation)) as log:
             require_same(run, log.header, path, len(log))
             if log.header["config"].get("clients", run.config.clients) < run.config.clients:
                 log.rewrite(path, _header_with_newcomers(run, log.header))
@@ -254,10 +255,11 @@ def logged(run: Course, out: Path) -> Iterator[None]:
                 federation.log_to(None)
 
 
-def _identity(run: Course, federation: DeComFLFederation) -> dict[str, Any]:
-    """What the log says of a run at round 0: enough to have its model again without the data."""
+def _identity(run: Course, federation: DeComFLFederation) -> tuple[dict[str, Any], bytes]:
+    """What the log says of a run at round 0: enough to have its model again without the data; perhaps x_0 too."""
     inputs = next(tensors(run.dataset.train_images))
-    return {
+    start, packed = said(run.config, run.module, run.layout, federation.x)
+    header = {
         "config": run.config.to_dict(),
         "data": run.dataset.digest,
         "source": run.dataset.source,
@@ -269,7 +271,9 @@ def _identity(run: Course, federation: DeComFLFederation) -> dict[str, Any]:
         "run_seed": federation.server.run_seed,
         "stream": STREAM_VERSION,
         "code": code_version(),
+        "start": start,
     }
+    return header, packed
 
 
 def _header_with_newcomers(run: Course, header: Mapping[str, Any]) -> dict[str, Any]:

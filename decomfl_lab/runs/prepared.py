@@ -74,6 +74,7 @@ class Prepared:
         loss: LossFunction | BatchLoss | None = None,
         *,
         device: str | None = None,
+        x: Tensor | None = None,
     ) -> Prepared:
         """Resolve a configuration.
 
@@ -83,6 +84,7 @@ class Prepared:
             module: The model at x_0, which is copied; None for the one that ``config`` names.
             loss: The loss of a batch; None for the one that ``config`` names. A ``BatchLoss`` has been tried.
             device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on.
+            x: x_0, as a log has it; None for what the module has, or ``config`` draws.
 
         Raises:
             InputError: If there are no such data, or module and loss do not fit them.
@@ -95,7 +97,7 @@ class Prepared:
         own = module is not None or loss is not None or any(map(is_own, (config.model, config.data, config.loss)))
         untried = own and not isinstance(loss, BatchLoss) and not config.trust
         measure = BatchLoss.of(loss_of(config) if loss is None else loss)
-        copied = workspace(config, dataset, module)
+        copied = workspace(config, dataset, module, x)
         layout = Layout.of(copied)
         require_classes(measure, dataset)
         return cls(config, dataset, module, copied, layout, measure, layout.flatten(copied), untried)
@@ -133,7 +135,8 @@ class Prepared:
         ascending = self.dataset.pad is not None or not self.loss.additive
         B, seed = self.config.batch_size, self.config.seed
         return [
-            EpochBatches(len(index), B, (seed, 3, i), ascending=ascending)  # 3 tells batches from what else is drawn
+            # 3 tells batches from what else is drawn
+            EpochBatches(len(index), B, (seed, 3, i), draws=self.config.draws, ascending=ascending)
             for i, index in enumerate(self.chosen)
         ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, inference_mode, nn
 
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import own_dataset
@@ -22,11 +22,14 @@ from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
 from decomfl_lab.runs.config import config_from_mapping
 from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.kept import require_own
+from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.run import Run
+from decomfl_lab.runs.trial import tried
 
 __all__ = ["TOLERANCE", "Compared", "MeasuredRound", "Replay", "replay"]
 
@@ -119,8 +122,8 @@ class Replay:
         digests, wrong = len(self.compared) - 1, [each.round for each in self.compared if not each.agrees]
         if 0 in wrong:
             return (
-                "the model does NOT agree: x_0 is not the run's (another model, or a version of torch that draws other "
-                "numbers), so no record was applied"
+                "the model does NOT agree: x_0 is not the run's (another model; or torch drew it, as before version 2 "
+                "of the log, and draws other numbers on this processor), so no record was applied"
             )
         if wrong:
             last = max((each.round for each in self.compared if each.round < wrong[0]), default=0)
@@ -151,12 +154,12 @@ def replay(
 
         x_{r+1} = rule(x_r, g_r, z_r),   r = 0..R−1,   g_r from the log, z_r from its seeds
 
-    The data are needed to measure and for frozen BatchNorm alone: x_0 depends on them by the shape of an example and
-    the number of classes, which the log has.
+    x_0 is what the log says of it: drawn from the stream, or in the file. Where it says neither, it is drawn as the run
+    drew it, or the model's that is given. The data are needed to measure and for frozen BatchNorm alone.
 
     Args:
         path: The log, ``run.dcl``, or its folder. It is not written to, and may be that of a run under way.
-        model: The model at x_0, weights too, where the run trained a module of one's own.
+        model: The model, where the run trained a module of one's own; at x_0, where the log lacks that.
         loss: The loss, to measure, where it cannot be found by its name.
         clients: The clients' examples, to measure, where they brought their own.
         test: The held-out examples of then, to measure.
@@ -179,7 +182,7 @@ def replay(
         for r in measure:
             require_int("round to measure", r, 0, end - 1)
         own = {"model": model, "loss": loss, "clients": clients}
-        run = _run(path, log.header, own, test, bool(measure), device)
+        run = _run(path, log, own, test, bool(measure), device)
         rolling = _Rolling(run, log.header["x0"], frozenset(measure), tolerance)
         if rolling.compared[0].agrees:
             for r, entry in enumerate(log.entries(0, end), 1):
@@ -265,14 +268,15 @@ def _said(record: RoundRecord) -> dict[str, Any]:
     }
 
 
-def _run(
-    path: Path, header: Mapping[str, Any], own: dict[str, Any], test: Any, measures: bool, device: str
-) -> Run:  # fmt: skip
+@inference_mode(False)
+def _run(path: Path, log: RunLog, own: dict[str, Any], test: Any, measures: bool, device: str) -> Run:
     """The run at round 0, with its data where they are needed and with examples of zeros elsewhere."""
+    header = log.header
     needed = {"config", "data", "shape", "dtype", "classes", "d", "x0", "stream"}
     require(needed <= header.keys(), f"header of the log {path}", f"have {', '.join(sorted(needed))}", sorted(header))
     require(header["stream"] == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header["stream"])
     config = config_from_mapping(header["config"], f"log {path}", lenient=True)
+    x = made_again(header, log.start)
     with_data = measures or config.batchnorm == "frozen"
     wanted = own if with_data else {"model": own["model"]}
     require_own(config, f"lab.replay({str(path)!r}", **wanted)
@@ -281,10 +285,11 @@ def _run(
         dataset = dataset_of(config) if own["clients"] is None else own_dataset(own["clients"], test, whole=whole)
         if dataset.digest != header["data"]:
             raise InputError(f"data must be those of the log {path} ({header['source']}), got {dataset.source}")
-        run = Run(config, dataset=dataset, module=own["model"], loss=own["loss"], device=device)
+        start = Prepared.of(config, dataset, own["model"], own["loss"], device=device, x=x)
     else:
         alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
-        run = Run(alone, dataset=_zeros(header), module=own["model"], loss=_no_loss, device=device)
+        start = Prepared.of(alone, _zeros(header), own["model"], _no_loss, device=device, x=x)
+    run = Run.of(tried(start))
     federation = run.federation.by_records
     assert federation is not None  # no other method has a log
     require(federation.x.numel() == header["d"], "model", f"have d = {header['d']}, as in {path}", federation.x.numel())

@@ -266,7 +266,7 @@ def _identities(root: Path) -> dict[Path, str]:
     found = {}
     for path in root.glob(f"*/{CONFIG_FILE}"):
         with contextlib.suppress(InputError, OSError, ValueError, KeyError):
-            config = config_from_mapping(read_config(path), str(path)).to_dict()
+            config = config_from_mapping(read_config(path), str(path), lenient=True).to_dict()
             found[path.parent] = _identity(config, read_provenance(path.parent)["data_digest"])
     return found
 

@@ -241,11 +241,18 @@ def test_parts_are_disjoint_and_of_equal_size(M: int, seed: int, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "digest"),
-    [("iid", "6964fc9a5be2b267"), ("dirichlet", "de1f4b0c2dc07088"), ("dirichlet-total", "45f61a1ae00b4570")],
+    ("draws", "name", "digest"),
+    [
+        ("libraries", "iid", "6964fc9a5be2b267"),
+        ("libraries", "dirichlet", "de1f4b0c2dc07088"),
+        ("libraries", "dirichlet-total", "45f61a1ae00b4570"),
+        ("stream", "iid", "88cda12f70b3015a"),
+        ("stream", "dirichlet", "767ba4c39748b589"),
+        ("stream", "dirichlet-total", "db4fc2a610be04bf"),
+    ],
 )
-def test_a_split_is_the_one_that_recorded_runs_had(name: str, digest: str) -> None:
-    parts = split(name, LABELS, 7, 5, alpha=0.5)
+def test_a_split_is_the_one_that_recorded_runs_had(draws: str, name: str, digest: str) -> None:
+    parts = split(name, LABELS, 7, 5, alpha=0.5, draws=draws)
     assert hashlib.sha256(np.concatenate(parts).astype("<i8").tobytes()).hexdigest()[:16] == digest
 
 

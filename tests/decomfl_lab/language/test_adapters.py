@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from torch import nn
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.language.adapters import AdaptedLinear, lora_, norms_
+from decomfl_lab.models.initial import uniform
 from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.run import load_run
@@ -40,6 +42,27 @@ def test_an_update_is_the_product_of_its_factors() -> None:
         adapted.B.copy_(B)
     whole = nn.functional.linear(u, layer.weight + 1.5 * B @ A, layer.bias)
     assert torch.allclose(adapted(u), whole, rtol=1e-4, atol=1e-5)
+
+
+def _layers() -> nn.ModuleDict:
+    return nn.ModuleDict({"q_proj": nn.Linear(6, 4), "v_proj": nn.Linear(5, 4)})
+
+
+def test_factors_come_from_the_stream_on_every_machine() -> None:
+    module = _layers()
+    lora_(module, rank=2, seed=9)
+    first, second = (module.get_parameter(f"{name}.A").detach() for name in ("q_proj", "v_proj"))
+    assert torch.equal(first.reshape(-1), torch.from_numpy(uniform(6**-0.5).elements(9, 0, 12)))
+    assert torch.equal(second.reshape(-1), torch.from_numpy(uniform(5**-0.5).elements(9, 2, 10)))  # tensor 1 is B
+    assert not module.get_parameter("q_proj.B").any()
+
+
+def test_factors_of_earlier_versions_come_from_numpy() -> None:
+    module = _layers()
+    lora_(module, rank=2, seed=9, draws="libraries")
+    rng = np.random.default_rng(np.random.SeedSequence(9, spawn_key=(1,)))
+    expected = torch.from_numpy(rng.uniform(-(5**-0.5), 5**-0.5, (2, 5))).float()
+    assert torch.equal(module.get_parameter("v_proj.A"), expected)
 
 
 def test_of_opt_125m_the_papers_294912_parameters_are_trained() -> None:

@@ -130,7 +130,7 @@ def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeyp
 
     def off(*args: Any, **settings: Any) -> SpectralDensity:
         density = spectral_density(*args, **settings)
-        return dataclasses.replace(density, nodes=1.5 * density.nodes)
+        return dataclasses.replace(density, nodes=3 * density.nodes)
 
     monkeypatch.setattr(hessian, "spectral_density", off)
     rows, _ = small.result(tmp_path / "off", small.run(tmp_path / "off", lambda _: None))

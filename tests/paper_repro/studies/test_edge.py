@@ -166,6 +166,8 @@ def test_the_part_is_made_of_runs(
     assert (stayed["trace"] > 0).all()
     assert stayed[stayed["K"] == 1]["round"].tolist() == [0, 2, 4]
     part = edge.make(frame, facts, OPTIONS)
-    assert {claim.verdict for claim in part.claims} <= {"not tested at this scale", "does not hold"}
+    verdicts = {claim.id: claim.verdict for claim in part.claims}
+    assert verdicts.pop("edge.covered") == "holds"  # one run is enough for it
+    assert set(verdicts.values()) == {"not tested at this scale"}
     assert part.tables["edge"]["share"].tolist() == [0.0, 1.0, 0.0]
     assert part.section.figure is part.figures["edge"]

@@ -1,0 +1,399 @@
+// Rebuilds the model of a run from its log: x_0 from the noise stream, then the records, to the bit.
+// docs/run-log.md and docs/noise-stream.md say all that is done here. Node imports it through decomfl.mjs; a page loads
+// it as a plain script, which works from the disk too, and gives the text of it, `decomfl.source`, to its workers.
+"use strict";
+
+globalThis.decomfl = (function library() {
+  // + - * / and sqrt of float32 numbers, made with doubles and rounded by f, are those of float32. Arrays have the byte
+  // order of the machine, which is that of the files, little-endian, wherever there is a browser.
+  const f = Math.fround;
+  const TILE = 128; // elements that are made together: 4 words of each of 32 blocks
+
+  const refuse = (text) => {
+    throw new Error(text);
+  };
+
+  // 1. Hashes. --------------------------------------------------------------------------------------------------------
+  function crc32(bytes) {
+    let crc = -1;
+    for (const byte of bytes) {
+      crc ^= byte;
+      for (let bit = 0; bit < 8; bit++) crc = crc & 1 ? (crc >>> 1) ^ 0xedb88320 : crc >>> 1;
+    }
+    return ~crc >>> 0;
+  }
+
+  // BLAKE2b (RFC 7693). A word of 64 bits is two of 32 here, the low one first.
+  const IV = Uint32Array.of(
+    0xf3bcc908, 0x6a09e667, 0x84caa73b, 0xbb67ae85, 0xfe94f82b, 0x3c6ef372, 0x5f1d36f1, 0xa54ff53a,
+    0xade682d1, 0x510e527f, 0x2b3e6c1f, 0x9b05688c, 0xfb41bd6b, 0x1f83d9ab, 0x137e2179, 0x5be0cd19,
+  );
+  const ORDERS = [
+    "0123456789abcdef", "ea489fd61c02b753", "b8c052fdae367194", "7931dcbe265a40f8", "905724afe1bc683d",
+    "2c6a0b834d75fe19", "c51fed4a0763928b", "db7ec13950f4862a", "6fe9b308c2d714a5", "a2847615fb9e3cd0",
+  ].map((row) => Array.from(row, (digit) => 2 * parseInt(digit, 16)));
+  const QUARTERS = [
+    [0, 8, 16, 24], [2, 10, 18, 26], [4, 12, 20, 28], [6, 14, 22, 30], // columns, then diagonals
+    [0, 10, 20, 30], [2, 12, 22, 24], [4, 14, 16, 26], [6, 8, 18, 28],
+  ];
+
+  function add(v, a, low, high) {
+    low += v[a];
+    v[a + 1] += high + Math.floor(low / 2 ** 32);
+    v[a] = low;
+  }
+
+  // v_d becomes v_d ^ v_a, turned to the right.
+  function turn(v, d, a, by) {
+    let low = v[d] ^ v[a], high = v[d + 1] ^ v[a + 1];
+    if (by >= 32) [low, high, by] = [high, low, by - 32];
+    v[d] = by ? (low >>> by) | (high << (32 - by)) : low;
+    v[d + 1] = by ? (high >>> by) | (low << (32 - by)) : high;
+  }
+
+  function mix(v, m, a, b, c, d, x, y) {
+    for (const [word, first, second] of [[x, 32, 24], [y, 16, 63]]) {
+      add(v, a, v[b] + m[word], v[b + 1] + m[word + 1]);
+      turn(v, d, a, first);
+      add(v, c, v[d], v[d + 1]);
+      turn(v, b, c, second);
+    }
+  }
+
+  function blake2b(bytes, size, key = [], person = []) {
+    const h = IV.slice(), v = new Uint32Array(32), block = new Uint8Array(128), m = new Uint32Array(block.buffer);
+    h[0] ^= 0x01010000 ^ (key.length << 8) ^ size;
+    person.forEach((byte, n) => (h[12 + (n >> 2)] ^= byte << (8 * (n & 3))));
+    const first = key.length ? 128 : 0, end = first + bytes.length;
+    for (let at = 0; at < end || at === 0; at += 128) {
+      block.fill(0);
+      block.set(at < first ? key : bytes.subarray(at - first, at - first + 128));
+      const done = Math.min(at + 128, end), last = at + 128 >= end;
+      v.set(h);
+      v.set(IV, 16);
+      v[24] ^= done;
+      v[25] ^= Math.floor(done / 2 ** 32);
+      if (last) [v[28], v[29]] = [~v[28], ~v[29]];
+      for (let round = 0; round < 12; round++) {
+        const order = ORDERS[round % 10];
+        QUARTERS.forEach(([a, b, c, d], n) => mix(v, m, a, b, c, d, order[2 * n], order[2 * n + 1]));
+      }
+      for (let n = 0; n < 16; n++) h[n] ^= v[n] ^ v[n + 16];
+    }
+    return Uint8Array.from({ length: size }, (_, n) => h[n >> 2] >>> (8 * (n & 3)));
+  }
+
+  const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  const bytesOf = (vector) => new Uint8Array(vector.buffer, vector.byteOffset, vector.byteLength);
+  const PERSON = Array.from("decomfl-v1", (letter) => letter.charCodeAt(0));
+
+  function joined(parts) {
+    const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+    parts.reduce((at, part) => (whole.set(part, at), at + part.length), 0);
+    return whole;
+  }
+
+  // The seed (BigInt) at a path below another one.
+  function derive(seed, ...path) {
+    const numbers = BigUint64Array.of(seed, ...path.map(BigInt));
+    const found = blake2b(bytesOf(numbers.subarray(1)), 8, bytesOf(numbers.subarray(0, 1)), PERSON);
+    return new BigUint64Array(found.buffer)[0];
+  }
+
+  // 2. The noise stream. A key is the two words of a seed. ------------------------------------------------------------
+  // The 128 words of a tile: element 32 w + lane is word w of block 32 tile + lane.
+  function tileWords(out, [low, high], tile, c2, tag) {
+    for (let lane = 0; lane < 32; lane++) {
+      const block = 32 * tile + lane;
+      let c0 = block | 0, c1 = Math.floor(block / 2 ** 32) | 0, c = c2 | 0, c3 = tag, k0 = low | 0, k1 = high | 0;
+      for (let round = 0; round < 10; round++) {
+        // The high words of 0xd2511f53 c0 and 0xcd9e8d57 c, from products of 16-bit halves.
+        const a = c0 & 0xffff, b = c0 >>> 16, p = c & 0xffff, q = c >>> 16;
+        const s = Math.imul(b, 0x1f53) + (Math.imul(a, 0x1f53) >>> 16) | 0;
+        const t = Math.imul(a, 0xd251) + (s & 0xffff) | 0;
+        const first = Math.imul(b, 0xd251) + (s >>> 16) + (t >>> 16) | 0;
+        const u = Math.imul(q, 0x8d57) + (Math.imul(p, 0x8d57) >>> 16) | 0;
+        const w = Math.imul(p, 0xcd9e) + (u & 0xffff) | 0;
+        const second = Math.imul(q, 0xcd9e) + (u >>> 16) + (w >>> 16) | 0;
+        const lowest = Math.imul(c0, 0xd2511f53);
+        c0 = second ^ c1 ^ k0;
+        c1 = Math.imul(c, 0xcd9e8d57);
+        c = first ^ c3 ^ k1;
+        c3 = lowest;
+        k0 = (k0 + 0x9e3779b9) | 0;
+        k1 = (k1 + 0xbb67ae85) | 0;
+      }
+      out[lane] = c0;
+      out[lane + 32] = c1;
+      out[lane + 64] = c;
+      out[lane + 96] = c3;
+    }
+  }
+
+  const [L0, L1, L2, L3, L4, L5, L6] = [
+    -0.244219363, 0.375654489, -0.409095138, 0.497935861, -0.666320562, 1.00002801, -2.00000167,
+  ].map(f);
+  const [S0, S1, S2, S3] = [-0.0043710256, 0.0795006678, -0.645925999, 1.57079518].map(f);
+  const [C0, C1, C2, C3] = [0.000870188756, -0.0208331067, 0.25366348, -1.23370039].map(f);
+  const split = (seed) => [Number(seed & 0xffffffffn) | 0, Number(seed >> 32n) | 0];
+  const room = new Uint32Array(TILE); // words that nobody needs any more
+  const LOG_2_TWICE = f(1.38629436), float = new Float32Array(1), bits = new Int32Array(float.buffer);
+
+  // The normal numbers of a tile: two of each pair of words, by Box and Muller.
+  function gaussianTile(z, key, tile, c2, tag) {
+    tileWords(room, key, tile, c2, tag);
+    for (let n = 0; n < 64; n++) {
+      const at = n + (n & 32), w1 = room[at + 32] | 0;
+      float[0] = (room[at] >>> 8) | 1;
+      const found = bits[0], e = (found - 0x3f3504f3) >> 23;
+      bits[0] = found - (e << 23);
+      const x = f(float[0] - 1);
+      let q = f(f(f(f(L0 * x) + L1) * x) + L2);
+      q = f(f(f(f(q * x) + L3) * x) + L4);
+      q = f(f(f(f(q * x) + L5) * x) + L6);
+      const rho = f(Math.sqrt(f(f((24 - e) * LOG_2_TWICE) + f(x * q))));
+      const t = f(((w1 >> 8) | 1) * 2 ** -23), u = f(t * t);
+      const sine = f(t * f(f(f(f(f(f(S0 * u) + S1) * u) + S2) * u) + S3));
+      const cosine = f(f(f(f(f(f(f(f(C0 * u) + C1) * u) + C2) * u) + C3) * u) + 1);
+      z[at] = f(rho * (w1 & 1 ? -cosine : cosine));
+      z[at + 32] = f(rho * sine);
+    }
+  }
+
+  // Elements 0, ..., count - 1 of a gaussian direction.
+  function gaussians(key, c2, tag, count) {
+    const z = new Float32Array(Math.ceil(count / TILE) * TILE);
+    for (let tile = 0; tile * TILE < count; tile++) gaussianTile(z.subarray(tile * TILE), key, tile, c2, tag);
+    return z.subarray(0, count);
+  }
+
+  function sphereScale(key, p, d) {
+    const g = gaussians(key, p, 0, d), squares = new Float64Array(TILE);
+    let sum = 0;
+    for (let start = 0; start < d; start += TILE) {
+      for (let j = 0; j < TILE; j++) squares[j] = start + j < d ? g[start + j] * g[start + j] : 0;
+      for (let half = 64; half; half >>= 1) for (let j = 0; j < half; j++) squares[j] += squares[j + half];
+      sum += squares[0];
+    }
+    return f(Math.sqrt(d / sum));
+  }
+
+  // What makes the tiles of direction p of a seed.
+  function direction(distribution, seed, p, d) {
+    const key = split(seed);
+    if (distribution === "rademacher") {
+      return (z, tile) => {
+        tileWords(room, key, tile, p >>> 5, 1);
+        for (let j = 0; j < TILE; j++) z[j] = (room[j] << (p & 31)) & 0x80000000 ? -1 : 1;
+      };
+    }
+    if (distribution === "low-rank") refuse("this reader does not know low-rank directions");
+    const radius = distribution === "sphere" ? sphereScale(key, p, d) : 1;
+    return (z, tile) => {
+      gaussianTile(z, key, tile, p, 0);
+      if (radius !== 1) scale(z, radius);
+    };
+  }
+
+  // 3. The start. -----------------------------------------------------------------------------------------------------
+  function tensorOf({ shape, draw, scale, cut = Infinity }, key, t) {
+    const count = shape.reduce((a, b) => a * b, 1), x = new Float32Array(count).fill(scale);
+    if (draw === "constant") return x;
+    if (draw === "uniform") {
+      for (let j = 0; j < count; j++) {
+        if (j % TILE === 0) tileWords(room, key, j / TILE, t, 4);
+        x[j] = f(x[j] * f((((room[j % TILE] | 0) >> 8) | 1) * 2 ** -23));
+      }
+      return x;
+    }
+    if (draw !== "normal") refuse(`x_0 is drawn in a way that this reader does not know: ${draw}`);
+    const z = gaussians(key, t, 4, count);
+    for (let attempt = 1; attempt < 65536 && z.some((one) => Math.abs(one) > cut); attempt++) {
+      const next = gaussians(key, t + 65536 * attempt, 4, count);
+      for (let j = 0; j < count; j++) if (Math.abs(z[j]) > cut) z[j] = next[j];
+    }
+    return x.map((one, j) => f(one * z[j]));
+  }
+
+  function startOf({ start, d }) {
+    if (start?.by !== "stream") refuse(`x_0 of this run is not in its log: it is not drawn from the noise stream`);
+    const key = split(BigInt(`0x${start.key}`)), parts = start.tensors.map((tensor, t) => tensorOf(tensor, key, t));
+    const x = new Float32Array(joined(parts.map(bytesOf)).buffer);
+    if (x.length !== d) refuse(`the tensors of x_0 must have d = ${d} elements, got ${x.length}`);
+    return x;
+  }
+
+  // 4. The log. -------------------------------------------------------------------------------------------------------
+  // JSON in which whole numbers that a double cannot hold become strings; nothing if it is none.
+  function parsed(text) {
+    const token = /"(?:\\.|[^"\\])*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+    try {
+      return JSON.parse(text.replace(token, (one) => (/^-?\d{16,}$/.test(one) ? `"${one}"` : one)));
+    } catch {
+      return {};
+    }
+  }
+
+  // Takes numbers from the front of some bytes.
+  function reader(bytes, what) {
+    const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    let at = 0;
+    const take = (count) => (at + count > bytes.length ? refuse(`${what} ends too early`) : (at += count) - count);
+    return {
+      u8: () => view.getUint8(take(1)),
+      u16: () => view.getUint16(take(2), true),
+      u32: () => view.getUint32(take(4), true),
+      u64: () => view.getBigUint64(take(8), true),
+      f32: () => view.getFloat32(take(4), true),
+      f64: () => view.getFloat64(take(8), true),
+      bytes: (count) => bytes.subarray(take(count), at),
+      rest: () => bytes.subarray(at),
+    };
+  }
+
+  const many = (count, one) => Array.from({ length: count }, (_, n) => one(n));
+
+  // The streams [seed, p] of the P directions of each of K steps, as the record's seeding has them.
+  function streamsOf(read, seeding, runSeed, r, K, P) {
+    if (seeding === 0) return many(K, () => many(P, () => [read.u64(), 0])); // a seed for each direction
+    if (seeding === 1) return many(K, read.u64).map((seed) => many(P, (p) => [seed, p])); // for each step
+    if (seeding === 4) return many(K, () => many(P, () => [derive(runSeed, 0, 0), read.u16()])); // places in a pool
+    const root = seeding === 2 ? read.u64() : derive(runSeed, r); // for the round, or for the run
+    return many(K, (k) => derive(root, k)).map((seed) => many(P, (p) => [seed, p]));
+  }
+
+  // What an entry says of round r.
+  function entryOf(entry, runSeed, r) {
+    const what = `the record of round ${r}`, read = reader(entry, what);
+    const sampled = read.u32(), answered = read.u32(), flags = read.u8(), digest = hex(read.bytes(16));
+    read.bytes(4 * (sampled + answered + (flags & 1 ? sampled : 0) + (flags & 4 ? answered : 0)));
+    const frame = [read.u16(), read.u8(), read.u8(), read.u32(), read.u32()], body = reader(read.rest(), what);
+    if (`${frame}` !== `${[0x4344, 2, 4, body.rest().length, crc32(body.rest())]}`) refuse(`${what} is damaged`);
+    const counts = [body.u32(), body.u32()], eta = body.f64(), K = body.u16(), P = body.u16();
+    const distribution = ["gaussian", "sphere", "rademacher", "low-rank"][body.u8()];
+    const stream = body.u8(), form = body.u8(), seeding = form & 127;
+    const known = `${counts}` === `1,${r}` && eta > 0 && eta < Infinity && K * P && distribution && stream === 1;
+    if (!known || seeding > 4) refuse(`${what} is not one that this reader knows`);
+    const streams = streamsOf(body, seeding, runSeed, r, K, P);
+    const signs = form & 128 ? body.bytes((K * P + 7) >> 3) : null;
+    const scalars = many(K * P, signs ? (n) => ((signs[n >> 3] >> (n & 7)) & 1 ? 1 : -1) : body.f32);
+    if (body.rest().length || !scalars.every(Number.isFinite)) refuse(`${what} is damaged`);
+    const steps = streams.map((own, k) => ({ streams: own, scalars: scalars.slice(k * P, k * P + P) }));
+    return { round: r, sampled, answered, digest: flags & 2 ? digest : null, eta, K, P, distribution, steps };
+  }
+
+  // All that is in a log; an Error says what is wrong with the file.
+  function readLog(bytes) {
+    // Whether the chain value at the end is not that of the bytes before it.
+    const digest = (from, to) => hex(blake2b(bytes.subarray(from, to), 16));
+    const broken = (from, to) => digest(from, to - 16) !== hex(bytes.subarray(to - 16, to));
+    const u32 = (at) => reader(bytes.subarray(at), "the file").u32();
+    const magic = hex(bytes.subarray(0, 8)), version = bytes.length < 16 ? 0 : u32(8);
+    if (magic !== "8944434c4f470d0a") refuse("this is no log of a run: it begins in another way");
+    if (version !== 2) refuse(`this log has version ${version}: only those of version 2 say how x_0 is made`);
+    const text = new TextDecoder().decode(bytes.subarray(16, 16 + u32(12))), header = parsed(text), rounds = [];
+    let start = 32 + u32(12) + (Number(header.start?.bytes) || 0); // x_0 itself may stand after the header
+    if (broken(0, start)) refuse("the header of this log was changed or cut");
+    if (header.stream !== 1) refuse(`the noise stream of this log has version ${header.stream}, and 1 is known here`);
+    while (start < bytes.length) {
+      const whole = start + 12 <= bytes.length && crc32(bytes.subarray(start, start + 8)) === u32(start + 8);
+      const stop = whole ? start + 28 + u32(start + 4) : bytes.length, r = rounds.length;
+      if (!whole || stop > bytes.length || u32(start) !== r || broken(start - 16, stop)) {
+        const blank = bytes.subarray(whole ? stop - 16 : start).every((byte) => byte === 0);
+        if (start + 12 > bytes.length || stop > bytes.length || (stop === bytes.length && blank)) break;
+        refuse(`the entry of round ${r} was changed or moved`);
+      }
+      const content = bytes.subarray(start + 12, stop - 16);
+      rounds.push({ ...entryOf(content, BigInt(header.run_seed), r), bytes: stop - start });
+      start = stop;
+    }
+    return { header, rounds, bytes: bytes.length, cut: bytes.length - start };
+  }
+
+  // 5. Update rules on a tile: x, the optimizer's vectors, and noise(v, factor), which adds factor/P sum of g_p z_p. -
+  function scale(r, a) {
+    for (let j = 0; j < r.length; j++) r[j] = f(f(a) * r[j]);
+  }
+
+  function addTo(r, s, a) {
+    for (let j = 0; j < r.length; j++) r[j] = f(r[j] + f(f(a) * s[j]));
+  }
+
+  function sgd(x, noise, eta, { decay }) {
+    if (decay) scale(x, 1 - eta * decay);
+    noise(x, -eta);
+  }
+
+  function momentum(x, noise, eta, { beta, weight, decay }, m) {
+    scale(m, beta);
+    if (decay) addTo(m, x, weight * decay);
+    noise(m, weight);
+    addTo(x, m, -eta);
+  }
+
+  function sign(x, noise, eta, { decay }) {
+    const u = noise(new Float32Array(TILE), 1);
+    if (decay) scale(x, 1 - eta * decay);
+    addTo(x, u.map((one) => (one > 0 ? 1 : one < 0 ? -1 : 0)), -eta);
+  }
+
+  function adamm(x, noise, eta, { beta, beta2, epsilon, decay }, m, v, most) {
+    const u = noise(new Float32Array(TILE), 1);
+    scale(m, beta);
+    addTo(m, u, 1 - beta);
+    scale(v, beta2);
+    addTo(v, u.map((one) => one * one), 1 - beta2);
+    most.forEach((one, j) => (most[j] = one > v[j] ? one : v[j]));
+    if (decay) scale(x, 1 - eta * decay);
+    addTo(x, most.map((one, j) => m[j] / f(f(Math.sqrt(one)) + f(epsilon))), -eta);
+  }
+
+  const RULES = { sgd: [sgd, 0], momentum: [momentum, 1], sign: [sign, 0], adamm: [adamm, 3] }; // and their vectors
+
+  function ruleOf(config) {
+    const { method, rule = "sgd", precision = "float32", grid = 0, momentum: beta = 0, beta2, epsilon } = config;
+    const name = rule === "sgd" && beta ? "momentum" : rule, known = ["decomfl", "decomfl-projection", "feedsign"];
+    if (!known.includes(method) || !RULES[name] || precision !== "float32" || grid) {
+      refuse(`this reader does not know the update rule of the run (${method}, ${rule}, ${precision}, grid ${grid})`);
+    }
+    const weight = config.momentum_form === "paper" ? 1 - beta : 1, decay = config.weight_decay ?? 0;
+    return [...RULES[name], { beta, weight, decay, beta2, epsilon }];
+  }
+
+  // 6. Replay. --------------------------------------------------------------------------------------------------------
+  // Elements first, ..., end - 1 of x and of the optimizer's vectors; first is a multiple of 128.
+  function partOf({ header, rounds }, first = 0, end = header.d) {
+    const { config, d } = header, [rule, slots, numbers] = ruleOf(config), x = startOf(header).slice(first, end);
+    const vectors = [x, ...many(slots, () => new Float32Array(x.length))], z = new Float32Array(TILE);
+    const key = config.private_seeds ? derive(BigInt(config.seed), 11) : null;
+
+    function prepared(step, { eta, P, distribution }) {
+      const makers = step.streams.map(([s, p]) => direction(distribution, key === null ? s : derive(key, s), p, d));
+      return (tile, own) => {
+        const noise = (to, factor) => {
+          makers.forEach((make, p) => {
+            make(z, tile);
+            const c = f((factor / P) * step.scalars[p]);
+            for (let j = 0; j < to.length; j++) to[j] = f(to[j] + f(c * z[j]));
+          });
+          return to;
+        };
+        rule(own[0], noise, eta, numbers, ...own.slice(1));
+      };
+    }
+
+    // Applies the records of rounds from, ..., to - 1, to one tile after another.
+    function advance(from, to) {
+      const steps = rounds.slice(from, to).flatMap((record) => record.steps.map((step) => prepared(step, record)));
+      for (let at = 0; at < x.length; at += TILE) {
+        const own = vectors.map((vector) => vector.subarray(at, at + TILE));
+        for (const step of steps) step((first + at) / TILE, own);
+      }
+    }
+    return { vectors, advance };
+  }
+
+  const digestOf = (vectors) => hex(blake2b(joined(vectors.map(bytesOf)), 16));
+  const source = `globalThis.decomfl = (${library})();`;
+  return { blake2b, crc32, derive, digestOf, direction, hex, partOf, readLog, source, startOf };
+})();

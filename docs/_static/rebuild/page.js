@@ -1,0 +1,443 @@
+// The page: it reads a log, has workers replay it, shows what comes of it, and lets the model read what is drawn.
+"use strict";
+
+const { digestOf, readLog, source } = globalThis.decomfl;
+const $ = (id) => document.getElementById(id);
+const PIXELS = 28, MEAN = 0.1307, STD = 0.3081; // of MNIST's pixels, as they were in training
+
+const state = { log: null, bytes: null, table: null, images: 0, at: 0, x: null, workers: [] };
+
+// -- Numbers as people read them -----------------------------------------------------------------------------------
+const count = (n) => n.toLocaleString("en");
+
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+
+function size(bytes) {
+  const [scale, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([least]) => bytes >= least) ?? [1, "bytes"];
+  const value = bytes / scale;
+  return `${value < 10 && scale > 1 ? value.toFixed(1) : Math.round(value)} ${unit}`;
+}
+
+// -- 1. The file -----------------------------------------------------------------------------------------------------
+function take(bytes, name, table, images) {
+  const log = readLog(bytes);
+  stop();
+  Object.assign(state, { log, bytes, table, images, x: null });
+  const { header, rounds } = log, { d, config } = header;
+  const numbers = rounds.reduce((sum, { K, P }) => sum + K * P, 0);
+  const model = 4 * d, most = Math.max(model, bytes.length);
+  const bar = (id, share) => $(id).style.setProperty("--share", Math.max(share, 0.005));
+  const { K, P } = rounds[0] ?? { K: 0, P: 0 };
+  $("name").textContent = name;
+  $("about").textContent =
+    `${config.model}, ${config.data}, ${config.method}. ${config.sampled ?? 1} of ${config.clients ?? 1} ` +
+    `clients a round, K = ${count(K)} step${K === 1 ? "" : "s"}, P = ${count(P)} directions.`;
+  $("model-size").textContent = size(model);
+  $("log-size").textContent = size(bytes.length);
+  bar("model-bar", model / most);
+  bar("log-bar", bytes.length / most);
+  bar("scalar-bar", (4 * numbers) / bytes.length);
+  $("lede").replaceChildren(
+    "A model of ",
+    bold(`${count(d)} parameters`),
+    ` is ${size(model)} of weights. The file on this page has none of them: it is the log of a training run of `,
+    `${count(rounds.length)} rounds, `,
+    bold(`${count(bytes.length)} bytes`),
+    ". From it your browser rebuilds the trained model, to the last bit.",
+  );
+  $("inside").textContent =
+    `In colour: the ${count(numbers)} numbers that were measured. The rest says who was asked, and seals each round. ` +
+    `Sending all weights both ways in each round would be ${size(2 * model * rounds.length)} a client.`;
+  if (log.cut) trouble(`The last ${count(log.cut)} bytes are a round that was not written whole. They are left out.`);
+  $("start").textContent = "Rebuild the model";
+  $("round").textContent = `0 of ${count(rounds.length)} rounds`;
+  $("time").textContent = "";
+  $("progress").value = 0;
+  $("recorded").textContent = header.x0;
+  $("found").textContent = "–";
+  verdict("All bits of the model go into a digest. Equal digests mean equal models.");
+  drawAt(0);
+  const reads = config.model === "cnn-mnist" && d === 28938;
+  $("board").hidden = !reads;
+  $("only").hidden = reads;
+  $("only").textContent = `Drawing is for the CNN of MNIST. This run trained ${config.model}.`;
+  classify();
+}
+
+function bold(text) {
+  const made = document.createElement("b");
+  made.textContent = text;
+  return made;
+}
+
+function trouble(text) {
+  $("trouble").textContent = text;
+  $("trouble").hidden = !text;
+}
+
+// The rounds and accuracies of a run's metrics.csv.
+function tableOf(text) {
+  const [head, ...rows] = text.trim().split("\n").map((line) => line.split(","));
+  const round = head.indexOf("round"), accuracy = head.indexOf("test_accuracy");
+  if (round < 0 || accuracy < 0) throw new Error("this table has no columns round and test_accuracy");
+  return rows.map((row) => [Number(row[round]), Number(row[accuracy])]).filter((row) => row.every(Number.isFinite));
+}
+
+async function open(files) {
+  trouble("");
+  try {
+    const [table] = files.filter(({ name }) => name.endsWith(".csv")), [log] = files.filter((file) => file !== table);
+    const rows = table ? tableOf(await table.text()) : null;
+    if (log) take(new Uint8Array(await log.arrayBuffer()), log.name, rows, 0);
+    if (rows && !log) {
+      Object.assign(state, { table: rows, images: 0 });
+      drawAt(state.at);
+    }
+  } catch (error) {
+    trouble(`${sentence(error.message)} The model on the page is still the one before.`);
+  }
+}
+
+// -- 2. The replay ---------------------------------------------------------------------------------------------------
+// In a worker: a part of the elements, by all records, told of after each stop.
+function work() {
+  onmessage = ({ data: { bytes, first, end, stops } }) => {
+    try {
+      const part = globalThis.decomfl.partOf(globalThis.decomfl.readLog(bytes), first, end);
+      const tell = (stop) => postMessage({ stop, vectors: part.vectors.map((vector) => vector.slice()) });
+      tell(0);
+      stops.forEach((stop, n) => {
+        part.advance(n ? stops[n - 1] : 0, stop);
+        tell(stop);
+      });
+    } catch (error) {
+      postMessage({ error: error.message });
+    }
+  };
+}
+
+function stop() {
+  state.workers.forEach((worker) => worker.terminate());
+  state.workers = [];
+  $("start").disabled = false;
+}
+
+function replay() {
+  stop();
+  trouble("");
+  const { log, bytes } = state, { header, rounds } = log, d = header.d, began = performance.now();
+  // Where the page looks: where there is a digest, and often enough that one sees it move.
+  const often = Math.max(1, Math.ceil(rounds.length / 60));
+  const looked = (r) => rounds[r - 1].digest || r % often === 0 || r === rounds.length;
+  const stops = rounds.map((_, r) => r + 1).filter(looked);
+  const tiles = Math.ceil(d / 128), parts = Math.min(navigator.hardwareConcurrency || 2, 8, tiles);
+  const edges = Array.from({ length: parts + 1 }, (_, n) => Math.min(128 * Math.round((n * tiles) / parts), d));
+  const address = URL.createObjectURL(new Blob([source, `(${work})();`], { type: "text/javascript" }));
+  const waiting = new Map(); // the parts of a model, by the round that they are of
+  const seen = { agreed: 0, digests: 0, wrong: 0 };
+  $("start").disabled = true;
+  state.workers = edges.slice(1).map((end, n) => {
+    const worker = new Worker(address);
+    worker.onmessage = ({ data }) => {
+      if (data.error) {
+        stop();
+        trouble(sentence(data.error));
+        return;
+      }
+      const got = waiting.get(data.stop) ?? [];
+      got[n] = data.vectors;
+      waiting.set(data.stop, got);
+      if (got.filter(Boolean).length < parts) return;
+      waiting.delete(data.stop);
+      const whole = got[0].map((_, v) => join(got.map((vectors) => vectors[v])));
+      arrive(data.stop, whole, seen, `${((performance.now() - began) / 1000).toFixed(1)} s`);
+    };
+    worker.postMessage({ bytes, first: edges[n], end, stops });
+    return worker;
+  });
+  URL.revokeObjectURL(address);
+}
+
+function join(parts) {
+  const whole = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
+  parts.reduce((at, part) => (whole.set(part, at), at + part.length), 0);
+  return whole;
+}
+
+// The model after so many rounds is there.
+function arrive(at, vectors, seen, time) {
+  const { header, rounds } = state.log, recorded = at ? rounds[at - 1].digest : header.x0;
+  state.x = vectors[0];
+  if (recorded) {
+    const found = digestOf(vectors);
+    seen.digests++;
+    if (found !== recorded) seen.wrong ||= at + 1;
+    $("recorded").textContent = recorded;
+    $("found").textContent = found;
+    if (seen.wrong) verdict(`Another model: the digests differ after ${seen.wrong - 1} rounds.`, "bad");
+    else verdict(`The same bits after ${count(at)} rounds.`);
+  }
+  $("progress").value = rounds.length ? at / rounds.length : 1;
+  $("round").textContent = `${count(at)} of ${count(rounds.length)} rounds`;
+  $("time").textContent = time;
+  drawAt(at);
+  classify();
+  if (at < rounds.length) return;
+  stop();
+  $("start").textContent = "Rebuild it again";
+  if (seen.wrong) return;
+  const last = rounds.length && !rounds[at - 1].digest ? " The log has no digest of the last rounds." : "";
+  verdict(`The same model, to the last bit: ${seen.digests} of ${seen.digests} digests agree.${last}`, "good");
+}
+
+function verdict(text, kind = "") {
+  $("verdict").textContent = text;
+  $("verdict").className = kind;
+}
+
+function drawAt(at) {
+  state.at = at;
+  drawScalars(at);
+  drawCurve(at);
+}
+
+// The numbers of the round that is reached, as bars: at most 40 of them.
+function drawScalars(at) {
+  const r = Math.max(at, 1), { K, P, steps, answered } = state.log.rounds[r - 1] ?? { K: 0, P: 0, steps: [] };
+  const numbers = steps.flatMap(({ scalars }) => scalars).slice(0, 40), most = Math.max(...numbers.map(Math.abs)) || 1;
+  const shown = K * P > 40 ? `40 of the ${count(K * P)}` : `The ${K * P}`;
+  $("scalars").replaceChildren();
+  $("scalars-caption").textContent = K ? `${shown} numbers of round ${count(r)}: means over ${answered} clients.` : "";
+  numbers.forEach((value, n) => {
+    const x = `${(100 * (n + 0.5)) / numbers.length}%`;
+    element("scalars", "line", { class: "bar", x1: x, x2: x, y1: 32, y2: 32 - (30 * value) / most });
+  });
+}
+
+// The recorded accuracies up to a round.
+function drawCurve(at) {
+  const { log, table, images } = state, end = Math.max(log.rounds.length, 1);
+  const [left, right, top, bottom] = [54, ($("curve").parentNode.clientWidth || 600) - 10, 12, 192];
+  const x = (r) => left + ((right - left) * r) / end, y = (share) => bottom - (bottom - top) * share;
+  $("curve").replaceChildren();
+  $("curve").style.display = table ? "" : "none";
+  $("curve-caption").textContent = !table
+    ? "There is no accuracy curve: a log has no accuracies. Open the run's metrics.csv to see them."
+    : `Accuracy${images ? ` on the ${count(images)} test images of MNIST` : ""}, as the run's own table has it: ` +
+      "it was measured in training, and this page has no test images.";
+  if (!table) return;
+  for (const share of [0, 0.25, 0.5, 0.75, 1]) {
+    element("curve", "line", { class: "grid", x1: left, x2: right, y1: y(share), y2: y(share) });
+    element("curve", "text", { x: left - 8, y: y(share) + 5, "text-anchor": "end" }).textContent = `${100 * share} %`;
+  }
+  element("curve", "text", { x: left, y: bottom + 24 }).textContent = "round 0";
+  element("curve", "text", { x: right, y: bottom + 24, "text-anchor": "end" }).textContent = count(end);
+  const reached = table.filter(([round]) => round <= at);
+  if (!reached.length) return;
+  element("curve", "polyline", { class: "line", points: reached.map(([r, share]) => `${x(r)},${y(share)}`).join(" ") });
+  const [round, share] = reached[reached.length - 1], late = round > 0.8 * end;
+  element("curve", "circle", { class: "dot", cx: x(round), cy: y(share), r: 6 });
+  const side = { x: x(round) + (late ? 0 : 10), "text-anchor": late ? "end" : "start" };
+  const place = { class: "now", y: y(share) + 28, ...side };
+  element("curve", "text", place).textContent = `${(100 * share).toFixed(1)} %`;
+}
+
+function element(picture, name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  $(picture).append(made);
+  return made;
+}
+
+// -- 3. Drawing and reading ------------------------------------------------------------------------------------------
+const pen = $("paper").getContext("2d", { willReadFrequently: true });
+let from = null;
+
+function place({ clientX, clientY }) {
+  const box = $("paper").getBoundingClientRect();
+  return [((clientX - box.left) * 280) / box.width, ((clientY - box.top) * 280) / box.height];
+}
+
+function stroke(points) {
+  Object.assign(pen, { lineWidth: 22, lineCap: "round", lineJoin: "round", strokeStyle: "#fff" });
+  pen.beginPath();
+  points.forEach(([x, y]) => pen.lineTo(x, y));
+  if (points.length === 1) pen.lineTo(points[0][0] + 0.1, points[0][1]);
+  pen.stroke();
+}
+
+function clear() {
+  pen.fillStyle = "#000";
+  pen.fillRect(0, 0, 280, 280);
+  classify();
+}
+
+// Digits of our own, as lines in a square of 100.
+const SAMPLES = [
+  ["50,12 32,18 24,40 24,62 32,82 50,88 68,82 76,62 76,40 68,18 50,12"],
+  ["36,26 54,12 54,88"],
+  ["28,30 36,16 54,12 68,20 70,36 58,54 40,70 26,86 76,86"],
+  ["28,20 48,12 66,18 68,34 56,46 42,48", "42,48 60,50 72,64 66,80 48,88 28,82"],
+  ["60,12 26,62 78,62", "62,40 62,90"],
+  ["70,14 36,14 32,46 52,42 68,52 70,70 58,86 40,88 28,80"],
+  ["62,12 42,30 30,54 28,72 40,88 58,88 70,74 66,58 50,52 34,60"],
+  ["26,16 74,16 56,48 44,88"],
+  ["50,48 34,38 32,22 50,12 68,22 66,38 50,48 30,62 30,78 50,88 70,78 70,62 50,48"],
+  ["68,34 56,46 38,44 30,30 38,16 56,12 68,24 68,40 62,66 54,88"],
+].map((lines) => lines.map((line) => line.split(" ").map((point) => point.split(",").map((n) => 2.8 * n))));
+
+function sample(digit) {
+  pen.fillStyle = "#000";
+  pen.fillRect(0, 0, 280, 280);
+  SAMPLES[digit].forEach((points) => stroke(rounded(points)));
+  classify();
+}
+
+// The same line with its corners cut, twice.
+function rounded(points) {
+  for (let pass = 0; pass < 2; pass++) {
+    const cut = points.slice(1).flatMap(([x, y], n) => {
+      const [a, b] = points[n];
+      return [[0.75 * a + 0.25 * x, 0.75 * b + 0.25 * y], [0.25 * a + 0.75 * x, 0.25 * b + 0.75 * y]];
+    });
+    points = [points[0], ...cut, points[points.length - 1]];
+  }
+  return points;
+}
+
+// The drawing as MNIST has its digits: the longer side 20 pixels, the centre of mass in the middle of 28 x 28.
+function image() {
+  const ink = pen.getImageData(0, 0, 280, 280).data, at = (x, y) => ink[4 * (280 * y + x)] / 255;
+  let [left, right, top, bottom] = [280, -1, 280, -1];
+  for (let y = 0; y < 280; y++) {
+    for (let x = 0; x < 280; x++) {
+      if (at(x, y) < 0.1) continue;
+      [left, right, top, bottom] = [Math.min(left, x), Math.max(right, x), Math.min(top, y), y];
+    }
+  }
+  if (right < 0) return null;
+  const step = Math.max(right - left + 1, bottom - top + 1) / 20;
+  const small = new Float32Array(400);
+  let mass = 0, middleX = 0, middleY = 0;
+  for (let row = 0; row < 20; row++) {
+    for (let column = 0; column < 20; column++) { // the mean of the pixels below a pixel
+      const [x0, x1] = [left + step * column, left + step * (column + 1)].map(Math.round);
+      const [y0, y1] = [top + step * row, top + step * (row + 1)].map(Math.round);
+      let sum = 0, n = 0;
+      for (let y = y0; y < Math.max(y1, y0 + 1); y++) {
+        for (let x = x0; x < Math.max(x1, x0 + 1); x++, n++) sum += x <= right && y <= bottom ? at(x, y) : 0;
+      }
+      const value = sum / n;
+      small[20 * row + column] = value;
+      mass += value;
+      middleX += value * column;
+      middleY += value * row;
+    }
+  }
+  const pixels = new Float32Array(PIXELS * PIXELS);
+  const dx = Math.round(13.5 - middleX / mass), dy = Math.round(13.5 - middleY / mass);
+  for (let row = 0; row < 20; row++) {
+    for (let column = 0; column < 20; column++) {
+      const x = column + dx, y = row + dy;
+      if (x >= 0 && x < PIXELS && y >= 0 && y < PIXELS) pixels[PIXELS * y + x] = small[20 * row + column];
+    }
+  }
+  return pixels;
+}
+
+// A 5 x 5 convolution with padding 2, ReLU, and the largest of each 2 x 2.
+function layer(input, inputs, side, weights, biases, outputs) {
+  const half = side / 2, output = new Float32Array(outputs * half * half);
+  for (let o = 0; o < outputs; o++) {
+    for (let y = 0; y < side; y++) {
+      for (let x = 0; x < side; x++) {
+        let sum = biases[o];
+        for (let i = 0; i < inputs; i++) {
+          for (let v = Math.max(0, 2 - y); v < Math.min(5, side + 2 - y); v++) {
+            for (let u = Math.max(0, 2 - x); u < Math.min(5, side + 2 - x); u++) {
+              const pixel = input[side * (side * i + y + v - 2) + x + u - 2];
+              sum += pixel * weights[25 * (o * inputs + i) + 5 * v + u];
+            }
+          }
+        }
+        const place = half * half * o + half * (y >> 1) + (x >> 1);
+        output[place] = Math.max(output[place], sum); // it begins at 0: that is the ReLU
+      }
+    }
+  }
+  return output;
+}
+
+// The probabilities of the ten digits.
+function read(pixels, x) {
+  let at = 0;
+  const next = (n) => x.subarray(at, (at += n));
+  const first = layer(pixels.map((value) => (value - MEAN) / STD), 1, 28, next(400), next(16), 16);
+  const second = layer(first, 16, 14, next(12800), next(32), 32), weights = next(15680), biases = next(10);
+  const score = (bias, c) => second.reduce((sum, value, j) => sum + value * weights[1568 * c + j], bias);
+  const scores = Array.from(biases, score);
+  const most = Math.max(...scores), parts = scores.map((score) => Math.exp(score - most));
+  return parts.map((part) => part / parts.reduce((a, b) => a + b));
+}
+
+function classify() {
+  const pixels = image(), view = $("seen").getContext("2d"), shown = view.createImageData(PIXELS, PIXELS);
+  for (let n = 0; n < PIXELS * PIXELS; n++) {
+    const grey = 255 * (pixels?.[n] ?? 0);
+    shown.data.set([grey, grey, grey, 255], 4 * n);
+  }
+  view.putImageData(shown, 0, 0);
+  const found = pixels && state.x && !$("board").hidden ? read(pixels, state.x) : null;
+  const best = found ? found.indexOf(Math.max(...found)) : -1;
+  [...$("bars").children].forEach((bar, digit) => {
+    const share = found ? found[digit] : 0;
+    bar.className = digit === best ? "best" : "";
+    bar.querySelector("i").style.width = `${100 * share}%`;
+    bar.querySelector("em").textContent = found ? `${(100 * share).toFixed(0)} %` : "";
+  });
+  if (found) $("answer").replaceChildren("It reads ", bold(`${best}`), ". Others:");
+  else $("answer").textContent = pixels ? "Rebuild the model: then it reads this." : "Draw, or take one of these:";
+}
+
+// -- What people do --------------------------------------------------------------------------------------------------
+for (let digit = 0; digit < 10; digit++) {
+  const button = document.createElement("button"), bar = document.createElement("li");
+  button.textContent = digit;
+  button.setAttribute("aria-label", `Draw a ${digit} for me`);
+  button.onclick = () => sample(digit);
+  $("samples").append(button);
+  bar.innerHTML = `${digit} <span><i></i></span><em></em>`;
+  $("bars").append(bar);
+}
+$("paper").onpointerdown = (event) => {
+  $("paper").setPointerCapture(event.pointerId);
+  from = place(event);
+  stroke([from]);
+  classify();
+};
+$("paper").onpointermove = (event) => {
+  if (!from) return;
+  const to = place(event);
+  stroke([from, to]);
+  from = to;
+  classify();
+};
+$("paper").onpointerup = $("paper").onpointercancel = () => (from = null);
+$("clear").onclick = clear;
+$("start").onclick = replay;
+$("files").onchange = ({ target }) => open([...target.files]).then(() => (target.value = ""));
+addEventListener("dragover", (event) => {
+  event.preventDefault();
+  document.body.classList.add("over");
+});
+addEventListener("dragleave", () => document.body.classList.remove("over"));
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  document.body.classList.remove("over");
+  open([...event.dataTransfer.files]);
+});
+addEventListener("resize", () => state.log && drawAt(state.at));
+
+pen.fillRect(0, 0, 280, 280);
+const { log, name, table, images } = globalThis.recorded;
+take(Uint8Array.from(atob(log), (letter) => letter.charCodeAt(0)), name, table, images);

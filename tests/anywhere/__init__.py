@@ -1,0 +1,1 @@
+"""The same bits on other processors: what is promised, with everything varied that the promise passes through."""

@@ -1,0 +1,146 @@
+"""Bits are the same with other instructions, other libraries of linear algebra, other compilers' targets, on ARM.
+
+``make anywhere`` runs all of it; ``make test`` the two that differ most.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.run import train
+from tests.anywhere.facts import CONTROL, facts
+
+ROOT = Path(__file__).parents[2]
+SMALL = {"data": "digits", "clients": 4, "sampled": 2, "rounds": 4, "eval_every": 2, "batch_size": 8, "lr": 0.01}
+RUNS = {
+    "decomfl": TrainConfig("decomfl", model="mlp", momentum=0.9, local_steps=4, perturbations=3, **SMALL),
+    "projection": TrainConfig("decomfl-projection", model="logistic", perturbations=3, split="dirichlet", **SMALL),
+    "hiso": TrainConfig("hiso", model="logistic", perturbations=3, **SMALL),
+    "fedkseed": TrainConfig("fedkseed", model="logistic", perturbations=3, **SMALL),
+    "sphere-resnet": TrainConfig("decomfl", model="resnet8-half", distribution="sphere", perturbations=2, **SMALL),
+}
+
+PLACES = {
+    "the oldest instructions of torch": {"ATEN_CPU_CAPABILITY": "default"},
+    "AVX2 in torch": {"ATEN_CPU_CAPABILITY": "avx2"},
+    "OpenBLAS for Nehalem": {"OPENBLAS_CORETYPE": "Nehalem"},
+    "OpenBLAS for Haswell": {"OPENBLAS_CORETYPE": "Haswell"},
+    "OpenBLAS for Zen": {"OPENBLAS_CORETYPE": "Zen"},
+    "MKL with SSE4.2": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "MKL_CBWR": "COMPATIBLE"},
+    "oneDNN with SSE4.1": {"ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "numba for any x86-64": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
+    "numpy without AVX2": {"NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3"},
+    "one thread": {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
+    "three threads": {"OMP_NUM_THREADS": "3"},
+}
+OLDEST = {
+    name: value
+    for place in ("the oldest instructions of torch", "OpenBLAS for Nehalem")
+    for name, value in PLACES[place].items()
+}
+OLDEST |= PLACES["MKL with SSE4.2"] | PLACES["numba for any x86-64"] | PLACES["oneDNN with SSE4.1"]
+CASES = [
+    pytest.param({}, id="this machine", marks=pytest.mark.thorough),
+    pytest.param(OLDEST, id="all of the oldest"),
+    *(pytest.param(change, id=place, marks=pytest.mark.thorough) for place, change in PLACES.items()),
+]
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("logs")
+    for name, config in RUNS.items():
+        train(config, out=folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def here(logs: Path) -> dict[str, str]:
+    return facts(logs)
+
+
+def elsewhere(command: list[str], folder: Path, cache: Path, **change: str) -> dict[str, str]:
+    """The facts as another process finds them."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("OPENBLAS_CORETYPE", "DECOMFL_DATA")
+    }
+    environment |= {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache)} | change
+    command = [*command, "-m", "tests.anywhere.facts", str(folder)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])["facts"]
+    return found
+
+
+@pytest.mark.parametrize("change", CASES)
+def test_bits_are_the_same_with_other_instructions(
+    change: dict[str, str], logs: Path, here: dict[str, str], tmp_path: Path
+) -> None:
+    there = elsewhere([sys.executable], logs, tmp_path, **change)
+    differ = {name for name, found in there.items() if found != here[name]}
+    assert not {name for name in differ if not name.startswith(CONTROL)}
+    if "ATEN_CPU_CAPABILITY" in change and change["ATEN_CPU_CAPABILITY"] == "default":
+        # The change took effect: torch's own normal numbers are others.
+        assert f"{CONTROL}: normal numbers in torch" in differ
+
+
+@pytest.mark.thorough
+def test_a_client_with_the_oldest_instructions_joins_and_ends_with_the_servers_digest(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="the extra stream is not installed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    out, command = tmp_path / "fl", [sys.executable, "-m", "decomfl_lab"]
+    flags = "--data digits --model mlp --clients 2 --sampled 2 --perturbations 3 --batch-size 8 --rounds 5"
+    server = [*command, "serve", *flags.split(), "--out", str(out), "--bind", address, "--json"]
+    processes = [subprocess.Popen(server, stdout=subprocess.PIPE, text=True, cwd=tmp_path)]
+    try:
+        for i, change in enumerate(({}, OLDEST)):
+            key = out / "keys" / f"client-{i}.key"
+            for _ in range(600):
+                if key.exists():
+                    break
+                time.sleep(0.1)
+            client = [*command, "join", address, "--client", str(i), "--key", str(key), "--json"]
+            environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / str(i))} | change
+            processes.append(subprocess.Popen(client, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment))
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    said = [json.loads(line) for output in outputs for line in output.splitlines() if line.startswith("{")]
+    assert len(said) >= 3
+    assert len({each["digest"] for each in said}) == 1
+
+
+@pytest.mark.thorough
+def test_bits_are_the_same_on_arm(logs: Path, here: dict[str, str], tmp_path: Path) -> None:
+    folder = Path(os.environ.get("DECOMFL_AARCH64", "/nowhere"))
+    emulator, python = folder / "host/usr/bin/qemu-aarch64-static", folder / "root/usr/bin/python3.11"
+    if not python.exists():
+        pytest.skip(
+            "there is no Python for aarch64 here (tests/anywhere/aarch64.sh fetches one, DECOMFL_AARCH64 names it)"
+        )
+    command = [str(emulator), "-L", str(folder / "root"), str(python)]
+    path = os.pathsep.join([str(ROOT), str(folder / "site")])
+    there = elsewhere(command, logs, tmp_path, PYTHONPATH=path)
+    assert len(there) > 15
+    assert not {name for name, found in there.items() if found != here[name] and not name.startswith(CONTROL)}
+
+
+def test_a_bit_that_differs_is_noticed(logs: Path, here: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from decomfl_lab.noise import spec, starts
+
+    monkeypatch.setattr(starts, "TAG_START", spec.TAG_START + 1)
+    with pytest.raises(AssertionError):
+        facts(logs)

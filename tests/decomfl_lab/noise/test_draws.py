@@ -1,0 +1,87 @@
+"""Random choices from the stream: known answers, distributions, what they do not hang on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.noise.draws import draws_of
+
+
+def test_known_answers_of_random_choices() -> None:
+    drawn = draws_of("stream", 5, 4)
+    assert drawn.permutation(8).tolist() == PERMUTATION
+    assert [drawn.integers(n) for n in (10, 10, 2**40)] == INTEGERS
+    assert [value.hex() for value in drawn.dirichlet(np.array([0.3, 1.0, 2.5]), 2).reshape(-1)] == SHARES
+
+
+PERMUTATION = [0, 1, 3, 5, 6, 2, 4, 7]
+INTEGERS = [9, 5, 80023207909]
+SHARES = [
+    "0x1.0362ed5bfbd70p-2",
+    "0x1.e710b6984f567p-5",
+    "0x1.5fdd7de87d1f2p-1",
+    "0x1.8f194bd625fa1p-9",
+    "0x1.cd7c27cef62c6p-4",
+    "0x1.c4c161ba4b147p-1",
+]
+
+
+def test_a_seed_a_path_and_the_calls_before_decide() -> None:
+    first = draws_of("stream", 5, 4).permutation(50)
+    assert (first == draws_of("stream", 5, 4).permutation(50)).all()
+    others = [draws_of("stream", *path).permutation(50) for path in ((6, 4), (5, 3), (5, 4, 0))]
+    again = draws_of("stream", 5, 4)
+    again.integers(2)
+    assert not any((first == other).all() for other in [*others, again.permutation(50)])
+
+
+def test_calls_take_words_in_turn_however_many_at_a_time() -> None:
+    one, other = draws_of("stream", 1), draws_of("stream", 1)
+    long = [one.integers(2**32) for _ in range(10_000)]
+    other.permutation(9_990)
+    assert [other.integers(2**32) for _ in range(10)] == long[-10:]
+
+
+def test_permutations_are_uniform() -> None:
+    drawn = draws_of("stream", 2)
+    seen = [tuple(drawn.permutation(3)) for _ in range(3000)]
+    assert stats.chisquare([seen.count(order) for order in set(seen)]).pvalue > 1e-3
+    assert len(set(seen)) == 6
+
+
+def test_elements_of_an_array_are_permuted() -> None:
+    assert sorted(draws_of("stream", 2).permutation(np.array([5, 7, 9]))) == [5, 7, 9]
+
+
+def test_whole_numbers_are_uniform() -> None:
+    drawn = draws_of("stream", 3)
+    assert stats.chisquare(np.bincount([drawn.integers(7) for _ in range(7000)], minlength=7)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.7, 1.0, 4.0])
+def test_shares_have_the_distribution_of_dirichlet(alpha: float) -> None:
+    q = draws_of("stream", 4).dirichlet(np.full(3, alpha), 2000)
+    np.testing.assert_allclose(q.sum(1), 1, rtol=1e-15)
+    assert stats.kstest(q[:, 0], stats.beta(alpha, 2 * alpha).cdf).pvalue > 1e-3
+
+
+def test_tiny_parameters_give_one_class_each() -> None:
+    q = draws_of("stream", 4).dirichlet(np.full(4, 1e-305), 50)
+    assert np.isfinite(q).all()
+    np.testing.assert_allclose(q.sum(1), 1, rtol=1e-15)
+
+
+def test_libraries_are_numpy() -> None:
+    generator = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(4,)))
+    drawn = draws_of("libraries", 5, 4)
+    assert (drawn.permutation(20) == generator.permutation(20)).all()
+    assert (drawn.dirichlet(np.ones(3), 2) == generator.dirichlet(np.ones(3), 2)).all()
+    assert drawn.integers(100) == generator.integers(100)
+
+
+def test_another_source_is_refused() -> None:
+    with pytest.raises(InputError, match="draws must be one of stream, libraries, got 'torch'"):
+        draws_of("torch", 5)

@@ -1,0 +1,170 @@
+"""x_0 from the log alone: drawn by the stream, or in the file; and what a log may not say of it."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import decomfl_lab as lab
+from decomfl_lab.cli.main import main
+from decomfl_lab.models import initial
+from decomfl_lab.protocol import log as logs
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.runs.beginning import made_again
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.folder import LOG_FILE
+from decomfl_lab.runs.run import train
+
+TINY = TrainConfig(data="digits", model="mlp", clients=4, sampled=2, rounds=3, perturbations=2, lr=0.01)
+x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
+PAIRS = [(x[n : n + 20], (x[n : n + 20, 0] > 0).long()) for n in (0, 20, 40)]
+
+
+def own(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Linear(6, 2)
+
+
+def changed(out: Path, path: Path, version: int = logs.VERSION, **header: Any) -> Path:
+    """A log that somebody has written anew, so that its chain is true; None drops a key."""
+    with RunLog.open(out / LOG_FILE, write=False) as log:
+        said = {key: value for key, value in (log.header | header).items() if value is not None}
+        begin = logs._beginning(version, said, log.start)
+        path.write_bytes(begin)
+        with RunLog.open(path) as other:
+            for entry in log.entries():
+                other.append(entry)
+    return path
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    train(TINY, out=folder)
+    return folder
+
+
+def test_a_log_says_how_each_tensor_of_x_0_was_drawn(out: Path) -> None:
+    with RunLog.open(out / LOG_FILE, write=False) as log:
+        assert log.version == 2
+        start = log.header["start"]
+    assert (start["by"], start["key"]) == ("stream", "0000000000000000")
+    assert [tensor["shape"] for tensor in start["tensors"]] == [[32, 64], [32], [10, 32], [10]]
+    assert {(tensor["draw"], tensor["scale"]) for tensor in start["tensors"][:2]} == {("uniform", 0.125)}
+
+
+def test_a_replay_takes_x_0_from_the_log_and_not_from_the_code(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(initial, "_start", lambda *_: initial.constant(0.5))  # a later version that draws otherwise
+    assert lab.replay(out).agrees
+
+
+def test_another_scale_in_the_log_is_noticed(out: Path, tmp_path: Path) -> None:
+    with RunLog.open(out / LOG_FILE, write=False) as log:
+        start = log.header["start"]
+    start["tensors"][2]["scale"] *= 1.001
+    found = lab.replay(changed(out, tmp_path / "log", start=start))
+    assert not found.agrees
+    assert "x_0 is not the run's" in str(found)
+
+
+def test_x_0_in_the_file_is_enough_for_a_model_of_ones_own(tmp_path: Path) -> None:
+    lab.train(own(1), nn.functional.cross_entropy, PAIRS, rounds=3, lr=0.01, log_start=True, out=tmp_path / "a")
+    lab.train(own(1), nn.functional.cross_entropy, PAIRS, rounds=3, lr=0.01, out=tmp_path / "b")
+    assert lab.replay(tmp_path / "a", own(2)).agrees  # other weights: the file has those of then
+    assert not lab.replay(tmp_path / "b", own(2)).agrees
+    assert lab.replay(tmp_path / "b", own(1)).agrees
+    assert (tmp_path / "a" / LOG_FILE).stat().st_size < (tmp_path / "b" / LOG_FILE).stat().st_size + 150
+
+
+def test_x_0_in_the_file_of_another_size_is_refused(tmp_path: Path) -> None:
+    lab.train(own(1), nn.functional.cross_entropy, PAIRS, rounds=2, lr=0.01, log_start=True, out=tmp_path)
+    with pytest.raises(lab.InputError, match="model must have d = 14, as x_0 in the log, got 35"):
+        lab.replay(tmp_path, nn.Linear(6, 5))
+
+
+def test_a_bit_of_x_0_in_the_file_is_under_the_seal(tmp_path: Path) -> None:
+    lab.train(own(1), nn.functional.cross_entropy, PAIRS, rounds=2, lr=0.01, log_start=True, out=tmp_path)
+    content = bytearray((tmp_path / LOG_FILE).read_bytes())
+    with RunLog.open(tmp_path / LOG_FILE, write=False) as log:
+        place = content.index(log.start) + 7
+    content[place] ^= 1
+    (tmp_path / LOG_FILE).write_bytes(content)
+    with pytest.raises(lab.InputError, match="whose header was changed or cut"):
+        lab.replay(tmp_path, own(1))
+
+
+def test_a_log_of_version_1_is_replayed_as_torch_drew_it(tmp_path: Path) -> None:
+    train(TINY.but(draws="libraries"), out=tmp_path)
+    with RunLog.open(tmp_path / LOG_FILE, write=False) as log:
+        assert log.header["start"] == {"by": "libraries"}
+        config = {key: value for key, value in log.header["config"].items() if key != "draws"}
+    old = changed(tmp_path, tmp_path / "old", version=1, start=None, config=config)
+    assert old.read_bytes()[8] == 1
+    assert lab.replay(old).agrees
+    assert not lab.replay(changed(tmp_path, tmp_path / "new", config=config | {"draws": "stream"})).agrees
+
+
+PACKED = zlib.compress(np.zeros(4, np.float32).tobytes())
+TENSOR = {"shape": [4], "draw": "uniform", "scale": 1.0}
+STREAM = {"by": "stream", "key": 16 * "0", "tensors": [TENSOR]}
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        ([], "start in the header must be a table"),
+        ({"by": "magic"}, "must be by stream, file, libraries or given, got 'magic'"),
+        (STREAM | {"key": 5}, "key of x_0 must be 16 hexadecimal digits, got 5"),
+        (STREAM | {"key": "x"}, "key of x_0 must be 16 hexadecimal digits, got 'x'"),
+        (STREAM | {"tensors": None}, "tensors of x_0 must be a list of at most 65536 tables"),
+        (STREAM | {"tensors": [5]}, "tensors of x_0 must be a list of at most 65536 tables"),
+        (STREAM | {"tensors": [TENSOR | {"shape": [-4]}]}, r"shape of a tensor of x_0 must be .*, got \[-4\]"),
+        (STREAM | {"tensors": [TENSOR | {"shape": "4"}]}, "shape of a tensor of x_0 must be .*, got '4'"),
+        (STREAM | {"tensors": [TENSOR, TENSOR]}, "elements of the tensors of x_0 must be d = 4 in all, got 8"),
+        (STREAM | {"tensors": [TENSOR | {"draw": "beta"}]}, "draw must be one of"),
+        (STREAM | {"tensors": [{"shape": [4]}]}, "start of a tensor must have draw and scale"),
+        ({"by": "file", "dtype": "int8"}, "dtype of x_0 must be float32 or float64, got 'int8'"),
+        ({"by": "file", "dtype": "float64"}, "x_0 in the log must unpack to 32 bytes, got 16"),
+    ],
+)
+def test_what_says_nothing_of_x_0_is_refused_by_name(start: Any, told: str) -> None:
+    with pytest.raises(lab.InputError, match=told):
+        made_again({"d": 4, "start": start}, PACKED)
+
+
+@pytest.mark.parametrize("packed", [b"", PACKED[:-1], PACKED + b"x", b"nonsense", zlib.compress(bytes(17))])
+def test_x_0_that_does_not_unpack_to_d_numbers_is_refused(packed: bytes) -> None:
+    with pytest.raises(lab.InputError, match="x_0 in the log must unpack to 16 bytes"):
+        made_again({"d": 4, "start": {"by": "file", "dtype": "float32"}}, packed)
+
+
+def test_a_hostile_start_ends_with_a_sentence_and_2(out: Path, tmp_path: Path, capsys: Any) -> None:
+    start = {"by": "stream", "key": 16 * "0", "tensors": [{"shape": [2410], "draw": "normal", "scale": "big"}]}
+    path = changed(out, tmp_path / "log", start=start)
+    assert main(["replay", str(path)]) == 2
+    assert "scale must be a float32 number, got 'big'" in capsys.readouterr().err
+
+
+def test_a_run_of_an_earlier_version_goes_on_by_its_own_file_as_it_was_begun(tmp_path: Path) -> None:
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    old = TINY.but(draws="libraries", eval_every=1)
+    train(old.but(rounds=2), out=out)
+    train(old, out=whole)
+    (out / "checkpoint.safetensors").unlink()  # as in the folder of a recorded run
+    content = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(content.replace('draws = "libraries"\n', "").replace("rounds = 2", "rounds = 3"))
+    assert main(["train", "--config", str(out / "config.toml"), "--out", str(out)]) == 0
+    assert lab.replay(out).digest == lab.replay(whole).digest
+    assert 'draws = "libraries"' in (out / "config.toml").read_text()
+
+
+def test_a_new_run_in_a_folder_that_holds_no_run_is_drawn_by_the_stream(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('data = "digits"\nmodel = "mlp"\nclients = 4\nsampled = 2\nrounds = 1\n')
+    assert main(["train", "--config", str(tmp_path / "config.toml"), "--out", str(tmp_path)]) == 0
+    assert 'draws = "stream"' in (tmp_path / "config.toml").read_text()

@@ -1,0 +1,245 @@
+"""The page that rebuilds a model, in a headless Chromium: equal digests, nothing cut, nothing said to the console."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.runs.conformance import write_conformance
+from paper_repro.commands.page import record, script
+from tests.docs import browser
+from tests.docs.blocks import ROOT
+from tests.docs.browser import PAGE, Browser, rebuilt
+
+FOLDER = PAGE.parent
+MODEL_SECONDS = 20
+"""What a replay of the recorded run may take on a quiet machine."""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if browser.FOUND is None:
+        pytest.skip("no Chromium is installed")
+    with Browser() as found:
+        yield found
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Browser:
+    chromium.open(PAGE.as_uri())
+    return chromium
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recorded run's first rounds."""
+    path = tmp_path_factory.mktemp("short") / "short.dcl"
+    shutil.copy(FOLDER / "mnist.dcl", path)
+    with RunLog.open(path) as log:
+        log.cut(20)
+    return path
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vectors")
+    write_conformance(folder)
+    return folder
+
+
+def choose(page: Browser, log: Path) -> None:
+    page.choose("#files", log)
+    page.wait(f"document.getElementById('name').textContent === {log.name!r}", 10)
+
+
+def text(page: Browser, name: str) -> str:
+    return str(page.value(f"document.getElementById({name!r}).textContent"))
+
+
+def cut(page: Browser) -> list[str]:
+    """Elements that reach beyond the page, or whose text does not fit into them."""
+    found = page.value("""[...document.querySelectorAll('body *')].filter((each) => {
+        const box = each.getBoundingClientRect();
+        const clipped = each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 0 && !each.closest('svg');
+        return box.width && (box.left < 0 || box.right > innerWidth + 0.5 || clipped);
+    }).map((each) => each.outerHTML.slice(0, 80))""")
+    return list(found)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
+def test_nothing_is_cut_and_nothing_is_said_before_and_after_a_replay(
+    chromium: Browser, short: Path, width: int, dark: bool
+) -> None:
+    chromium.open(PAGE.as_uri(), width=width, dark=dark)
+    assert cut(chromium) == []
+    choose(chromium, short)
+    rebuilt(chromium)
+    assert text(chromium, "verdict") == "The same model, to the last bit: 3 of 3 digests agree."
+    chromium.value("sample(3)")
+    assert cut(chromium) == []
+    assert chromium.said == []
+
+
+def test_what_is_too_wide_or_said_is_noticed(page: Browser) -> None:
+    page.value("document.getElementById('name').style.width = '2000px', console.log('hello')")
+    assert cut(page)
+    assert page.said
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_recorded_run_is_rebuilt_to_the_digest_of_its_log_and_reads_digits(chromium: Browser, width: int) -> None:
+    chromium.open(PAGE.as_uri(), width=width)
+    rebuilt(chromium, 6 * MODEL_SECONDS)
+    with RunLog.open(FOLDER / "mnist.dcl", write=False) as log:
+        last = log.entry(len(log) - 1).digest
+    assert text(chromium, "found") == text(chromium, "recorded") == last
+    assert text(chromium, "verdict") == "The same model, to the last bit: 31 of 31 digests agree."
+    table = json.loads((FOLDER / "mnist.json").read_text())["table"]
+    assert f"{100 * table[-1][1]:.1f} %" in text(chromium, "curve")
+    answer = "document.querySelector('#answer b').textContent"
+    read = [chromium.value(f"sample({digit}), {answer}") for digit in range(10)]
+    assert sum(int(each) == digit for digit, each in enumerate(read)) >= 8, read
+    chromium.value("document.getElementById('clear').click()")
+    draw_a_line(chromium)
+    assert chromium.value(answer) == "1"
+    assert (cut(chromium), chromium.said) == ([], [])
+
+
+def draw_a_line(page: Browser) -> None:
+    """A vertical one, left of the middle."""
+    page.value("document.getElementById('paper').scrollIntoView()")
+    box = page.value("JSON.parse(JSON.stringify(document.getElementById('paper').getBoundingClientRect()))")
+    x = box["x"] + 0.3 * box["width"]
+    page.draw([(x, box["y"] + share * box["height"]) for share in (0.15, 0.3, 0.45, 0.6, 0.75, 0.85)])
+
+
+def test_numbers_of_the_page_are_those_of_the_file(page: Browser) -> None:
+    with RunLog.open(FOLDER / "mnist.dcl", write=False) as log:
+        d, rounds = log.header["d"], len(log)
+    for number in (d, (FOLDER / "mnist.dcl").stat().st_size, rounds):
+        assert f"{number:,}" in text(page, "lede")
+
+
+def test_a_drawing_is_centred_by_mass_and_20_pixels_high(page: Browser) -> None:
+    draw_a_line(page)
+    pixels = np.array(page.value("Array.from(image())")).reshape(28, 28)
+    rows = np.nonzero(pixels > 0.1)[0]
+    assert (rows.min(), rows.max()) == (4, 23)
+    assert abs((pixels * np.arange(28)).sum() / pixels.sum() - 13.5) <= 0.5
+    assert abs((pixels.T * np.arange(28)).sum() / pixels.sum() - 13.5) <= 0.5
+
+
+def test_the_model_in_the_page_gives_the_outputs_of_the_module(page: Browser) -> None:
+    import torch
+
+    from decomfl_lab.layout import Layout
+    from decomfl_lab.models.registry import build_model
+
+    model = build_model("cnn-mnist", seed=5, in_shape=(1, 28, 28), classes=10)
+    x, pixels = Layout.of(model).flatten(model), torch.rand(28, 28, generator=torch.Generator().manual_seed(0))
+    wanted = model((pixels - 0.1307).div(0.3081)[None, None]).softmax(1).detach().reshape(-1)
+    given = f"new Float32Array({pixels.reshape(-1).tolist()}), new Float32Array({x.tolist()})"
+    found = torch.tensor(page.value(f"read({given})"))
+    assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_a_file_that_is_chosen_takes_the_place_of_the_recorded_one(
+    page: Browser, vectors: Path, tmp_path: Path
+) -> None:
+    choose(page, vectors / "run.dcl")
+    assert "no accuracy curve" in text(page, "curve-caption")
+    rebuilt(page)
+    assert text(page, "found") == json.loads((vectors / "run.json").read_text())["digest"]
+    assert "logistic" in text(page, "only")
+    pd.DataFrame({"round": [0, 8], "test_accuracy": [0.1, 0.25]}).to_csv(tmp_path / "metrics.csv", index=False)
+    page.choose("#files", tmp_path / "metrics.csv")
+    page.wait("document.getElementById('curve').textContent.includes('25.0 %')", 10)
+    assert page.said == []
+
+
+def test_a_damaged_file_is_refused_with_its_round_and_the_page_stays(page: Browser, tmp_path: Path) -> None:
+    content = bytearray((FOLDER / "mnist.dcl").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "run.dcl").write_bytes(content)
+    page.choose("#files", tmp_path / "run.dcl")
+    page.wait("!document.getElementById('trouble').hidden", 10)
+    assert "was changed or moved" in text(page, "trouble")
+    assert text(page, "name") == "mnist.dcl"
+    assert page.said == []
+
+
+def test_another_model_is_told_from_the_one_of_the_log(page: Browser, vectors: Path, tmp_path: Path) -> None:
+    shutil.copy(vectors / "run.dcl", tmp_path / "other.dcl")
+    with RunLog.open(tmp_path / "other.dcl") as log:
+        log.rewrite(tmp_path / "other.dcl", {**log.header, "x0": "0" * 32})
+    choose(page, tmp_path / "other.dcl")
+    rebuilt(page)
+    assert text(page, "verdict") == "Another model: the digests differ after 0 rounds."
+
+
+def test_the_page_works_with_the_keyboard_alone(page: Browser) -> None:
+    seen = []
+    for _ in range(16):
+        page.press("Tab", code="Tab", windowsVirtualKeyCode=9)
+        seen.append(page.value("document.activeElement.id || document.activeElement.textContent"))
+    assert seen[1:4] == ["start", "files", "clear"]
+    assert seen[4:14] == [str(digit) for digit in range(10)]
+
+
+def test_the_page_works_when_it_is_served_too(chromium: Browser) -> None:
+    handler = partial(type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None}), directory=FOLDER)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        chromium.open(f"http://127.0.0.1:{server.server_port}/index.html")
+        chromium.value("document.getElementById('start').click()")
+        chromium.wait("document.getElementById('progress').value > 0", 60)
+        assert chromium.said == []
+        server.shutdown()
+
+
+def test_the_script_of_the_page_has_the_log_and_the_table_beside_it() -> None:
+    about = json.loads((FOLDER / "mnist.json").read_text())
+    assert (FOLDER / "mnist.js").read_text() == script((FOLDER / "mnist.dcl").read_bytes(), about)
+
+
+def test_the_recorded_run_is_one_of_the_paper_s_network_and_sizes() -> None:
+    with RunLog.open(FOLDER / "mnist.dcl", write=False) as log:
+        config, d, rounds = log.header["config"], log.header["d"], len(log)
+    assert (config["model"], d, rounds, config["perturbations"], config["local_steps"]) == (
+        "cnn-mnist", 28_938, 300, 20, 1
+    )  # fmt: skip
+
+
+def test_the_readme_tells_the_sizes_of_the_recorded_run() -> None:
+    log = (FOLDER / "mnist.dcl").stat().st_size
+    told = f"network of 28,938\nparameters, 116 kB, in your browser from a log of {log / 1000:.0f} kB"
+    assert told in (ROOT / "README.md").read_text()
+
+
+def test_the_page_is_reached_from_the_index_and_from_its_own_guide() -> None:
+    for page in ("index.md", "how-to/rebuild.md"):
+        (target,) = re.findall(r'<a href="([^"]+)"', (ROOT / "docs" / page).read_text())
+        assert (ROOT / "docs" / page).parent.joinpath(target).resolve() == PAGE
+
+
+def test_a_run_is_recorded_for_the_page(tmp_path: Path) -> None:
+    run, folder = tmp_path / "run", tmp_path / "page"
+    run.mkdir()
+    folder.mkdir()
+    shutil.copy(FOLDER / "mnist.dcl", run / "run.dcl")
+    pd.DataFrame({"round": [10], "test_accuracy": [0.5]}).to_csv(run / "metrics.csv", index=False)
+    (run / "provenance.json").write_text('{"code": "1"}')
+    record(run, folder)
+    assert json.loads((folder / "mnist.json").read_text())["table"] == [[10, 0.5]]
