@@ -150,10 +150,10 @@ _COMPARED |= {"ge": operator.ge, "lo": operator.lt, "ls": operator.le, "hi": ope
 def _compared(how: str, a: Array, b: Array) -> Array:
     if a.dtype.kind != "f":
         return _COMPARED[how](a, b)
-    neither = np.isnan(a) | np.isnan(b)
+    unordered = np.isnan(a) | np.isnan(b)
     if how in ("num", "nan"):
-        return neither if how == "nan" else ~neither
-    return neither | _COMPARED[how[:-1]](a, b) if how[-1] == "u" else ~neither & _COMPARED[how](a, b)
+        return unordered if how == "nan" else ~unordered
+    return unordered | _COMPARED[how[:-1]](a, b) if how[-1] == "u" else ~unordered & _COMPARED[how](a, b)
 
 
 def _converted(a: Array, to: np.dtype[Any]) -> Array:
@@ -218,10 +218,7 @@ class _Memory:
         of = (at >> np.uint64(SPAN)).astype(np.int64) - 1
         for n in np.unique(of):
             mine = of == n
-            if not 0 <= n < len(self.buffers):
-                raise PtxError(f"an access outside of every buffer, at {int(at[mine][0]):#x}")
-            first = at[mine].astype(np.int64) - self.bases[n]
-            _inside(first, size, self.buffers[n].size, f"buffer {n}")
+            first = self._places(n, at[mine], size)
             bytes_ = first[:, None] + np.arange(size)
             found[mine] = self.buffers[n][bytes_]
             changed = None if new is None else new[mine] != found[mine]
@@ -231,12 +228,18 @@ class _Memory:
                 _write(self.buffers[n], bytes_, new[mine])
         return found
 
+    def _places(self, n: int, at: Array, size: int) -> Array:
+        if not 0 <= n < len(self.buffers):
+            raise PtxError(f"an access outside of every buffer, at {int(at[0]):#x}")
+        first: Array = at.astype(np.int64) - self.bases[n]
+        _inside(first, size, self.buffers[n].size, f"buffer {n}")
+        return first
+
     def add(self, at: Array, value: Array) -> int:
         """What one thread's atomic sum of 64 bits finds there."""
-        n = (int(at[0]) >> SPAN) - 1
-        first = int(at[0]) - self.bases[n]
         _aligned(at, 8)
-        _inside(np.array([first]), 8, self.buffers[n].size, f"buffer {n}")
+        n = (int(at[0]) >> SPAN) - 1
+        first = int(self._places(n, at, 8)[0])
         place = self.buffers[n][first : first + 8].view(np.uint64)
         before = int(place[0])
         place += value
@@ -412,6 +415,8 @@ class Kernel:
         known = [["lo"], ["wide"], ["hi"]] if name in ("mul", "mad") else [[]]
         if kind[0] == "f" and name in _ROUNDED:
             known = [["rn"], []] if name in ("add", "sub", "mul") else [["rn"]]
+        elif kind[0] == "f" and name in ("min", "max", "rem"):
+            known = []  # numpy's have other NaN
         to, *own = operands
         wide = f"{kind[0]}{2 * int(kind[1:])}" if how == ["wide"] else kind
         if how == ["hi"]:

@@ -211,7 +211,13 @@ def test_faults_of_small_code_are_noticed(body: str, what: str, monkeypatch: pyt
     "line",
     [
         *("add.rz.f32 %r9, %r1, %r1;", "mul.rn.ftz.f32 %r9, %r1, %r1;", "sin.approx.f32 %r9, %r1;"),
-        *("cvt.f32.s32 %r9, %r1;", "mov.b32 %r9, %rd1;", "ld.local.b32 %r9, [%r2];", "bar.sync 1;"),
+        *(
+            "max.f32 %r9, %r1, %r1;",
+            "cvt.f32.s32 %r9, %r1;",
+            "mov.b32 %r9, %rd1;",
+            "ld.local.b32 %r9, [%r2];",
+            "bar.sync 1;",
+        ),
         "shfl.sync.up.b32 %r9, %r1, 1, 0, -1;",
     ],
 )
