@@ -22,16 +22,14 @@ __all__ = ["BitsRow", "DeviceOptions", "RatioRow", "device", "ratio_bars"]
 class DeviceOptions:
     """The options of ``decomfl bench device``."""
 
-    device: str = option("auto", "cpu, cuda or auto.")
+    device: str = option("auto", "cpu, cuda, cuda:N or auto.")
     model: str | None = option(None, "Language model, named as for llm-round. [default: opt-125m, on the CPU opt-0.3m]")
 
 
 _ON_GPU = (
-    RebuildOptions(
-        d="1206590,125000000,1000000000", pairs="1,10,100", distribution="gaussian,rademacher", device="cuda"
-    ),
-    RoundOptions(model="mnist,fashion", engine="batched", device="cuda"),
-    LlmRoundOptions(model="opt-125m", vocabulary=50_272, way="serial,auto,lean", memory=False, device="cuda"),
+    RebuildOptions(d="1206590,125000000,1000000000", pairs="1,10,100", distribution="gaussian,rademacher"),
+    RoundOptions(model="mnist,fashion", engine="batched"),
+    LlmRoundOptions(model="opt-125m", vocabulary=50_272, way="serial,auto,lean", memory=False),
 )
 _ON_CPU = (
     RebuildOptions(d="28938,1206590", pairs="1,100", workers="1", distribution="gaussian,rademacher"),
@@ -133,6 +131,8 @@ def device(options: DeviceOptions) -> Iterator[BitsRow | RatioRow]:
     if differing:
         raise BenchmarkError(f"bits differ: {'; '.join(differing)}; nothing was timed")
     rebuilds, rounds, language = _MEASURED[place.type]
+    rebuilds, rounds = replace(rebuilds, device=options.device), replace(rounds, device=options.device)
+    language = replace(language, device=options.device)
     if options.model is not None:
         language = replace(language, model=options.model)
     yield from _ratios(describe(place), rebuilds, rounds, language)

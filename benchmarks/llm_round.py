@@ -39,7 +39,7 @@ class LlmRoundOptions:
     perturbations: int = option(5, "Number P of directions.")
     way: str | None = option(None, "Ways to measure; a wrong one is answered with their names. [default: all]")
     threads: int = option(1, "Number of CPU threads that torch uses.")
-    device: str = option("cpu", "cpu, cuda or auto. [default: cpu]")
+    device: str = option("cpu", "cpu, cuda, cuda:N or auto. [default: cpu]")
     repeats: int = option(5, "Rounds of each way, in turns; the fastest counts.")
     memory: bool = option(True, "Measure peaks too, of models of 16 MB and more.")
 

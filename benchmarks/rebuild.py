@@ -1,7 +1,9 @@
 """``decomfl bench rebuild``: how fast do records become a model?
 
 The plain way seeds a ``torch.Generator``, draws z with ``randn`` and adds it with ``add_``, direction after
-direction: what a direct reading of the paper does, and what the authors' code does.
+direction: what a direct reading of the paper does, and what the authors' code does. The nearest neighbour of the lab's
+stream is ``torch.func._random`` (experimental, from torch 2.13 on): a Philox whose numbers come from keys, not from a
+state, but whole tensors of them, which are then added; no other language has its bits.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class RebuildOptions:
     workers: str = option("1,2", "Numbers of CPU threads.")
     distribution: str = option("gaussian,sphere,rademacher", "Distributions of z.")
     dtype: str = option("float32", "Types of numbers, also float64, bfloat16, float16.")
-    device: str = option("cpu", "cpu, cuda or auto. [default: cpu]")
+    device: str = option("cpu", "cpu, cuda, cuda:N or auto. [default: cpu]")
     backend: str | None = option(None, "Which code makes z on the CPU: numba or numpy. [default: the fastest]")
 
 
@@ -88,6 +90,11 @@ class RebuildRow(BenchmarkRow):
         "plain ns", ".2f", "The same of the plain way, by one thread or torch's own number, whichever is faster."
     )
     plain_default_ns: float  # by torch's own number of threads
+    stateless_ns: float | None = column(
+        "stateless ns",
+        ".2f",
+        "The same by torch.func._random, whose z come from keys; torch 2.13 has it for GPUs only.",
+    )
     ratio: float = column("ratio", ".1f")
     limit_ns: float
     share_of_limit: float = column(
@@ -111,7 +118,8 @@ def rebuild(options: RebuildOptions) -> Iterator[RebuildRow]:
     """
     from decomfl_lab.devices import find_device
 
-    place = find_device(options.device).type
+    found = find_device(options.device)
+    place = found.type if options.device == "auto" else options.device
     sizes, lags = numbers("d", options.d or _D), numbers("pairs", options.pairs or _PAIRS)
     distributions = [Distribution(name) for name in names("distribution", options.distribution, Distribution)]
     dtypes = names("dtype", options.dtype, _DTYPES)
@@ -145,7 +153,7 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
 
     d, dtype, device = settings[0].d, getattr(torch, settings[0].dtype), settings[0].device
     threads = torch.get_num_threads()
-    synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    synchronize = (lambda: None) if device == "cpu" else (lambda: torch.cuda.synchronize(device))
     # Everything is compiled and warm before memory is looked at.
     small = torch.zeros(512, dtype=dtype, device=device)
     for setting in settings:
@@ -174,8 +182,10 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
         measured.append((setting, 1e9 * fastest(work, synchronize) / (d * setting.pairs), peak))
     time_plain()  # before and after: a machine that got slower meanwhile would show in the ratio
     best = min(plain_ns.values())
+    stateless = _stateless(x, plain_pairs)
+    stateless_ns = None if stateless is None else 1e9 * fastest(stateless, synchronize) / (d * plain_pairs)
     for setting, ns, peak in measured:
-        own = asdict(setting) | {"backend": "triton" if device == "cuda" else (setting.backend or cpu_backend())}
+        own = asdict(setting) | {"backend": (setting.backend or cpu_backend()) if device == "cpu" else "triton"}
         limit, binds = limits(
             setting.distribution, setting.pairs, dtype=setting.dtype, workers=setting.workers, device=device
         )
@@ -184,6 +194,7 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
             ns_per_element_pair=ns,
             plain_ns=best,
             plain_default_ns=plain_ns[threads],
+            stateless_ns=stateless_ns,
             ratio=best / ns,
             limit_ns=limit,
             share_of_limit=limit / ns,
@@ -200,7 +211,7 @@ def _rebuild(setting: RebuildSetting, x: Tensor, seed: int) -> Callable[[], None
     program = Program(["x"])
     coefficients = np.linspace(-1e-3, 1e-3, setting.pairs)
     program.noise("x", seed, coefficients, in_dimension(setting.distribution, x.numel()))
-    backend = "triton" if setting.device == "cuda" else setting.backend
+    backend = setting.backend if setting.device == "cpu" else "triton"
 
     def work() -> None:
         sphere_scale.cache_clear()  # a sphere's norms are part of the work
@@ -220,6 +231,23 @@ def _plain(x: Tensor, pairs: int) -> Callable[[], None]:
         for p in range(pairs):
             z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
             x.add_(z, alpha=1e-3 * (p + 1))
+
+    return work
+
+
+def _stateless(x: Tensor, pairs: int) -> Callable[[], None] | None:
+    """The plain way with a key for each direction in place of a generator; None where this torch cannot do it there."""
+    try:
+        from torch.func import _random
+
+        _random.normal_(_random.key(1, device=x.device), x[:1].clone())
+    except (ImportError, NotImplementedError):
+        return None
+
+    def work() -> None:
+        key, z = _random.key(1, device=x.device), x.new_empty(x.shape)
+        for p in range(pairs):
+            x.add_(_random.normal_(_random.fold_in(key, p), z), alpha=1e-3 * (p + 1))
 
     return work
 

@@ -36,7 +36,7 @@ class RoundOptions:
     engine: str | None = option(
         None, f"Engines to measure: {', '.join(ENGINES)}. [default: all, on a GPU {', '.join(_ENGINES_ON_GPU)}]"
     )
-    device: str = option("cpu", "cpu, cuda or auto. [default: cpu]")
+    device: str = option("cpu", "cpu, cuda, cuda:N or auto. [default: cpu]")
     repeats: int = option(2, "Runs of each engine, in turns; the fastest counts.")
 
 

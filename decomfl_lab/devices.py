@@ -5,36 +5,78 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, plural, require_choice, require_int
+from decomfl_lab.errors import InputError, plural, require, require_choice, require_int
 
-__all__ = ["DEVICES", "describe", "find_device", "free_memory", "on_host", "room", "use_tf32_", "use_threads_"]
+__all__ = [
+    "DEVICES",
+    "describe",
+    "find_device",
+    "free_memory",
+    "on_host",
+    "private_idle",
+    "room",
+    "use_tf32_",
+    "use_threads_",
+    "uses_tf32",
+]
 
-DEVICES = ("cpu", "cuda", "auto")
+DEVICES = ("cpu", "cuda", "cuda:N", "auto")
 
 
 def find_device(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU where torch sees one, else the CPU.
+    """The device of this name: "cuda" is the current GPU, "cuda:1" the second; "auto" is a GPU where torch sees one.
 
     Raises:
-        InputError: If the name is unknown, or torch sees no GPU.
+        InputError: If the name is unknown, or torch sees no such GPU.
     """
-    require_choice("device", name, DEVICES)
+    numbered = re.fullmatch(r"cuda:(\d{1,4})", name)
+    if not numbered:
+        require(name != "cuda:N", "device", "have a number for N, as cuda:1", name)
+        require_choice("device", name, DEVICES)
     seen = torch.cuda.is_available()
-    if name == "cuda" and not seen:
+    if (name == "cuda" or numbered) and not seen:
         built = "sees no GPU here" if torch.version.cuda else "is built without CUDA"
-        raise InputError(f"device must be cpu or auto here (torch {torch.__version__} {built}), got 'cuda'")
+        raise InputError(f"device must be cpu or auto here (torch {torch.__version__} {built}), got {name!r}")
+    if numbered:
+        count = torch.cuda.device_count()
+        rule = f"be one of the {plural(count, 'GPU')} that torch sees, from cuda:0 to cuda:{count - 1}"
+        require(int(numbered[1]) < count, "device", rule, name)
+        return torch.device("cuda", int(numbered[1]))
     return torch.device("cuda", torch.cuda.current_device()) if seen and name != "cpu" else torch.device("cpu")
+
+
+def _parts(*owners: Any) -> list[Any]:
+    """The parts of torch that have a switch of their own, from torch 2.9 on; none before."""
+    names = ("matmul", "conv", "rnn")
+    parts = [getattr(owner, name, None) for owner in owners for name in names]
+    return [part for part in parts if part is not None] if hasattr(torch.backends, "fp32_precision") else []
 
 
 def use_tf32_(on: bool) -> None:
     """Let a GPU keep 10 of a float32's 23 bits in products, or not; torch's default does so in convolutions."""
+    # torch has two sets of switches, and where the older ones contradict the others, reading them raises. So the older
+    # ones come first, for code that reads them, and then each part's own, which what is set for all cannot change.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
+    for part in _parts(torch.backends.cuda, torch.backends.cudnn):
+        part.fp32_precision = "tf32" if on else "ieee"
+    for part in _parts(torch.backends.mkldnn):  # some CPUs can do it too
+        part.fp32_precision = "ieee"
+
+
+def uses_tf32() -> bool:
+    """Whether a GPU may make float32 products in TF32, of matrices, in convolutions or in recurrent nets."""
+    parts = _parts(torch.backends.cuda, torch.backends.cudnn)
+    if parts:  # the older switches cannot be read where these differ among each other
+        return any(part.fp32_precision == "tf32" for part in parts)
+    return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
 
 
 def use_threads_(threads: int) -> None:
@@ -43,11 +85,23 @@ def use_threads_(threads: int) -> None:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes of a GPU that tensors can still take, those that torch keeps in reserve included; None on the CPU."""
+    """Bytes of a GPU that tensors can still take, those that torch keeps in reserve included; None on the CPU.
+
+    What a recorded CUDA graph holds for its replays is reserved too, but for nothing else.
+    """
     if device.type != "cuda":
         return None
     free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return free + idle - private_idle(torch.cuda.memory_snapshot(), index)
+
+
+def private_idle(segments: Iterable[Mapping[str, Any]], index: int) -> int:
+    """Bytes of ``torch.cuda.memory_snapshot()`` that no tensor has, in pools that are a graph's own, on one GPU."""
+    shared = (0, 0)
+    own = [each for each in segments if each["device"] == index and each.get("segment_pool_id", shared) != shared]
+    return sum(each["total_size"] - each["allocated_size"] for each in own)
 
 
 def room(device: torch.device) -> float:
@@ -67,6 +121,6 @@ def on_host(values: NDArray[Any] | Tensor) -> NDArray[Any]:
 def describe(device: torch.device) -> str:
     """The device for provenance: what a result was computed on."""
     if device.type == "cuda":
-        narrow = ", products in TF32" if torch.backends.cudnn.allow_tf32 else ""
+        narrow = ", products in TF32" if uses_tf32() else ""
         return f"cuda ({torch.cuda.get_device_name(device)}{narrow})"
     return f"cpu ({platform.machine()}), {plural(torch.get_num_threads(), 'thread')}"

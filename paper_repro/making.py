@@ -138,7 +138,7 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
         record=asked.record,
         hours=hours,
         resume=asked.resume or on_gpu,
-        device=place.type,
+        device=place.type if asked.device == "auto" else asked.device,
         changes=told,
         set=asked.changes,
     )

@@ -86,16 +86,16 @@ def _bandwidth() -> float:
 
 
 @cache
-def _gpu_rates() -> tuple[float, float]:
+def _gpu_rates(device: str) -> tuple[float, float]:
     """The GPU's 32-bit integer operations a second, by its clock and units, and bytes a second when it scales 1 GB."""
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    found = torch.cuda.get_device_properties(torch.device(device))
     hertz = 1e3 * getattr(found, "clock_rate", float("inf"))
-    x = torch.ones(1 << 28, device="cuda")
+    x = torch.ones(1 << 28, device=device)
 
     def scale() -> None:
         x.mul_(1.0)
 
-    seconds = fastest(scale, torch.cuda.synchronize)
+    seconds = fastest(scale, lambda: torch.cuda.synchronize(device))
     return 64 * found.multi_processor_count * hertz, 2 * 4 * x.numel() / seconds
 
 
@@ -106,7 +106,7 @@ def limits(distribution: Distribution, pairs: int, *, dtype: str, workers: int, 
     rate of its 64 integer units a multiprocessor. Bandwidth: one read and one write of the model in all, at the
     measured rate; models within the cache need less.
     """
-    operations, bytes_ = _gpu_rates() if device == "cuda" else (_instruction_rate(), _bandwidth())
+    operations, bytes_ = _gpu_rates(device) if device != "cpu" else (_instruction_rate(), _bandwidth())
     passes = 2 if distribution is Distribution.SPHERE else 1  # the first for the norm of the direction
     instructions = passes * _lane_operations(distribution, pairs, dtype) / operations
     size = getattr(torch, dtype).itemsize

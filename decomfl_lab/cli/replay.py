@@ -34,7 +34,7 @@ class ReplayOptions:
         "otherwise, as by another engine, 0.3 % was seen at the default mu.",
     )
     save: Path | None = option(None, "Write the model to this file, as safetensors, if all agrees.")
-    device: str = option("cpu", "Where to compute: cpu, cuda or auto.")
+    device: str = option("cpu", "Where to compute: cpu, cuda, cuda:N or auto.")
     as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
 
 

@@ -185,7 +185,8 @@ class RunPlace:
     """Where a run is computed and kept."""
 
     device: str = option(
-        "cpu", "Where models, data and losses are: cpu, cuda (a GPU) or auto. Records give the same bits on each."
+        "cpu",
+        "Where models, data and losses are: cpu, cuda (a GPU), cuda:N or auto. Records give the same bits on each.",
     )
     threads: int = option(1, "CPU threads of torch.", "engine")
     config: Path | None = option(

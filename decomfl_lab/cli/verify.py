@@ -47,7 +47,7 @@ class VerifyOptions:
     )
     device: str | None = option(
         None,
-        "Put every second client on this device (cpu, cuda or auto; on the CPU: on another backend), the rest "
+        "Put every second client on this device (cpu, cuda, cuda:N or auto; on the CPU: on another backend), the rest "
         "on the CPU.",
     )
     law: tuple[str, ...] = option((), "Try only this law (may be given several times).")

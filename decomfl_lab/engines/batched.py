@@ -13,15 +13,17 @@ engine, and a gradient also with that of another set of clients.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from decomfl_lab.devices import free_memory
@@ -36,18 +38,51 @@ from decomfl_lab.objectives.trees import row_count, rows, tensors
 from decomfl_lab.records.seeds import stream_of
 from decomfl_lab.replicas.rebuild import form_points_
 
-__all__ = ["Batched", "Batches", "Passes"]
+__all__ = ["Batched", "Batches", "Passes", "attention", "shares_masks"]
 
 ON_CPU = 1 << 28
 """Bytes that a batched pass may take on the CPU; on a GPU it may take half of what is free."""
 KEPT = 8
-"""CUDA graphs that are made: each holds the memory of its pass."""
-OFTEN = 2
-"""Passes of the same shapes, the one that is recorded included: that takes as long as many, and some come but once."""
+"""CUDA graphs that are kept: each holds the memory of its pass."""
 SMALL = 1 << 26
 """Most elements that go into a pass that is recorded: larger ones keep the GPU busy, and copying them would cost."""
 
 Pass = Callable[..., Any]
+
+
+def attention(device: torch.device) -> AbstractContextManager[None]:
+    """How torch computes attention at many points without gradients.
+
+    On a GPU by its fused kernels, where it can under ``vmap``; else by plain products. Those of the CPU take a point at
+    a time under it.
+    """
+    return nullcontext() if device.type == "cuda" and shares_masks() else sdpa_kernel(SDPBackend.MATH)
+
+
+@cache
+def shares_masks() -> bool:
+    """Whether vmap gives fused attention a mask for every point where the points share one.
+
+    Up to torch 2.13 it gives the mask of one point, which a GPU refuses (pytorch/pytorch#161310); later ones are tried.
+    """
+    return tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13) and gives_each_a_mask()
+
+
+def gives_each_a_mask() -> bool:
+    """What ``shares_masks`` tries: the shape of the mask that reaches the kernel, without a GPU or memory."""
+    fused = torch.ops.aten._scaled_dot_product_efficient_attention
+    found: list[int] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is fused.default:
+                found.append(len(args[3]))
+            return func(*args, **(kwargs or {}))
+
+    q, mask = torch.empty(3, 2, 1, 4, 8, device="meta"), torch.empty(2, 1, 4, 4, device="meta")
+    with Watch():  # type: ignore[no-untyped-call]
+        vmap(lambda q: fused(q, q, q, mask, False)[0])(q)
+    return found == [6]
 
 
 @dataclass(frozen=True)
@@ -80,18 +115,18 @@ class Batches:
 
     def value(self, x: Tensor, inputs: Any, targets: Any) -> Tensor:
         """f(x) on a batch; outputs in 16 bits are widened to float32 before the loss."""
-        with sdpa_kernel(SDPBackend.MATH):  # fused attention takes no mask that the points share
-            return self.loss.at(self.module, self._parameters(x), inputs, targets)
+        return self.loss.at(self.module, self._parameters(x), inputs, targets)
 
     def losses(self, points: Tensor, inputs: Any, targets: Any) -> Tensor:
         """f(x_n), shape (n,), at each row of ``points`` (n, d), all on the same batch."""
-        with torch.no_grad():
+        with torch.no_grad(), attention(points.device):
             values: Tensor = vmap(self.value, (0, None, None))(points, inputs, targets)
         return values
 
     def gradients(self, points: Tensor, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
         """∇f(x_n) (n, d) and f(x_n) (n,), each on a batch of its own."""
-        return vmap(grad_and_value(self.value))(points, inputs, targets)
+        with sdpa_kernel(SDPBackend.MATH):  # of fused attention vmap differentiates a point at a time
+            return vmap(grad_and_value(self.value))(points, inputs, targets)
 
     def floats(self, x: Tensor, inputs: Any, targets: Any) -> int:
         """Elements of all layers' outputs at x for a batch."""
@@ -120,23 +155,27 @@ class Passes:
     def __init__(self) -> None:
         self._floats: dict[tuple[nn.Module, tuple[torch.Size, ...]], int] = {}
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], Any]] = {}
-        self._seen: Counter[Any] = Counter()
+        self._passes = 0
+        self._last: dict[Any, int] = {}  # the number of the last pass of each shape
 
     def at_once(
-        self, batches: Batches, x: Tensor, data: tuple[Any, Any], vectors: int, *, each: int | None = None
+        self, tasks: Sequence[tuple[Batches, tuple[Any, Any]]], x: Tensor, vectors: int, *, each: int | None = None
     ) -> int:
         """How many points fit in memory together, each with ``vectors`` of its size and of its activations.
 
-        A point is of ``each`` numbers, or of d.
+        A point is of ``each`` numbers, or of d. It is the least of all tasks, a net and its data, one after another.
         """
-        key = (batches.module, _shapes(data))
-        if key not in self._floats:
-            self._floats[key] = batches.floats(x, *data)
+        most = 1
+        for batches, data in tasks:
+            key = (batches.module, _shapes(data))
+            if key not in self._floats:
+                self._floats[key] = batches.floats(x, *data)
+            most = max(most, 4 * vectors * ((each or batches.layout.d) + self._floats[key]))
         room = (free_memory(x.device) or 2 * ON_CPU) // 2
-        return max(1, room // (4 * vectors * ((each or batches.layout.d) + self._floats[key])))
+        return max(1, room // most)
 
     def run(self, batches: Batches, work: Pass, *tensors: Any) -> Any:
-        """``work(*tensors)``; on a GPU by a graph of its kernels, for the first ``KEPT`` shapes that come ``OFTEN``.
+        """``work(*tensors)``; on a GPU by a graph of its kernels, for ``KEPT`` of the shapes that come again.
 
         Language models, which look at their prompts to cut them, large passes and trees of tensors are not recorded.
         """
@@ -144,14 +183,24 @@ class Passes:
         large = not plain or sum(tensor.numel() for tensor in tensors) > SMALL
         if large or isinstance(batches.module, Verbalized):
             return work(*tensors)
-        key = (batches, work.__name__, *((tensor.shape, tensor.dtype) for tensor in tensors))
-        return self._by_graph(key, work, tensors)
+        key = (batches, work.__name__, tensors[0].device, *((tensor.shape, tensor.dtype) for tensor in tensors))
+        with torch.cuda.device(tensors[0].device):
+            return self._by_graph(key, work, tensors)
 
     def _by_graph(self, key: Any, work: Pass, tensors: Sequence[Tensor]) -> Any:
-        self._seen[key] += 1
+        self._passes += 1
+        before, self._last[key] = self._last.get(key), self._passes
         if key not in self._graphs:
-            if self._seen[key] < OFTEN or len(self._graphs) == KEPT:
+            # A recording takes as long as some passes, and some shapes come but once. Where it needs another's place,
+            # that is the one that was idle longest, and idle since these shapes came before: of more shapes in turn
+            # than there are places the first stay.
+            if before is None:
                 return work(*tensors)
+            if len(self._graphs) == KEPT:
+                idle = min(self._graphs, key=self._last.__getitem__)
+                if self._last[idle] > before:
+                    return work(*tensors)
+                del self._graphs[idle]
             self._graphs[key] = self._recorded(work, tensors)
         # A graph reads and writes fixed places: what goes in is copied there, what comes out before the next replay.
         graph, places, out = self._graphs[key]
@@ -192,7 +241,7 @@ class Batched:
             return self._serial.losses(line, points, samples)
         # Beside each point and its activations a forward pass needs room for some of their kind: 4 in all are reckoned,
         # and 8 with the backward pass.
-        count = min(len(points), *(self._passes.at_once(own, line.x, data, 4) for own, data in found))
+        count = min(len(points), self._passes.at_once(found, line.x, 4))
         at = self._matrix(line.x, count)
         values: list[list[Tensor]] = [[] for _ in samples]
         for a in range(0, len(points), count):
@@ -218,7 +267,7 @@ class Batched:
             return self._serial.gradients(points, samples)
         # Clients whose nets and batches have the same shapes go through together, each at its own x and batch.
         alike = len({(batches, _shapes(data)) for batches, data in found}) == 1
-        count = self._passes.at_once(found[0][0], points[0], found[0][1], 8) if alike else 1
+        count = self._passes.at_once(found[:1], points[0], 8) if alike else 1
         losses, gradients = [], []
         for a in range(0, len(samples), count):
             batches = found[a][0]

@@ -23,13 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import embedding, linear
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from decomfl_lab.engines.base import Line, SampleLoss, wide_dtype
-from decomfl_lab.engines.batched import Batched, Batches
+from decomfl_lab.engines.batched import Batched, Batches, attention
 from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.noise import LowRank
@@ -158,7 +157,7 @@ def _value(batches: Batches, of: LowRank, factors: Tensor, c: Tensor, x: Tensor,
     cut = zip(batches.layout.shapes, x.split(batches.layout.sizes), strict=True)
     own = [part.view(shape) for shape, part in cut]
     named = dict(zip(batches.layout.names, own, strict=True))
-    with sdpa_kernel(SDPBackend.MATH), _Beside(of, own, factors, c):
+    with _Beside(of, own, factors, c):
         return batches.loss.at(batches.module, named, inputs, targets)
 
 
@@ -183,9 +182,9 @@ class Shared(Batched):
         # The row and the step of every point.
         rows = torch.tensor([streams[stream_of(line.seed, p)] for p, _ in points], device=x.device)
         steps = torch.from_numpy(np.array([c for _, c in points], dtype=np.float32)).to(x)
-        count = min(self._passes.at_once(own, x, data, 4, each=of.factors) for own, data in found)
+        count = self._passes.at_once(found, x, 4, each=of.factors)
         values: list[list[Tensor]] = [[] for _ in samples]
-        with torch.no_grad():
+        with torch.no_grad(), attention(x.device):
             for at, c in zip(rows.split(count), steps.split(count), strict=True):
                 for result, (own, data) in zip(values, found, strict=True):
                     # Over the rows and the steps; x and the batch are the same for all points.

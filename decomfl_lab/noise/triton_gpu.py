@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,6 @@ if not (INTERPRETED or torch.cuda.is_available()):
     raise ImportError("torch sees no CUDA device (TRITON_INTERPRET=1 would interpret the kernels on the CPU)")
 
 from decomfl_lab.noise import triton_kernels as kernels  # noqa: E402
-from decomfl_lab.noise.triton_kernels import ptx  # noqa: E402
 
 __all__ = [
     "INTERPRETED",
@@ -50,7 +49,6 @@ __all__ = [
     "form_points",
     "project",
     "project_on_device",
-    "ptx",
     "run",
     "run_on_device",
     "tile_square_sums",
@@ -69,7 +67,7 @@ def _device() -> torch.device:
     return torch.device("cpu") if INTERPRETED else torch.device("cuda", torch.cuda.current_device())
 
 
-_ONE_AT_A_TIME = Lock()
+_ONE_AT_A_TIME = RLock()
 
 
 @contextmanager
@@ -201,7 +199,8 @@ def run_on_device(program: Program, tensors: Sequence[Tensor], *, d: int, first:
     """
     from decomfl_lab import noise
 
-    scales = noise.sphere_scales(program, d, "triton")
+    with _on(tensors[0].device):
+        scales = noise.sphere_scales(program, d, "triton")
     code = program.encode()
     # The count is read only where there can be one: reading waits for the GPU.
     counter = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)
@@ -350,8 +349,10 @@ def project_on_device(vectors: Tensor, streams: Sequence[tuple[int, int]], distr
     """
     from decomfl_lab import noise
 
-    table = _table(*noise.stream_arrays(streams, distribution, vectors.shape[1], "triton"))
-    return _project(_there(vectors), 0, table, distribution, noise.SLICE // TILE)
+    vectors = _there(vectors)
+    with _on(vectors.device):
+        table = _table(*noise.stream_arrays(streams, distribution, vectors.shape[1], "triton"))
+    return _project(vectors, 0, table, distribution, noise.SLICE // TILE)
 
 
 def form_points(
@@ -379,11 +380,12 @@ def form_points(
 
     listed = np.concatenate([np.asarray(own, dtype=np.int64) for own in rows.values()])
     ends = list(accumulate(len(own) for own in rows.values()))
-    table = _table(*noise.stream_arrays(list(rows), distribution, d, "triton"), ends)
+    out, x = _there(points), _there(x)
+    with _on(x.device):
+        table = _table(*noise.stream_arrays(list(rows), distribution, d, "triton"), ends)
     # Direction after direction, the rows of its points and the bits of their c_n. ``ends`` says where a direction's
     # end.
     pairs = np.stack([listed, coefficients[listed].view(np.int32).astype(np.int64)], axis=1)
-    out, x = _there(points), _there(x)
     sent = _sent(np.concatenate([table.reshape(-1), pairs.reshape(-1)]), x.device)
     size = x.numel()
     tiles = (first + size - 1) // TILE - first // TILE + 1

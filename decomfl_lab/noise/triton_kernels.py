@@ -14,7 +14,7 @@ to fused multiply-adds off both in LLVM and in ptxas. Roots and quotients are th
 ``tl.sqrt`` and ``/`` are not, in float32; in float64 they are). Subnormal numbers are kept. Only the bits of a
 NaN that arithmetic makes may differ between processors; NaN in 16 bits has the bits of ``reference.narrow``.
 
-This module needs Triton but no GPU: ``ptx`` compiles for one anywhere. ``triton_gpu`` launches.
+This module needs Triton but no GPU: ``assembly`` compiles for one anywhere. ``triton_gpu`` launches.
 """
 
 # Kernels are Triton's language in Python's syntax: not for a type checker, and not to be rewritten by idiom.
@@ -45,9 +45,9 @@ __all__ = [
     "SUMMED_TILES",
     "WARP",
     "add_in_order",
+    "assembly",
     "form_points",
     "make_factors",
-    "ptx",
     "register_dtype",
     "run_program",
     "square_sums",
@@ -392,7 +392,7 @@ def _store(pointers, value, mask):
 
 
 # Numbers are not specialised by value (a launch with size 1 would else be compiled for it), nor pointers by
-# alignment, so that ``ptx`` shows the code that runs. Triton does specialise the pointers of a tuple, but with a
+# alignment, so that ``assembly`` shows the code that runs. Triton does specialise the pointers of a tuple, but with a
 # ``first`` of any value the code is the same. A warp reads 32 elements in a row: wider loads would save nothing.
 @_jit(
     do_not_specialize=["size", "first", "instructions", "store"],
@@ -707,16 +707,16 @@ _POINTERS: Final = {
 }
 
 
-def ptx(
+def assembly(
     kernel: str,
     dtypes: Sequence[torch.dtype] = (),
     *,
     aligned: bool = True,
     fused: bool = False,
     low_rank: bool = False,
-    capability: int = 90,
+    amd: bool = False,
 ) -> str:
-    """The machine code (PTX) that ``triton_gpu`` launches, compiled here and now; no GPU is needed.
+    """The machine code that ``triton_gpu`` launches, compiled here and now; no GPU is needed.
 
     Args:
         kernel: Name of a kernel of this module.
@@ -725,7 +725,10 @@ def ptx(
         aligned: Compile for a program's tensors that begin at multiples of 16 bytes.
         fused: Allow contraction to fused multiply-adds, which is wrong here: to see what it would change.
         low_rank: Compile for low-rank directions.
-        capability: The GPU's compute capability, 90 for Hopper.
+        amd: Compile for AMD's gfx942 (MI300), and not for NVIDIA's Hopper.
+
+    Returns:
+        PTX, which NVIDIA's assembler takes, or the instructions of gfx942 themselves.
     """
     function = globals()[kernel]
     names = [f"*{_NAMES[dtype]}" for dtype in dtypes]
@@ -738,5 +741,5 @@ def ptx(
     count = len(dtypes) if kernel == "run_program" and aligned else 0
     source = ASTSource(function, signature, constants, {(0, n): [["tt.divisibility", 16]] for n in range(count)})
     options = {**(WARP if kernel == "tile_products" else OPTIONS), "enable_fp_fusion": fused}
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    return str(compiled.asm["ptx"])
+    target = GPUTarget("hip", "gfx942", 64) if amd else GPUTarget("cuda", 90, 32)
+    return str(triton.compile(source, target=target, options=options).asm["amdgcn" if amd else "ptx"])

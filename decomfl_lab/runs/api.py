@@ -62,7 +62,7 @@ def train(
         rounds: The number R of communication rounds.
         seed: The seed of everything random but x_0: batches, clients, directions.
         out: A folder in which the run is saved, and from which it resumes.
-        device: The device, cpu, cuda or auto; None for the one that the examples are on.
+        device: The device, cpu, cuda, cuda:N or auto; None for the one that the examples are on.
         progress: Whether a progress bar is shown on stderr.
         on_round: A function that is called with the run after every round: ``run.round``, ``run.model``,
             ``run.metrics``. What it raises ends the training.

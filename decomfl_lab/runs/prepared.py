@@ -83,7 +83,7 @@ class Prepared:
             dataset: The data; None for those that ``config`` names.
             module: The model at x_0, which is copied; None for the one that ``config`` names.
             loss: The loss of a batch; None for the one that ``config`` names. A ``BatchLoss`` has been tried.
-            device: The device, cpu, cuda or auto; None for the one that the data are on.
+            device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on.
             x: x_0, as a log has it; None for what the module has, or ``config`` draws.
 
         Raises:

@@ -166,7 +166,7 @@ def replay(
         rounds: The number R of rounds to apply; None for all.
         measure: The rounds whose participants measure anew, each at its x_r, with its own data and batches.
         tolerance: The largest difference that counts as rounding, as a share of the root mean square of the scalars.
-        device: The device, cpu, cuda or auto.
+        device: The device, cpu, cuda, cuda:N or auto.
         on_round: A function of (rounds done, rounds in all), called now and then.
 
     Raises:

@@ -78,7 +78,7 @@ class Run(Course):
             dataset: The data; None for ``dataset_of(config)``.
             module: The model at x_0, which is copied; None for the one that ``config`` names.
             loss: The loss of a batch (``objectives.batch_loss``); None for the one that ``config`` names.
-            device: The device, cpu, cuda or auto; None for the one that the data are on.
+            device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on.
             federation: Where the clients are; None for this process. It is no part of the configuration, as records and
                 losses are the same to the bit.
 
@@ -332,8 +332,8 @@ def train(
             zero-shot accuracies.
         on_end: A function that is called after the last round with the federation.
         any_code: Whether a run goes on that another version of the code began; its provenance lists every version.
-        device: The device, cpu, cuda or auto; None for the one that the data are on. A run may go on on another one,
-            and its provenance lists all: records are applied to the same bits, losses agree to rounding.
+        device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on. A run may go on on another
+            one, and its provenance lists all: records are applied to the same bits, losses agree to rounding.
 
     Returns:
         One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean

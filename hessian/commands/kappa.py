@@ -183,7 +183,7 @@ class KappaOptions:
         "takes none. [default: 0, but 50 to draw it]",
         HOW,
     )
-    device: str = option("cpu", "Where everything of the model's size is kept and computed: cpu, cuda, auto.")
+    device: str = option("cpu", "Where everything of the model's size is kept and computed: cpu, cuda, cuda:N or auto.")
     threads: int = option(1, "CPU threads of torch; more pay off for large models.", HOW)
     checkpoint: Path | None = option(None, "Save every product here; the same command resumes from it.")
     plot: Path | None = option(None, "Draw the spectrum, and how κ settled, to this file (.png, .pdf).")

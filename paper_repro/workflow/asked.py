@@ -77,7 +77,7 @@ class PaperOptions:
     )
     device: str = option(
         "cpu",
-        "The device on which runs compute: cpu, cuda (a GPU) or auto. On a GPU its bits are first checked "
+        "The device on which runs compute: cpu, cuda (a GPU), cuda:N or auto. On a GPU its bits are first checked "
         f"against the CPU's; then come, unless --only names others, {', '.join(ON_GPU)}, in this order, one run at "
         "a time, with finite differences as long as the curves, and --resume. [default: cpu]",
     )

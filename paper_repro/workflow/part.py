@@ -45,8 +45,8 @@ class Options:
         record: The folder in which the rows of what is made are kept, or None.
         hours: The hours after which no run is begun any more, and those under way are saved; None for no limit.
         resume: Whether training runs go on that another version of the code began.
-        device: The device on which runs compute: cpu, cuda or auto. On a GPU, where finite differences cost little,
-            they are as long as the curves by projection, for every seed, and go first.
+        device: The device on which runs compute: cpu, cuda, cuda:N or auto. On a GPU, where finite differences cost
+            little, they are as long as the curves by projection, for every seed, and go first.
         longer: The rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin.
         shorter: The rows recorded for the part at the scale below, for what those of ``scale`` cannot decide so far.
         problems: The problems of the board; none for all.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from benchmarks.round import RoundOptions
 from decomfl_lab import noise
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.devices import DEVICES, find_device
+from decomfl_lab.devices import DEVICES, describe, find_device, free_memory, private_idle, room, use_tf32_
 from decomfl_lab.engines import batched
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.engines.batched import Batched
@@ -48,8 +49,20 @@ SMALL = TrainConfig(data="digits", model="mlp", clients=3, sampled=2, rounds=2, 
 def test_a_device_is_named() -> None:
     assert find_device("cpu") == CPU
     assert find_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    with pytest.raises(InputError, match="device must be one of cpu, cuda, auto, got 'nonsense'"):
+    with pytest.raises(InputError, match="device must be one of cpu, cuda, cuda:N, auto, got 'nonsense'"):
         find_device("nonsense")
+    with pytest.raises(InputError, match="device must have a number for N, as cuda:1, got 'cuda:N'"):
+        find_device("cuda:N")
+
+
+def test_one_of_several_gpus_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert [find_device(name).index for name in ("cuda:0", "cuda:1", "cuda", "auto")] == [0, 1, 0, 0]
+    rule = "device must be one of the 2 GPUs that torch sees, from cuda:0 to cuda:1, got 'cuda:2'"
+    with pytest.raises(InputError, match=rule):
+        find_device("cuda:2")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -60,10 +73,12 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_done(
     here = tmp_path / "here"  # beside the cache that libraries may make
     here.mkdir()
     monkeypatch.chdir(here)
-    assert main([*words, "--device", "cuda"]) == 2
-    told = capsys.readouterr().err.strip()
-    assert told.startswith("decomfl: error: device must be cpu or auto here (torch ")
-    assert "\n" not in told
+    for name in ("cuda", "cuda:1"):
+        assert main([*words, "--device", name]) == 2
+        told = capsys.readouterr().err.strip()
+        assert told.startswith("decomfl: error: device must be cpu or auto here (torch ")
+        assert told.endswith(f"got '{name}'")
+        assert "\n" not in told
     assert list(here.iterdir()) == []
     assert main([*words, "--device", "nonsense"]) == 2
     assert f"device must be one of {', '.join(DEVICES)}, got 'nonsense'" in capsys.readouterr().err
@@ -96,6 +111,73 @@ def test_data_move_whole() -> None:
     moved = dataset.to(torch.device("meta"))
     assert (moved.device.type, moved.test_labels.device.type, dataset.device) == ("meta", "meta", CPU)
     assert moved.digest == dataset.digest
+
+
+# TF32 -------------------------------------------------------------------------------------------------------------
+
+GPU = torch.device("cuda", 0)
+new_switches = pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch has the old ones only")
+
+
+@pytest.fixture
+def _switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    yield
+    if hasattr(torch.backends, "fp32_precision"):
+        torch.backends.fp32_precision = "none"
+    use_tf32_(False)
+
+
+@new_switches
+@pytest.mark.usefixtures("_switches")
+@pytest.mark.parametrize("before", ["none", "tf32"])
+def test_tf32_is_off_and_on_whatever_is_set_for_all_of_torch(before: str) -> None:
+    for on in (False, True, False):
+        torch.backends.fp32_precision = before
+        use_tf32_(on)
+        parts = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+        assert {part.fp32_precision for part in parts} == {"tf32" if on else "ieee"}
+        assert describe(GPU) == ("cuda (a card, products in TF32)" if on else "cuda (a card)")
+        assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == on  # and can be read
+        assert torch.get_float32_matmul_precision() == ("high" if on else "highest")
+
+
+@new_switches
+@pytest.mark.usefixtures("_switches")
+def test_a_gpu_is_described_where_its_parts_differ() -> None:
+    use_tf32_(True)
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    with pytest.raises(RuntimeError):
+        _ = torch.backends.cudnn.allow_tf32  # torch refuses to say
+    assert describe(GPU) == "cuda (a card, products in TF32)"
+    torch.backends.cudnn.rnn.fp32_precision = torch.backends.cuda.matmul.fp32_precision = "ieee"
+    assert describe(GPU) == "cuda (a card)"
+
+
+@pytest.mark.usefixtures("_switches")
+def test_a_torch_that_has_only_the_old_switches_is_read_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decomfl_lab.devices._parts", lambda *owners: [])
+    for on in (True, False):
+        use_tf32_(on)
+        assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == on
+        assert describe(GPU) == ("cuda (a card, products in TF32)" if on else "cuda (a card)")
+
+
+# Memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_recorded_graph_keeps_for_itself_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def segment(total: int, used: int, pool: tuple[int, int], device: int = 1) -> dict[str, Any]:
+        return {"device": device, "total_size": total, "allocated_size": used, "segment_pool_id": pool}
+
+    segments = [segment(100, 60, (0, 0)), segment(50, 20, (0, 3)), segment(7, 0, (0, 4)), segment(900, 1, (0, 3), 0)]
+    assert private_idle(segments, 1) == 30 + 7
+    assert private_idle([{key: each[key] for key in each if key != "segment_pool_id"} for each in segments], 1) == 0
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 157)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 80)
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    assert free_memory(torch.device("cuda", 1)) == room(torch.device("cuda", 1)) == 1000 + 157 - 80 - 37
 
 
 # Bits -------------------------------------------------------------------------------------------------------------
@@ -222,7 +304,8 @@ def test_batched_losses_and_gradients_are_those_of_one_at_a_time(model: str) -> 
     assert float((gradients - slopes).norm() / slopes.norm()) < 1e-12
 
 
-def test_a_pass_is_recorded_when_it_comes_again_and_only_so_many_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def _record(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes that are recorded, as they are; the graphs are made up. Two are kept."""
     recorded: list[int] = []
 
     class Graph:
@@ -237,9 +320,13 @@ def test_a_pass_is_recorded_when_it_comes_again_and_only_so_many_are(monkeypatch
         places, out = [torch.zeros_like(tensor) for tensor in tensors], torch.zeros_like(tensors[0])
         return Graph(places, out), places, out
 
-    passes = batched.Passes()
     monkeypatch.setattr(batched.Passes, "_recorded", staticmethod(record))
     monkeypatch.setattr(batched, "KEPT", 2)
+    return recorded
+
+
+def test_a_pass_is_recorded_when_it_comes_again_in_the_place_of_what_was_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, passes = _record(monkeypatch), batched.Passes()
     for size in (5, 3, 5, 5, 3, 2, 5, 2, 3, 2):
         x = torch.rand(size)
         first = passes._by_graph(size, lambda x: 2 * x, [x])
@@ -247,7 +334,44 @@ def test_a_pass_is_recorded_when_it_comes_again_and_only_so_many_are(monkeypatch
         passes._by_graph(5, lambda x: 2 * x, [torch.rand(5)])  # a later pass does not write to an earlier result
         assert torch.equal(first, 2 * x)
         assert torch.equal(first, kept)
-    assert recorded == [5, 3]
+    assert recorded == [5, 3, 2]
+    assert sorted(passes._graphs) == [2, 5]
+
+
+def test_of_more_shapes_in_turn_than_there_are_places_the_first_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, passes = _record(monkeypatch), batched.Passes()
+    for size in 5 * [2, 3, 4]:
+        passes._by_graph(size, lambda x: 2 * x, [torch.rand(size)])
+    assert recorded == [2, 3]
+    for size in [6, 7, 6, 7]:
+        passes._by_graph(size, lambda x: 2 * x, [torch.rand(size)])
+    assert recorded == [2, 3, 6, 7]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fused_attention_gets_the_mask_of_one_point_up_to_torch_2_13(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU that is an error; whether a later torch gives it one for each point is tried in the same way."""
+    old = tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 13)
+    assert not (old and batched.gives_each_a_mask())
+    assert batched.shares_masks() is batched.gives_each_a_mask()
+    fused = torch.ops.aten._scaled_dot_product_efficient_attention
+
+    def mended(_work: Any) -> Any:
+        mask = torch.empty(6, 1, 4, 4, device="meta")
+        return lambda q: fused(*3 * [q.flatten(0, 1)], mask, False)
+
+    monkeypatch.setattr(batched, "vmap", mended)
+    assert batched.gives_each_a_mask()
+
+
+def test_attention_is_fused_on_a_gpu_alone_and_where_points_can_share_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = []
+    for able in (True, False):
+        monkeypatch.setattr(batched, "shares_masks", lambda able=able: able)
+        for device in (GPU, CPU):
+            with batched.attention(device):
+                chosen.append(torch.backends.cuda.mem_efficient_sdp_enabled())
+    assert chosen == [True, False, False, False]
 
 
 def test_a_point_in_16_bits_is_formed_in_32() -> None:

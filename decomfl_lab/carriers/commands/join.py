@@ -36,7 +36,7 @@ class JoinOptions:
         "TOML file of the run, as decomfl train has it. [default: what the server says, which may not name "
         "code of your own (module:function)]",
     )
-    device: str = option("cpu", "Where losses are computed: cpu, cuda or auto.")
+    device: str = option("cpu", "Where losses are computed: cpu, cuda, cuda:N or auto.")
     threads: int = option(1, "CPU threads of torch.")
     patience: float = option(60.0, "Seconds without a server after which to give up.")
     as_json: bool = option(False, "Print one JSON object.", flag="--json")

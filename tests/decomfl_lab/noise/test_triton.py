@@ -89,9 +89,9 @@ INEXACT = re.compile(r"\b(?:div|sqrt|rcp|rsqrt|sin|cos|ex2|lg2)\.(?:approx|full)
     ),
 )
 def test_compiled_code_rounds_every_operation_once(kernel: str, dtypes: tuple[torch.dtype, ...]) -> None:
-    from decomfl_lab.noise.triton_kernels import ptx
+    from decomfl_lab.noise.triton_kernels import assembly
 
-    code = ptx(kernel, dtypes)
+    code = assembly(kernel, dtypes)
     for pattern in (FUSED, CONTRACTIBLE, INEXACT):
         assert pattern.findall(code) == []
     last = "f32" if kernel in ("run_program", "form_points") and torch.float64 not in dtypes else "f64"
@@ -115,22 +115,83 @@ def test_compiled_code_rounds_every_operation_once(kernel: str, dtypes: tuple[to
     ),
 )
 def test_compiled_code_of_low_rank_directions_does_so_too(kernel: str, dtypes: tuple[torch.dtype, ...]) -> None:
-    from decomfl_lab.noise.triton_kernels import ptx
+    from decomfl_lab.noise.triton_kernels import assembly
 
-    code, fused = (ptx(kernel, dtypes, fused=fused, low_rank=kernel != "make_factors") for fused in (False, True))
+    code, fused = (assembly(kernel, dtypes, fused=fused, low_rank=kernel != "make_factors") for fused in (False, True))
     assert [pattern.findall(code) for pattern in (FUSED, CONTRACTIBLE, INEXACT)] == [[], [], []]
     assert "mul.rn.f32" in code
     assert "add.rn.f32" in code
     assert FUSED.findall(fused)
 
 
+# AMD -------------------------------------------------------------------------------------------------------------
+
+EXPANDED = {
+    "sqrt_f32": r"v_r?sq(?:rt)?_f32",
+    "div_f32": r"v_div_fixup_f32",
+    "sqrt_f64": r"v_rsq_f64",
+    "div_f64": r"v_div_fixup_f64",
+    "div_i64": r"v_trunc_f32",
+}
+"""What an AMD GPU makes in several steps, fused products among them, and the instruction that each has once."""
+FUSED_ON_AMD = re.compile(r"^\s+v_(pk_)?(?:fma|mad|mac)[a-z]*_f(?:16|32|64)", re.MULTILINE)
+
+
+def _fused_on_amd(code: str) -> int:
+    return sum(2 if packed else 1 for packed in FUSED_ON_AMD.findall(code))
+
+
+def _count(pattern: str, code: str) -> int:
+    return len(re.findall(rf"^\s+{pattern}", code, re.MULTILINE))
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("kernel", "dtypes", "low_rank"),
+    sampled(
+        [
+            ("run_program", (torch.float32,), False),
+            ("square_sums", (), False),
+            ("run_program", (torch.float64, torch.float64), True),
+            ("run_program", (torch.bfloat16, torch.float32), False),
+            ("tile_products", (torch.float32,), True),
+            ("tile_products", (torch.float64,), False),
+            ("form_points", (torch.float32, torch.bfloat16), True),
+            ("form_points", (torch.float64, torch.float64), False),
+            ("make_factors", (), False),
+            ("add_in_order", (), False),
+        ],
+        2,
+    ),
+)
+def test_on_an_amd_gpu_only_roots_and_quotients_have_fused_products(
+    kernel: str, dtypes: tuple[torch.dtype, ...], low_rank: bool
+) -> None:
+    """How many each root or quotient has is counted in kernels that have nothing else."""
+    from decomfl_lab.noise.triton_kernels import assembly
+    from tests.decomfl_lab.noise.amd_kernels import alone
+
+    codes = {name: alone(name) for name in EXPANDED}
+    each = {name: _fused_on_amd(code) / _count(EXPANDED[name], code) for name, code in codes.items()}
+    fused = {}
+    for contracted in (False, True):
+        code = assembly(kernel, dtypes, low_rank=low_rank, amd=True, fused=contracted)
+        own = sum(each[name] * _count(pattern, code) for name, pattern in EXPANDED.items())
+        fused[contracted] = _fused_on_amd(code) - own
+    assert fused[False] == 0
+    assert (fused[True] > 0) is (kernel != "add_in_order")  # which has no products
+
+
+# Alignment and planted faults -------------------------------------------------------------------------------------
+
+
 @compiled
 def test_compiled_code_is_the_same_for_tensors_at_odd_places() -> None:
-    from decomfl_lab.noise.triton_kernels import ptx
+    from decomfl_lab.noise.triton_kernels import assembly
 
     aligned, odd = (
         re.findall(
-            r"^\t(?!\.)[^;/]*;", ptx("run_program", (torch.bfloat16, torch.float32), aligned=aligned), re.MULTILINE
+            r"^\t(?!\.)[^;/]*;", assembly("run_program", (torch.bfloat16, torch.float32), aligned=aligned), re.MULTILINE
         )
         for aligned in (True, False)
     )
@@ -154,8 +215,8 @@ def test_compiled_code_is_the_same_for_tensors_at_odd_places() -> None:
     ),
 )
 def test_the_check_of_the_compiled_code_can_fail(kernel: str, dtypes: tuple[torch.dtype, ...], kind: str) -> None:
-    from decomfl_lab.noise.triton_kernels import ptx
+    from decomfl_lab.noise.triton_kernels import assembly
 
-    code = ptx(kernel, dtypes, fused=True)
+    code = assembly(kernel, dtypes, fused=True)
     assert any(found.endswith(kind) for found in FUSED.findall(code))
     assert CONTRACTIBLE.search(code)

@@ -79,7 +79,9 @@ def test_philox_gives_the_published_answers(counter: str, key: str, words: str) 
     k0, k1 = _hex(key)
     signed = [int(np.array(n, dtype=np.uint64).view(np.int64)) for n in (c0 | c1 << 32, k0 | k1 << 32)]
     out = torch.zeros(4, 4, dtype=torch.int32, device=DEVICE)
-    _philox_kernel[(1,)](out, torch.full((4,), signed[0], device=DEVICE), c2, signed[1], TAG=c3)
+    _philox_kernel[(1,)](
+        out, torch.full((4,), signed[0], device=DEVICE), c2, signed[1], TAG=c3, **triton_kernels.OPTIONS
+    )
     for column in out.cpu().numpy().view(np.uint32).T:
         assert column.tolist() == _hex(words)
 
@@ -559,3 +561,44 @@ def test_limits_count_the_elements_inside_the_range_only(size: int) -> None:
     x[0] = float("nan")
     assert triton_gpu.run_on_device(program, [x], d=5000, first=77, store=False) == size + 2
     assert (x[1:] == 0).all()
+
+
+def test_kernels_are_launched_under_the_device_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that make the norms of sphere directions too, which are numbers of the host."""
+    kernels = {"run_program", "tile_products", "add_in_order", "form_points", "square_sums", "make_factors"}
+    under: list[torch.device] = []
+    launched: dict[str, set[torch.device]] = {}
+
+    class Under:
+        def __init__(self, device: torch.device) -> None:
+            self.device = device
+
+        def __enter__(self) -> None:
+            under.append(self.device)
+
+        def __exit__(self, *_error: object) -> None:
+            under.pop()
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            if name in kernels:
+                launched.setdefault(name, set()).add(under[-1])
+            return getattr(triton_kernels, name)
+
+    monkeypatch.setattr(triton_gpu, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "device", Under)
+    monkeypatch.setattr(triton_gpu, "_device", lambda: under[-1])
+    monkeypatch.setattr(triton_gpu, "_there", lambda tensor: tensor)
+    monkeypatch.setattr(triton_gpu, "kernels", Watched())
+    x, points = torch.ones(300, device=DEVICE), torch.empty(1, 300, device=DEVICE)
+    for law in (Distribution.SPHERE, noise.in_dimension(Distribution.LOW_RANK, 300, rank=2)):
+        program = Program(["x"])
+        program.noise("x", 5, [1.0], law, 0)
+        with np.errstate(all="ignore"):
+            noise.sphere_scale.cache_clear()
+            triton_gpu.run_on_device(program, [x], d=300, first=0, store=True)
+            noise.sphere_scale.cache_clear()
+            triton_gpu.project_on_device(points, [(5, 0)], law)
+            noise.sphere_scale.cache_clear()
+            form_points_(points, x, [(5, 0)], [1.0], law, backend="triton")
+    assert launched == {name: {x.device} for name in kernels}

@@ -120,7 +120,7 @@ def test_a_table_by_layer_is_that_of_python_and_can_be_drawn(
 
 
 @pytest.mark.parametrize(
-    ("device", "words"), [("nonsense", "be one of cpu, cuda, auto"), ("cuda", "be cpu or auto here (torch ")]
+    ("device", "words"), [("nonsense", "be one of cpu, cuda, cuda:N, auto"), ("cuda", "be cpu or auto here (torch ")]
 )
 def test_a_device_that_is_not_there_is_an_error_before_anything_is_done(
     device: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -62,3 +62,5 @@ def test_checking_the_bits_is_a_part_of_the_minutes(monkeypatch: pytest.MonkeyPa
     assert main(["paper", "--device", "cuda", "--minutes", "1", "--out", str(tmp_path)]) == 0
     assert seen[0].hours is not None
     assert 0 < seen[0].hours < 59.5 / 3600
+    assert main(["paper", "--device", "cuda:1", "--minutes", "1", "--out", str(tmp_path)]) == 0
+    assert [options.device for options in seen] == ["cuda", "cuda:1"]
