@@ -105,6 +105,15 @@ _RUNS = {
     "run-low-rank": _Small("directions of rank 2", config={"distribution": "low-rank", "rank": 2}),
     "run-grid": _Small("a model on a grid", config={"grid": -20}),
     "run-hiso": _Small("the method hiso", config={"method": "hiso"}),
+    "run-bfloat16": _Small("bfloat16, rounded at random, a seed for each direction", Seeding.PER_DIRECTION, config={
+        "precision": "bfloat16",
+    }),
+    "run-float16": _Small("float16, rounded at random, directions from a pool, a private key", Seeding.POOL, config={
+        "precision": "float16", "momentum": 0.0, "private_seeds": True,
+    }),
+    "run-compensated": _Small("bfloat16, with what was cut off", config={
+        "precision": "bfloat16", "rounding": "compensated",
+    }),
 }  # fmt: skip
 _ROUNDS = 8
 
@@ -193,7 +202,8 @@ def _scalars(r: int, K: int, P: int) -> ScalarArray:
 def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
     """The log of a made-up run, and what is in it."""
     values = {"data": "digits", "model": "logistic" if small.named else "own", "seed": _SEED, "rounds": _ROUNDS}
-    config = config_from_mapping({**values, "seeds": small.seeding.value, **small.config}, name, lenient=True)
+    values |= {"draws": "stream", "seeds": small.seeding.value}
+    config = config_from_mapping({**values, **small.config}, name, lenient=True)
     method = config.method
     assert isinstance(method, DeComFL)
     model = build_model("logistic", seed=_SEED, in_shape=(1, 8, 8), classes=10)

@@ -193,29 +193,27 @@ static const char *after_space(const char *s) { return s + strspn(s, " \t\r\n,:"
 static const char *after_value(const char *s) {
     int depth = 0;
     do {
-        if (*s == '"') {
+        if (*s == '"')
             for (s++; *s && *s != '"'; s++) s += *s == '\\' && s[1];
-        }
         depth += (*s == '{' || *s == '[') - (*s == '}' || *s == ']');
         s += *s != 0;
     } while (*s && (depth > 0 || !strchr(":,}] ", *s)));
     return s;
 }
 
+static int is(const char *s, const char *word) {
+    return *s == '"' && !strncmp(s + 1, word, strlen(word)) && s[strlen(word) + 1] == '"';
+}
+
 /* The value of a key of the object at s, an empty text if there is none. */
 static const char *value(const char *s, const char *key) {
-    size_t size = strlen(key);
     if (*s++ != '{') return "\0";
     for (s = after_space(s); *s && *s != '}'; s = after_space(after_value(s))) {
-        int found = *s == '"' && !strncmp(s + 1, key, size) && s[size + 1] == '"';
+        int found = is(s, key);
         s = after_space(after_value(s));
         if (found) return s;
     }
     return "\0"; /* a second byte, since callers look at the one behind a bracket or quote */
-}
-
-static int is(const char *s, const char *word) {
-    return *s == '"' && !strncmp(s + 1, word, strlen(word)) && s[strlen(word) + 1] == '"';
 }
 
 /* 4. The start. ---------------------------------------------------------------------------------------------------- */
@@ -247,9 +245,11 @@ static int draw(const char *own, uint64_t key, uint32_t t, float *x, uint64_t si
 }
 
 static int make_start(decomfl *r, const char *start) {
-    const char *own = after_space(value(start, "tensors") + 1);
-    uint64_t done = 0, key = strtoull(value(start, "key") + 1, NULL, 16);
-    if (!is(value(start, "by"), "stream")) return refuse(r, "x_0 is not in the log: not drawn from the noise stream");
+    const char *key = value(start, "key") + 1, *own = after_space(value(start, "tensors") + 1);
+    uint64_t done = 0, seed = strtoull(key, NULL, 16);
+    if (!is(value(start, "by"), "stream")) return refuse(r, "x_0 is not drawn from the noise stream: not known here");
+    if (strspn(key, "0123456789abcdef") != 16 || key[16] != '"')
+        return refuse(r, "the key of x_0 must be 16 hexadecimal digits");
     r->x = calloc(r->d, 2 * sizeof(float));
     if (!r->x) return refuse(r, "there is not enough memory");
     r->momentum = r->x + r->d;
@@ -258,7 +258,7 @@ static int make_start(decomfl *r, const char *start) {
         uint64_t size = 1;
         for (; *n && *n != ']'; n = after_space(after_value(n))) size *= strtoull(n, NULL, 10);
         if (size > r->d - done) return refuse(r, "the tensors of x_0 have more than d elements");
-        if (!draw(own, key, t, r->x + done, size)) return refuse(r, "x_0 is drawn in a way that is not known here");
+        if (!draw(own, seed, t, r->x + done, size)) return refuse(r, "x_0 is drawn in a way that is not known here");
         done += size;
     }
     return done == r->d ? 0 : refuse(r, "the tensors of x_0 have less than d elements");
@@ -288,7 +288,7 @@ static int decomfl_open(decomfl *r, const uint8_t *bytes, size_t size) {
     int known = is(method, "decomfl") || is(method, "decomfl-projection") || is(method, "feedsign");
     int plain = !*value(config, "precision") || is(value(config, "precision"), "float32");
     if (!known || !plain || (*rule && !is(rule, "sgd")) || strtol(value(config, "grid"), NULL, 10))
-        return refuse(r, "the update rule of the run is not known here, but sgd with or without momentum");
+        return refuse(r, "decomfl and feedsign are known here, with the rule sgd, in float32, on no grid");
     if (strtol(value(r->header, "stream"), NULL, 10) != 1) return refuse(r, "the noise stream has another version");
     r->beta = strtod(value(config, "momentum"), NULL);
     r->weight = is(value(config, "momentum_form"), "paper") ? 1 - r->beta : 1;

@@ -18,7 +18,7 @@ GCC, NODE = shutil.which("gcc"), shutil.which("node")
 KINDS = ("gaussian", "sphere", "rademacher")
 C_RUNS = ("run", "run-sgd", "run-sphere", "run-private", "run-feedsign", "run-pool")
 JS_RUNS = (*C_RUNS, "run-sign", "run-adamm")
-OTHERS = {"run-low-rank": "low-rank", "run-grid": "rule", "run-hiso": "rule"}
+OTHERS = ("run-low-rank", "run-grid", "run-hiso", "run-bfloat16", "run-float16", "run-compensated")
 MAIN = ROOT / "docs" / "_static" / "rebuild" / "decomfl.mjs"
 needs_gcc = pytest.mark.skipif(GCC is None, reason="there is no gcc to compile the C reader with")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node to run the JavaScript reader with")
@@ -169,7 +169,19 @@ def test_x_0_that_is_in_no_file_is_asked_for_in_vain(reader: Reader, vectors: Pa
     RunLog.create(tmp_path / "packed.dcl", packed, b"12345").close()
     for name in ("given.dcl", "packed.dcl"):
         ran = reader(tmp_path / name)
-        assert (ran.returncode, "not drawn from the noise stream" in ran.stderr) == (2, True)
+        told = "not drawn from the noise stream" in ran.stderr or "stands in the log packed" in ran.stderr
+        assert (ran.returncode, told) == (2, True)
+
+
+@pytest.mark.parametrize("key", ["0xFEEDFACECAFEBEE", "FEEDFACECAFEBEEF", "feedfacecafebee", "feedfacecafebeef0", ""])
+def test_a_key_of_x_0_that_is_not_16_digits_is_refused(reader: Reader, vectors: Path, tmp_path: Path, key: str) -> None:
+    from decomfl_lab.protocol.log import RunLog
+
+    with RunLog.open(vectors / "run.dcl", write=False) as log:
+        other = {**log.header, "start": {**log.header["start"], "key": key}}
+    RunLog.create(tmp_path / "run.dcl", other).close()
+    ran = reader(tmp_path / "run.dcl")
+    assert (ran.returncode, "16 hexadecimal digits" in ran.stderr) == (2, True)
 
 
 @needs_gcc

@@ -85,7 +85,7 @@ def test_nothing_is_cut_and_nothing_is_said_before_and_after_a_replay(
     assert cut(chromium) == []
     choose(chromium, short)
     rebuilt(chromium)
-    assert text(chromium, "verdict") == "The same model, to the last bit: 3 of 3 digests agree."
+    assert text(chromium, "verdict") == "The same model, bit for bit: 3 of 3 digests agree."
     chromium.value("sample(3)")
     assert cut(chromium) == []
     assert chromium.said == []
@@ -105,7 +105,7 @@ def test_the_recorded_run_is_rebuilt_to_the_digest_of_its_log_and_reads_digits(c
     with RunLog.open(FOLDER / "mnist.dcl", write=False) as log:
         last = log.entry(len(log) - 1).digest
     assert text(chromium, "found") == text(chromium, "recorded") == last
-    assert text(chromium, "verdict") == "The same model, to the last bit: 31 of 31 digests agree."
+    assert text(chromium, "verdict") == "The same model, bit for bit: 31 of 31 digests agree."
     table = json.loads((FOLDER / "mnist.json").read_text())["table"]
     assert f"{100 * table[-1][1]:.1f} %" in text(chromium, "curve")
     answer = "document.querySelector('#answer b').textContent"
@@ -162,7 +162,8 @@ def test_a_file_that_is_chosen_takes_the_place_of_the_recorded_one(
     assert "no accuracy curve" in text(page, "curve-caption")
     rebuilt(page)
     assert text(page, "found") == json.loads((vectors / "run.json").read_text())["digest"]
-    assert "logistic" in text(page, "only")
+    assert page.value("document.getElementById('draw').hidden")
+    assert cut(page) == []
     pd.DataFrame({"round": [0, 8], "test_accuracy": [0.1, 0.25]}).to_csv(tmp_path / "metrics.csv", index=False)
     page.choose("#files", tmp_path / "metrics.csv")
     page.wait("document.getElementById('curve').textContent.includes('25.0 %')", 10)
@@ -178,6 +179,23 @@ def test_a_damaged_file_is_refused_with_its_round_and_the_page_stays(page: Brows
     assert "was changed or moved" in text(page, "trouble")
     assert text(page, "name") == "mnist.dcl"
     assert page.said == []
+
+
+def test_a_log_that_cannot_be_followed_is_refused_when_it_is_opened(
+    page: Browser, vectors: Path, tmp_path: Path
+) -> None:
+    with RunLog.open(vectors / "run.dcl", write=False) as log:
+        RunLog.create(tmp_path / "given.dcl", {**log.header, "start": {"by": "given"}}).close()
+    for log, told in {
+        vectors / "run-hiso.dcl": "This reader does not know the method hiso.",
+        vectors / "run-grid.dcl": "This reader does not know models in 16 bits or on a grid.",
+        vectors / "run-low-rank.dcl": "This reader does not know low-rank directions.",
+        tmp_path / "given.dcl": "x_0 is not in the log: it was not drawn from the noise stream.",
+    }.items():
+        page.choose("#files", log)
+        said = f"{told} The page still has the file mnist.dcl."
+        page.wait(f"document.getElementById('trouble').textContent === {said!r}", 10)
+    assert text(page, "recorded") == "–"
 
 
 def test_another_model_is_told_from_the_one_of_the_log(page: Browser, vectors: Path, tmp_path: Path) -> None:

@@ -187,7 +187,6 @@ globalThis.decomfl = (function library() {
         for (let j = 0; j < TILE; j++) z[j] = (room[j] << (p & 31)) & 0x80000000 ? -1 : 1;
       };
     }
-    if (distribution === "low-rank") refuse("this reader does not know low-rank directions");
     const radius = distribution === "sphere" ? sphereScale(key, p, d) : 1;
     return (z, tile) => {
       gaussianTile(z, key, tile, p, 0);
@@ -200,11 +199,10 @@ globalThis.decomfl = (function library() {
     const count = shape.reduce((a, b) => a * b, 1), x = new Float32Array(count).fill(scale);
     if (draw === "constant") return x;
     if (draw === "uniform") {
-      for (let j = 0; j < count; j++) {
+      return x.map((one, j) => {
         if (j % TILE === 0) tileWords(room, key, j / TILE, t, 4);
-        x[j] = f(x[j] * f((((room[j % TILE] | 0) >> 8) | 1) * 2 ** -23));
-      }
-      return x;
+        return f(one * f((((room[j % TILE] | 0) >> 8) | 1) * 2 ** -23));
+      });
     }
     if (draw !== "normal") refuse(`x_0 is drawn in a way that this reader does not know: ${draw}`);
     const z = gaussians(key, t, 4, count);
@@ -216,7 +214,9 @@ globalThis.decomfl = (function library() {
   }
 
   function startOf({ start, d }) {
-    if (start?.by !== "stream") refuse(`x_0 of this run is not in its log: it is not drawn from the noise stream`);
+    if (start?.by === "file") refuse("x_0 stands in the log packed, which this reader does not unpack");
+    if (start?.by !== "stream") refuse("x_0 is not in the log: it was not drawn from the noise stream");
+    if (!/^[0-9a-f]{16}$/.test(start.key)) refuse(`the key of x_0 must be 16 hexadecimal digits, got ${start.key}`);
     const key = split(BigInt(`0x${start.key}`)), parts = start.tensors.map((tensor, t) => tensorOf(tensor, key, t));
     const x = new Float32Array(joined(parts.map(bytesOf)).buffer);
     if (x.length !== d) refuse(`the tensors of x_0 must have d = ${d} elements, got ${x.length}`);
@@ -272,6 +272,7 @@ globalThis.decomfl = (function library() {
     const counts = [body.u32(), body.u32()], eta = body.f64(), K = body.u16(), P = body.u16();
     const distribution = ["gaussian", "sphere", "rademacher", "low-rank"][body.u8()];
     const stream = body.u8(), form = body.u8(), seeding = form & 127;
+    if (distribution === "low-rank") refuse("this reader does not know low-rank directions");
     const known = `${counts}` === `1,${r}` && eta > 0 && eta < Infinity && K * P && distribution && stream === 1;
     if (!known || seeding > 4) refuse(`${what} is not one that this reader knows`);
     const streams = streamsOf(body, seeding, runSeed, r, K, P);
@@ -285,8 +286,7 @@ globalThis.decomfl = (function library() {
   // All that is in a log; an Error says what is wrong with the file.
   function readLog(bytes) {
     // Whether the chain value at the end is not that of the bytes before it.
-    const digest = (from, to) => hex(blake2b(bytes.subarray(from, to), 16));
-    const broken = (from, to) => digest(from, to - 16) !== hex(bytes.subarray(to - 16, to));
+    const broken = (from, to) => hex(blake2b(bytes.subarray(from, to - 16), 16)) !== hex(bytes.subarray(to - 16, to));
     const u32 = (at) => reader(bytes.subarray(at), "the file").u32();
     const magic = hex(bytes.subarray(0, 8)), version = bytes.length < 16 ? 0 : u32(8);
     if (magic !== "8944434c4f470d0a") refuse("this is no log of a run: it begins in another way");
@@ -353,9 +353,9 @@ globalThis.decomfl = (function library() {
   function ruleOf(config) {
     const { method, rule = "sgd", precision = "float32", grid = 0, momentum: beta = 0, beta2, epsilon } = config;
     const name = rule === "sgd" && beta ? "momentum" : rule, known = ["decomfl", "decomfl-projection", "feedsign"];
-    if (!known.includes(method) || !RULES[name] || precision !== "float32" || grid) {
-      refuse(`this reader does not know the update rule of the run (${method}, ${rule}, ${precision}, grid ${grid})`);
-    }
+    if (!known.includes(method)) refuse(`this reader does not know the method ${method}`);
+    if (!RULES[name]) refuse(`this reader does not know the update rule ${rule}`);
+    if (precision !== "float32" || grid) refuse("this reader does not know models in 16 bits or on a grid");
     const weight = config.momentum_form === "paper" ? 1 - beta : 1, decay = config.weight_decay ?? 0;
     return [...RULES[name], { beta, weight, decay, beta2, epsilon }];
   }

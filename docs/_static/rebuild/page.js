@@ -1,7 +1,7 @@
 // The page: it reads a log, has workers replay it, shows what comes of it, and lets the model read what is drawn.
 "use strict";
 
-const { digestOf, readLog, source } = globalThis.decomfl;
+const { digestOf, partOf, readLog, source } = globalThis.decomfl;
 const $ = (id) => document.getElementById(id);
 const PIXELS = 28, MEAN = 0.1307, STD = 0.3081; // of MNIST's pixels, as they were in training
 
@@ -10,7 +10,8 @@ const state = { log: null, bytes: null, table: null, images: 0, at: 0, x: null, 
 // -- Numbers as people read them -----------------------------------------------------------------------------------
 const count = (n) => n.toLocaleString("en");
 
-const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+// A message that begins with the symbol x_0 keeps the small letter: X_0 would be another symbol.
+const sentence = (text) => `${text.startsWith("x_0") ? text : text[0].toUpperCase() + text.slice(1)}.`;
 
 function size(bytes) {
   const [scale, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([least]) => bytes >= least) ?? [1, "bytes"];
@@ -21,6 +22,7 @@ function size(bytes) {
 // -- 1. The file -----------------------------------------------------------------------------------------------------
 function take(bytes, name, table, images) {
   const log = readLog(bytes);
+  partOf(log, 0, 0); // refuses a run that the reader cannot follow
   stop();
   Object.assign(state, { log, bytes, table, images, x: null });
   const { header, rounds } = log, { d, config } = header;
@@ -43,24 +45,22 @@ function take(bytes, name, table, images) {
     ` is ${size(model)} of weights. The file on this page has none of them: it is the log of a training run of `,
     `${count(rounds.length)} rounds, `,
     bold(`${count(bytes.length)} bytes`),
-    ". From it your browser rebuilds the trained model, to the last bit.",
+    ". From it your browser rebuilds the trained model, with exactly the same bits.",
   );
   $("inside").textContent =
-    `In colour: the ${count(numbers)} numbers that were measured. The rest says who was asked, and seals each round. ` +
-    `Sending all weights both ways in each round would be ${size(2 * model * rounds.length)} a client.`;
+    `In colour: the ${count(numbers)} numbers that were measured. The rest says which clients took part, and has a ` +
+    `checksum for each round. Sending all weights both ways in each round would be ` +
+    `${size(2 * model * rounds.length)} a client.`;
   if (log.cut) trouble(`The last ${count(log.cut)} bytes are a round that was not written whole. They are left out.`);
   $("start").textContent = "Rebuild the model";
   $("round").textContent = `0 of ${count(rounds.length)} rounds`;
   $("time").textContent = "";
   $("progress").value = 0;
-  $("recorded").textContent = header.x0;
-  $("found").textContent = "–";
+  $("recorded").textContent = $("found").textContent = "–";
   verdict("All bits of the model go into a digest. Equal digests mean equal models.");
   drawAt(0);
   const reads = config.model === "cnn-mnist" && d === 28938;
-  $("board").hidden = !reads;
-  $("only").hidden = reads;
-  $("only").textContent = `Drawing is for the CNN of MNIST. This run trained ${config.model}.`;
+  $("draw").hidden = !reads;
   classify();
 }
 
@@ -94,7 +94,7 @@ async function open(files) {
       drawAt(state.at);
     }
   } catch (error) {
-    trouble(`${sentence(error.message)} The model on the page is still the one before.`);
+    trouble(`${sentence(error.message)} The page still has the file ${$("name").textContent}.`);
   }
 }
 
@@ -187,7 +187,7 @@ function arrive(at, vectors, seen, time) {
   $("start").textContent = "Rebuild it again";
   if (seen.wrong) return;
   const last = rounds.length && !rounds[at - 1].digest ? " The log has no digest of the last rounds." : "";
-  verdict(`The same model, to the last bit: ${seen.digests} of ${seen.digests} digests agree.${last}`, "good");
+  verdict(`The same model, bit for bit: ${seen.digests} of ${seen.digests} digests agree.${last}`, "good");
 }
 
 function verdict(text, kind = "") {
@@ -387,7 +387,7 @@ function classify() {
     shown.data.set([grey, grey, grey, 255], 4 * n);
   }
   view.putImageData(shown, 0, 0);
-  const found = pixels && state.x && !$("board").hidden ? read(pixels, state.x) : null;
+  const found = pixels && state.x && !$("draw").hidden ? read(pixels, state.x) : null;
   const best = found ? found.indexOf(Math.max(...found)) : -1;
   [...$("bars").children].forEach((bar, digit) => {
     const share = found ? found[digit] : 0;
@@ -395,7 +395,7 @@ function classify() {
     bar.querySelector("i").style.width = `${100 * share}%`;
     bar.querySelector("em").textContent = found ? `${(100 * share).toFixed(0)} %` : "";
   });
-  if (found) $("answer").replaceChildren("It reads ", bold(`${best}`), ". Others:");
+  if (found) $("answer").replaceChildren("The model reads ", bold(`${best}`), ". Other digits to try:");
   else $("answer").textContent = pixels ? "Rebuild the model: then it reads this." : "Draw, or take one of these:";
 }
 

@@ -15,7 +15,10 @@ from decomfl_lab.runs.replay import replay
 
 DIGESTS = {
     "run-adamm": "d47b5becdbb14cfdf7131fba6acdb0cc",
+    "run-bfloat16": "49ac0165dcf1c86697d49252422d962a",
+    "run-compensated": "062b1bd2902073c211527017a257f52e",
     "run-feedsign": "f1ee1495744dc76bfb9e5e2215572038",
+    "run-float16": "3dbf280c90034a8426421dc5e9fcfea5",
     "run-grid": "91708ac43f4211ac5aec99f5fb9a9d03",
     "run-hiso": "eb952ca361cd2ca03bd6512abcdf31f0",
     "run-low-rank": "b1a3a3a56c8ba101845d7658bdf0033e",
@@ -68,6 +71,7 @@ def test_what_a_table_says_of_a_log_is_what_the_log_has(vectors: Path) -> None:
         table = read(path.with_suffix(".json"))
         with RunLog.open(path, write=False) as log:
             assert log.header == json.loads(str(table["header"]))
+            assert log.header["config"]["draws"] == log.header["start"]["by"] == "stream"
             for entry, said in zip(log.entries(), table["rounds"], strict=True):  # type: ignore[call-overload]
                 record = entry.record
                 bits = record.scalars.astype(np.float32).reshape(-1).view(np.uint32)
