@@ -153,7 +153,10 @@ def require_possible(argument: str, value: Any, *, operations: float = 0.0, memo
 
 def is_number(value: Any) -> bool:
     """Whether the value is a finite number, and not True or False."""
-    return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
+    try:
+        return not isinstance(value, bool) and isinstance(value, numbers.Real) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def require_finite_positive(argument: str, value: Any) -> float:

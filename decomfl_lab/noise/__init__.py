@@ -77,6 +77,9 @@ class Backend(Hashable, Protocol):
         """See ``reference.run``."""
 
 
+_SMALL = np.float32(1e-40)
+
+
 @cache
 def _load(name: str) -> Any:
     """The backend's module; ImportError with the reason if it cannot run here."""
@@ -87,8 +90,12 @@ def load_backend(name: str | Backend | None) -> Backend:
     """The backend of this name, or the given one, or for None the fastest on this CPU.
 
     Raises:
-        InputError: If the name is unknown, or the backend cannot run here, with the reason.
+        InputError: If the name is unknown, or the backend cannot run here, with the reason; or the processor was told
+            to take the smallest numbers for 0, so that no backend would have the stream's bits.
     """
+    kept = _SMALL * np.float32(1) != 0
+    rule = "be off (torch.set_flush_denormal(False)): numbers below 1.2e-38 would be lost, and so bits differ"
+    require(bool(kept), "the processor's flushing of small numbers to 0", rule, "on")
     if name is not None and not isinstance(name, str):
         return name
     name = cpu_backend() if name is None else require_choice("backend", name, BACKENDS)

@@ -38,7 +38,7 @@ class Start:
     Attributes:
         draw: constant, uniform or normal.
         scale: The constant a, the largest size a of a uniform element, or the standard deviation a; a float32 number.
-        cut: The largest |z| of a normal element, 0.01 to 10; None for any.
+        cut: The largest |z| of a normal element, 0.1 to 10; None for any.
     """
 
     draw: str
@@ -54,8 +54,8 @@ class Start:
         object.__setattr__(self, "scale", scale)
         if self.cut is not None:
             require(self.draw == "normal", "cut", "be left out unless draw is normal", self.cut)
-            least = 0.01 <= require_finite_positive("cut", self.cut) <= 10
-            require(least, "cut", "be in 0.01..10", self.cut)
+            inside = 0.1 <= require_finite_positive("cut", self.cut) <= 10  # a smaller one would take many attempts
+            require(inside, "cut", "be in 0.1..10", self.cut)
             object.__setattr__(self, "cut", float(np.float32(self.cut)))
 
     def elements(self, key: int, tensor: int, count: int) -> NDArray[np.float32]:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import math
+import re
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -23,26 +24,31 @@ from decomfl_lab.models.initial import starts_of
 from decomfl_lab.noise.draws import LIBRARIES
 from decomfl_lab.noise.starts import MOST_TENSORS, Start
 from decomfl_lab.plugins import OWN, is_own
+from decomfl_lab.replicas.replica import Replica, same_bits
 from decomfl_lab.runs.config import TrainConfig
 
 __all__ = ["made_again", "said"]
 
+_MOST_AXES = 16
 _STREAM, _FILE, _GIVEN = "stream", "file", "given"
 _TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 
 
-def said(config: TrainConfig, module: nn.Module, layout: Layout, x: Tensor) -> tuple[dict[str, Any], bytes]:
+def said(config: TrainConfig, module: nn.Module, layout: Layout, replica: Replica) -> tuple[dict[str, Any], bytes]:
     """What a log says of x_0, and the bytes of it that go into the file.
 
     Args:
         config: The run.
         module: The run's module.
         layout: Where x lies in it.
-        x: x_0, shape (d,), which is compared with what the stream gives before the log says that it does.
+        replica: One at x_0, perhaps in 16 bits or on a grid. It is compared with what comes of the stream before the
+            log says that it does.
     """
+    x = replica.x.cpu()
     if config.log_start:
-        packed = zlib.compress(x.cpu().numpy().tobytes())
-        return {"by": _FILE, "dtype": str(x.dtype).removeprefix("torch."), "bytes": len(packed)}, packed
+        wide = x if x.dtype == torch.float64 else x.float()  # 16 bits are narrowed to the same ones again
+        packed = zlib.compress(wide.numpy().tobytes())
+        return {"by": _FILE, "dtype": str(wide.dtype).removeprefix("torch."), "bytes": len(packed)}, packed
     drawn = config.tune == "lora" if config.task else not (config.model == OWN or is_own(config.model))
     if drawn and config.draws == LIBRARIES:
         return {"by": LIBRARIES}, b""
@@ -50,8 +56,7 @@ def said(config: TrainConfig, module: nn.Module, layout: Layout, x: Tensor) -> t
         starts = zip(layout.shapes, starts_of(module), strict=True)
         tensors = [{"shape": list(shape), **start.to_dict()} for shape, start in starts]
         start = {"by": _STREAM, "key": f"{config.seed:016x}", "tensors": tensors}
-        again = _by_stream(start, x.numel())
-        if torch.equal(again.view(torch.int32), x.cpu().float().view(torch.int32)):
+        if same_bits(replica.rule.begin(_by_stream(start, x.numel())), x):
             return start, b""
     return {"by": _GIVEN}, b""
 
@@ -82,21 +87,14 @@ def made_again(header: Mapping[str, Any], packed: bytes) -> Tensor | None:
 def _by_stream(start: Mapping[str, Any], d: int) -> Tensor:
     """x_0 of d elements, drawn tensor by tensor."""
     tensors, key = start.get("tensors"), start.get("key")
-    require(isinstance(key, str), "key of x_0", "be 16 hexadecimal digits", key)
-    try:
-        seed = int(str(key), 16)
-    except ValueError:
-        seed = -1
-    require(0 <= seed < 2**64, "key of x_0", "be 16 hexadecimal digits", key)
+    sound = isinstance(key, str) and re.fullmatch("[0-9a-f]{16}", key) is not None
+    require(sound, "key of x_0", "be 16 hexadecimal digits", key)
     fits = isinstance(tensors, list) and len(tensors) <= MOST_TENSORS and all(isinstance(t, Mapping) for t in tensors)
     require(fits, "tensors of x_0", f"be a list of at most {MOST_TENSORS} tables", tensors)
-    shapes = [tensor.get("shape") for tensor in tensors or ()]
-    for shape in shapes:
-        whole = isinstance(shape, list) and all(isinstance(n, int) and 0 <= n <= d for n in shape)
-        require(whole, "shape of a tensor of x_0", f"be a list of numbers in 0..{d}", shape)
-    sizes = [math.prod(shape) for shape in shapes]
+    sizes = [_elements(tensor.get("shape"), d) for tensor in tensors or ()]
     require(sum(sizes) == d, "elements of the tensors of x_0", f"be d = {d} in all", sum(sizes))
     require_possible("d in the header", d, memory=16.0 * d)
+    seed = int(str(key), 16)
     parts = [
         Start.from_dict(tensor).elements(seed, t, n)
         for t, (tensor, n) in enumerate(zip(tensors or (), sizes, strict=True))
@@ -104,10 +102,19 @@ def _by_stream(start: Mapping[str, Any], d: int) -> Tensor:
     return torch.from_numpy(np.concatenate(parts))
 
 
+def _elements(shape: Any, d: int) -> int:
+    """How many elements a tensor has, 0..d; InputError where its shape is none."""
+    whole = isinstance(shape, list) and len(shape) <= _MOST_AXES and all(type(n) is int and 0 <= n <= d for n in shape)
+    require(whole, "shape of a tensor of x_0", f"be a list of at most {_MOST_AXES} numbers in 0..{d}", shape)
+    size: int = math.prod(shape)
+    require(size <= d, "elements of a tensor of x_0", f"be at most d = {d}", size)
+    return size
+
+
 def _in_file(start: Mapping[str, Any], packed: bytes, d: int) -> Tensor:
     """x_0 of d elements, unpacked."""
     name = start.get("dtype")
-    require(name in _TYPES, "dtype of x_0", f"be {' or '.join(_TYPES)}", name)
+    require(isinstance(name, str) and name in _TYPES, "dtype of x_0", f"be {' or '.join(_TYPES)}", name)
     size = d * _TYPES[str(name)].itemsize
     require_possible("d in the header", d, memory=float(size))
     unpack = zlib.decompressobj()

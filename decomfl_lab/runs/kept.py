@@ -258,7 +258,7 @@ def logged(run: Course, out: Path) -> Iterator[None]:
 def _identity(run: Course, federation: DeComFLFederation) -> tuple[dict[str, Any], bytes]:
     """What the log says of a run at round 0: enough to have its model again without the data; perhaps x_0 too."""
     inputs = next(tensors(run.dataset.train_images))
-    start, packed = said(run.config, run.module, run.layout, federation.x)
+    start, packed = said(run.config, run.module, run.layout, federation.observer)
     header = {
         "config": run.config.to_dict(),
         "data": run.dataset.digest,

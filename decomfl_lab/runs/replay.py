@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,10 @@ On one machine, with one version of torch, scalars are the same to the bit. Else
 bits, and so a scalar by about 2⁻²⁴ f / μ. Between this lab's engines, at the default μ = 10⁻⁴, that was at most 0.33 %
 of the root mean square on three models, before and after training. Smaller μ, 16-bit losses and flat losses need more.
 """
+_MOST_AXES = 16
+_MOST_NUMBERS = 1 << 26
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+"""What an example may be that a log tells of: more of it is refused before memory is taken for it."""
 _AT_ONCE = 100
 """The most records that are applied in one pass over the model, so that progress can be told."""
 
@@ -275,6 +280,7 @@ def _run(path: Path, log: RunLog, own: dict[str, Any], test: Any, measures: bool
     needed = {"config", "data", "shape", "dtype", "classes", "d", "x0", "stream"}
     require(needed <= header.keys(), f"header of the log {path}", f"have {', '.join(sorted(needed))}", sorted(header))
     require(header["stream"] == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header["stream"])
+    require(isinstance(header["config"], Mapping), f"config in {path}", "be a table", header["config"])
     config = config_from_mapping(header["config"], f"log {path}", lenient=True)
     x = made_again(header, log.start)
     with_data = measures or config.batchnorm == "frozen"
@@ -300,8 +306,21 @@ def _run(path: Path, log: RunLog, own: dict[str, Any], test: Any, measures: bool
 
 
 def _zeros(header: Mapping[str, Any]) -> Dataset:
-    """Two examples that have nothing of the run's but their shape: all that a model at x_0 needs."""
-    inputs = torch.zeros(2, *header["shape"], dtype=getattr(torch, header["dtype"]))
+    """Two examples that have nothing of the run's but their shape: all that a model at x_0 needs.
+
+    Raises:
+        InputError: If the header's shape, dtype or classes are not such, or ask for more memory than there is.
+    """
+    shape, dtype = header["shape"], header["dtype"]
+    sound = isinstance(shape, list) and len(shape) <= _MOST_AXES and all(type(n) is int and n >= 1 for n in shape)
+    require(sound, "shape in the header", f"be a list of at most {_MOST_AXES} numbers of at least 1", shape)
+    require(
+        isinstance(dtype, str) and dtype in _DTYPES, "dtype in the header", f"be one of {', '.join(_DTYPES)}", dtype
+    )
+    require_int("classes in the header", header["classes"], 0, 2**24)
+    size = math.prod(shape)
+    require(size <= _MOST_NUMBERS, "shape in the header", f"be of at most {_MOST_NUMBERS} numbers", shape)
+    inputs = torch.zeros(2, *shape, dtype=getattr(torch, dtype))
     labels = torch.zeros(2, dtype=torch.int64)
     return Dataset(
         name="none",

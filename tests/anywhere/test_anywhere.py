@@ -17,7 +17,7 @@ import pytest
 
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.run import train
-from tests.anywhere.facts import CONTROL, facts
+from tests.anywhere.facts import CONTROL, PLANT, facts
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"data": "digits", "clients": 4, "sampled": 2, "rounds": 4, "eval_every": 2, "batch_size": 8, "lr": 0.01}
@@ -38,6 +38,9 @@ PLACES = {
     "MKL with SSE4.2": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "MKL_CBWR": "COMPATIBLE"},
     "oneDNN with SSE4.1": {"ONEDNN_MAX_CPU_ISA": "SSE41"},
     "numba for any x86-64": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
+    "mathematical functions without FMA": {
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA,-FMA4,-AVX2,-AVX2_Usable,-FMA_Usable"
+    },
     "numpy without AVX2": {"NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3"},
     "one thread": {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
     "three threads": {"OMP_NUM_THREADS": "3"},
@@ -136,6 +139,14 @@ def test_bits_are_the_same_on_arm(logs: Path, here: dict[str, str], tmp_path: Pa
     there = elsewhere(command, logs, tmp_path, PYTHONPATH=path)
     assert len(there) > 15
     assert not {name for name, found in there.items() if found != here[name] and not name.startswith(CONTROL)}
+
+
+@pytest.mark.thorough
+def test_a_table_that_is_fitted_by_linear_algebra_is_noticed(here: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "no logs").mkdir()
+    places = [PLACES["OpenBLAS for Nehalem"], PLACES["OpenBLAS for Haswell"]]
+    found = [elsewhere([sys.executable], tmp_path / "no logs", tmp_path, **place, **{PLANT: "1"}) for place in places]
+    assert len({each["a table fitted to shares"] for each in [*found, here]}) > 1
 
 
 def test_a_bit_that_differs_is_noticed(logs: Path, here: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

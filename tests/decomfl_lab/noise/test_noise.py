@@ -22,6 +22,16 @@ def _hex(text: str) -> list[int]:
     return [int(word, 16) for word in text.split()]
 
 
+def test_a_processor_that_loses_small_numbers_is_refused() -> None:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot be told to flush small numbers to 0")
+    try:
+        with pytest.raises(InputError, match=r"flushing of small numbers to 0 must be off .*, got 'on'"):
+            noise.axpy(np.ones(3, np.float32), 1, [1e-38], d=3)
+    finally:
+        torch.set_flush_denormal(False)
+
+
 @pytest.mark.parametrize(("counter", "key", "words"), PHILOX_ANSWERS)
 def test_philox_gives_the_published_answers(counter: str, key: str, words: str) -> None:
     k0, k1 = _hex(key)

@@ -89,7 +89,7 @@ def test_plain_values_give_the_start_again(values: tuple[Any, ...]) -> None:
         (("normal", float("nan")), "scale must be a float32 number"),
         (("normal", "1"), "scale must be a float32 number"),
         (("uniform", 1.0, 2.0), "cut must be left out unless draw is normal"),
-        (("normal", 1.0, 1e-9), "cut must be in 0.01..10"),
+        (("normal", 1.0, 1e-9), "cut must be in 0.1..10"),
         (("normal", 1.0, True), "cut must be a finite number above 0"),
     ],
 )

@@ -122,13 +122,23 @@ STREAM = {"by": "stream", "key": 16 * "0", "tensors": [TENSOR]}
         ({"by": "magic"}, "must be by stream, file, libraries or given, got 'magic'"),
         (STREAM | {"key": 5}, "key of x_0 must be 16 hexadecimal digits, got 5"),
         (STREAM | {"key": "x"}, "key of x_0 must be 16 hexadecimal digits, got 'x'"),
+        (STREAM | {"key": "0x1"}, "key of x_0 must be 16 hexadecimal digits, got '0x1'"),
+        (STREAM | {"key": "F" * 16}, "key of x_0 must be 16 hexadecimal digits"),
         (STREAM | {"tensors": None}, "tensors of x_0 must be a list of at most 65536 tables"),
         (STREAM | {"tensors": [5]}, "tensors of x_0 must be a list of at most 65536 tables"),
         (STREAM | {"tensors": [TENSOR | {"shape": [-4]}]}, r"shape of a tensor of x_0 must be .*, got \[-4\]"),
+        (
+            STREAM | {"tensors": [TENSOR | {"shape": [True, 4]}]},
+            r"shape of a tensor of x_0 must be .*, got \[True, 4\]",
+        ),
+        (STREAM | {"tensors": [TENSOR | {"shape": [4] * 17}]}, "shape of a tensor of x_0 must be a list of at most 16"),
+        (STREAM | {"tensors": [TENSOR | {"shape": [4] * 16}]}, "elements of a tensor of x_0 must be at most d = 4"),
+        (STREAM | {"tensors": [TENSOR | {"scale": 10**400}]}, "scale must be a float32 number"),
         (STREAM | {"tensors": [TENSOR | {"shape": "4"}]}, "shape of a tensor of x_0 must be .*, got '4'"),
         (STREAM | {"tensors": [TENSOR, TENSOR]}, "elements of the tensors of x_0 must be d = 4 in all, got 8"),
         (STREAM | {"tensors": [TENSOR | {"draw": "beta"}]}, "draw must be one of"),
         (STREAM | {"tensors": [{"shape": [4]}]}, "start of a tensor must have draw and scale"),
+        ({"by": "file", "dtype": []}, r"dtype of x_0 must be float32 or float64, got \[\]"),
         ({"by": "file", "dtype": "int8"}, "dtype of x_0 must be float32 or float64, got 'int8'"),
         ({"by": "file", "dtype": "float64"}, "x_0 in the log must unpack to 32 bytes, got 16"),
     ],
@@ -168,3 +178,45 @@ def test_a_new_run_in_a_folder_that_holds_no_run_is_drawn_by_the_stream(tmp_path
     (tmp_path / "config.toml").write_text('data = "digits"\nmodel = "mlp"\nclients = 4\nsampled = 2\nrounds = 1\n')
     assert main(["train", "--config", str(tmp_path / "config.toml"), "--out", str(tmp_path)]) == 0
     assert 'draws = "stream"' in (tmp_path / "config.toml").read_text()
+
+
+KEPT = {
+    "float32": {},
+    "bfloat16": {"precision": "bfloat16"},
+    "float16": {"precision": "float16"},
+    "compensated": {"precision": "bfloat16", "rounding": "compensated"},
+    "grid": {"grid": -20, "weight_decay": 0.0, "momentum": 0.0},
+}
+
+
+@pytest.mark.parametrize("start", ["stream", "file"])
+@pytest.mark.parametrize("kept", KEPT)
+def test_x_0_is_in_the_log_however_replicas_keep_it(kept: str, start: str, tmp_path: Path) -> None:
+    train(TINY.but(rounds=2, log_start=start == "file", **KEPT[kept]), out=tmp_path)
+    with RunLog.open(tmp_path / LOG_FILE, write=False) as log:
+        assert log.header["start"]["by"] == start
+    assert lab.replay(tmp_path).agrees
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("config", value) for value in (5, [], "x")),
+        *(("shape", value) for value in (None, 5, "x", [-1], [0], [1, 8, 0], ["a"], [1.5], [True], [1] * 17)),
+        *(("shape", value) for value in ([10**9], [10**6, 10**6], [10**400])),
+        *(("dtype", value) for value in (None, "x", "nn", "Tensor", "save", [])),
+        *(("classes", value) for value in (None, "a", -3, True, 1.5, 2**63, 10**12)),
+        *(("d", value) for value in (None, "x", 0, -1, 2.5)),
+    ],
+)
+def test_a_header_that_tells_nonsense_ends_with_a_sentence_and_2(
+    key: str, value: Any, out: Path, tmp_path: Path, capsys: Any
+) -> None:
+    path = changed(out, tmp_path / "log")
+    with RunLog.open(path, write=False) as log:
+        said = log.header | {key: value}
+    path.write_bytes(logs._beginning(2, said, b""))
+    assert main(["replay", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert key in told
