@@ -4,7 +4,7 @@
     Xavier, uniform    bound gain·√(6/(in + out))       normal   deviation gain·√(2/(in + out))
 
 with ``in`` and ``out`` the inputs that an output of the layer hangs on, and the outputs that an input goes to. torch's
-initialisers have the same formulas, but draw numbers whose bits hang on the processor's instructions.
+initialisers have the same formulas, but draw numbers whose bits depend on the processor's instructions.
 
 Sources: He, Zhang, Ren and Sun, "Delving deep into rectifiers", ICCV 2015; Glorot and Bengio, "Understanding the
 difficulty of training deep feedforward neural networks", AISTATS 2010.

@@ -101,7 +101,7 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int, draws: s
         in_shape: Shape of one image, (C, H, W), or of a sequence, (T,).
         classes: Number of outputs.
         draws: "stream" for the lab's own stream (``models.initial``), with the same bits on any machine; "libraries"
-            for torch's initialisers, by which earlier versions drew, and whose bits hang on the processor.
+            for torch's initialisers, by which earlier versions drew, and whose bits depend on the processor.
 
     Raises:
         InputError: If the name is unknown or the images do not fit the model.

@@ -1,9 +1,11 @@
 """How x_0 came to be, as a log says it, and x_0 made again from that: by the stream, or from the file itself.
 
-{"by": "stream", "key": 16 hex digits, "tensors": [{"shape": [...], "draw": ..., "scale": ...}, ...]}
-{"by": "file", "dtype": "float32", "bytes": n}       n bytes after the header are x_0's, compressed by zlib
-{"by": "libraries"}                                  torch's initialisers, and numpy: the configuration's ``draws``
-{"by": "given"}                                      the weights that the run's user brought
+    {"by": "stream", "key": 16 hex digits, "tensors": [{"shape": [...], "draw": ..., "scale": ...}, ...]}
+    {"by": "file", "dtype": "float32", "bytes": n}       n bytes after the header are x_0's, compressed by zlib
+    {"by": "libraries"}                                  torch's initialisers, and numpy: the configuration's ``draws``
+    {"by": "given"}                                      the weights that the run's user brought
+
+docs/run-log.md specifies it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ from decomfl_lab.runs.config import TrainConfig
 __all__ = ["made_again", "said"]
 
 _MOST_AXES = 16
-_STREAM, _FILE, _GIVEN = "stream", "file", "given"
 _TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 
 
@@ -48,17 +49,17 @@ def said(config: TrainConfig, module: nn.Module, layout: Layout, replica: Replic
     if config.log_start:
         wide = x if x.dtype == torch.float64 else x.float()  # 16 bits are narrowed to the same ones again
         packed = zlib.compress(wide.numpy().tobytes())
-        return {"by": _FILE, "dtype": str(wide.dtype).removeprefix("torch."), "bytes": len(packed)}, packed
+        return {"by": "file", "dtype": str(wide.dtype).removeprefix("torch."), "bytes": len(packed)}, packed
     drawn = config.tune == "lora" if config.task else not (config.model == OWN or is_own(config.model))
     if drawn and config.draws == LIBRARIES:
-        return {"by": LIBRARIES}, b""
+        return {"by": "libraries"}, b""
     if drawn:
         starts = zip(layout.shapes, starts_of(module), strict=True)
         tensors = [{"shape": list(shape), **start.to_dict()} for shape, start in starts]
-        start = {"by": _STREAM, "key": f"{config.seed:016x}", "tensors": tensors}
+        start = {"by": "stream", "key": f"{config.seed:016x}", "tensors": tensors}
         if same_bits(replica.rule.begin(_by_stream(start, x.numel())), x):
             return start, b""
-    return {"by": _GIVEN}, b""
+    return {"by": "given"}, b""
 
 
 def made_again(header: Mapping[str, Any], packed: bytes) -> Tensor | None:

@@ -139,8 +139,8 @@ class TrainConfig:
     draws: str = option(
         STREAM,
         "Where initial weights, splits and the order of examples are drawn from: stream (the lab's own, with the same "
-        "bits on any machine) or libraries (torch and numpy, as in runs of versions before this; the bits of those "
-        "weights hang on the processor).",
+        "bits on any machine) or libraries (torch and numpy, as runs of version 0.1.0 did; the bits of those weights "
+        "depend on the processor).",
         "model and data",
         earlier=LIBRARIES,
     )
@@ -300,11 +300,8 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, schedules with text keys (as TOML and JSON want them); without data where there is a task."""
         values = {name: getattr(self, name) for name in run_options() if name != "data" or not self.task}
-        for rare in (
-            "joined",
-            "eval_first",
-            "log_start",
-        ):  # left out where nothing is asked for, as in the files of older runs
+        # Left out where nothing is asked for, as in the files of older runs.
+        for rare in ("joined", "eval_first", "log_start"):
             if not values[rare]:
                 del values[rare]
         found = {"method": name_of(self.method), **values, **self.method.plain()}
