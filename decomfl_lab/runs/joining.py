@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from decomfl_lab.checkpoint import read_values, understood
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import first_clients
 from decomfl_lab.errors import require
-from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, METRICS_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, METRICS_FILE, open_log, read_saved_values
 
 __all__ = ["data_then", "differing", "joining"]
 
@@ -51,12 +49,11 @@ def _found(folder: Path, *, follows: bool) -> tuple[TrainConfig, int] | None:
     found: list[tuple[TrainConfig, int]] = []
     checkpoint, path = folder / CHECKPOINT_FILE, folder / LOG_FILE
     if checkpoint.exists():
-        with understood(checkpoint):
-            _, saved = read_values(checkpoint)
-            found.append((_config(saved, folder), saved["federation"]["round"]))
+        _, saved = read_saved_values(checkpoint)
+        found.append((_config(saved, folder), saved["federation"]["round"]))
     rests_on_log = follows or (not found and (folder / METRICS_FILE).exists())
     if rests_on_log and path.exists():
-        with understood(path), RunLog.open(path, write=False) as log:
+        with open_log(path, write=False) as log:
             found.append((_config(log.header, folder), len(log)))
     # Who joined stands in the log first, and the rounds of a log are those of its checkpoint and perhaps some more.
     return max(found, key=lambda each: (each[0].clients, each[1]), default=None)

@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 from torch import inference_mode, nn
 
-from decomfl_lab.checkpoint import understood
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import first_clients
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
@@ -29,7 +28,7 @@ from decomfl_lab.runs import kept, told
 from decomfl_lab.runs.building import dataset_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.course import Course
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, METRICS_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.joining import data_then, joining
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.told import Progress, Rebuilt, Sent
@@ -173,12 +172,10 @@ class Run(Course):
         with nullcontext() if out is None else held(out), telling(words):
             # First be where the folder is, by its checkpoint or by its log.
             if out is not None and (out / CHECKPOINT_FILE).exists():
-                with understood(out / CHECKPOINT_FILE):
-                    kept.resume(self, out, any_code=any_code)
+                kept.resume(self, out, any_code=any_code)
                 self.saved = self.round
             elif out is not None and kept.rests_on_log(self, out):
-                with understood(out / METRICS_FILE):
-                    kept.repeat(self, out, on_round)
+                kept.repeat(self, out, on_round)
             with nullcontext() if out is None else kept.logged(self, out):
                 self._train(out, on_round, on_start)
 
@@ -278,8 +275,7 @@ class Run(Course):
         Raises:
             InputError: If the folder holds another run, or a damaged one.
         """
-        with understood(Path(folder) / CHECKPOINT_FILE):
-            kept.resume(self, Path(folder), any_code=any_code)
+        kept.resume(self, Path(folder), any_code=any_code)
         self.folder = Path(folder)
 
 
