@@ -128,9 +128,13 @@ def resume(run: Course, folder: Path, *, any_code: bool) -> None:
     _take_over(run, folder, saved, done, any_code=any_code)
     then, now = tensors["x"].numel(), run.federation.x.numel()
     require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
+    by_records = run.federation.by_records
+    slots = {} if by_records is None else by_records.observer.state
     for name, own in tensors.items():
-        if name.startswith("state.") or re.fullmatch(r"client\.\d+\.x", name):
-            require(own.shape == (then,), f"{name} in the checkpoint of {folder}", f"have shape ({then},)", own.shape)
+        slot = slots.get(name.removeprefix("state."))
+        if slot is not None or re.fullmatch(r"client\.\d+\.x", name):
+            right = tuple(run.federation.x.shape if slot is None else slot.shape)
+            require(own.shape == right, f"{name} in the checkpoint of {folder}", f"have shape {right}", own.shape)
     if wrong := compared(folder, saved["rows"])[1]:
         logger.warning("%s: %s; it is written anew from the checkpoint", folder, wrong)
     kept = saved.get("constants", run.constants())  # older checkpoints have none
