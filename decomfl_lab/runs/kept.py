@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from decomfl_lab.checkpoint import Saved, read_checkpoint, write_checkpoint
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, brief, require
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import with_newcomers
 from decomfl_lab.files import write_atomically
@@ -44,7 +44,20 @@ from decomfl_lab.runs.joining import data_then, differing
 from decomfl_lab.runs.provenance import code_version, read_provenance, write_provenance
 from decomfl_lab.runs.told import Progress
 
-__all__ = ["logged", "publish", "read_saved", "repeat", "require_own", "require_same", "rests_on_log", "resume", "save"]
+__all__ = [
+    "logged",
+    "publish",
+    "read_saved",
+    "remembered",
+    "repeat",
+    "require_no_others",
+    "require_own",
+    "require_same",
+    "rests_on_log",
+    "resume",
+    "save",
+    "write_log",
+]
 
 PROBED = 1e-3
 """By how much a loss may differ, relative to it, where it is computed by other kernels or on another device."""
@@ -272,10 +285,52 @@ def _complete(row: dict[str, float], then: Mapping[str, float], folder: Path) ->
     row.update(unknown | {name: value for name, value in then.items() if name in unknown or name not in row})
 
 
+def require_no_others(folder: Path) -> None:
+    """InputError where a run that begins in a folder would replace files that are no run's; others are told of."""
+    if (path := folder / CONFIG_FILE).exists():
+        config_from_mapping(read_config(path), str(path), lenient=True)
+    read_rows(folder / METRICS_FILE)
+    if (folder / PROVENANCE_FILE).exists():
+        read_provenance(folder)
+    ours = {CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE}
+    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name not in ours)
+    if others:
+        logger.warning("%s has other things in it, which are left alone: %s", folder, brief(", ".join(others)))
+
+
+@contextmanager
+def remembered(run: Course) -> Iterator[None]:
+    """Keep the log of a run without a folder inside, from round 0 on, for the case that it is saved at last."""
+    federation = run.federation.by_records
+    if federation is None or federation.remote or (run.log is None and run.round):
+        yield
+        return
+    if run.log is None:
+        run.log = RunLog.create(None, *_identity(run, federation))
+    federation.log_to(run.log)
+    try:
+        yield
+    finally:
+        federation.log_to(None)
+
+
+def write_log(run: Course, path: Path) -> None:
+    """Write the log of the run's rounds to ``path``, from memory or from the folder where it is, if it is anywhere."""
+    there = run.folder / LOG_FILE if run.folder is not None else None
+    if run.log is None and there is not None and there.exists() and there.resolve() != path.resolve():
+        with open_log(there, end=run.round, write=False) as log:
+            if len(log) == run.round:
+                write_atomically(path, log.content())
+    elif run.log is not None and len(run.log) == run.round:
+        write_atomically(path, run.log.content())
+
+
 @contextmanager
 def logged(run: Course, out: Path) -> Iterator[None]:
     """Write the folder's log inside, where records say all; later rounds than the present are cut from it."""
     federation, path = run.federation.by_records, out / LOG_FILE
+    if run.round and not path.exists():
+        write_log(run, path)
     if federation is None:
         yield
     elif run.round and not path.exists() and not federation.follows:

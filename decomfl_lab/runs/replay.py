@@ -103,6 +103,7 @@ class Replay:
         model: The model after ``round`` rounds; a BatchNorm normalises as in training.
         round: The number of rounds whose records were applied.
         rounds: The number of rounds in the log.
+        planned: The number of rounds that the run was to have, as the log says it.
         digest: The digest of the model, optimizer state included.
         compared: The digests in the log, that of x_0 first, beside those found.
         measured: The rounds that were measured anew.
@@ -111,6 +112,7 @@ class Replay:
     model: nn.Module
     round: int
     rounds: int
+    planned: int
     digest: str
     compared: tuple[Compared, ...]
     measured: tuple[MeasuredRound, ...]
@@ -136,7 +138,10 @@ class Replay:
         at = self.compared[-1].round
         agreed = f"x_0 and {plural(digests, 'digest')} of the log agree, the last after round {at}"
         rest = "" if at == self.round else f"; rounds {at + 1} to {self.round} have no digest, so they are not checked"
-        return f"the model after {self.round} of {self.rounds} rounds is rebuilt, bit for bit: {agreed}{rest}"
+        if self.rounds < self.planned:
+            rest += f"; the log ends before the {self.planned} rounds that the run was to have"
+        exact = ", bit for bit" if at == self.round else ""
+        return f"the model after {self.round} of {self.rounds} rounds is rebuilt{exact}: {agreed}{rest}"
 
 
 def replay(
@@ -194,7 +199,8 @@ def replay(
                     on_round(r, end)
             rolling.apply()
         done, digest = rolling.observer.round, rolling.observer.digest()
-        return Replay(run.as_trained, done, len(log), digest, tuple(rolling.compared), tuple(rolling.measured))
+        found = tuple(rolling.compared), tuple(rolling.measured)
+        return Replay(run.as_trained, done, len(log), run.config.rounds, digest, *found)
 
 
 class _Rolling:

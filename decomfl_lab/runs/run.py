@@ -28,7 +28,7 @@ from decomfl_lab.runs import kept, told
 from decomfl_lab.runs.building import dataset_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.course import Course
-from decomfl_lab.runs.folder import CHECKPOINT_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.joining import data_then, joining
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.told import Progress, Rebuilt, Sent
@@ -176,7 +176,9 @@ class Run(Course):
                 self.saved = self.round
             elif out is not None and kept.rests_on_log(self, out):
                 kept.repeat(self, out, on_round)
-            with nullcontext() if out is None else kept.logged(self, out):
+            elif out is not None:
+                kept.require_no_others(out)
+            with kept.remembered(self) if out is None else kept.logged(self, out):
                 self._train(out, on_round, on_start)
 
     def _train(self, out: Path | None, on_round: OnRound | None, on_start: OnStart | None) -> None:
@@ -224,7 +226,7 @@ class Run(Course):
         except DivergedError as error:
             if out is not None:  # no checkpoint: there is nothing to go on with
                 kept.publish(self, out)
-            named = told.diverged(error, self.round, config.method.eta(self.round), out)
+            named = told.diverged(error, self.round, config.method, out)
             named.run = self
             raise named from error
         self.seconds += time.monotonic() - started
@@ -257,7 +259,7 @@ class Run(Course):
         return self
 
     def save(self, folder: Path | str) -> None:
-        """Write metrics.csv, config.toml, provenance.json and a checkpoint with a checksum, as ``out`` of ``train``.
+        """Write what ``out`` of ``train`` holds: table, configuration, provenance, checkpoint, and the log if any.
 
         Raises:
             InputError: If the folder holds another run.
@@ -268,6 +270,7 @@ class Run(Course):
                 saved = kept.read_saved(folder)[1]
                 kept.require_same(self, saved, folder, saved["federation"]["round"])
             kept.save(self, folder)
+            kept.write_log(self, folder / LOG_FILE)
 
     def load(self, folder: Path | str, *, any_code: bool = True) -> None:
         """Be at the round at which the run was saved in the folder.

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.federations.remote import RemoteFederation
-    from decomfl_lab.records.schedules import Schedule
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Progress
 
@@ -119,7 +118,7 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
             options.bind,
             {"run": identity.hex(), "x0": x, "config": run.config.to_dict()},
             run.config.clients,
-            largest=1024 + SCALAR_BYTES * here.server.K * largest_of(here.server.P),
+            largest=1024 + SCALAR_BYTES * here.server.K * here.server.P.largest,
             identity=own,
             keys=_keys(out / "keys", identity, run.config.clients) if own is None else None,
         )
@@ -181,11 +180,6 @@ def read_key(path: Path) -> bytes:
         raise InputError(f"key must be a file of hexadecimal digits, got {path}") from None
     require(len(key) == 32, f"key in {path}", "have 32 bytes", len(key))
     return key
-
-
-def largest_of(schedule: Schedule[int]) -> int:
-    """The largest value of a schedule."""
-    return max(schedule.initial, *schedule.changes.values(), 0)
 
 
 @contextlib.contextmanager

@@ -107,6 +107,9 @@ def make_certificates(folder: Path, clients: int, hosts: Sequence[str] = (), day
 def _authority(folder: Path, days: int, written: list[Path]) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The authority of the folder, made if there is none."""
     if not (folder / "ca.crt").exists():
+        made = next((path.name for path in sorted(folder.glob("*.crt"))), None)
+        rule = "be there, as every client has a copy of it, or all the others be removed"
+        require(made is None, f"ca.crt in {folder}", rule, f"{made} without it")
         key = _key(folder / "ca.key")
         builder = _builder(f"decomfl-authority-{secrets.token_hex(4)}", key, None, days)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
