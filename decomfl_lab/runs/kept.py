@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -306,7 +306,8 @@ def remembered(run: Course) -> Iterator[None]:
         yield
         return
     if run.log is None:
-        run.log = RunLog.create(None, *_identity(run, federation))
+        with suppress(InputError):  # what has no name in a file is not saved at last either
+            run.log = RunLog.create(None, *_identity(run, federation))
     federation.log_to(run.log)
     try:
         yield

@@ -93,11 +93,12 @@ def test_a_log_that_was_cut_is_not_told_to_be_the_whole_run(tmp_path: Path, caps
 
 
 def test_a_run_that_is_saved_at_last_has_its_log(tmp_path: Path) -> None:
-    run = lab.train(torch.nn.Linear(6, 2), cross_entropy, PAIRS, rounds=2)
+    model = torch.nn.Linear(6, 2)
+    run = lab.train(model, cross_entropy, PAIRS, rounds=2)
     run.more(1)
     run.save(tmp_path / "a")
-    found = lab.replay(tmp_path / "a", run.model)
-    assert (found.round, found.planned) == (3, 3)
+    found = lab.replay(tmp_path / "a", model)
+    assert (found.round, found.rounds) == (3, 3)
     again = Run(TINY)
     again.train()
     again.save(tmp_path / "b")
@@ -106,7 +107,7 @@ def test_a_run_that_is_saved_at_last_has_its_log(tmp_path: Path) -> None:
     load_run(tmp_path / "b").save(tmp_path / "copy")
     assert lab.replay(tmp_path / "copy").agrees
     run.more(1, out=tmp_path / "later")
-    assert lab.replay(tmp_path / "later", torch.nn.Linear(6, 2)).rounds == 4
+    assert lab.replay(tmp_path / "later", model).rounds == 4
 
 
 def test_a_run_whose_log_is_not_whole_is_saved_without_one(tmp_path: Path) -> None:
