@@ -33,7 +33,7 @@ def host(case: Case, *ids: int, run: bytes = RUN) -> Host:
 
 
 class Direct:
-    """Calls hosts, but those of clients that are away; ``between`` makes of an answer what arrives, None for nothing.
+    """Calls hosts, but those of clients that are away; ``between`` makes of an answer what arrives, None if nothing does.
 
     Attributes:
         away: The clients that are away.
@@ -55,8 +55,8 @@ class Direct:
         """Carry a frame to a client, and all that is said then."""
         while frame:
             self.bytes[i, False] += len(frame)
-            answer = self.between(i, self.hosts[i].handle({i: frame})[i])
-            if answer is None:
+            answer: bytes | None = self.hosts[i].handle({i: frame})[i]
+            if answer and (answer := self.between(i, answer)) is None:
                 break
             self.bytes[i, True] += len(answer)
             frame = take(i, answer, self.hosts[i].losses.get(i, float("nan")))
