@@ -132,11 +132,10 @@ class StreamClient:
                 code, words = error.code(), quoted(str(error.details()))
                 if code in FINAL:
                     raise InputError(f"server at {self.address} must take client {self.i}, got {words}") from None
-                for said, rule in UNTRUSTED.items() if code is grpc.StatusCode.UNAVAILABLE else ():
-                    if said in words:
-                        raise InputError(
-                            f"certificate of the server at {self.address} must {rule}, got {words}"
-                        ) from None
+                rules = [rule for said, rule in UNTRUSTED.items() if said in words]
+                if rules and code is grpc.StatusCode.UNAVAILABLE:
+                    whose = f"certificate of the server at {self.address}"
+                    raise InputError(f"{whose} must {rules[0]}, got {words}") from None
                 left = seen + self.patience - time.monotonic()
                 if left <= 0:
                     if self._identity is not None:

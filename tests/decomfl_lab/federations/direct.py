@@ -33,7 +33,7 @@ def host(case: Case, *ids: int, run: bytes = RUN) -> Host:
 
 
 class Direct:
-    """Calls hosts, but those of clients that are away; ``between`` makes of an answer what arrives, None if nothing does.
+    """Calls hosts, but those of clients that are away; ``between`` makes of an answer what arrives, None for nothing.
 
     Attributes:
         away: The clients that are away.
