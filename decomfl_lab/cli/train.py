@@ -124,8 +124,8 @@ def _with_method(args: Sequence[str], *, resilient: bool) -> tuple[list[str], bo
     if name is None and found.get("config") is not None:
         values = read_config(Path(found["config"]))
         if "method" in code_in(values):
-            flags = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in args}
-            require_trusted(values, f"config {found['config']}", "trust_code" in flags, flags)
+            flags = {word[2:].partition("=")[0] for word in args if word.startswith("--")}
+            require_trusted(values, f"config {found['config']}", "trust-code" in flags, flags)
         name = values.get("method")
     kept = [word for option, value in found.items() for word in (f"--{option}", value)]
     return [str(name or DeComFL.name), *kept, *rest], named
