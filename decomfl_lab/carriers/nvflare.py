@@ -17,7 +17,7 @@ import os
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.files import write_atomically
-from decomfl_lab.protocol.session import Host
+from decomfl_lab.protocol.session import Frames, Host
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.prepared import movable
@@ -48,8 +48,8 @@ DIGESTS_FILE = "digests.json"
 """Where the server writes {site: digest of its model after the last round}, its own under ``server``."""
 TRUST = "DECOMFL_TRUST_CODE"
 """The variable that is 1 at a site, or a server, whose jobs may name code (``module:function``): --trust-code there."""
-LONGEST = 3600.0
-"""Seconds that a site may take for an answer where nothing else is said."""
+LONGEST, SOONEST = 3600.0, 0.01
+"""Seconds that a site may take for an answer where nothing else is said, and where the time is over."""
 
 
 def job(
@@ -136,12 +136,12 @@ class Sites:
         here = {proxy.name: proxy for proxy in collab.clients}
         self._sites = {i: here[name] for i, name in enumerate(names) if name in here}
 
-    def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
+    def exchange(self, frames: Frames, take: Take, deadline: float | None) -> None:
         """See ``Carrier``; a site whose process has gone is not waited for, as NVFlare starts none again in a job."""
         end = time.monotonic() + (LONGEST if deadline is None else deadline)
         heard = False
         with ThreadPoolExecutor(len(frames) or 1) as pool:
-            calls = {pool.submit(self._call, i, frame, end): i for i, frame in frames.items()}
+            calls = {pool.submit(self._call, i, frames[i], end): i for i in frames if i in self._sites}
             while calls:
                 for call in wait(calls, return_when=FIRST_COMPLETED).done:
                     i, answer = calls.pop(call), call.result()
@@ -153,9 +153,7 @@ class Sites:
 
     def _call(self, i: int, frame: bytes, end: float) -> bytes | None:
         """The answer of a site; None if there is none in time."""
-        left = end - time.monotonic()
-        if i not in self._sites or left <= 0:
-            return None
+        left = max(end - time.monotonic(), SOONEST)
         try:
             answer = self._sites[i](timeout=left).handle(frame)
         except CollabCallError as error:

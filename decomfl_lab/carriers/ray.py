@@ -22,7 +22,7 @@ from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.federations.carrier import MakeHost, Take
-from decomfl_lab.protocol.session import Host
+from decomfl_lab.protocol.session import Frames, Host
 
 __all__ = ["Actors", "Ray", "connect"]
 
@@ -103,6 +103,10 @@ class _Actor:
         answers = self.host.handle(frames)
         return {i: (answer, self.host.losses.get(i, math.nan)) for i, answer in answers.items()}
 
+    def hello(self, ids: Iterable[int]) -> dict[int, tuple[bytes, float]]:
+        """What these clients say where an actor has taken the place of one that has died."""
+        return {i: (self.host.hello(i), math.nan) for i in ids}
+
 
 class Actors:
     """The ``Carrier`` of frames to actors.
@@ -133,8 +137,10 @@ class Actors:
         kind = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(_Actor)
         return kind.remote(self._make, ids, torch.get_num_threads())
 
-    def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
+    def exchange(self, frames: Frames, take: Take, deadline: float | None) -> None:
         """See ``Carrier``; what ``take`` returns for clients of one actor goes to it together.
+
+        An actor that has died is never away: the one in its place says hello at once.
 
         Raises:
             InputError: If an actor dies again and again, or a client's data or model are of no use there.
@@ -143,7 +149,7 @@ class Actors:
         from ray.exceptions import RayActorError, RayTaskError
 
         end = math.inf if deadline is None else time.monotonic() + deadline
-        waiting: dict[Any, tuple[int, Mapping[int, bytes]]] = {}
+        waiting: dict[Any, tuple[int, Iterable[int]]] = {}
         deaths: Counter[int] = Counter()
 
         def send(n: int, own: Mapping[int, bytes]) -> None:
@@ -151,7 +157,7 @@ class Actors:
 
         N = len(self.actors)
         for n in sorted({i % N for i in frames}):
-            send(n, {i: frame for i, frame in frames.items() if i % N == n})
+            send(n, {i: frames[i] for i in frames if i % N == n})
         while waiting:
             left = end - time.monotonic()
             found, _ = ray.wait(list(waiting), timeout=None if left > LONG else max(0.0, left))
@@ -168,7 +174,7 @@ class Actors:
                 require(deaths[n] <= MOST_DEATHS, f"deaths of actor {n}", f"number {MOST_DEATHS} at most a round", why)
                 logger.warning("actor %d has died and is made anew: %s", n, why)
                 self.actors[n] = self._made(range(n, self._M, N))
-                send(n, own)
+                waiting[self.actors[n].hello.remote(list(own))] = n, own
                 continue
             more = {i: take(i, *answer) for i, answer in answers.items()}
             if again := {i: frame for i, frame in more.items() if frame}:

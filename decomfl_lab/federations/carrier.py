@@ -6,11 +6,11 @@ A run knows these two and nothing of any engine. Whatever has ``Elsewhere.carrie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from decomfl_lab.protocol.session import Host
+    from decomfl_lab.protocol.session import Frames, Host
 
 __all__ = ["FEDERATIONS", "Carrier", "Elsewhere", "MakeHost", "Take"]
 
@@ -27,13 +27,17 @@ Take = Callable[[int, bytes, float], bytes | None]
 class Carrier(Protocol):
     """Who carries the frames: an engine."""
 
-    def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
+    def exchange(self, frames: Frames, take: Take, deadline: float | None) -> None:
         """Send each frame to its client and hand every answer to ``take``, from this thread.
 
         What ``take`` returns is sent to that client, and its next answer waited for; None means that it is done. It
-        returns when all are done or after ``deadline`` seconds; clients that cannot be reached are waited for until
-        then, and whatever else a client says unasked is handed to ``take`` too. Frames may be lost, doubled or late;
-        but one of an earlier exchange, sent to a process that has ended, never reaches the one in its place.
+        returns when all are done or after ``deadline`` seconds, and whatever else a client says unasked is handed to
+        ``take`` too. Frames may be lost, doubled or late; but one of an earlier exchange, sent to a process that has
+        ended, never reaches the one in its place.
+
+        A frame is read each time that it is sent, and then alone (``Frames``), so that nothing is made or counted for a
+        client that is known to be away. It need not be waited for either, unless nobody else is: then until one has
+        come. A client that comes says hello, which goes to ``take``.
         """
 
     def close(self) -> None:

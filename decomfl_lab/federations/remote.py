@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,7 +19,7 @@ from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import ArchivedHistory, LogEntry, RunLog
-from decomfl_lab.protocol.session import Coordinator, Host
+from decomfl_lab.protocol.session import Coordinator, Frames, Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import read
 from decomfl_lab.records.record import History
@@ -143,16 +143,19 @@ class RemoteFederation(DeComFLFederation):
             self._exchange(coordinator.ask(chosen), lambda: coordinator.heard)
         frames = coordinator.open(chosen)
         self._exchange(frames, lambda: len(coordinator.replies))
-        answered = tuple(sorted(coordinator.replies))
+        asked, answered = tuple(sorted(coordinator.asked)), tuple(sorted(coordinator.replies))
         self._show_scalars()
         losses, weights = [coordinator.losses[i] for i in answered], self.server.weights.of(answered)
         record = coordinator.close()
         self.observer.catch_up([record])
-        self._write(LogEntry(record, coordinator.chosen, answered, coordinator.held, examples=weights))
+        self._write(LogEntry(record, asked, answered, coordinator.held, examples=weights))
         return float(np.average(losses, weights=weights))
 
-    def _exchange(self, frames: Mapping[int, bytes], count: Callable[[], int]) -> None:
-        """Exchange frames until a quorum has answered; who is silent is asked again with the same frame."""
+    def _exchange(self, frames: Frames, count: Callable[[], int]) -> None:
+        """Exchange frames until a quorum has answered, and everybody who was asked or the deadline is over.
+
+        Who is silent is asked again with the same frame; who is away is asked once it has come, if there is time.
+        """
         coordinator, began = self.coordinator, time.monotonic()
         quorum = min(self.quorum, len(self.server.sampled(self.round)))  # fewer may be there than are sampled later
         done: set[int] = set()
@@ -163,7 +166,7 @@ class RemoteFederation(DeComFLFederation):
             return more
 
         while True:
-            silent = {i: frame for i, frame in frames.items() if i not in done}
+            silent = frames.without(done)
             left = began + self.patience - time.monotonic()
             if left <= 0 and count() >= quorum:
                 break
@@ -176,7 +179,7 @@ class RemoteFederation(DeComFLFederation):
                 got = f"{count()} of {len(frames)} replies in round {self.round}"
                 raise InputError(f"quorum of {quorum} must {rule}, got {got}{reasons and ' (' + reasons + ')'}")
             self.carrier.exchange(silent, taking, min(self.deadline or left, left))
-            if count() >= quorum and (self.deadline is not None or done >= frames.keys()):
+            if count() >= quorum and (self.deadline is not None or done >= frames.sent):
                 break
 
     def rebuilt(self) -> dict[int, str]:

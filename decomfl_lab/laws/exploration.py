@@ -659,7 +659,7 @@ class _Sessions(_Search):
         def move(event: str, act: Callable[[Any], Mapping[int, bytes]], waits: Mapping[int, bytes] | None) -> None:
             self.now = event
             forked = copy.deepcopy(coordinator)
-            sent = act(forked)
+            sent = dict(act(forked))
             after = self._server(forked, sent if waits is None else waits)
             moves.append((event, after, tuple((i, self.messages(frame)) for i, frame in sent.items() if frame)))
 

@@ -108,11 +108,35 @@ class Delivery:
         finally:
             server.held = before
         for i, plan in plans.items():
-            pulls = i in pulling
-            if not pulls and (self._sums_are_shorter(plan.records) or self._prefers_a_pull(i, plan)):
-                pulls, plan = True, dataclasses.replace(plan, records=())
-            self.pulls += pulls
-            yield i, [*(self.model(i, self.ledger) if pulls else ()), *self._planned(i, plan)]
+            yield i, self._messages(i, plan, pulls=i in pulling)
+
+    def invite(self, i: int, r: int) -> list[bytes]:
+        """What client i, which is taken to hold round r, must read of the round under way, as ``open`` has it.
+
+        Raises:
+            InputError: See ``Server.plan``.
+        """
+        gone = self._is_gone(r)
+        return self._messages(i, self.server.plan(i, self.server.round if gone else r), pulls=gone)
+
+    def _is_gone(self, r: int) -> bool:
+        """Whether who holds round r needs the server's model, as records that it lacks are gone."""
+        return r < self.server.history.start and self.server.replica is not None
+
+    def _messages(self, i: int, plan: Plan, *, pulls: bool) -> list[bytes]:
+        """A plan, after the model where that takes the place of its records."""
+        if not pulls and (self._sums_are_shorter(plan.records) or self._prefers_a_pull(i, plan)):
+            pulls, plan = True, dataclasses.replace(plan, records=())
+        self.pulls += pulls
+        return [*(self.model(i, self.ledger) if pulls else ()), *self._planned(i, plan)]
+
+    def catch_up(self, i: int, r: int, end: int, ledger: Ledger) -> list[bytes]:
+        """What brings client i from round r to round ``end`` at least; arguments and errors as ``bring_up``."""
+        if r >= end:
+            return []
+        if self._is_gone(r):
+            return list(self.model(i, ledger))
+        return [ledger.records(i, self.server.history.since(r)[: end - r])]
 
     def bring_up(self, i: int, r: int, ledger: Ledger) -> list[bytes]:
         """What brings client i, which holds round r, to the server's round, with its plan again if it has one.
@@ -127,12 +151,11 @@ class Delivery:
         """
         server = self.server
         require_int(f"round that client {i} reports", r, 0, server.round)
-        gone = r < server.history.start and server.replica is not None
-        pulls = gone or self._sums_are_shorter(server.history.since(r))
+        pulls = self._is_gone(r) or self._sums_are_shorter(server.history.since(r))
         r = server.round if pulls else r
         first = list(self.model(i, ledger)) if pulls else []
         if i in server.planned:
-            return [*first, ledger.plan(i, server.replan(i, r))]
+            return [*first, ledger.plan(i, server.plan(i, r))]
         records = server.history.since(r)
         return first + ([ledger.records(i, records)] if records else [])
 
@@ -219,10 +242,6 @@ class ModelsDown(Delivery):
         everybody_is_there = [Held(i, self.server.round) for i in chosen]
         for i, plan in self.server.plan_round(chosen, everybody_is_there).items():
             yield i, [*self.model(i, self.ledger), *self._planned(i, plan)]
-
-    def bring_up(self, i: int, r: int, ledger: Ledger) -> list[bytes]:  # noqa: ARG002
-        """See ``Delivery.bring_up``."""
-        return [*self.model(i, ledger), *(ledger.plan(i, plan) for at, plan in self.server.planned.items() if at == i)]
 
     def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
         yield dense.x

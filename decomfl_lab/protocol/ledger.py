@@ -102,6 +102,16 @@ class Ledger:
         went = self._went_up if upwards else self._went_down
         return went(client, self.encode(message), 0)
 
+    def again(self, client: int, frame: bytes) -> bytes:
+        """Count a frame to ``client`` that was counted before, and is sent once more."""
+        return self._went_down(client, frame, 0)
+
+    def stray(self, client: int, count: int) -> None:
+        """Count bytes from ``client`` that are none of the messages counted: late, sent again, damaged or refused."""
+        if count:
+            for each in (self.up[client], self.total_up):
+                each.add(count, 0)
+
     def held(self, held: Held) -> bytes:
         """Encode which round a client holds and count it."""
         return self._went_up(held.client, self.encode(held), 0)

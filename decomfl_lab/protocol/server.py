@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.protocol.weights import Weights, require_weighable
 from decomfl_lab.records.record import History, RoundRecord, require_sound
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding, draw_seeds
+from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding, StepSeed, draw_seeds
 
 if TYPE_CHECKING:
     from decomfl_lab.replicas.replica import Replica, Snapshot
@@ -155,11 +155,28 @@ class Server:
             require_int("participant", client, 0, self.M - 1)
         held = self._held(participants, reports)
         seeds = draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r), self.pool)
-        self._planned = {
-            client: Plan(r, self.eta(r), self.P(r), self.distribution, seeds, self._since(client, held[client]))
-            for client in sorted(participants)
-        }
+        self._planned = {client: self._plan(client, held[client], seeds) for client in sorted(participants)}
         return dict(self._planned)
+
+    def plan(self, client: int, r: int) -> Plan:
+        """The plan of the round under way for one client, which holds round r; others keep theirs.
+
+        Raises:
+            InputError: If there is no such client or round, or records that it needs are gone.
+        """
+        require_int("participant", client, 0, self.M - 1)
+        require_int(f"round that client {client} holds", r, 0, self.round)
+        known = next(iter(self._planned.values()), None)
+        if known is None:
+            seeds = draw_seeds(self.seeding, self.run_seed, self.round, self.K, self.P(self.round), self.pool)
+        else:
+            seeds = known.seeds
+        self._planned[client] = self._plan(client, r, seeds)
+        return self._planned[client]
+
+    def _plan(self, client: int, r: int, seeds: Sequence[StepSeed]) -> Plan:
+        at = self.round
+        return Plan(at, self.eta(at), self.P(at), self.distribution, seeds, self._since(client, r))
 
     def _held(self, participants: Sequence[int], reports: Iterable[Held] | None) -> Mapping[int, int]:
         if self.tracking is Tracking.SERVER:
@@ -227,14 +244,6 @@ class Server:
                 self.held[client] = record.round  # x_r; the record of round r is still to come to it
         self._prune()
         self._planned = {}
-
-    def replan(self, client: int, r: int) -> Plan:
-        """The plan of the round under way, for a client that holds round r after all; InputError as ``plan_round``."""
-        require(client in self._planned, f"client planned for round {self.round}", "be one of its own", client)
-        self._planned[client] = replace(self._planned[client], records=self._since(client, r))
-        if self.tracking is Tracking.SERVER:
-            self.held[client] = r
-        return self._planned[client]
 
     def _prune(self) -> None:
         """Forget what nobody needs, and whatever is older than the last ``keep`` records."""

@@ -2,11 +2,13 @@
 
     server side                                                client side
     frames = coordinator.open(chosen)                          host = Host(clients, run, terms)
-    answer = host.handle({i: frame})[i]                        (its first word is host.hello(i))
+    answer = host.handle({i: frames[i]})[i]                    (its first word is host.hello(i))
     more = coordinator.take(i, answer)
     record = coordinator.close()
 
-A frame is one or more messages of the wire, one after the other. A client that cannot serve a plan, because it is new,
+A frame is one or more messages of the wire, one after the other. It is made, and counted, when it is read from
+``frames``: so of a client that is away nothing is planned, made or counted. Where one that was chosen comes back while
+the round is under way, it says hello and gets its plan then. A client that cannot serve a plan, because it is new,
 was restarted or has lost its model, answers with a ``Hello``; the server then says where it goes on (``Welcome``), with
 the records that it lacks and the plan again. So no client has to keep anything: what it lost, the records give back to
 the bit. A plan that comes twice is answered with the same bytes.
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
@@ -31,7 +33,6 @@ from decomfl_lab.protocol.messages import (
     Ask,
     Dense,
     Examples,
-    Held,
     Hello,
     Message,
     Plan,
@@ -46,12 +47,46 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
-__all__ = ["Coordinator", "Host"]
+__all__ = ["Coordinator", "Frames", "Host"]
 
 logger = logging.getLogger(__name__)
 
 MOST_WELCOMES = 3
 """How often a client may begin anew in one round before the round goes on without it."""
+
+
+class Frames(Mapping[int, bytes]):
+    """{i: frame} of the clients that are asked something; a frame is made, and counted as sent, when it is read.
+
+    Whoever carries frames reads a frame for each time that it sends it, and none of a client that is away.
+    """
+
+    def __init__(self, clients: Iterable[int], made: Mapping[int, bytes], read: Callable[[int], bytes]) -> None:
+        """Frames to these clients, in this order, of which ``read`` makes one; ``made`` are those of before."""
+        self._clients, self._made, self._read = dict.fromkeys(clients), made, read
+
+    def __getitem__(self, i: int) -> bytes:
+        if i not in self._clients:
+            raise KeyError(i)
+        return self._read(i)
+
+    def __contains__(self, i: object) -> bool:
+        return i in self._clients
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    @property
+    def sent(self) -> set[int]:
+        """The clients whose frame was read before: who loses nothing need not send it again."""
+        return self._made.keys() & self._clients.keys()
+
+    def without(self, done: Container[int]) -> Frames:
+        """The frames to all clients but these."""
+        return Frames((i for i in self._clients if i not in done), self._made, self._read)
 
 
 class Host:
@@ -141,9 +176,9 @@ class Host:
                     sums = message
                 case Plan():
                     self._terms.check(message)
-                    plan, records = message, message.records
+                    plan, records = message, records + message.records
                 case tuple():
-                    records = message
+                    records += message
                 case Refusal(text):
                     raise InputError(f"the server refuses client {i}: {text}")
                 case other:
@@ -230,9 +265,11 @@ class Coordinator:
 
     Attributes:
         delivery: It makes the messages of the rounds and counts each once, as in a run where nothing is lost.
-        session: It counts what is said beyond these: hellos and welcomes, and all that is sent again.
+        session: It counts what is said beyond these since this coordinator was made: hellos and welcomes, refusals, and
+            all that is sent again. Both ledgers together are the bytes of the frames that went, for each client.
         steps: The local steps that each client has measured in the rounds of the record, M of them.
-        chosen: The clients that take part in the round under way.
+        chosen: The clients that were chosen for the round.
+        asked: Those of them that were sent a plan of it.
         replies: {i: reply} accepted in the round under way.
         losses: {i: mean training loss} of these, NaN where it is not known.
         refused: {i: why} of the clients that the round under way goes on without.
@@ -256,6 +293,7 @@ class Coordinator:
         self.session = Ledger(delivery.server.M, encode=delivery.ledger.encode)
         self.steps = [0] * delivery.server.M
         self.chosen: tuple[int, ...] = ()
+        self.asked: set[int] = set()
         self.replies: dict[int, Reply] = {}
         self.losses: dict[int, float] = {}
         self.refused: dict[int, str] = {}
@@ -267,39 +305,63 @@ class Coordinator:
         self._welcomes: Counter[int] = Counter()
         self._sure: set[int] = set()  # who is known to know how many local steps of its are in the record
         self._reported: dict[int, int] = {}
-        self._finishing = self._asking = self._checking = False
+        self._frames: dict[int, bytes] = {}  # what each client was sent first since something was begun
+        self._opened = self._finishing = self._asking = self._checking = False
 
     @property
     def round(self) -> int:
         """The round under way."""
         return self.delivery.server.round
 
-    def ask(self, chosen: Sequence[int]) -> dict[int, bytes]:
+    def ask(self, chosen: Sequence[int]) -> Frames:
         """{i: frame} that asks who holds what, where clients track that themselves; ``take`` reads the answers."""
         self._begin(chosen)
         self._asking = True
         self._reported.clear()
-        return {i: self.session.control(i, Ask(), upwards=False) for i in chosen}
+        return self._to(chosen)
 
     def _begin(self, chosen: Iterable[int]) -> None:
-        self.chosen = tuple(chosen)
-        self.replies, self.losses, self.refused = {}, {}, {}
-        self.diverged = self._finishing = self._asking = False
+        self.chosen, self.asked = tuple(chosen), set(self.delivery.server.planned)
+        # A round that is opened again, as nobody came, goes on with what it has.
+        self.replies = {i: reply for i, reply in self.replies.items() if reply.round == self.round}
+        self.losses = {i: self.losses[i] for i in self.replies}
+        self.refused, self._frames = {}, {}
+        self.diverged = self._opened = self._finishing = self._asking = False
         self._welcomes.clear()
 
-    def open(self, chosen: Sequence[int]) -> dict[int, bytes]:
+    def open(self, chosen: Sequence[int]) -> Frames:
         """{i: frame} of a new round for these clients; where clients track it, for those of them that were heard."""
-        if self.delivery.wants_reports:
-            chosen = [i for i in chosen if i in self._reported]
         self._begin(chosen)
-        reports = [encode(Held(i, self._reported[i])) for i in chosen if i in self._reported]
+        self._opened = True
         every = self._check_every if self._digest is not None else 0
         self._checking = every > 0 and self.round % every == 0
-        frames = {}
-        for i, messages in self.delivery.open(chosen, reports):
+        return self._to(i for i in chosen if not self.delivery.wants_reports or i in self._reported)
+
+    def _to(self, clients: Iterable[int]) -> Frames:
+        return Frames(clients, self._frames, self._frame)
+
+    def _frame(self, i: int) -> bytes:
+        """The frame to client i; the same one where it is sent again."""
+        if i in self._frames:
+            return self.session.again(i, self._frames[i])
+        if self._asking or self._finishing:
+            frame = self._ask(i)
+        else:
             first = b"" if i in self._sure else self._welcome(i, self.round)
-            frames[i] = first + (self._ask(i) if self._checking or first else b"") + b"".join(messages)
-        return frames
+            frame = first + (self._ask(i) if self._checking or first else b"") + self._plan(i)
+        self._frames[i] = frame
+        return frame
+
+    def _plan(self, i: int) -> bytes:
+        """What client i must read of the round, from the round that it is taken to hold."""
+        self.asked.add(i)
+        if i in self.delivery.server.planned:  # the round was opened before
+            return b"".join(self.delivery.bring_up(i, self._holds(i), self.session))
+        return b"".join(self.delivery.invite(i, self._holds(i)))
+
+    def _holds(self, i: int) -> int:
+        """The round that client i is taken to hold: by its report, or by the record of answers."""
+        return self._reported[i] if self.delivery.wants_reports else self.delivery.server.held[i]
 
     def take(self, i: int, frame: bytes, loss: float = float("nan")) -> bytes | None:
         """What to do with an answer of client i, which came over a connection that is known to be client i's.
@@ -325,6 +387,17 @@ class Coordinator:
 
     def _take(self, i: int, frame: bytes, loss: float) -> bytes | None:
         require_int("client", i, 0, self.delivery.server.M - 1)
+        before = self._counted(i)
+        try:
+            return self._read(i, frame, loss)
+        finally:
+            self.session.stray(i, len(frame) - (self._counted(i) - before))
+
+    def _counted(self, i: int) -> int:
+        """The bytes of client i that both ledgers have counted."""
+        return self.session.up[i].bytes + self.delivery.ledger.up[i].bytes
+
+    def _read(self, i: int, frame: bytes, loss: float) -> bytes | None:
         hello: Hello | None = None
         for message in map(decode, split_frame(frame)):
             match message:
@@ -364,6 +437,7 @@ class Coordinator:
             return self._greet(i, hello)
         require(hello is not None or not self._checking, f"reply of client {i}", "come after a hello, as asked", "none")
         self.delivery.server.check(reply)
+        self.delivery.ledger.reply(reply)
         self.replies[i], self.losses[i] = reply, loss
         self._sure.add(i)
         return None
@@ -401,8 +475,16 @@ class Coordinator:
         server, welcome = self.delivery.server, self._welcome(i, r)
         if self._asking:
             return welcome + self._ask(i)
-        if server.seeding.needs_run_seed:
+        comes_late = self._opened and i in self.chosen and i not in self.asked
+        if server.seeding.needs_run_seed and (i in self.delivery.told or not comes_late):
             welcome += self.session.run_seed(i, server.run_seed)
+        if comes_late:
+            if self.delivery.wants_reports:
+                self._reported[i] = r
+            # What it lacks of what it is taken to hold; then its plan, the one that it would have had.
+            lacks = self.delivery.catch_up(i, r, self._holds(i), self.session)
+            self._frames[i] = welcome + self._ask(i) + b"".join(lacks) + self._plan(i)
+            return self._frames[i]
         if not waited_for and not self._finishing:
             return welcome
         return welcome + self._ask(i) + b"".join(self.delivery.bring_up(i, r, self.session))
@@ -417,9 +499,9 @@ class Coordinator:
         """The record of the round, from the replies that were accepted; InputError if there are none."""
         if not self.replies and self.diverged:
             raise DivergedError("scalars of every client")
-        ledger = self.delivery.ledger
-        record = self.delivery.close([ledger.reply(self.replies[i]) for i in sorted(self.replies)])
-        self._sure.difference_update(set(self.chosen) - self.replies.keys())  # they may have measured all the same
+        record = self.delivery.close([self.delivery.ledger.encode(self.replies[i]) for i in sorted(self.replies)])
+        self._sure -= self.asked - self.replies.keys()  # they may have measured all the same
+        self._opened = False
         self._count(record, self.replies)
         return record
 
@@ -430,7 +512,7 @@ class Coordinator:
     def repeat(
         self,
         record: RoundRecord,
-        chosen: Sequence[int],
+        asked: Sequence[int],
         answered: Sequence[int],
         held: Sequence[int] | None,
         examples: Sequence[int] | None = None,
@@ -439,13 +521,15 @@ class Coordinator:
 
         Args:
             record: The round's record.
-            chosen: Who took part.
+            asked: Who was sent a plan.
             answered: Whose replies are in the record.
-            held: The round that each of those who took part held, where clients track it.
+            held: The round that each of those who were asked held, where clients track it.
             examples: The number of examples of each whose reply is in the record, where they weigh that.
         """
-        self._reported = dict(zip(chosen, held or (), strict=False))
-        self.open(chosen)
+        self._begin(asked)
+        self._reported = dict(zip(asked, held or (), strict=False))
+        for i in asked:
+            self.delivery.invite(i, self._holds(i))
         self._count(self.delivery.repeat(record, answered, examples), answered)
 
     @property
@@ -455,11 +539,11 @@ class Coordinator:
 
     @property
     def held(self) -> tuple[int, ...] | None:
-        """What those who take part in the round said that they hold, where clients track it."""
-        return tuple(self._reported[i] for i in self.chosen) if self.delivery.wants_reports else None
+        """What those who are asked in the round said that they hold, where clients track it."""
+        return tuple(self._reported[i] for i in sorted(self.asked)) if self.delivery.wants_reports else None
 
-    def finish(self) -> dict[int, bytes]:
+    def finish(self) -> Frames:
         """{i: frame} after which every client holds the model of the server's round, and says so: ``digests``."""
         self._begin(())
         self._finishing, self.digests = True, {}
-        return {i: self._ask(i) for i in range(self.delivery.server.M)}
+        return self._to(range(self.delivery.server.M))

@@ -9,6 +9,9 @@ random of the connection: frames of another client, another connection or anothe
 
 Nothing grows: a client has at most ``MOST_UNANSWERED`` frames to answer, may send no other, and is cut where it does
 not read; it may come back and say hello.
+
+A client that is away is waited for once, until the exchange's deadline. From then on nobody waits for it, and no frame
+is made for it, until it comes back and says hello.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -39,6 +42,9 @@ from decomfl_lab.carriers.stream.connection import (
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.interrupts import idle
 from decomfl_lab.protocol.seals import Seal
+
+if TYPE_CHECKING:
+    from decomfl_lab.protocol.session import Frames
 
 __all__ = ["StreamServer"]
 
@@ -64,7 +70,7 @@ class StreamServer:
     Attributes:
         address: HOST:PORT that it listens on.
         connected: The clients that have said hello and are there.
-        waiting: The clients whose answer the exchange under way still waits for.
+        waiting: The clients that the exchange under way still waits for.
         cut: How many connections were refused or cut.
     """
 
@@ -96,6 +102,7 @@ class StreamServer:
         self.connected: dict[int, _Connection] = {}
         self.waiting: set[int] = set()
         self.cut = 0
+        self._missed: set[int] = set()  # who was away when an exchange had waited for as long as it may
         self._offer, self._M, self._largest, self._keys = json.dumps(offer).encode(), M, largest, keys
         self._arrived: _Arrivals = queue.SimpleQueue()
         started: Future[int] = Future()
@@ -103,42 +110,64 @@ class StreamServer:
         self._thread.start()
         self.address = f"{bind.rpartition(':')[0]}:{started.result()}"
 
-    def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None = None) -> None:
+    def exchange(self, frames: Frames, take: Take, deadline: float | None = None) -> None:
         """Send each frame to its client, and hand what arrives to ``take`` until all are done or the time is over.
 
         Args:
-            frames: {client: frame}; a client that is away gets nothing, and is waited for.
+            frames: {client: frame}; a client that is away gets nothing, and is waited for if it was here of late. If
+                all are away, the first of them to come is.
             take: See ``Coordinator.take``: of a client and its answer (loss: NaN) it makes a further frame to it,
                 nothing (empty: the answer is still to come) or None (done).
             deadline: Seconds; None for no end.
         """
         end = None if deadline is None else time.monotonic() + deadline
         self.waiting = set(frames)
-        self._post(frames)
+        while not self._arrived.empty():  # who has come since says hello before anybody is asked
+            self._hear(*self._arrived.get(), frames, take)
+        for i in frames:
+            if i in self.connected and i in self.waiting and i not in frames.sent:
+                self._post(i, frames[i])
+        hoped_for = {i for i in self.waiting if i in self.connected or i not in self._missed}
+        for_anybody = not hoped_for
+        self.waiting = hoped_for or self.waiting
         while self.waiting:
             left = None if end is None else max(0.0, end - time.monotonic())
             try:
-                with nullcontext() if self.waiting <= self.connected.keys() else idle():
-                    connection, frame = self._arrived.get(timeout=left)
+                connection, frame = self._next(left)
             except queue.Empty:
+                self._missed = set(range(self._M)) - self.connected.keys()
                 break
-            i = connection.i
-            if frame is None:
-                if self.connected.get(i) is connection:
-                    del self.connected[i]
-                    logger.info("client %d has gone (%d of %d are here)", i, len(self.connected), self._M)
-                continue
-            if not connection.greeted:  # this is its hello
-                connection.greeted, self.connected[i] = True, connection
-                logger.info("client %d is here (%d of %d)", i, len(self.connected), self._M)
-            elif i not in self.waiting:  # late
-                continue
-            more = take(i, frame, float("nan"))
-            if more:
-                self._post({i: more})
-            elif more is None:
-                self.waiting.discard(i)
+            self._hear(connection, frame, frames, take)
+            if for_anybody and connection.i in frames and connection.i in self.connected:
+                for_anybody, self.waiting = False, self.waiting & self.connected.keys()
         self.waiting = set()
+
+    def _next(self, seconds: float | None) -> tuple[_Connection, bytes | None]:
+        """What arrives next; queue.Empty if nothing does in time. While somebody is away, signals may end the wait."""
+        try:
+            return self._arrived.get_nowait()
+        except queue.Empty:
+            with nullcontext() if self.waiting <= self.connected.keys() else idle():
+                return self._arrived.get(timeout=seconds)
+
+    def _hear(self, connection: _Connection, frame: bytes | None, frames: Frames, take: Take) -> None:
+        """Take in what came over a connection, and send what is to be said to it."""
+        i = connection.i
+        if frame is None:
+            if self.connected.get(i) is connection:
+                del self.connected[i]
+                logger.info("client %d has gone (%d of %d are here)", i, len(self.connected), self._M)
+            return
+        if not connection.greeted:  # this is its hello
+            connection.greeted, self.connected[i] = True, connection
+            self._missed.discard(i)
+            logger.info("client %d is here (%d of %d)", i, len(self.connected), self._M)
+        more = take(i, frame, float("nan"))
+        if more is None:
+            self.waiting.discard(i)
+        elif more:
+            self._post(i, more)
+            self.waiting |= {i} & frames.keys()
 
     def close(self, *, over: bool = False) -> None:
         """End every connection; clients are told that the run is over, or else that the server may come back."""
@@ -146,9 +175,9 @@ class StreamServer:
             self._loop.call_soon_threadsafe(self._end.set_result, over)
             self._thread.join()
 
-    def _post(self, frames: Mapping[int, bytes]) -> None:
-        """Have those frames sent whose clients are there."""
-        self._loop.call_soon_threadsafe(_send, [(self.connected[i], frames[i]) for i in frames if i in self.connected])
+    def _post(self, i: int, frame: bytes) -> None:
+        """Have a frame sent to a client that is there."""
+        self._loop.call_soon_threadsafe(self.connected[i].send, frame)
 
     # What follows runs in the thread of grpc.aio.
 
@@ -256,17 +285,15 @@ class _Connection:
         self.i, self.greeted = i, False
         self.link, self._fate = link, fate
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
-        self._unanswered: collections.deque[bytes] = collections.deque()
+        self._unanswered = 0
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, unless the same one is still to be answered."""
-        if frame in self._unanswered:
-            return
-        if len(self._unanswered) == MOST_UNANSWERED:
+        """Send a frame; whoever lets too many wait for an answer is cut."""
+        if self._unanswered == MOST_UNANSWERED:
             words = f"client {self.i} must answer, got {MOST_UNANSWERED} frames without an answer"
             self.finish(_Cut(grpc.StatusCode.RESOURCE_EXHAUSTED, words))
         else:
-            self._unanswered.append(frame)
+            self._unanswered += 1
             self._outbox.put_nowait(frame)
 
     def finish(self, cut: _Cut | None) -> None:
@@ -298,14 +325,9 @@ class _Connection:
     async def _read(self, context: Any, arrived: _Arrivals) -> None:
         while (came := await context.read()) is not grpc.aio.EOF:
             frame = self.link.open(came)
-            require(bool(self._unanswered), f"frames of client {self.i}", "answer one each", "one unasked")
-            self._unanswered.popleft()
+            require(self._unanswered > 0, f"frames of client {self.i}", "answer one each", "one unasked")
+            self._unanswered -= 1
             arrived.put((self, frame))
-
-
-def _send(pairs: Sequence[tuple[_Connection, bytes]]) -> None:
-    for connection, frame in pairs:
-        connection.send(frame)
 
 
 _Arrivals = queue.SimpleQueue[tuple[_Connection, bytes | None]]

@@ -14,6 +14,7 @@ from decomfl_flower.shared import content_of, frame_of, run_of
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.protocol.messages import Ask, Hello
+from decomfl_lab.protocol.session import Frames
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 
 app = ServerApp()
@@ -37,18 +38,20 @@ class Nodes:
             said = decode(split_frame(answer)[0])
             self._clients[node] = said.client if isinstance(said, Hello) else None
 
-    def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
+    def exchange(self, frames: Frames, take: Take, deadline: float | None) -> None:
         """See ``Carrier``; the answers of one time are waited for together, as Flower is asked for them."""
         end = math.inf if deadline is None else time.monotonic() + deadline
         self._meet()
-        nodes = {i: node for node, i in self._clients.items() if i is not None}
-        while frames and (left := end - time.monotonic()) > 0:
-            asked = {nodes[i]: frame for i, frame in frames.items() if i in nodes}
-            answers = self._answers(asked, None if left == math.inf else left)
-            more = {i: take(i, answers[nodes[i]], math.nan) for i in frames if nodes.get(i) in answers}
-            frames = {i: frame for i, frame in more.items() if frame}
-            if not answers:
-                time.sleep(1.0)
+        there = set(self._grid.get_node_ids())
+        nodes = {i: node for node, i in self._clients.items() if i is not None and node in there}
+        asked, heard = {i: frames[i] for i in frames if i in nodes}, False
+        while asked and (left := end - time.monotonic()) > 0:
+            sent = {nodes[i]: frame for i, frame in asked.items()}
+            answers = self._answers(sent, None if left == math.inf else left)
+            more = {i: take(i, answers[nodes[i]], math.nan) for i in asked if nodes[i] in answers}
+            asked, heard = {i: frame for i, frame in more.items() if frame}, heard or bool(answers)
+        if not heard:  # the round may ask again; not at once
+            time.sleep(min(1.0, max(0.0, end - time.monotonic())))
 
     def _answers(self, frames: Mapping[int, bytes], timeout: float | None) -> dict[int, bytes]:
         """{node: frame} of the nodes that answered."""

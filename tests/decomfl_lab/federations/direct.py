@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.noise import Distribution
-from decomfl_lab.protocol.session import Host
+from decomfl_lab.protocol.session import Frames, Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.rules import Momentum
@@ -32,20 +33,40 @@ def host(case: Case, *ids: int, run: bytes = RUN) -> Host:
 
 
 class Direct:
-    """Calls hosts; ``lost`` says of (client, round) whether the frame, or the answer, does not arrive."""
+    """Calls hosts, but those of clients that are away; ``between`` makes of an answer what arrives, None for nothing.
+
+    Attributes:
+        away: The clients that are away.
+        bytes: {(client, whether upwards): bytes of the frames that went}.
+    """
 
     def __init__(self, hosts: Mapping[int, Host]) -> None:
         self.hosts = dict(hosts)
         self.between: Callable[[int, bytes], bytes | None] = lambda i, answer: answer
+        self.away: set[int] = set()
+        self.bytes: Counter[tuple[int, bool]] = Counter()
 
-    def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
-        for i, first in frames.items():
-            frame: bytes | None = first
-            while frame:
-                answer = self.between(i, self.hosts[i].handle({i: frame})[i])
-                if answer is None:
-                    break
-                frame = take(i, answer, self.hosts[i].losses.get(i, float("nan")))
+    def exchange(self, frames: Frames, take: Take, deadline: float | None) -> None:
+        for i in frames:
+            if i not in self.away:
+                self.talk(i, frames[i], take)
+
+    def talk(self, i: int, frame: bytes | None, take: Take) -> None:
+        """Carry a frame to a client, and all that is said then."""
+        while frame:
+            self.bytes[i, False] += len(frame)
+            answer = self.between(i, self.hosts[i].handle({i: frame})[i])
+            if answer is None:
+                break
+            self.bytes[i, True] += len(answer)
+            frame = take(i, answer, self.hosts[i].losses.get(i, float("nan")))
+
+    def come(self, i: int, take: Take) -> None:
+        """Client i comes back and says hello."""
+        self.away.discard(i)
+        hello = self.hosts[i].hello(i)
+        self.bytes[i, True] += len(hello)
+        self.talk(i, take(i, hello, float("nan")), take)
 
     def close(self) -> None:
         self.hosts.clear()
@@ -67,6 +88,16 @@ def simulated(case: Case = CASE, m: int = 3, rounds: int = 0) -> DeComFLFederati
     for _ in range(rounds):
         federation.advance()
     return federation
+
+
+def counted(elsewhere: RemoteFederation) -> Counter[tuple[int, bool]]:
+    """What the ledgers of the run and of the session say together: {(client, whether upwards): bytes}."""
+    found: Counter[tuple[int, bool]] = Counter()
+    for ledger in (elsewhere.ledger, elsewhere.coordinator.session):
+        for i in range(ledger.M):
+            found[i, False] += ledger.down[i].bytes
+            found[i, True] += ledger.up[i].bytes
+    return +found
 
 
 def but(case: Case = CASE, **changes: Any) -> Case:
