@@ -8,8 +8,8 @@ A model is given as
 
 and always loaded in float32, in eval mode (so without dropout), every parameter trainable.
 
-A model is data, whoever names it: code of its own, kernels that it names and pickles of more than tensors are refused. A
-name of the hub that is not in the cache is downloaded.
+A model is data, whoever names it: code of its own, kernels that it names and pickles of more than tensors are
+refused. A name of the hub that is not in the cache is downloaded.
 """
 
 from __future__ import annotations

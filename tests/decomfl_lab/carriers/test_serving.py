@@ -145,7 +145,7 @@ def test_a_client_joins_a_run_that_is_served_while_the_others_stay(tmp_path, add
         (tmp_path / f"{M}.toml").write_text(f"clients = {M}\n{run}")
     codes, fl, log = [], tmp_path / "fl", tmp_path / "fl" / "run.dcl"
     monkeypatch.setenv("CLIENTS", "2")
-    threads = [joining(fl, address, codes, i, more=" --config 2.toml") for i in range(2)]
+    threads = [joining(fl, address, codes, i, more=" --config 2.toml --trust-code") for i in range(2)]
     before = signal.signal(signal.SIGTERM, interrupt)
 
     def stop():
@@ -155,13 +155,13 @@ def test_a_client_joins_a_run_that_is_served_while_the_others_stay(tmp_path, add
 
     threading.Thread(target=stop, daemon=True).start()
     try:
-        assert main(f"serve --config 2.toml --rounds 100000 --out {fl} --bind {address}".split()) == 143
+        assert main(f"serve --config 2.toml --trust-code --rounds 100000 --out {fl} --bind {address}".split()) == 143
     finally:
         signal.signal(signal.SIGTERM, before)
     reached = int(capsys.readouterr().err.split("interrupted after round ")[1].split(";")[0])
     monkeypatch.setenv("CLIENTS", "3")
-    threads.append(joining(fl, address, codes, 2, more=" --config 3.toml"))
-    again = f"serve --config 3.toml --rounds {reached + 6} --out {fl} --bind {address} --json"
+    threads.append(joining(fl, address, codes, 2, more=" --config 3.toml --trust-code"))
+    again = f"serve --config 3.toml --trust-code --rounds {reached + 6} --out {fl} --bind {address} --json"
     assert main(again.split()) == 0
     for thread in threads:
         thread.join(30)

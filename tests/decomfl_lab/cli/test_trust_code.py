@@ -19,7 +19,7 @@ from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application, main
 from decomfl_lab.errors import InputError
 from decomfl_lab.plugins import TORCH_LOSSES, code_in, named, require_trusted
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.run import load_run
 from hessian.named import from_run, scale_of
 from paper_repro.workflow.runs import _identities
