@@ -62,6 +62,7 @@ class RemoteFederation(DeComFLFederation):
         deadline: float | None = None,
         patience: float = 300.0,
         check_every: int = 10,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """A federation.
 
@@ -75,6 +76,7 @@ class RemoteFederation(DeComFLFederation):
                 ``patience``.
             patience: Seconds that a round waits for a quorum.
             check_every: Rounds between two in which clients prove that their model is the server's.
+            clock: Seconds since some moment, as deadline and patience count them.
 
         Raises:
             InputError: If a value is out of range.
@@ -85,6 +87,7 @@ class RemoteFederation(DeComFLFederation):
         self.patience = require_finite_positive("patience", patience)
         require(observer.private_key is None, "private_seeds", "be off where the server keeps a model", True)
         self.delivery, self.observer, self.carrier = delivery, observer, carrier
+        self._clock = clock
         self.clients, self.copies, self.forgetful, self.base = [], False, False, None
         self.drift = self.curvature = None
         self.log_to(None)
@@ -156,7 +159,7 @@ class RemoteFederation(DeComFLFederation):
 
         Who is silent is asked again with the same frame; who is away is asked once it has come, if there is time.
         """
-        coordinator, began = self.coordinator, time.monotonic()
+        coordinator, began = self.coordinator, self._clock()
         quorum = min(self.quorum, len(self.server.sampled(self.round)))  # fewer may be there than are sampled later
         done: set[int] = set()
 
@@ -167,7 +170,7 @@ class RemoteFederation(DeComFLFederation):
 
         while True:
             silent = frames.without(done)
-            left = began + self.patience - time.monotonic()
+            left = began + self.patience - self._clock()
             if left <= 0 and count() >= quorum:
                 break
             reachable = count() + len(silent) >= quorum

@@ -45,7 +45,7 @@ from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.session import MOST_WELCOMES, Coordinator, Host
 from decomfl_lab.protocol.terms import Terms
-from decomfl_lab.protocol.wire import split_frame
+from decomfl_lab.protocol.wire import decode, split_frame
 from decomfl_lab.records.record import History
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
@@ -678,7 +678,7 @@ class _Sessions(_Search):
                     return {i: at.take(i, said) or b""}
 
                 if server.planned or i in frames:
-                    move(f"the server gets {self._named(said)} of client {i}", hears, frames)
+                    move(f"the server gets {self._frame(said)} of client {i}", hears, frames)
         for i in sorted(frames.keys() - coordinator.replies.keys()):
             again = self.messages(frames[i])
             moves.append((f"the server asks client {i} again", number, ((i, again),)))
@@ -705,7 +705,7 @@ class _Sessions(_Search):
             host = self._back(i, known.client, back)
             crash = "" if back is None else f" crashes, comes back with {_stored(back)}"
             frame = b"" if message < 0 else self.messages.content[message]
-            what = "says hello" if message < 0 else f"gets {self._named(frame)}"
+            what = "says hello" if message < 0 else f"gets {self._frame(frame)}"
             self.now = f"client {i}{crash}{' and' if crash else ''} {what}"
             answer = host.handle({i: frame})[i] if frame else host.hello(i)
             up = self._kept(self.replies(answer), known.up) if answer else known.up
@@ -721,9 +721,12 @@ class _Sessions(_Search):
             host.replica.restore(self.model[back][1])
         return host
 
-    def _named(self, frame: bytes) -> str:
-        """The messages of a frame, by their kinds and rounds."""
-        seed = self._coordinator(0)[0].delivery.server.run_seed
-        each = [self.implementation.decode(message, seed) for message in split_frame(frame)]
-        rounds = (f" {own.round}" if hasattr(own, "round") else "" for own in each)
-        return " + ".join(f"{type(own).__name__.lower()}{r}" for own, r in zip(each, rounds, strict=True))
+    def _frame(self, frame: bytes) -> str:
+        return named(frame, self._coordinator(0)[0].delivery.server.run_seed)
+
+
+def named(frame: bytes, run_seed: int) -> str:
+    """The messages of a frame, by their kinds and rounds."""
+    each = [decode(message, run_seed) for message in split_frame(frame)]
+    rounds = (f" {own.round}" if hasattr(own, "round") else "" for own in each)
+    return " + ".join(f"{type(own).__name__.lower()}{r}" for own, r in zip(each, rounds, strict=True))

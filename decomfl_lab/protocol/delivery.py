@@ -131,8 +131,11 @@ class Delivery:
         return [*(self.model(i, self.ledger) if pulls else ()), *self._planned(i, plan)]
 
     def catch_up(self, i: int, r: int, end: int, ledger: Ledger) -> list[bytes]:
-        """What brings client i from round r to round ``end`` at least; arguments and errors as ``bring_up``."""
-        if r >= end:
+        """What brings client i from round r to round ``end`` at least; arguments and errors as ``bring_up``.
+
+        Nothing where the records of that round are gone, too: ``invite`` sends the model then.
+        """
+        if r >= end or self._is_gone(end):
             return []
         if self._is_gone(r):
             return list(self.model(i, ledger))

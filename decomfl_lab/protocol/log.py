@@ -181,7 +181,7 @@ class RunLog:
 
     def _read(self, end: int | None) -> None:
         """Find the entries up to round ``end``, and cut the file after them where it is written to."""
-        size = os.fstat(self._file.fileno()).st_size
+        size = self._file.seek(0, os.SEEK_END)
         while (start := self._starts[-1]) < size and (end is None or len(self) < end):
             head = self._at(start, _ENTRY.size)
             r, length, crc = _ENTRY.unpack(head) if len(head) == _ENTRY.size else (0, 0, 0)
@@ -339,12 +339,13 @@ def _attached(header: Any, version: int) -> int:
 
 def _begin(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes, int, bytes, int]:
     """Header, x_0 as it stands there, version, chain value and end of what stands before the first entry."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     begin = file.read(_FILE.size)
     magic = begin[: len(MAGIC)]
     require(magic == MAGIC, "log", f"begin with {MAGIC!r}, as run.dcl does, in {path}", magic)
     _, version, length = _FILE.unpack(begin) if len(begin) == _FILE.size else (magic, VERSION, 0)
     require(1 <= version <= VERSION, f"version of the log {path}", f"be 1 to {VERSION}", version)
-    size = os.fstat(file.fileno()).st_size
     text = file.read(min(length, size))
     try:
         header = json.loads(text)

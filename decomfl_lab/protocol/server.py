@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,7 @@ class Tracking(StrEnum):
     """Each client its own: it says so when it is sampled, and the server keeps nothing about anybody."""
 
 
+@lru_cache(maxsize=64)
 def sample_clients(seed: int, r: int, M: int, m: int) -> tuple[int, ...]:
     """C_r: m of M clients, or all of fewer, uniformly without replacement; a pure function of (seed, r), sorted."""
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SAMPLING, r)))
@@ -270,7 +272,7 @@ class Server:
         require(
             reply.scalars.shape == (plan.K, plan.P) and reply.scalars.dtype == dtype,
             f"scalars of client {reply.client}",
-            f"be {dtype} of shape (K, P) = {(plan.K, plan.P)}",
+            f"be {self.aggregation.dtype.__name__} of shape (K, P) = {(plan.K, plan.P)}",
             (reply.scalars.dtype, reply.scalars.shape),
         )
         name, hint = f"scalars of client {reply.client} in round {plan.round}", " (a smaller learning rate may help)"

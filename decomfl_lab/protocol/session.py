@@ -205,11 +205,12 @@ class Host:
         if records and records[0].round <= self.replica.round:
             self.replica.catch_up(records)
         if welcome is not None:
-            answered, _ = self._answers.pop(i, (0, b""))
+            answered, _ = self._answers.get(i, (0, b""))
             client.steps_taken = welcome.steps
             # Of a welcome that came late the steps are too few: whoever gets one says hello before it measures again.
             self._welcomed.discard(i)
             if plan is not None and answered <= plan.round == self.replica.round:
+                self._answers.pop(i, None)  # not sooner: by its round the same welcome is known to be late once more
                 self._welcomed.add(i)
         return plan, Ask() in messages
 
@@ -399,7 +400,7 @@ class Coordinator:
 
     def _read(self, i: int, frame: bytes, loss: float) -> bytes | None:
         hello: Hello | None = None
-        for message in map(decode, split_frame(frame)):
+        for message in (self.delivery.decode(each, None) for each in split_frame(frame)):
             match message:
                 case Hello():
                     hello = self._hello(i, message)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_int
@@ -136,6 +136,7 @@ class PooledSeeds(Sequence[Picks]):
         return Picks(self.pool, self.places[k], step)
 
 
+@lru_cache(maxsize=64)
 def draw_seeds(seeding: Seeding, run_seed: int, r: int, K: int, P: int, S: int = POOL) -> Sequence[StepSeed]:
     """The seeds of round r, one entry a local step, in the form that ``seeding`` sends.
 

@@ -117,6 +117,14 @@ def test_who_comes_back_in_the_middle_of_a_round_takes_part_in_it(case, lost, tm
         assert again.ledger == elsewhere.ledger
 
 
+def test_who_comes_back_in_the_middle_and_lacks_what_is_gone_is_sent_the_model_once():
+    elsewhere = with_absences(but(keep=1), [set(), set(), {3}, {3}])
+    carrier = elsewhere.carrier = Returns(elsewhere.carrier.hosts)
+    carrier.hosts[3], carrier.away = host(CASE, 3), {3}
+    elsewhere.advance()
+    assert sorted(elsewhere.coordinator.replies) == [0, 1, 2, 3]
+
+
 def test_who_comes_back_too_late_for_a_round_is_in_the_next():
     elsewhere = remote(m=4, quorum=2, deadline=1e-3)
     elsewhere.carrier.away = {3}
