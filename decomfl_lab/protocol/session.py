@@ -226,12 +226,11 @@ class Host:
         if records and records[0].round <= self.replica.round:
             self.replica.catch_up(records)
         if welcome is not None:
-            answered, _ = self._answers.get(i, (0, b""))
+            answered, _ = self._answers.pop(i, (0, b""))
             client.steps_taken = welcome.steps
             # Of a welcome that came late the steps are too few: whoever gets one says hello before it measures again.
             self._welcomed.discard(i)
             if plan is not None and answered <= plan.round == self.replica.round:
-                self._answers.pop(i, None)  # not sooner: by its round the same welcome is known to be late once more
                 self._welcomed.add(i)
         return plan, Ask() in messages
 
@@ -325,7 +324,8 @@ class Coordinator:
         self._run, self._digest, self._check_every = run, digest, check_every
         self._known: tuple[int, str] | None = None
         self._welcomes: Counter[int] = Counter()
-        self._sure: set[int] = set()  # who is known to know how many local steps of its are in the record
+        # Who is known to know how many local steps of its are in the record, and the round that it answered then.
+        self._sure: dict[int, int] = {}
         self._reported: dict[int, int] = {}
         self._frames: dict[int, bytes] = {}  # what each client was sent first since something was begun
         self._opened = self._finishing = self._asking = self._checking = False
@@ -369,8 +369,11 @@ class Coordinator:
         if self._asking or self._finishing:
             frame = self._ask(i)
         else:
-            first = b"" if i in self._sure else self._welcome(i, self.round)
-            frame = first + (self._ask(i) if self._checking or first else b"") + self._plan(i)
+            pulls, plan = self.delivery.pulls, self._plan(i)
+            # Who is sent a model holds the right one then, whatever it has been told before.
+            sure = i in self._sure and self.delivery.pulls == pulls
+            first = b"" if sure else self._welcome(i, self.round)
+            frame = first + (self._ask(i) if self._checking or first else b"") + plan
         self._frames[i] = frame
         return frame
 
@@ -468,7 +471,7 @@ class Coordinator:
         self.delivery.server.check(reply)
         self.delivery.ledger.reply(reply)
         self.replies[i], self.losses[i] = reply, loss
-        self._sure.add(i)
+        self._sure[i] = self.round
         return None
 
     def _agrees(self, hello: Hello) -> bool:
@@ -491,6 +494,8 @@ class Coordinator:
             return b""
         if self._asking and right:
             self._reported[i] = hello.round
+            if self._sure.get(i) != hello.round:  # it has begun anew, perhaps by a frame that came late
+                self._sure.pop(i, None)
             return None
         self._welcomes[i] += 1
         often = f"number {MOST_WELCOMES} at most a round"
@@ -500,7 +505,7 @@ class Coordinator:
             what = f"another model of round {hello.round}" if hello.round <= self.round else f"round {hello.round}"
             logger.warning("round %d: client %d holds %s; it begins anew", self.round, i, what)
         r = hello.round if right else 0
-        self._sure.discard(i)  # if its answer to this round is in already, it is told one round too few
+        self._sure.pop(i, None)  # if its answer to this round is in already, it is told one round too few
         server, welcome = self.delivery.server, self._welcome(i, r)
         if self._asking:
             return welcome + self._ask(i)
@@ -529,7 +534,8 @@ class Coordinator:
         if not self.replies and self.diverged:
             raise DivergedError("scalars of every client")
         record = self.delivery.close([self.delivery.ledger.encode(self.replies[i]) for i in sorted(self.replies)])
-        self._sure -= self.asked - self.replies.keys()  # they may have measured all the same
+        for i in self.asked - self.replies.keys():  # they may have measured all the same
+            self._sure.pop(i, None)
         self._opened = False
         self._count(record, self.replies)
         return record
