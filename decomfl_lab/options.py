@@ -16,10 +16,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, get_type_hints
 
-__all__ = ["REQUIRED", "Codec", "Option", "declared", "option"]
+__all__ = ["REQUIRED", "TRUST_CODE", "Codec", "Option", "declared", "option"]
 
 REQUIRED: Final[Any] = dataclasses.MISSING
 """The default of an option that must be given."""
+TRUST_CODE: Final = (
+    "Run the code that a file names as module:function, for its model, data, loss or method. Without it only "
+    "what you name yourself is run."
+)
+"""The help of --trust-code."""
 
 
 @dataclass(frozen=True)

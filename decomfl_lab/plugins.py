@@ -1,4 +1,8 @@
-"""A user's own models, data, losses, bounds and implementations, named as ``module:function`` on the command line."""
+"""A user's own models, data, losses, bounds and implementations, named as ``module:function`` on the command line.
+
+What a user writes himself is his own. What a file or a peer names is imported only if he trusts it
+(``require_trusted``): whoever makes a name of code run here can do all that the user can.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,53 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["OWN", "is_own", "made", "named", "require_same", "taking"]
+__all__ = [
+    "OWN",
+    "TORCH_LOSSES",
+    "Trust",
+    "code_in",
+    "is_own",
+    "made",
+    "named",
+    "require_same",
+    "require_trusted",
+    "taking",
+]
 
 OWN = "own"
 """What a run's configuration calls a model and data that its user handed over in Python."""
 T = TypeVar("T")
+
+Trust = bool | Collection[str]
+"""Whether code may be imported because a file or a peer names it: all of it, none, or these names alone."""
+
+_FUNCTIONS = (
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "gaussian_nll_loss"),
+    *("hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "mse_loss", "multi_margin_loss"),
+    *("multilabel_margin_loss", "multilabel_soft_margin_loss", "nll_loss", "poisson_nll_loss"),
+    *("smooth_l1_loss", "soft_margin_loss"),
+)
+_CLASSES = (
+    *("BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "GaussianNLLLoss", "HingeEmbeddingLoss", "HuberLoss"),
+    *("KLDivLoss", "L1Loss", "MSELoss", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss"),
+    *("NLLLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss"),
+)
+TORCH_LOSSES = frozenset(
+    (*(f"torch.nn.functional:{name}" for name in _FUNCTIONS), *(f"torch.nn:{name}" for name in _CLASSES))
+)
+"""The losses that any file may name: these whole names, as a module of torch leads on to all that it has imported."""
 
 
 def is_own(target: str) -> bool:
@@ -32,6 +66,36 @@ def is_own(target: str) -> bool:
     module, _, name = target.rpartition(":")
     parts = name.split(".") if module.endswith(".py") else (*module.split("."), *name.split("."))
     return all(part.isidentifier() for part in parts)
+
+
+def code_in(values: Mapping[str, Any]) -> dict[str, str]:
+    """{key: name} of the code that these values name, but for torch's own losses; nothing is imported."""
+    found = {key: value for key, value in values.items() if isinstance(value, str) and is_own(value)}
+    return {key: name for key, name in found.items() if not (key == "loss" and name in TORCH_LOSSES)}
+
+
+def require_trusted(values: Mapping[str, Any], origin: str, trust: Trust, unused: Collection[str] = ()) -> None:
+    """InputError that lists all code which values of a file or a peer name, where the user does not trust it.
+
+    Args:
+        values: {key: value}.
+        origin: Where they come from, for the message.
+        trust: What the user trusts: all, nothing, or the names that he wrote himself.
+        unused: Keys of which nothing is imported, as objects are given in their place or none is needed.
+    """
+    if trust is True:
+        return
+    trusted = trust or ()
+    foreign = {key: name for key, name in code_in(values).items() if key not in unused and name not in trusted}
+    if not foreign:
+        return
+    named_ = ", ".join(f"{shown(key)[1:-1]} = {shown(name)}" for key, name in foreign.items())
+    # A method is no object that could be given beside the file.
+    objects = f", or give {', '.join(foreign)} yourself (in Python, or by a flag where there is one)"
+    raise InputError(
+        f"{origin} must name no code, as it would be run here, got {named_}: read that code and say --trust-code (in "
+        f"Python trust_code=True){objects * ('method' not in foreign)}"
+    )
 
 
 def named(argument: str, target: str) -> Any:

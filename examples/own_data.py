@@ -1,7 +1,7 @@
 """Data, model and loss of your own on the command line: three functions, which are all that it needs.
 
 decomfl train --data own_data.py:clients --model own_data.py:model --loss own_data.py:loss --lr 0.01 --out runs/own
-decomfl kappa runs/own
+decomfl kappa runs/own --trust-code
 """
 
 import torch

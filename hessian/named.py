@@ -27,7 +27,7 @@ from decomfl_lab.models.registry import MODELS, build_model
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
 from decomfl_lab.objectives.trees import Batch, mapped, rows
-from decomfl_lab.plugins import OWN, is_own, made
+from decomfl_lab.plugins import OWN, Trust, code_in, is_own, made
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.building import loss_of, own_loss
 from decomfl_lab.runs.config import OWN_LOSS, TrainConfig, read_config
@@ -108,25 +108,35 @@ class TrainedModel:
 
 
 def from_run(
-    folder: Path, *, model: str | None = None, data: str | None = None, loss: str | None = None
+    folder: Path,
+    *,
+    model: str | None = None,
+    data: str | None = None,
+    loss: str | None = None,
+    trust_code: Trust = False,
 ) -> TrainedModel:
     """The model that a run left in its folder.
 
     Args:
         folder: What ``decomfl train --out`` or ``lab.train(out=)`` wrote.
-        model: A ``module:function`` that makes the module, where the run was given it from Python; None otherwise.
+        model: A ``module:function`` that makes the module, where the run was given it from Python, or names one that
+            is not trusted; None otherwise.
         data: A ``module:function`` that makes the clients, or (clients, test), likewise.
         loss: A ``module:function`` that is the loss, likewise.
+        trust_code: Whether the folder's files may name such themselves, or which.
 
     Raises:
         InputError: If there is no run, something is not given that the run's folder does not name, or is given that
-            it does.
+            it does; or if it names code that is neither trusted nor given.
     """
     given = {"model": model, "data": data, "loss": loss}
     if (written := folder / CONFIG_FILE).exists():
         known = read_config(written)
+        # Names that the run has too are trusted, and the run finds them itself.
+        model, data, loss = (None if each == known.get(name) else each for name, each in given.items())
         wanted = [name for name in given if str(known.get(name)).split(" ")[0] == OWN]
-        more = [f"--{name}" for name in given if given[name] is not None and name not in wanted]
+        may = {*wanted, *code_in(known)}
+        more = [f"--{name}" for name in given if given[name] is not None and name not in may]
         require(not more, " and ".join(more), "stay unset for a run, which has its own", more)
         lacking = [f"--{name} module:function" for name in wanted if given[name] is None]
         rule = f"be given for {folder}, which was trained in Python on its user's own and knows no name of it"
@@ -138,6 +148,7 @@ def from_run(
         None if data is None else data_of(made("data", data, object), whole=whole),
         module=None if model is None else made("model", model, nn.Module).eval(),
         loss=chosen,
+        trust_code=trust_code,
     )
     config = run.config
     return TrainedModel(
@@ -150,18 +161,19 @@ def from_run(
     )
 
 
-def scale_of(source: Path) -> Tensor:
+def scale_of(source: Path, *, trust_code: Trust = False) -> Tensor:
     """The vector s by which directions are scaled, u = s ⊙ z, shape (d,), as a run left it or a file has it.
 
     Args:
         source: A folder of ``decomfl train`` whose method scales its directions, as hiso does, or its checkpoint; or a
             .npy file; or a .safetensors file of one tensor.
+        trust_code: Whether a run's files may name code to import, or which.
 
     Raises:
-        InputError: If there is no such file, it cannot be read, or has no such vector.
+        InputError: If there is no such file, it cannot be read, has no such vector, or names code.
     """
     if source.is_dir() or source.name == CHECKPOINT_FILE:
-        run = load_run(source if source.is_dir() else source.parent)
+        run = load_run(source if source.is_dir() else source.parent, trust_code=trust_code)
         observer: Replica | None = getattr(run.federation, "observer", None)  # which averaging federations have not
         if observer is None or observer.rule.scaling is None:
             raise InputError(f"whiten must be a run that scales its directions, as hiso does, got {source}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import sys
 import time
 import tomllib
@@ -22,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, quoted, require, require_finite_positive, require_int
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import RemoteFederation, host_of
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 DIGESTS_FILE = "digests.json"
 """Where the server writes {site: digest of its model after the last round}, its own under ``server``."""
+TRUST = "DECOMFL_TRUST_CODE"
+"""The variable that is 1 at a site, or a server, whose jobs may name code (``module:function``): --trust-code there."""
 LONGEST, SOONEST = 3600.0, 0.01
 """Seconds that a site may take for an answer where nothing else is said, and where the time is over."""
 
@@ -100,7 +103,7 @@ def simulate(config: str, out: str) -> None:
     """The job of a configuration file in NVFlare's SimEnv, with a process for each site, to its end."""
     from nvflare.recipe import SimEnv
 
-    run = config_from_mapping(read_config(Path(config)), f"config {config}")
+    run = config_from_mapping(read_config(Path(config)), f"config {config}", trust_code=_trusts_code())
     sites = [f"site-{i + 1}" for i in range(run.clients)]
     job(run, sites, out=out, deadline=None).execute(SimEnv(clients=sites, workspace_root=f"{out}/nvflare"))
 
@@ -154,7 +157,7 @@ class Sites:
         try:
             answer = self._sites[i](timeout=left).handle(frame)
         except CollabCallError as error:
-            logger.warning("client %d does not answer: %s", i, error)
+            logger.warning("client %d does not answer: %s", i, quoted(str(error)))
             return None
         return answer if isinstance(answer, bytes) else b""
 
@@ -162,9 +165,14 @@ class Sites:
         """See ``Carrier``; the sites end with the job."""
 
 
+def _trusts_code() -> bool:
+    """Whether jobs may name code to import: what is said on this machine, and not by whoever submits them."""
+    return os.environ.get(TRUST) == "1"
+
+
 def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
     """The run of a configuration at round 0, its federation in this process, and its identity."""
-    config = config_from_mapping(tomllib.loads(text), "the job")
+    config = config_from_mapping(tomllib.loads(text), "the job", trust_code=_trusts_code())
     dataset = dataset_of(config)
     if dataset.parts is not None and len(dataset.parts) == 1:  # one's own; those of the others are with them
         dataset = dataclasses.replace(dataset, parts=list(dataset.parts) * config.clients)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.options import option
+from decomfl_lab.options import TRUST_CODE, option
 
 __all__ = ["export"]
 
@@ -18,6 +18,7 @@ class ExportOptions:
 
     run: Path | None = option(None, "", argument=True)
     out: Path | None = option(None, "", argument=True)
+    trust_code: bool = option(False, TRUST_CODE)
     conformance: Path | None = option(
         None,
         "Write test vectors and small logs to this new folder instead: for implementations in other languages.",
@@ -50,7 +51,7 @@ def export(options: ExportOptions) -> None:
     from decomfl_lab.runs.export import export as write
     from decomfl_lab.runs.run import load_run
 
-    loaded = load_run(options.run)
+    loaded = load_run(options.run, trust_code=options.trust_code)
     write(loaded, options.out)
     print(f"written to {options.out}: the model after {loaded.round} of {loaded.config.rounds} rounds")
 

@@ -13,7 +13,7 @@ import click
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import telling
-from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.options import REQUIRED, TRUST_CODE, option
 
 __all__ = ["replay"]
 
@@ -35,6 +35,7 @@ class ReplayOptions:
     )
     save: Path | None = option(None, "Write the model to this file, as safetensors, if all agrees.")
     device: str = option("cpu", "Where to compute: cpu, cuda, cuda:N or auto.")
+    trust_code: bool = option(False, TRUST_CODE)
     as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
 
 
@@ -63,6 +64,7 @@ def replay(options: ReplayOptions) -> None:
             measure=chosen,
             tolerance=options.tolerance,
             device=options.device,
+            trust_code=options.trust_code,
             on_round=lambda done, all_: bars.show("replay", done, all_, "rounds"),
         )
     if options.save is not None and found.agrees:

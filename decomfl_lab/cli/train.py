@@ -22,7 +22,8 @@ from decomfl_lab.federations.carrier import FEDERATIONS
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
-from decomfl_lab.options import Option, option
+from decomfl_lab.options import TRUST_CODE, Option, option
+from decomfl_lab.plugins import code_in, require_trusted
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE
 from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from decomfl_lab.federations.carrier import Elsewhere
+    from decomfl_lab.runs.config import TrainConfig
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Rebuilt
 
@@ -110,7 +112,8 @@ USUAL = ("data", "model", "clients", "sampled", "rounds", "local_steps", "pertur
 def _with_method(args: Sequence[str], *, resilient: bool) -> tuple[list[str], bool]:
     """The arguments with the method's name first, --method's, the file's or DeComFL's; whether they name what to train.
 
-    They do by a method, a file, data, a task or a model: the authors' settings then hold for the rest.
+    They do by a method, a file, data, a task or a model: the authors' settings then hold for the rest. A method that
+    only the file names is imported to know its options, so the file is asked here for the code that it names.
     """
     seen = [click.Option([f"--{name}"]) for name in ("method", "config", "data", "task", "model")]
     given = click.Command("train", params=[*seen], add_help_option=False)
@@ -119,7 +122,11 @@ def _with_method(args: Sequence[str], *, resilient: bool) -> tuple[list[str], bo
     name = found.pop("method", None)
     named = bool(name is not None or found)
     if name is None and found.get("config") is not None:
-        name = read_config(Path(found["config"])).get("method")
+        values = read_config(Path(found["config"]))
+        if "method" in code_in(values):
+            flags = {word[2:].partition("=")[0] for word in args if word.startswith("--")}
+            require_trusted(values, f"config {found['config']}", "trust-code" in flags, flags)
+        name = values.get("method")
     kept = [word for option, value in found.items() for word in (f"--{option}", value)]
     return [str(name or DeComFL.name), *kept, *rest], named
 
@@ -198,6 +205,7 @@ class RunPlace:
         "checkpoint and the log that `decomfl replay` reads. Ctrl-C saves the round under way, twice does not wait for "
         "it.",
     )
+    trust_code: bool = option(False, TRUST_CODE)
     as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
 
 
@@ -248,7 +256,8 @@ def prepared(
     values["method"] = method
     values, wanted = without_auto(values)
     origin = f"config {place.config}" if place.config else "the flags"
-    run_config = config_from_mapping(values, origin, lenient=_is_of_saved_run(place))
+    trusted = place.trust_code or [method, *flags.values()]
+    run_config = config_from_mapping(values, origin, lenient=_is_of_saved_run(place), trust_code=trusted)
     for name, (other, those) in _ONLY_WITH.items():
         found = getattr(run_config, other)
         rule = f"be left out with {other} {found}, which has no use for it (--{other} {' or '.join(those)})"
@@ -331,20 +340,25 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
         print(run.remark)
     whole = f"; {run.whole}" if run.whole else ""
     print(f"data: {facts['data']}{whole}; seed {run.config.seed}; code {facts['code']}")
-    print(_what_next(out), file=sys.stderr)
+    print(_what_next(run.config, out), file=sys.stderr)
 
 
-def _what_next(out: Path | None) -> str:
+def _what_next(config: TrainConfig, out: Path | None) -> str:
     """What a run can be looked at with."""
     if out is None:
         return "nothing was kept: with --out runs/first the run is kept, for decomfl plot, kappa, replay and export"
     logged = (out / LOG_FILE).exists()
+    trusting = " --trust-code" * bool(code_in(config.to_dict()))
     wanted = {
-        "plot": "its curves, beside those of other runs",
-        "kappa": "the effective rank of its curvature",
-        **({"replay": "the model again, from the log of scalars alone"} if logged else {}),
+        f"plot {out}": "its curves, beside those of other runs",
+        f"kappa {out}{trusting}": "the effective rank of its curvature",
+        **({f"replay {out}{trusting}": "the model again, from the log of scalars alone"} if logged else {}),
     }
-    here = [f"  {f'decomfl {name} {out}':<40} {why}" for name, why in wanted.items() if installed(COMMANDS, name)]
+    here = [
+        f"  {f'decomfl {words}':<40} {why}"
+        for words, why in wanted.items()
+        if installed(COMMANDS, words.partition(" ")[0])
+    ]
     return "\n".join([f"written to {out}; look at it by", *here])
 
 

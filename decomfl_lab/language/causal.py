@@ -7,6 +7,9 @@ A model is given as
     OWNER/NAME         a name of the Hugging Face hub: from its cache on this machine, or over the network
 
 and always loaded in float32, in eval mode (so without dropout), every parameter trainable.
+
+A model is data, whoever names it: code of its own, kernels that it names and pickles of more than tensors are
+refused. A name of the hub that is not in the cache is downloaded.
 """
 
 from __future__ import annotations
@@ -40,6 +43,8 @@ __all__ = ["CausalLM", "HubTokens", "Verbalized", "is_pretrained", "load_causal"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB = "from the Hugging Face hub"
+_NO_CODE = {"trust_remote_code": False}
+"""Said, as transformers asks on a terminal where it is not."""
 REACHED_SECONDS = 5.0
 """How long the hub may take to answer."""
 
@@ -247,7 +252,10 @@ def _load(hub: Any, source: str, name: str, where: str, **options: Any) -> Causa
 
 def _from_pretrained(hub: Any, source: str, name: str, where: str, **options: Any) -> tuple[Any, Any]:
     """Module and tokenizer; InputError in one line for whatever is wrong with their files."""
+    options |= _NO_CODE
     try:
+        if "gguf_file" not in options:
+            _require_no_kernel(hub, source, **options)
         module = hub.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
         return module, hub.AutoTokenizer.from_pretrained(source, **options)
     except Exception as error:  # each format and each library has its own
@@ -258,6 +266,17 @@ def _from_pretrained(hub: Any, source: str, name: str, where: str, **options: An
                 f"reachable: fetch it where it is (hf download {name} --local-dir DIR) and give that folder ({why})"
             ) from error
         raise _unloadable(name, error) from error
+
+
+def _require_no_kernel(hub: Any, source: str, **options: Any) -> None:
+    """InputError where a model's config.json names a repository of kernels, which transformers would fetch and run."""
+    left: list[Any] = [hub.PreTrainedConfig.get_config_dict(source, **options)[0]]
+    while left:
+        for key, value in left.pop().items():
+            if isinstance(value, dict):
+                left.append(value)
+            kernel = key.endswith("_implementation") and "/" in str(value)
+            require(not kernel, f"{key} in config.json of {source}", "name no kernel, which is code", value)
 
 
 def is_pretrained(model: str) -> bool:
@@ -274,8 +293,12 @@ def load_pretrained(folder: str) -> nn.Module:
     hub = llm_library("transformers", f"model {folder}")
     try:
         with _quiet(hub):
-            (kind, *_) = hub.AutoConfig.from_pretrained(folder, local_files_only=True).architectures
-            module: nn.Module = getattr(hub, kind).from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+            options: dict[str, Any] = {"local_files_only": True} | _NO_CODE
+            _require_no_kernel(hub, folder, **options)
+            (name, *_) = hub.AutoConfig.from_pretrained(folder, **options).architectures
+            kind = getattr(hub, name)
+            require(issubclass(kind, hub.PreTrainedModel), "architecture", "be a model of transformers", name)
+            module: nn.Module = kind.from_pretrained(folder, dtype=torch.float32, **options)
     except Exception as error:  # each format and each library has its own
         raise _unloadable(folder, error) from error
     return module.eval()

@@ -45,4 +45,5 @@ def find_method(name: str) -> type[Method]:
 def name_of(method: Method) -> str:
     """What ``find_method`` finds the method by."""
     kind = type(method)
-    return kind.name if METHODS.get(kind.name) is kind else f"{kind.__module__}:{kind.__qualname__}"
+    module = kind.__module__.rpartition(" of ")[2]  # of a file, its path
+    return kind.name if METHODS.get(kind.name) is kind else f"{module}:{kind.__qualname__}"

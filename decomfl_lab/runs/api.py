@@ -115,6 +115,7 @@ def load(
     *,
     test: Any = None,
     federation: Elsewhere | None = None,
+    trust_code: bool = False,
 ) -> Run:
     """The run that was saved in a folder: bit for bit what it was, ready to go on (``run.more``).
 
@@ -126,10 +127,14 @@ def load(
             that join in the next round.
         test: The held-out examples: the same as then.
         federation: Where the clients are from now on; see ``train``.
+        trust_code: Whether to import the code that the folder's files name as module:function, of a model, data or loss
+            that are not given here, or a method: whoever wrote the files can then do here what you can.
 
     Raises:
-        InputError: If the folder holds no run, its checkpoint is damaged, or model or data are others.
+        InputError: If the folder holds no run, its checkpoint is damaged, model or data are others, or it names code.
     """
     whole = loss is not None and BatchLoss.of(loss).form is Form.MODEL
     dataset = None if clients is None else own_dataset(clients, test, whole=whole)
-    return load_run(as_path("folder", folder), dataset, module=model, loss=loss, federation=federation)
+    return load_run(
+        as_path("folder", folder), dataset, trust_code=trust_code, module=model, loss=loss, federation=federation
+    )

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -34,12 +34,12 @@ from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
 from decomfl_lab.options import Option, option
-from decomfl_lab.plugins import OWN, is_own
+from decomfl_lab.plugins import OWN, Trust, code_in, is_own, require_trusted
 from decomfl_lab.protocol.weights import Weighting
 from decomfl_lab.records.schedules import Schedule, growing
 from decomfl_lab.words import require_option
 
-__all__ = ["TrainConfig", "config_from_mapping", "parse_schedule", "read_config", "run_options"]
+__all__ = ["TrainConfig", "config_from_mapping", "config_like", "parse_schedule", "read_config", "run_options"]
 
 
 CROSS_ENTROPY = "cross-entropy"
@@ -49,6 +49,8 @@ LOCAL_GROUPS = ("engine", "output")
 """The groups of options that server and clients may have each their own of."""
 TREATMENTS = ("batch", "frozen")
 """What becomes of BatchNorm (``objectives.normalisation``)."""
+OBJECTS = ("model", "data", "loss")
+"""The options that name what can be given as an object too."""
 TUNINGS = ("full", "lora", "norms")
 """What can be trained of a task's model: all of it, or what ``language.adapters`` leaves trainable."""
 
@@ -354,18 +356,48 @@ def parse_schedule(name: str, text: str) -> dict[int, float]:
     return schedule
 
 
-def config_from_mapping(values: Mapping[str, Any], origin: str, *, lenient: bool = False) -> TrainConfig:
+def config_from_mapping(
+    values: Mapping[str, Any],
+    origin: str,
+    *,
+    lenient: bool = False,
+    trust_code: Trust = False,
+    unused: Collection[str] = (),
+) -> TrainConfig:
     """A TrainConfig from plain values; InputError naming an unknown key or a value of a wrong type.
+
+    This is where files and peers are asked for what they name: what a configuration names may be imported.
 
     Args:
         values: {option: value}; the option ``method`` has the method's name.
         origin: The name of the values in an error.
         lenient: Whether they may be of a run of an earlier version: every option of another method is then ignored,
             otherwise only those that have their default are; and what such runs did not say is as they did it.
+        trust_code: Whether they may name code to import, or which (``plugins.require_trusted``).
+        unused: The options of which nothing will be imported, so that they may name any code.
     """
     name = values.get("method", DeComFL.name)
     require(isinstance(name, str), f"method in {origin}", "be a name", name)
-    kind = find_method(name)
+    require_trusted(values, origin, trust_code, unused)
+    return _config_of(find_method(name), values, origin, lenient=lenient)
+
+
+def config_like(config: TrainConfig, values: Mapping[str, Any], origin: str) -> TrainConfig:
+    """What a folder says of the run ``config``, to compare them: no code is imported.
+
+    Raises:
+        InputError: As ``config_from_mapping``; or if the folder names code that is not the run's own method.
+    """
+    kind, own = type(config.method), name_of(config.method)
+    theirs = values.get("method", DeComFL.name)
+    if theirs != own:
+        require("method" not in code_in(values), f"method in {origin}", f"be {own}", theirs)
+        return config_from_mapping(values, origin, lenient=True, unused=OBJECTS)
+    return _config_of(kind, values, origin, lenient=True)
+
+
+def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, lenient: bool) -> TrainConfig:
+    """The configuration of these values, of which the method is known."""
     known = run_options() | kind.options()
     others = [each.options() for each in METHODS.values()]
     clean: dict[str, Any] = {"method": kind.of({})}
@@ -378,7 +410,7 @@ def config_from_mapping(values: Mapping[str, Any], origin: str, *, lenient: bool
             require(
                 lenient or value in defaults,
                 f"{key} in {origin}",
-                f"be left out for {name}, which has no such option",
+                f"be left out for {values.get('method', DeComFL.name)}, which has no such option",
                 value,
             )
         else:

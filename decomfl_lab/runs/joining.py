@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import first_clients
 from decomfl_lab.errors import require
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, METRICS_FILE, open_log, read_saved_values
+from decomfl_lab.runs.config import TrainConfig, config_like
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, open_log, read_saved_values
 
 __all__ = ["data_then", "differing", "joining"]
 
@@ -30,7 +28,7 @@ def joining(config: TrainConfig, dataset: Dataset, folder: Path, *, follows: boo
     Raises:
         InputError: If more clients than before are to have parts of the same examples.
     """
-    found = _found(folder, follows=follows)
+    found = _found(config, folder, follows=follows)
     if found is None or config.joined not in ({}, found[0].joined):
         return config
     then, r = found
@@ -44,23 +42,19 @@ def joining(config: TrainConfig, dataset: Dataset, folder: Path, *, follows: boo
     return config.but(joined={**then.joined, r: then.joined.get(r, 0) + more})
 
 
-def _found(folder: Path, *, follows: bool) -> tuple[TrainConfig, int] | None:
+def _found(config: TrainConfig, folder: Path, *, follows: bool) -> tuple[TrainConfig, int] | None:
     """The configuration of the run in a folder, as far as it is known, and the round in which it goes on."""
     found: list[tuple[TrainConfig, int]] = []
     checkpoint, path = folder / CHECKPOINT_FILE, folder / LOG_FILE
     if checkpoint.exists():
         _, saved = read_saved_values(checkpoint)
-        found.append((_config(saved, folder), saved["federation"]["round"]))
-    rests_on_log = follows or (not found and (folder / METRICS_FILE).exists())
+        found.append((config_like(config, saved["config"], f"run {folder}"), saved["federation"]["round"]))
+    rests_on_log = follows or not found
     if rests_on_log and path.exists():
         with open_log(path, write=False) as log:
-            found.append((_config(log.header, folder), len(log)))
+            found.append((config_like(config, log.header["config"], f"run {folder}"), len(log)))
     # Who joined stands in the log first, and the rounds of a log are those of its checkpoint and perhaps some more.
     return max(found, key=lambda each: (each[0].clients, each[1]), default=None)
-
-
-def _config(saved: Mapping[str, Any], folder: Path) -> TrainConfig:
-    return config_from_mapping(saved["config"], f"run {folder}", lenient=True)
 
 
 def differing(then: TrainConfig, now: TrainConfig, done: int = 0) -> list[str]:

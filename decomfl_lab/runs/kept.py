@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.runs.beginning import said
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.config import TrainConfig, config_like, read_config
 from decomfl_lab.runs.course import Course
 from decomfl_lab.runs.folder import (
     CHECKPOINT_FILE,
@@ -96,15 +97,22 @@ def publish(run: Course, folder: Path) -> None:
     write_atomically(folder / METRICS_FILE, table)
 
 
-def read_saved(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The checkpoint in a folder; InputError if there is none, or its configuration is not that of config.toml."""
+def read_saved(
+    folder: Path, understand: Callable[[Mapping[str, Any], str], TrainConfig]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The checkpoint in a folder; InputError if there is none, or its configuration is not that of config.toml.
+
+    Args:
+        folder: The folder.
+        understand: The configuration of plain values and their origin; it says which code these may name.
+    """
     file, written = folder / CHECKPOINT_FILE, folder / CONFIG_FILE
     require(file.exists(), "folder", "be one in which a run was saved", str(folder))
     tensors, saved = read_checkpoint(file)
     read_as(SavedRun, saved, f"checkpoint {file}")
-    ours = config_from_mapping(saved["config"], f"run {folder}", lenient=True)
+    ours = understand(saved["config"], f"run {folder}")
     if written.exists():
-        theirs = config_from_mapping(read_config(written), str(written), lenient=True)
+        theirs = config_like(ours, read_config(written), str(written))
         a, b = theirs.to_dict(), ours.to_dict()
         others = [name for name in differing(theirs, ours) if name != "rounds"]
         if others:
@@ -135,7 +143,7 @@ def require_own(config: TrainConfig, call: str, **given: Any) -> None:
 
 def resume(run: Course, folder: Path, *, any_code: bool) -> None:
     """Be at the round of the folder's checkpoint; InputError if it is damaged, or of another run, model or loss."""
-    tensors, saved = read_saved(folder)
+    tensors, saved = read_saved(folder, partial(config_like, run.config))
     done = saved["federation"]["round"]
     require_same(run, saved, folder, done)
     _take_over(run, folder, saved, done, any_code=any_code)
@@ -209,7 +217,7 @@ def require_same(run: Course, saved: Mapping[str, Any], folder: Path, done: int)
 
     Clients may have joined too, after the rounds that are done.
     """
-    earlier = config_from_mapping(saved["config"], "the saved run", lenient=True).but(rounds=run.config.rounds)
+    earlier = config_like(run.config, saved["config"], "the saved run").but(rounds=run.config.rounds)
     others = differing(earlier, run.config, done)
     if saved["data"] != data_then(earlier, run.config, run.dataset):
         others.append("the examples, or their order" if run.config.data == OWN else "the examples")
@@ -285,10 +293,10 @@ def _complete(row: dict[str, float], then: Mapping[str, float], folder: Path) ->
     row.update(unknown | {name: value for name, value in then.items() if name in unknown or name not in row})
 
 
-def require_no_others(folder: Path) -> None:
+def require_no_others(run: Course, folder: Path) -> None:
     """InputError where a run that begins in a folder would replace files that are no run's; others are told of."""
     if (path := folder / CONFIG_FILE).exists():
-        config_from_mapping(read_config(path), str(path), lenient=True)
+        config_like(run.config, read_config(path), str(path))
     read_rows(folder / METRICS_FILE)
     if (folder / PROVENANCE_FILE).exists():
         read_provenance(folder)

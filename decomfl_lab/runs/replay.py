@@ -156,6 +156,7 @@ def replay(
     tolerance: float = TOLERANCE,
     device: str = "cpu",
     on_round: Callable[[int, int], None] | None = None,
+    trust_code: bool = False,
 ) -> Replay:
     """Rebuild the model of a run from its log, compare it with every digest in it, and perhaps measure rounds anew.
 
@@ -175,10 +176,12 @@ def replay(
         tolerance: The largest difference that counts as rounding, as a share of the root mean square of the scalars.
         device: The device, cpu, cuda, cuda:N or auto.
         on_round: A function of (rounds done, rounds in all), called now and then.
+        trust_code: Whether to import the code that the log names as module:function and that is needed and not given
+            here: a method or model, and to measure data and loss.
 
     Raises:
         InputError: If the log was changed, is of another stream version or other data than are available here, a round
-            is not in it, or what the run's user brought is not given.
+            is not in it, what the run's user brought is not given, or the log names code.
 
     Source: [DeComFL, eq. (reconstruct)].
     """
@@ -190,7 +193,7 @@ def replay(
             require_int("round to measure", r, 0, end - 1)
         own = {"model": model, "loss": loss, "clients": clients}
         header = read_as(Header, log.header, f"header of the log {path}")
-        run = _run(path, log, header, own, test, bool(measure), device)
+        run = _run(path, log, header, own, test, bool(measure), device, trust_code=trust_code)
         rolling = _Rolling(run, header.x0, frozenset(measure), tolerance)
         if rolling.compared[0].agrees:
             for r, entry in enumerate(log.entries(0, end), 1):
@@ -278,12 +281,24 @@ def _said(record: RoundRecord) -> dict[str, Any]:
 
 
 @inference_mode(False)
-def _run(path: Path, log: RunLog, header: Header, own: dict[str, Any], test: Any, measures: bool, device: str) -> Run:
+def _run(
+    path: Path,
+    log: RunLog,
+    header: Header,
+    own: dict[str, Any],
+    test: Any,
+    measures: bool,
+    device: str,
+    *,
+    trust_code: bool,
+) -> Run:
     """The run at round 0, with its data where they are needed and with examples of zeros elsewhere."""
     require(header.stream == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header.stream)
-    config = config_from_mapping(header.config, f"log {path}", lenient=True)
+    with_data = measures or header.config.get("batchnorm") == "frozen"
+    objects = {"model": own["model"], "loss": own["loss"], "data": own["clients"]}
+    unused = [name for name in objects if objects[name] is not None or not (with_data or name == "model")]
+    config = config_from_mapping(header.config, f"log {path}", lenient=True, trust_code=trust_code, unused=unused)
     x = made_again(header.start, log.start, header.d)
-    with_data = measures or config.batchnorm == "frozen"
     wanted = own if with_data else {"model": own["model"]}
     require_own(config, f"lab.replay({str(path)!r}", **wanted)
     if with_data:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.pictures import save_picture
-from decomfl_lab.plugins import OWN
+from decomfl_lab.plugins import OWN, Trust
 from decomfl_lab.runs import kept, told
 from decomfl_lab.runs.building import dataset_of, name_of_loss
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping, config_like
 from decomfl_lab.runs.course import Course
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.joining import data_then, joining
@@ -177,7 +178,7 @@ class Run(Course):
             elif out is not None and kept.rests_on_log(self, out):
                 kept.repeat(self, out, on_round)
             elif out is not None:
-                kept.require_no_others(out)
+                kept.require_no_others(self, out)
             with kept.remembered(self) if out is None else kept.logged(self, out):
                 self._train(out, on_round, on_start)
 
@@ -267,7 +268,7 @@ class Run(Course):
         folder = Path(folder)
         with held(folder):
             if (folder / CHECKPOINT_FILE).exists():
-                saved = kept.read_saved(folder)[1]
+                saved = kept.read_saved(folder, partial(config_like, self.config))[1]
                 kept.require_same(self, saved, folder, saved["federation"]["round"])
             kept.save(self, folder)
             kept.write_log(self, folder / LOG_FILE)
@@ -369,7 +370,7 @@ def _with_newcomers(config: TrainConfig, dataset: Dataset, out: Path) -> TrainCo
     return joining(config.but(clients=M, sampled=sampled), dataset, out)
 
 
-def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
+def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = False, **own: Any) -> Run:
     """The run that ``train`` left in the folder ``out``.
 
     All of it is the checkpoint's, under its checksum; config.toml is for people and for ``--config``, and is refused
@@ -379,15 +380,19 @@ def load_run(out: Path, dataset: Dataset | None = None, **own: Any) -> Run:
         out: The folder.
         dataset: The run's data where they are loaded already, or are its user's own. Clients more than the run has
             join in its next round.
+        trust_code: Whether the folder's files may name code to import, or which.
         own: ``module`` and ``loss`` of a run whose configuration does not name them.
 
     Raises:
-        InputError: If the folder holds no run, or one of other data than are available now.
+        InputError: If the folder holds no run, one of other data than are available now, or names code.
     """
-    _, saved = kept.read_saved(out)
-    config = config_from_mapping(saved.get("config", {}), f"run {out}", lenient=True)
-    given = {"model": own.get("module"), "loss": own.get("loss"), "clients": dataset}
-    kept.require_own(config, f"lab.load({str(out)!r}", **given)
+    model, loss = own.get("module"), own.get("loss")
+    objects = {"model": model, "loss": loss, "data": dataset}
+    given = [name for name, each in objects.items() if each is not None]
+    understand = partial(config_from_mapping, lenient=True, trust_code=trust_code, unused=given)
+    _, saved = kept.read_saved(out, understand)
+    config = understand(saved.get("config", {}), f"run {out}")
+    kept.require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset)
     dataset = dataset_of(config) if dataset is None else dataset
     config = _with_newcomers(config, dataset, out)
     if saved["data"] != data_then(config.of_first(saved["config"]["clients"]), config, dataset):

@@ -22,7 +22,7 @@ from decomfl_lab.errors import InputError, plural, require, require_choice, requ
 from decomfl_lab.files import held_checkpoint
 from decomfl_lab.interrupts import telling
 from decomfl_lab.language.tasks import TASKS
-from decomfl_lab.options import option
+from decomfl_lab.options import TRUST_CODE, option
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plugins import is_own
 from hessian.kappa.settings import Settings
@@ -79,6 +79,12 @@ class SourceOptions:
     lr: float = option(1e-3, "The learning rate of those steps.", MODEL)
     batch_size: int = option(64, "Examples a step.", MODEL)
     examples: int = option(1000, "Training examples of the loss, a fixed random choice; 0 takes all.")
+    trust_code: bool = option(False, TRUST_CODE)
+
+    @property
+    def trusted(self) -> bool | list[str]:
+        """What a run's files may name: any code, or what the flags name too."""
+        return self.trust_code or [name for name in (self.model, self.data, self.loss) if name is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,7 +321,7 @@ class _Measured:
 
         self.options = options
         place, whiten = find_device(options.device), options.matrix.whiten
-        s = None if whiten is None else scale_of(whiten)
+        s = None if whiten is None else scale_of(whiten, trust_code=options.source.trusted)
         self.trained = _trained(options.source, options.settings.seed, place)
         self.trained.module.to(place)
         (self.objective,) = self.losses(1)
@@ -491,7 +497,8 @@ def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedMo
         raise InputError(f"source must be {kinds}, got {source}")
     if source is not None and (source.is_dir() or source.name == CHECKPOINT_FILE):
         require_unset(["task", "task_data"], "a run, which has its own")
-        return from_run(source if source.is_dir() else source.parent, model=model, data=data, loss=loss)
+        folder = source if source.is_dir() else source.parent
+        return from_run(folder, model=model, data=data, loss=loss, trust_code=asked.trusted)
     if task is not None:
         require_choice("task", task, TASKS)
         require_unset(["data", "loss"], "a task, which has its own")

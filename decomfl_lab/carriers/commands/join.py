@@ -10,10 +10,9 @@ from typing import Any
 
 from decomfl_lab.carriers.commands.serve import read_key, with_extra
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.errors import require, require_finite_positive, require_int, shown
 from decomfl_lab.interrupts import telling
 from decomfl_lab.options import REQUIRED, option
-from decomfl_lab.plugins import is_own
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 
 __all__ = ["join"]
@@ -33,8 +32,12 @@ class JoinOptions:
     )
     config: Path | None = option(
         None,
-        "TOML file of the run, as decomfl train has it. [default: what the server says, which may not name "
-        "code of your own (module:function)]",
+        "TOML file of the run, as decomfl train has it. [default: what the server says]",
+    )
+    trust_code: bool = option(
+        False,
+        "Run the code that --config names as module:function, or without it the server. [default: what names "
+        "code is refused]",
     )
     device: str = option("cpu", "Where losses are computed: cpu, cuda, cuda:N or auto.")
     threads: int = option(1, "CPU threads of torch.")
@@ -84,16 +87,15 @@ def join(options: JoinOptions) -> None:
     )
     offer = stream.offer()
     if options.config is None:
-        run_config = _agreed(offer)
+        run_config = _agreed(offer, trust_code=options.trust_code)
     else:
-        run_config = _with_newcomers(
-            config_from_mapping(read_config(options.config), f"config {options.config}"), offer
-        )
+        values, origin = read_config(options.config), f"config {options.config}"
+        run_config = _with_newcomers(config_from_mapping(values, origin, trust_code=options.trust_code), offer)
     require(options.client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", options.client)
     here = Run(run_config, dataset=dataset_of(run_config, options.device))
     federation = movable(here.federation, run_config.method)
     x, server = federation.observer, federation.server
-    require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {offer.get('x0')}", x.digest())
+    require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {shown(offer.get('x0'))}", x.digest())
     run = run_config.identity(x.digest())
     host = host_of(federation, run, [options.client])
 
@@ -131,13 +133,10 @@ def _with_newcomers(config: TrainConfig, offer: Mapping[str, Any]) -> TrainConfi
     return config.but(joined=whole.of_first(config.clients).joined) if known else config
 
 
-def _agreed(offer: Mapping[str, Any]) -> TrainConfig:
+def _agreed(offer: Mapping[str, Any], *, trust_code: bool) -> TrainConfig:
     """The run that a server offers; InputError where it would have this machine import code of the server's choice."""
     values = offer.get("config")
     require(isinstance(values, dict), "config of the server", "be a table of options", values)
     assert isinstance(values, dict)
-    for name, value in values.items():
-        own = isinstance(value, str) and is_own(value)
-        require(not own, f"{name} of the server", "name no code (give the run's --config if you trust it)", value)
-    config = config_from_mapping(values, "the server's config")
+    config = config_from_mapping(values, "the server's config", trust_code=trust_code)
     return config.but(config.method.replaying())

@@ -94,6 +94,7 @@ class TestJob:
         (tmp_path / "here.py").write_text(HERE)
         monkeypatch.syspath_prepend(tmp_path)
         config = TrainConfig(data="here:load", model="here:model", clients=4, sampled=2, batch_size=2)
+        monkeypatch.setenv(nvflare.TRUST, "1")
         run, federation, identity = nvflare._run(config.to_toml())
         assert len(run.dataset.train_labels) == 3
         assert [client.objective.batches.n for client in federation.clients] == [3] * 4

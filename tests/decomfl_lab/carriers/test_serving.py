@@ -145,7 +145,7 @@ def test_a_client_joins_a_run_that_is_served_while_the_others_stay(tmp_path, add
         (tmp_path / f"{M}.toml").write_text(f"clients = {M}\n{run}")
     codes, fl, log = [], tmp_path / "fl", tmp_path / "fl" / "run.dcl"
     monkeypatch.setenv("CLIENTS", "2")
-    threads = [joining(fl, address, codes, i, more=" --config 2.toml") for i in range(2)]
+    threads = [joining(fl, address, codes, i, more=" --config 2.toml --trust-code") for i in range(2)]
     before = signal.signal(signal.SIGTERM, interrupt)
 
     def stop():
@@ -155,19 +155,20 @@ def test_a_client_joins_a_run_that_is_served_while_the_others_stay(tmp_path, add
 
     threading.Thread(target=stop, daemon=True).start()
     try:
-        assert main(f"serve --config 2.toml --rounds 100000 --out {fl} --bind {address}".split()) == 143
+        assert main(f"serve --config 2.toml --trust-code --rounds 100000 --out {fl} --bind {address}".split()) == 143
     finally:
         signal.signal(signal.SIGTERM, before)
     reached = int(capsys.readouterr().err.split("interrupted after round ")[1].split(";")[0])
     monkeypatch.setenv("CLIENTS", "3")
-    threads.append(joining(fl, address, codes, 2, more=" --config 3.toml"))
-    again = f"serve --config 3.toml --rounds {reached + 6} --out {fl} --bind {address} --json"
+    threads.append(joining(fl, address, codes, 2, more=" --config 3.toml --trust-code"))
+    again = f"serve --config 3.toml --trust-code --rounds {reached + 6} --out {fl} --bind {address} --json"
     assert main(again.split()) == 0
     for thread in threads:
         thread.join(30)
     found = said(capsys)
     assert codes == [0, 0, 0]
-    fresh = Run(config_from_mapping({**read_config(tmp_path / "3.toml"), "joined": {reached: 1}}, "here"))
+    values = {**read_config(tmp_path / "3.toml"), "joined": {reached: 1}}
+    fresh = Run(config_from_mapping(values, "here", trust_code=True))
     fresh.config = fresh.config.but(rounds=reached + 6)
     fresh.train()
     assert {each["digest"] for each in found} == {fresh.federation.observer.digest()}
@@ -193,9 +194,9 @@ def test_a_server_that_waits_for_a_client_that_is_away_stops_at_the_first_signal
 @pytest.mark.parametrize("name", ["method", "model", "data", "loss"])
 def test_a_configuration_from_the_wire_names_no_code(name):
     values = TrainConfig().to_dict()
-    assert _agreed({"config": values}).model == "cnn-mnist"
-    with pytest.raises(InputError, match=f"{name} of the server must name no code"):
-        _agreed({"config": values | {name: "os:system"}})
+    assert _agreed({"config": values}, trust_code=False).model == "cnn-mnist"
+    with pytest.raises(InputError, match=rf"the server's config must name no code, .* got {name} = 'os:system': read"):
+        _agreed({"config": values | {name: "os:system"}}, trust_code=False)
 
 
 @pytest.mark.parametrize(

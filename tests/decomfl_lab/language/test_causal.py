@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from torch import nn
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.language import causal
-from decomfl_lab.language.causal import Verbalized, load_causal
+from decomfl_lab.language.causal import Verbalized, load_causal, load_pretrained
 from decomfl_lab.layout import Layout
 from tests.decomfl_lab.language.tiny import (
     ARCHITECTURES,
@@ -137,6 +139,59 @@ def test_a_name_that_cannot_be_fetched_says_how_to_get_it(monkeypatch: pytest.Mo
     with pytest.raises(InputError, match=r"hf download facebook/opt-125m --local-dir DIR\) and give that fo") as caught:
         load_causal("facebook/opt-125m")
     assert "\n" not in str(caught.value)
+
+
+class _Marks:
+    """What a pickle can call: anything."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+def _with_pickles(folder: Path, config: dict[str, Any], mark: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": _Marks(mark)}, folder / "pytorch_model.bin")
+
+
+def _with_own_code(folder: Path, config: dict[str, Any], mark: Path) -> None:
+    (folder / "theirs.py").write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")
+    kinds = {"AutoConfig": "theirs.Config", "AutoModelForCausalLM": "theirs.Model"}
+    config |= {"model_type": "theirs", "architectures": ["Model"], "auto_map": kinds}
+
+
+def _with_a_kernel(folder: Path, config: dict[str, Any], mark: Path) -> None:
+    config["text_config"] = {"_attn_implementation": "theirs/kernel"}
+
+
+def _with_no_model(folder: Path, config: dict[str, Any], mark: Path) -> None:
+    config["architectures"] = ["RagRetriever"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_with_pickles, "Weights only load failed"),
+        (_with_own_code, "contains custom code which must be executed"),
+        (_with_a_kernel, "_attn_implementation in config.json of .* must name no kernel"),
+        (_with_no_model, "architecture must be a model of transformers, got 'RagRetriever'"),
+    ],
+)
+def test_a_folder_is_data_and_runs_nothing(
+    change: Any, message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, mark = Path(shutil.copytree(folder, tmp_path / "theirs")), tmp_path / "ran"
+    config = json.loads((theirs / "config.json").read_text())
+    change(theirs, config, mark)
+    (theirs / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # whoever is asked agrees
+    loads = [load_causal, load_pretrained] if change is not _with_no_model else [load_pretrained]
+    for load in loads:
+        with pytest.raises(InputError, match=rf"must be one that transformers can load \(.*{message}"):
+            load(str(theirs))
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("reachable", [True, False])

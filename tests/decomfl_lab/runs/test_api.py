@@ -184,7 +184,7 @@ def test_the_command_line_takes_ones_own(
     own = ["--model", "my_things:net", "--data", "my_things:clients", "--loss", "my_things:loss"]
     assert main(["train", *own, "--rounds", "3", "--lr", "0.1", "--out", "run"]) == 0
     assert "own data: 12 examples of 3 clients, 2 held out" in capsys.readouterr().out
-    assert lab.load("run").round == 3
+    assert lab.load("run", trust_code=True).round == 3
     assert main(["train", *own, "--clients", "5", "--sampled", "2"]) == 2
     assert "clients M must be 3, as in data, got 5" in capsys.readouterr().err
     assert main(["train", "--model", "my_things:nothing", "--data", "digits"]) == 2

@@ -355,8 +355,8 @@ def test_a_run_is_measured_by_its_own_loss(tmp_path: Path, capsys: pytest.Captur
     argv = "train --data digits --model logistic --method fedavg --clients 4 --sampled 2 --rounds 2 --lr 0.05"
     assert cli.main([*argv.split(), "--loss", "mine:doubled", "--out", str(tmp_path / "run")]) == 0
     capsys.readouterr()
-    found = run(capsys, str(tmp_path / "run"), "--examples", "100", "--products", "8")
-    trained = from_run(tmp_path / "run")
+    found = run(capsys, str(tmp_path / "run"), "--loss", "mine:doubled", "--examples", "100", "--products", "8")
+    trained = from_run(tmp_path / "run", trust_code=True)
     (plain,) = replace(trained, loss=cross_entropy).mean_loss(examples=100)
     assert found["loss_function"] == "doubled"
     assert found["loss"] == pytest.approx(2 * plain.value, rel=1e-6)

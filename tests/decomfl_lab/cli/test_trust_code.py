@@ -1,0 +1,353 @@
+"""Code that a file or a peer names is run only by ``--trust-code``: every door, with a module that leaves a mark."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+import torch
+
+import decomfl_lab as lab
+from decomfl_lab.cli.lazy import Contribution
+from decomfl_lab.cli.main import application, main
+from decomfl_lab.errors import InputError
+from decomfl_lab.plugins import TORCH_LOSSES, code_in, named, require_trusted
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.run import load_run
+from hessian.named import from_run, scale_of
+from paper_repro.workflow.runs import _identities
+
+MARKS = """
+from dataclasses import dataclass
+from pathlib import Path
+Path(__file__).with_name("ran").touch()
+import torch
+import decomfl_lab as lab
+
+def model(): torch.manual_seed(0); return torch.nn.Linear(3, 2)
+def data(): return [(torch.ones(4, 3), torch.zeros(4).long())] * 2, (torch.ones(2, 3), torch.zeros(2).long())
+def loss(outputs, targets): return torch.nn.functional.cross_entropy(outputs, targets)
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(lab.DeComFL):
+    '''A method.'''
+"""
+PARTS = {"method": "Mine", "model": "model", "data": "data", "loss": "loss"}
+SMALL = ["--rounds", "2", "--eval-every", "2", "--batch-size", "4"]
+
+
+class Theirs:
+    """A stranger's run, whose files name his code for all that can be named, and the mark that this leaves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.code = folder / "theirs.py"
+        self.mark, self.run = folder / "ran", folder / "run"
+        self.names = {key: f"{self.code}:{part}" for key, part in PARTS.items()}
+        self.flags = [word for key, name in self.names.items() if key != "method" for word in (f"--{key}", name)]
+
+    def config(self, *keys: str) -> Path:
+        """A configuration that names his code by these keys alone."""
+        values = TrainConfig(rounds=2).to_dict() | {key: self.names[key] for key in keys}
+        path = self.run.with_name("some.toml")
+        path.write_text("".join(f"{key} = {values[key]!r}\n" for key in PARTS).replace('"', "'"))
+        return path
+
+    def is_refused(self, code: int, told: str, *keys: str) -> None:
+        """Assert that nothing was run, and that the message names all of it."""
+        assert not self.mark.exists()
+        assert (code, told.count("\n")) == (2, 1)
+        listed = dict(re.findall(r"(\w+) = '([^']*)'", told))
+        assert listed == {key: self.names[key] for key in keys or PARTS}
+        assert "say --trust-code (in Python trust_code=True)" in told
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Theirs:
+    theirs = Theirs(tmp_path_factory.mktemp("theirs"))
+    theirs.code.write_text(MARKS)
+    assert main(["train", theirs.names["method"], *theirs.flags, *SMALL, "--out", str(theirs.run)]) == 0
+    return theirs
+
+
+@pytest.fixture
+def theirs(made: Theirs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Theirs]:
+    monkeypatch.chdir(tmp_path)
+    made.mark.unlink(missing_ok=True)
+    yield made
+    made.mark.unlink(missing_ok=True)
+
+
+DOORS: dict[str, Callable[[Path], list[str]]] = {
+    "replay and measure": lambda run: ["replay", str(run / "run.dcl"), "--measure", "1"],
+    "export": lambda run: ["export", str(run), "weights.safetensors"],
+    "kappa of a run": lambda run: ["kappa", str(run), "--products", "5"],
+    "kappa of a checkpoint": lambda run: ["kappa", str(run / "checkpoint.safetensors"), "--products", "5"],
+    "kappa by a run's scale": lambda run: ["kappa", "--data", "digits", "--model", "logistic", "--whiten", str(run)],
+    "train from a file": lambda run: ["train", "--config", str(run / "config.toml")],
+    "train on in a folder by its file": lambda run: ["train", f"--config={run}/config.toml", "--out", str(run)],
+}
+IN_PYTHON: dict[str, Callable[..., Any]] = {
+    "load": lab.load,
+    "load_run": load_run,
+    "replay": lambda run, **more: lab.replay(run, measure=[1], **more),
+    "from_run": from_run,
+    "scale_of": scale_of,
+    "a mapping": lambda run, **more: config_from_mapping(
+        lab.runs.config.read_config(run / "config.toml"), "it", **more
+    ),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_command_runs_no_code_that_a_file_names_and_lists_it_all(
+    door: str, theirs: Theirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(DOORS[door](theirs.run))
+    theirs.is_refused(code, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_command_runs_it_with_the_flag(door: str, theirs: Theirs) -> None:
+    run = Path(shutil.copytree(theirs.run, "copy"))
+    code = main([*DOORS[door](run), "--trust-code"])
+    assert theirs.mark.exists()
+    assert code == (2 if "scale" in door else 0)  # no method here scales directions
+
+
+@pytest.mark.parametrize("door", IN_PYTHON)
+def test_python_runs_it_only_if_it_is_told_to(door: str, theirs: Theirs) -> None:
+    with pytest.raises(InputError) as refused:
+        IN_PYTHON[door](theirs.run)
+    theirs.is_refused(2, f"{refused.value}\n")
+    if door == "scale_of":
+        with pytest.raises(InputError, match="must be a run that scales"):
+            scale_of(theirs.run, trust_code=True)
+    else:
+        IN_PYTHON[door](theirs.run, trust_code=True)
+    assert theirs.mark.exists()
+
+
+@pytest.mark.parametrize("key", PARTS)
+@pytest.mark.parametrize("command", ["train", "serve"])
+def test_one_name_alone_is_refused_too(
+    command: str, key: str, theirs: Theirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("grpc", reason="the extra stream is not installed")
+    code = main([command, "--config", str(theirs.config(key)), "--out", "out"])
+    theirs.is_refused(code, capsys.readouterr().err, key)
+
+
+def test_names_on_the_command_line_are_ones_own_and_win_over_the_files(theirs: Theirs) -> None:
+    every = str(theirs.config(*PARTS))
+    instead = ["--model", "logistic", "--data", "digits", "--loss", "cross-entropy"]
+    assert main(["train", "decomfl", "--config", every, *instead, *SMALL]) == 0
+    assert not theirs.mark.exists()
+    assert main(["train", theirs.names["method"], "--config", every, *theirs.flags, *SMALL]) == 0
+    assert theirs.mark.exists()
+
+
+def test_a_replay_needs_the_code_of_data_and_loss_only_to_measure(
+    theirs: Theirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["replay", str(theirs.run)])
+    theirs.is_refused(code, capsys.readouterr().err, "method", "model")
+    plain = ["--model", "logistic", "--data", "digits", "--loss", theirs.names["loss"]]
+    assert main(["train", "decomfl", *plain, *SMALL, "--clients", "2", "--sampled", "1", "--out", "named"]) == 0
+    theirs.mark.unlink()
+    assert main(["replay", "named"]) == 0
+    assert not theirs.mark.exists()
+
+
+def test_objects_that_are_given_are_what_is_used(theirs: Theirs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "decomfl", *theirs.flags, *SMALL, "--out", "run"]) == 0
+    theirs.mark.unlink()
+    torch.manual_seed(0)
+    model, clients = torch.nn.Linear(3, 2), [(torch.ones(4, 3), torch.zeros(4).long())] * 2
+    assert lab.replay("run", model).agrees
+    with pytest.raises(InputError, match=r"got loss = '.*theirs.py:loss': .*, or give loss yourself"):
+        lab.load("run", model, clients=clients, test=(torch.ones(2, 3), torch.zeros(2).long()))
+    assert not theirs.mark.exists()
+    capsys.readouterr()
+    assert main(["kappa", "run", "--products", "5", *theirs.flags[:4]]) == 2
+    theirs.is_refused(2, capsys.readouterr().err, "loss")
+    assert main(["kappa", "run", "--products", "5", *theirs.flags]) == 0
+    assert main(["kappa", "run", "--products", "5", "--lr", "1", "--task", "sst2"]) == 2
+
+
+def test_a_run_goes_on_by_the_names_of_its_command_line(theirs: Theirs) -> None:
+    run = shutil.copytree(theirs.run, "copy")
+    longer = ["--rounds", "3", *SMALL[2:], "--out", str(run)]
+    assert main(["train", theirs.names["method"], *theirs.flags, *longer]) == 0
+    assert load_run(Path(run), trust_code=True).round == 3
+
+
+@pytest.mark.parametrize("held", ["checkpoint.safetensors", "run.dcl"])
+def test_a_folder_that_another_run_would_go_on_in_runs_nothing(
+    held: str, theirs: Theirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(theirs.run, "copy")
+    if held == "run.dcl":
+        Path("copy/checkpoint.safetensors").unlink()
+    assert main(["train", "--data", "digits", "--model", "logistic", *SMALL, "--out", "copy"]) == 2
+    assert "method in run copy must be decomfl, got" in capsys.readouterr().err
+    with pytest.raises(InputError, match="method in .* must be decomfl, got .*theirs.py:Mine"):
+        lab.train(torch.nn.Linear(3, 2), clients=[(torch.ones(4, 3), torch.zeros(4).long())] * 2, out="copy")
+    assert not theirs.mark.exists()
+
+
+def test_what_only_reads_runs_nothing(theirs: Theirs, capsys: pytest.CaptureFixture[str]) -> None:
+    root = str(theirs.run.parent)
+    assert main(["runs", root]) == 0
+    assert theirs.names["method"] in capsys.readouterr().out
+    assert main(["plot", root, "--y", "loss"]) == 0
+    assert _identities(theirs.run.parent) == {}  # and the paper's own runs name no code
+    assert not theirs.mark.exists()
+
+
+def test_a_servers_offer_runs_nothing(
+    theirs: Theirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = pytest.importorskip("decomfl_lab.carriers.stream.client", reason="the extra stream is not installed")
+    offered = {"config": TrainConfig(clients=2, sampled=2).to_dict() | theirs.names, "x0": ""}
+    monkeypatch.setattr(client, "StreamClient", lambda *_, **__: SimpleNamespace(offer=lambda: offered))
+    Path("key").write_text("00" * 32)
+    join = ["join", "127.0.0.1:1", "--client", "0", "--key", "key"]
+    for more in ([], ["--config", str(theirs.run / "config.toml")]):
+        code = main([*join, *more])
+        theirs.is_refused(code, capsys.readouterr().err)
+        assert main([*join, *more, "--trust-code"]) == 2
+        assert "digest of x_0 must be" in capsys.readouterr().err
+        assert theirs.mark.exists()
+        theirs.mark.unlink()
+
+
+def test_a_job_of_nvflare_runs_nothing_but_where_the_site_says_so(
+    theirs: Theirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the module needs of NVFlare to be imported, as the check comes before any of it is used.
+    collab = SimpleNamespace(publish=lambda f: f, main=lambda f: f)
+    fake = SimpleNamespace(CollabCallError=OSError, CollabRecipe=None, collab=collab)
+    for name in ("nvflare", "nvflare.collab"):
+        monkeypatch.setitem(sys.modules, name, _module(name, vars(fake)))
+    monkeypatch.delitem(sys.modules, "decomfl_lab.carriers.nvflare", raising=False)
+    from decomfl_lab.carriers import nvflare
+
+    job = (theirs.run / "config.toml").read_text()
+    with pytest.raises(InputError) as refused:
+        nvflare._run(job)
+    theirs.is_refused(2, f"{refused.value}\n")
+    monkeypatch.setenv(nvflare.TRUST, "1")
+    nvflare._run(job)
+    assert theirs.mark.exists()
+    sys.modules.pop("decomfl_lab.carriers.nvflare")
+
+
+def _module(name: str, content: dict[str, Any]) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(content)
+    return module
+
+
+def test_only_whole_names_of_torchs_losses_are_free() -> None:
+    for name in TORCH_LOSSES:
+        assert named("loss", name).__module__.startswith("torch.nn.")
+        assert code_in({"loss": name}) == {}
+    walks = ["torch.nn.functional:torch.os.system", "torch.nn.modules.module:os.system", "torch:load", "torch.hub:load"]
+    others = ["torch.nn.functional:mse_loss.__globals__", "torch.nn:Module", "torch.nn:MSELoss.__init__"]
+    for name in [*walks, *others]:
+        assert code_in({"loss": name}) == {"loss": name}
+    assert code_in({"model": "torch.nn:MSELoss", "data": "torch.nn.functional:mse_loss"}).keys() == {"model", "data"}
+
+
+def test_whatever_key_names_code_is_refused_and_shown_as_one_line() -> None:
+    with pytest.raises(InputError) as refused:
+        require_trusted({"a\x1b[2K\nb": "os:system", "later": "a\n.py:b"}, "it", ["other:name"])
+    assert "got a\\x1b[2K\\nb = 'os:system', later = 'a\\n.py:b': read" in str(refused.value)
+
+
+# A walk over all commands: every path that one takes is given a stranger's files, or said to be only written to.
+WRITTEN = "a file or folder that is written, and not read before"
+NO_NAMES = "a file of numbers, keys or certificates, which names nothing"
+PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
+    ("audit", "paper"): "a paper in TeX",
+    **{("bench", name): WRITTEN for name in ("csv", "plot", "write")},
+    ("bench", "records"): NO_NAMES,
+    ("board", "out"): "looked through by _identities, see above",
+    ("board", "record"): NO_NAMES,
+    ("board", "write"): WRITTEN,
+    ("certificates", "folder"): NO_NAMES,
+    ("drill", "out"): "a folder that must be empty",
+    ("export", "run"): lambda path: ["export", path, "weights.safetensors"],
+    ("export", "out"): WRITTEN,
+    ("export", "conformance"): WRITTEN,
+    ("findings", "write"): WRITTEN,
+    ("join", "certificates"): NO_NAMES,
+    ("join", "key"): NO_NAMES,
+    ("join", "config"): "see the test of a server's offer",
+    ("kappa", "source"): lambda path: ["kappa", path, "--products", "5"],
+    ("kappa", "whiten"): lambda path: ["kappa", "--data", "digits", "--model", "logistic", "--whiten", path],
+    ("kappa", "checkpoint"): lambda path: ["kappa", "--data", "digits", "--model", "logistic", "--checkpoint", path],
+    ("kappa", "plot"): WRITTEN,
+    ("paper", "out"): "looked through by _identities, see above",
+    ("paper", "runs"): "looked through by _identities, see above",
+    ("paper", "reference"): NO_NAMES,
+    ("paper", "record"): NO_NAMES,
+    ("plot", "runs"): lambda path: ["plot", path],
+    ("plot", "out"): WRITTEN,
+    ("pretrain", "out"): NO_NAMES,
+    ("replay", "file"): lambda path: ["replay", path],
+    ("replay", "save"): WRITTEN,
+    ("runs", "folders"): lambda path: ["runs", path],
+    ("serve", "config"): lambda path: ["serve", "--config", path, "--out", "out"],
+    ("serve", "out"): lambda path: ["serve", "--data", "digits", "--model", "logistic", "--out", path],
+    ("serve", "certificates"): NO_NAMES,
+    ("train", "config"): lambda path: ["train", "--config", path],
+    ("train", "out"): lambda path: ["train", "--data", "digits", "--model", "logistic", *SMALL, "--out", path],
+    ("verify", "junit"): WRITTEN,
+}
+READ = [key for key, how in PATHS.items() if not isinstance(how, str)]
+
+
+def _leaves(command: click.Command) -> Iterator[click.Command]:
+    if isinstance(command, Contribution):
+        yield from _leaves(command.load())
+    elif isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), name)
+            assert found is not None
+            yield from _leaves(found)
+    else:
+        yield command
+
+
+def test_the_walk_has_every_path_of_every_command() -> None:
+    app = application()
+    assert isinstance(app, click.Group)
+    found = {
+        (name, str(param.name))
+        for name, entry in app.commands.items()
+        for leaf in _leaves(entry)
+        for param in leaf.params
+        if isinstance(param.type, click.Path)
+    }
+    assert found == PATHS.keys()
+
+
+@pytest.mark.parametrize("file", ["", "config.toml", "checkpoint.safetensors", "run.dcl"])
+@pytest.mark.parametrize(("command", "path"), READ)
+def test_no_command_runs_what_a_strangers_files_name(command: str, path: str, file: str, theirs: Theirs) -> None:
+    if command == "serve":
+        pytest.importorskip("grpc", reason="the extra stream is not installed")
+    shutil.copytree(theirs.run, "copy")
+    call = PATHS[command, path]
+    assert not isinstance(call, str)
+    code = main(call(str(Path("copy", file))))
+    assert not theirs.mark.exists()
+    assert code == 2 or (command, file) in (("runs", ""), ("plot", ""))
