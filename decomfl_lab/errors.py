@@ -21,6 +21,8 @@ __all__ = [
     "is_number",
     "known_options",
     "plural",
+    "printable",
+    "quoted",
     "require",
     "require_choice",
     "require_finite_positive",
@@ -34,7 +36,13 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """A value given by the user breaks a rule; the message is one line and stands on its own."""
+    """A value given by the user, a file or a peer breaks a rule; the message is one line and stands on its own.
+
+    Whatever stands in it, as a peer's text, its characters are printable: others are escaped.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class DivergedError(InputError):
@@ -50,7 +58,7 @@ class DivergedError(InputError):
         super().__init__(what, hint)
 
     def __str__(self) -> str:
-        return "{} must be finite: training diverged {}".format(*self.args)
+        return printable("{} must be finite: training diverged {}".format(*self.args))
 
 
 class RoundingWarning(UserWarning):
@@ -66,6 +74,16 @@ def brief(text: str, most: int = _MOST) -> str:
     """The text as one line of at most so many characters, those in the middle left out."""
     line = re.sub(r"\s*\n\s*", " ", text)
     return line if len(line) <= most else f"{line[: most - 43]} ... {line[-38:]}"
+
+
+def printable(text: str) -> str:
+    """The text with every character escaped that moves a terminal's cursor, ends a line or turns its direction."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted(text: str) -> str:
+    """A peer's text as an error or a line of a log shows it: in quotes, printable, of at most 300 characters."""
+    return brief(repr(text), 300)
 
 
 def shown(value: Any) -> str:

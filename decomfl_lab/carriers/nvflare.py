@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, quoted, require, require_finite_positive, require_int
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import RemoteFederation, host_of
@@ -157,7 +157,7 @@ class Sites:
         try:
             answer = self._sites[i](timeout=left).handle(frame)
         except CollabCallError as error:
-            logger.warning("client %d does not answer: %s", i, error)
+            logger.warning("client %d does not answer: %s", i, quoted(str(error)))
             return None
         return answer if isinstance(answer, bytes) else b""
 

@@ -605,7 +605,7 @@ class _Sessions(_Search):
         often = [min(coordinator._welcomes[i], MOST_WELCOMES + 1) for i in range(self.case.M)]  # more change nothing
         counts = *server.held, *coordinator.steps, *often
         known = sorted(coordinator.replies), sorted(coordinator._reported.items()), sorted(coordinator.delivery.told)
-        phase = tuple(sorted(coordinator._sure)), coordinator._asking, coordinator._checking
+        phase = tuple(sorted(coordinator._sure.items())), coordinator._asking, coordinator._checking
         content = (server.history.start, server.round, counts, *map(tuple, known), plans, phase)
         number = self.servers((*content, tuple(sorted(frames.items()))))
         self.delivery_of.setdefault(number, (coordinator, dict(frames)))  # type: ignore[arg-type]

@@ -23,9 +23,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
-from decomfl_lab.errors import DivergedError, InputError, require, require_int
+from decomfl_lab.errors import DivergedError, InputError, quoted, require, require_int
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, take_model, take_sums
 from decomfl_lab.protocol.ledger import Ledger
@@ -47,7 +48,7 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
-__all__ = ["Coordinator", "Frames", "Host"]
+__all__ = ["Coordinator", "Farewell", "Frames", "Host"]
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,26 @@ class Frames(Mapping[int, bytes]):
         return Frames((i for i in self._clients if i not in done), self._made, self._read)
 
 
+class Farewell(bytes):
+    """A last frame, to whoever is no client of the run: where it has a connection, that is cut, with the reason.
+
+    Attributes:
+        reason: The reason, which is in the frame, too.
+    """
+
+    reason: str
+
+    def __new__(cls, frame: bytes, reason: str) -> Self:
+        """A frame with its reason."""
+        own = super().__new__(cls, frame)
+        own.reason = reason
+        return own
+
+
+class _StrangerError(InputError):
+    """Who says hello is another client, or of another run."""
+
+
 class Host:
     """The clients' side: some clients of a run, and the one model that all of them share.
 
@@ -128,7 +149,7 @@ class Host:
     def handle(self, frames: Mapping[int, bytes]) -> dict[int, bytes]:
         """The answers {i: frame} to the frames {i: frame} of a round; clients measure together where they can.
 
-        An answer is empty where nothing is asked: a welcome alone, or records.
+        An answer is empty where nothing is asked: a welcome alone, records, or a refusal, which is logged.
 
         A frame that is damaged, or not as the run's terms have it, is answered with the reason, and changes nothing.
         """
@@ -180,7 +201,7 @@ class Host:
                 case tuple():
                     records += message
                 case Refusal(text):
-                    raise InputError(f"the server refuses client {i}: {text}")
+                    logger.warning("the server refuses client %d: %s", i, quoted(text))
                 case other:
                     require(False, f"message to client {i}", "be one to clients", type(other).__name__)
         for n, record in enumerate(records):
@@ -205,12 +226,11 @@ class Host:
         if records and records[0].round <= self.replica.round:
             self.replica.catch_up(records)
         if welcome is not None:
-            answered, _ = self._answers.get(i, (0, b""))
+            answered, _ = self._answers.pop(i, (0, b""))
             client.steps_taken = welcome.steps
             # Of a welcome that came late the steps are too few: whoever gets one says hello before it measures again.
             self._welcomed.discard(i)
             if plan is not None and answered <= plan.round == self.replica.round:
-                self._answers.pop(i, None)  # not sooner: by its round the same welcome is known to be late once more
                 self._welcomed.add(i)
         return plan, Ask() in messages
 
@@ -304,7 +324,8 @@ class Coordinator:
         self._run, self._digest, self._check_every = run, digest, check_every
         self._known: tuple[int, str] | None = None
         self._welcomes: Counter[int] = Counter()
-        self._sure: set[int] = set()  # who is known to know how many local steps of its are in the record
+        # Who is known to know how many local steps of its are in the record, and the round that it answered then.
+        self._sure: dict[int, int] = {}
         self._reported: dict[int, int] = {}
         self._frames: dict[int, bytes] = {}  # what each client was sent first since something was begun
         self._opened = self._finishing = self._asking = self._checking = False
@@ -348,8 +369,11 @@ class Coordinator:
         if self._asking or self._finishing:
             frame = self._ask(i)
         else:
-            first = b"" if i in self._sure else self._welcome(i, self.round)
-            frame = first + (self._ask(i) if self._checking or first else b"") + self._plan(i)
+            pulls, plan = self.delivery.pulls, self._plan(i)
+            # Who is sent a model holds the right one then, whatever it has been told before.
+            sure = i in self._sure and self.delivery.pulls == pulls
+            first = b"" if sure else self._welcome(i, self.round)
+            frame = first + (self._ask(i) if self._checking or first else b"") + plan
         self._frames[i] = frame
         return frame
 
@@ -374,25 +398,25 @@ class Coordinator:
 
         Returns:
             A frame to send to it, whose answer is to be waited for; empty if there is nothing to send and its answer
-            is still to come (this one was late or unasked); None if the round needs nothing more of it.
+            is still to come (this one was late or unasked); None if the round needs nothing more of it. What is refused
+            is answered with the reason, by a ``Farewell`` where it is no client of this run.
         """
-        try:
-            return self._take(i, frame, loss)
-        except InputError as error:
-            self._refuse(i, error)
-            return None
-
-    def _refuse(self, i: int, error: InputError) -> None:
-        logger.warning("round %d: an answer of client %d is refused: %s", self.round, i, error)
-        self.refused[i] = str(error)
-
-    def _take(self, i: int, frame: bytes, loss: float) -> bytes | None:
-        require_int("client", i, 0, self.delivery.server.M - 1)
+        require_int("client", i, 0, self.delivery.server.M - 1)  # whose connection it is: the carrier's word
         before = self._counted(i)
         try:
             return self._read(i, frame, loss)
+        except InputError as error:
+            told = i in self.refused
+            logger.warning("round %d: an answer of client %d is refused: %s", self.round, i, error)
+            self.refused[i] = str(error)
+            if isinstance(error, _StrangerError):
+                return Farewell(self._refusal(i, error), str(error))
+            return None if told else self._refusal(i, error)  # once a round, or a liar could go on for ever
         finally:
             self.session.stray(i, len(frame) - (self._counted(i) - before))
+
+    def _refusal(self, i: int, error: InputError) -> bytes:
+        return self.session.control(i, Refusal(str(error)), upwards=False)
 
     def _counted(self, i: int) -> int:
         """The bytes of client i that both ledgers have counted."""
@@ -408,16 +432,23 @@ class Coordinator:
                     self._weigh(i, message)
                 case Refusal(text, diverged):
                     self.diverged = self.diverged or diverged
-                    raise InputError(text)
+                    self.refused[i] = f"it says: {quoted(text)}"
+                    logger.warning("round %d: client %d refuses: %s", self.round, i, quoted(text))
+                    return None
                 case Reply():
                     return self._accept(i, message, hello, loss)
                 case other:
                     require(False, f"message of client {i}", "be a hello or a reply", type(other).__name__)
-        return b"" if hello is None else self._greet(i, hello)
+        if hello is not None:
+            return self._greet(i, hello)
+        return None if i in self.refused else b""  # it has heard why
 
     def _hello(self, i: int, hello: Hello) -> Hello:
-        require(hello.client == i, "client of a hello", f"be {i}, whose connection it is", hello.client)
-        require(hello.run == self._run, f"run of client {i}", f"be {self._run.hex()}", hello.run.hex())
+        try:
+            require(hello.client == i, "client of a hello", f"be {i}, whose connection it is", hello.client)
+            require(hello.run == self._run, f"run of client {i}", f"be {self._run.hex()}", hello.run.hex())
+        except InputError as error:
+            raise _StrangerError(str(error)) from None
         self.session.control(i, hello, upwards=True)
         return hello
 
@@ -440,7 +471,7 @@ class Coordinator:
         self.delivery.server.check(reply)
         self.delivery.ledger.reply(reply)
         self.replies[i], self.losses[i] = reply, loss
-        self._sure.add(i)
+        self._sure[i] = self.round
         return None
 
     def _agrees(self, hello: Hello) -> bool:
@@ -463,6 +494,8 @@ class Coordinator:
             return b""
         if self._asking and right:
             self._reported[i] = hello.round
+            if self._sure.get(i) != hello.round:  # it has begun anew, perhaps by a frame that came late
+                self._sure.pop(i, None)
             return None
         self._welcomes[i] += 1
         often = f"number {MOST_WELCOMES} at most a round"
@@ -472,7 +505,7 @@ class Coordinator:
             what = f"another model of round {hello.round}" if hello.round <= self.round else f"round {hello.round}"
             logger.warning("round %d: client %d holds %s; it begins anew", self.round, i, what)
         r = hello.round if right else 0
-        self._sure.discard(i)  # if its answer to this round is in already, it is told one round too few
+        self._sure.pop(i, None)  # if its answer to this round is in already, it is told one round too few
         server, welcome = self.delivery.server, self._welcome(i, r)
         if self._asking:
             return welcome + self._ask(i)
@@ -501,7 +534,8 @@ class Coordinator:
         if not self.replies and self.diverged:
             raise DivergedError("scalars of every client")
         record = self.delivery.close([self.delivery.ledger.encode(self.replies[i]) for i in sorted(self.replies)])
-        self._sure -= self.asked - self.replies.keys()  # they may have measured all the same
+        for i in self.asked - self.replies.keys():  # they may have measured all the same
+            self._sure.pop(i, None)
         self._opened = False
         self._count(record, self.replies)
         return record

@@ -108,7 +108,7 @@ PLANTED: dict[str, tuple[str, Callable[..., Any]]] = {
     "a round of any form": ("protocol.wire._form", _any_form),
     "signs with anything after them": ("protocol.wire._Reader.signs", _signs_and_anything),
     "indices anywhere": ("protocol.compression.SparseVector.__post_init__", lambda vector: None),
-    "an error says all of a value": ("errors.shown", repr),
+    "an error says all of a value": ("errors.shown", lambda value: 20 * repr(value)),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from decomfl_lab.carriers.commands.serve import largest_of, read_key, with_extra
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.errors import require, require_finite_positive, require_int, shown
 from decomfl_lab.interrupts import telling
 from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
@@ -95,7 +95,7 @@ def join(options: JoinOptions) -> None:
     here = Run(run_config, dataset=dataset_of(run_config, options.device))
     federation = movable(here.federation, run_config.method)
     x, server = federation.observer, federation.server
-    require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {offer.get('x0')}", x.digest())
+    require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {shown(offer.get('x0'))}", x.digest())
     run = run_config.identity(x.digest())
     host = host_of(federation, run, [options.client])
 

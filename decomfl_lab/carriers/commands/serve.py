@@ -227,11 +227,12 @@ def _picture(
     """A line on the run, and one for each client: where it is, and how far behind."""
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     from decomfl_lab.runs.progress import words
 
     r, M, session = remote.round, remote.server.M, remote.coordinator
-    chosen, replies, there = session.chosen, dict(session.replies), dict(server.connected)
+    chosen, replies, there = set(session.asked), dict(session.replies), dict(server.connected)
     done = f"{name}: round {r}" + (f" of {last[0].rounds}, {words(last[0])}" if last else "")
     sent = f"{1e-3 * remote.ledger.bytes / M:,.1f} kB a client, {time.monotonic() - began:,.0f} s"
     states = f"{len(there)} of {M} clients are here, {len(replies)} of {len(chosen)} have answered"
@@ -239,7 +240,8 @@ def _picture(
     for i in range(min(M, SHOWN)):
         asked = "answered" if i in replies else "asked" if i in chosen else ""
         behind = str(r - remote.server.held[i]) if remote.server.held else ""
-        table.add_row(str(i), "here" if i in there else "away", session.refused.get(i, asked), behind)
+        state = Text(session.refused.get(i, asked))  # a client's words, which are no markup
+        table.add_row(str(i), "here" if i in there else "away", state, behind)
     return Group(done, f"{states}; {sent}", table, *(["..."] if M > SHOWN else []))
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -39,6 +40,31 @@ class Identity:
     certificate: bytes
     key: bytes
 
+    def check(self, name: str) -> None:
+        """InputError where the other side could not take it: a server that does not is silent about the reason.
+
+        Args:
+            name: "server", or a ``client_name``, as which it is shown.
+        """
+        what = f"certificate of {name}"
+        try:
+            own, ca = map(x509.load_pem_x509_certificate, (self.certificate, self.authority))
+            key = serialization.load_pem_private_key(self.key, None)
+        except (ValueError, TypeError):
+            raise InputError(f"{what}, its key and ca.crt must be PEM files, got others") from None
+        require(own.public_key() == key.public_key(), f"key of {name}", "be the one of its certificate", "another")
+        names = [str(own.value) for own in own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        require(name == "server" or names == [name], f"name in the {what}", f"be {name}", ", ".join(names))
+        for each, whose in ((own, what), (ca, "certificate in ca.crt")):
+            since, until = each.not_valid_before_utc, each.not_valid_after_utc
+            now = datetime.datetime.now(datetime.UTC)
+            span = f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC"
+            require(since <= now <= until, whose, f"be valid now ({now:%Y-%m-%d %H:%M})", span)
+        try:
+            own.verify_directly_issued_by(ca)
+        except (ValueError, TypeError, InvalidSignature):
+            raise InputError(f"{what} must be of the authority in ca.crt, got one of another") from None
+
 
 def client_name(i: int) -> str:
     """The common name of client i's certificate."""
@@ -55,9 +81,11 @@ def read_identity(folder: Path, name: str) -> Identity:
     """The identity of the server ("server") or of a client (``client_name``), as ``make_certificates`` wrote it.
 
     Raises:
-        InputError: If a file cannot be read.
+        InputError: If a file cannot be read, or the other side could not take the certificate (``Identity.check``).
     """
-    return Identity(*(_read(folder / file) for file in ("ca.crt", f"{name}.crt", f"{name}.key")))
+    identity = Identity(*(_read(folder / file) for file in ("ca.crt", f"{name}.crt", f"{name}.key")))
+    identity.check(name)
+    return identity
 
 
 def make_certificates(folder: Path, clients: int, hosts: Sequence[str] = (), days: int = 365) -> list[Path]:

@@ -23,7 +23,7 @@ from decomfl_lab.carriers.stream.connection import (
     Link,
     require_address,
 )
-from decomfl_lab.errors import InputError, require, shown
+from decomfl_lab.errors import InputError, quoted, require, shown
 from decomfl_lab.protocol.seals import Seal
 
 __all__ = ["StreamClient"]
@@ -38,8 +38,19 @@ FINAL = {
     grpc.StatusCode.UNAUTHENTICATED,
 }
 """Answers of a server after which nothing is gained by coming back."""
-UNTRUSTED = ("SSL_ERROR_SSL", "is not in peer certificate")
-"""Words of the library where the other end is not the one that the certificates name."""
+UNTRUSTED = {
+    "certificate has expired": "be valid now",
+    "certificate is not yet valid": "be valid now",
+    "unable to get local issuer": "be of the authority in ca.crt",
+    "certificate signature failure": "be of the authority in ca.crt",
+    "self signed certificate": "be of the authority in ca.crt",
+    "self-signed certificate": "be of the authority in ca.crt",
+    "unsupported certificate purpose": "be a server's",
+    "is not in peer certificate": "have the name in the address",
+    "SSL_ERROR_SSL": "be one that ca.crt vouches for",
+}
+"""Words of the library where the other end is not the one that is to be trusted, and the rule that its certificate
+breaks."""
 
 
 class StreamClient:
@@ -118,13 +129,17 @@ class StreamClient:
                     finally:
                         seen, wait = time.monotonic(), FIRST_WAIT
             except grpc.RpcError as error:
-                code, words = error.code(), " ".join(str(error.details()).split())
-                untrusted = any(each in words for each in UNTRUSTED)
-                if code in FINAL or untrusted:
-                    rule = "be the server of these certificates" if untrusted else f"take client {self.i}"
-                    raise InputError(f"server at {self.address} must {rule}, got: {words}") from None
+                code, words = error.code(), quoted(str(error.details()))
+                if code in FINAL:
+                    raise InputError(f"server at {self.address} must take client {self.i}, got {words}") from None
+                rules = [rule for said, rule in UNTRUSTED.items() if said in words]
+                if rules and code is grpc.StatusCode.UNAVAILABLE:
+                    whose = f"certificate of the server at {self.address}"
+                    raise InputError(f"{whose} must {rules[0]}, got {words}") from None
                 left = seen + self.patience - time.monotonic()
                 if left <= 0:
+                    if self._identity is not None:
+                        self._identity.check(client_name(self.i))  # it may have expired since
                     rule = f"be reached within {self.patience:g} s"
                     raise InputError(f"server at {self.address} must {rule}, got {code.name}: {words}") from None
                 level = logging.INFO if wait == FIRST_WAIT else logging.DEBUG  # a line an outage

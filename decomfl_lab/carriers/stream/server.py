@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
@@ -39,12 +39,10 @@ from decomfl_lab.carriers.stream.connection import (
     Link,
     require_address,
 )
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.interrupts import idle
 from decomfl_lab.protocol.seals import Seal
-
-if TYPE_CHECKING:
-    from decomfl_lab.protocol.session import Frames
+from decomfl_lab.protocol.session import Farewell, Frames
 
 __all__ = ["StreamServer"]
 
@@ -126,7 +124,7 @@ class StreamServer:
             self._hear(*self._arrived.get(), frames, take)
         for i in frames:
             if i in self.connected and i in self.waiting and i not in frames.sent:
-                self._post(i, frames[i])
+                self._loop.call_soon_threadsafe(self.connected[i].send, frames[i])
         hoped_for = {i for i in self.waiting if i in self.connected or i not in self._missed}
         for_anybody = not hoped_for
         self.waiting = hoped_for or self.waiting
@@ -158,15 +156,16 @@ class StreamServer:
                 del self.connected[i]
                 logger.info("client %d has gone (%d of %d are here)", i, len(self.connected), self._M)
             return
-        if not connection.greeted:  # this is its hello
+        more = take(i, frame, float("nan"))
+        if not connection.greeted and not isinstance(more, Farewell):  # this was its hello
             connection.greeted, self.connected[i] = True, connection
             self._missed.discard(i)
             logger.info("client %d is here (%d of %d)", i, len(self.connected), self._M)
-        more = take(i, frame, float("nan"))
-        if more is None:
+        if more:
+            self._loop.call_soon_threadsafe(connection.send, more)
+        if isinstance(more, Farewell) or more is None:
             self.waiting.discard(i)
         elif more:
-            self._post(i, more)
             self.waiting |= {i} & frames.keys()
 
     def close(self, *, over: bool = False) -> None:
@@ -174,10 +173,6 @@ class StreamServer:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end.set_result, over)
             self._thread.join()
-
-    def _post(self, i: int, frame: bytes) -> None:
-        """Have a frame sent to a client that is there."""
-        self._loop.call_soon_threadsafe(self.connected[i].send, frame)
 
     # What follows runs in the thread of grpc.aio.
 
@@ -242,7 +237,7 @@ class StreamServer:
         said = dict(context.invocation_metadata() or ())
         i, nonce = client_number(str(said.get("client", ""))), said.get("nonce-bin", b"")
         if i is None or i >= self._M:
-            raise InputError(f"client must be client-0..client-{self._M - 1}, got {said.get('client')!r}")
+            raise InputError(f"client must be client-0..client-{self._M - 1}, got {shown(said.get('client'))}")
         require(isinstance(nonce, bytes) and len(nonce) == HALF_NONCE, "nonce", f"have {HALF_NONCE} bytes", nonce)
         own = secrets.token_bytes(HALF_NONCE)
         seal = None if self._keys is None else Seal(self._keys(i), own + nonce, server=True)
@@ -284,17 +279,19 @@ class _Connection:
     def __init__(self, i: int, link: Link, fate: asyncio.Future[None]) -> None:
         self.i, self.greeted = i, False
         self.link, self._fate = link, fate
-        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._outbox: asyncio.Queue[bytes | _Cut] = asyncio.Queue()
         self._unanswered = 0
 
     def send(self, frame: bytes) -> None:
-        """Send a frame; whoever lets too many wait for an answer is cut."""
+        """Send a frame, and cut the connection after a farewell; whoever lets too many wait for an answer is cut."""
         if self._unanswered == MOST_UNANSWERED:
             words = f"client {self.i} must answer, got {MOST_UNANSWERED} frames without an answer"
             self.finish(_Cut(grpc.StatusCode.RESOURCE_EXHAUSTED, words))
         else:
             self._unanswered += 1
             self._outbox.put_nowait(frame)
+            if isinstance(frame, Farewell):
+                self._outbox.put_nowait(_Cut(grpc.StatusCode.PERMISSION_DENIED, frame.reason))
 
     def finish(self, cut: _Cut | None) -> None:
         """End it, because the run is over, or else by force."""
@@ -315,7 +312,10 @@ class _Connection:
 
     async def _write(self, context: Any) -> None:
         while True:
-            goes = self.link.close(await self._outbox.get())
+            frame = await self._outbox.get()
+            if isinstance(frame, _Cut):
+                raise frame
+            goes = self.link.close(frame)
             try:
                 async with asyncio.timeout(WRITE_SECONDS + len(goes) / WRITE_BYTES):
                     await context.write(goes)

@@ -11,6 +11,7 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from decomfl_flower.shared import content_of, frame_of, run_of
+from decomfl_lab.errors import quoted
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.protocol.messages import Ask, Hello
@@ -59,7 +60,7 @@ class Nodes:
         answers = {}
         for answer in self._grid.send_and_receive(asked, timeout=timeout):
             if answer.has_error():
-                logging.warning("node %d: %s", answer.metadata.src_node_id, answer.error)
+                logging.warning("node %d: %s", answer.metadata.src_node_id, quoted(str(answer.error)))
             else:
                 answers[answer.metadata.src_node_id] = frame_of(answer.content)
         return answers

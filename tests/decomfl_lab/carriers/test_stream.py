@@ -25,6 +25,9 @@ from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFL
 from decomfl_lab.carriers.stream.server import MOST_UNANSWERED, MOST_UNHEARD, StreamServer
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
+from decomfl_lab.protocol.messages import Hello
+from decomfl_lab.protocol.session import Frames
+from decomfl_lab.protocol.wire import encode, read
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, host, simulated
 
 pytestmark = pytest.mark.engine
@@ -169,23 +172,55 @@ def test_who_has_no_certificate_of_the_federation_is_not_let_in(listening, folde
     make_certificates(tmp_path, 4)
     server = listening(identity=read_identity(folder, "server"))
     foreign = Joined(server.address, 0, identity=read_identity(tmp_path, "client-0"), patience=0.3)
-    assert "must be the server of these certificates" in foreign.ended()
+    whose = f"certificate of the server at {server.address} must be of the authority in ca.crt"
+    assert whose in foreign.ended()
     borrowed = replace(read_identity(tmp_path, "client-0"), authority=read_identity(folder, "server").authority)
-    assert "UNAVAILABLE" in Joined(server.address, 0, identity=borrowed, patience=0.3).ended()
+    told = Joined(server.address, 0, identity=borrowed, patience=0.3).ended()
+    assert told == "certificate of client-0 must be of the authority in ca.crt, got one of another"
     impostor = listening(identity=read_identity(folder, "client-1"))  # a client that plays the server
     honest = Joined(impostor.address, 0, identity=read_identity(folder, "client-0"), patience=0.3)
-    assert "must be the server of these certificates" in honest.ended()
+    assert "must be a server's, got" in honest.ended()
 
 
 def test_a_client_of_another_run_says_so_and_a_hello_of_another_run_is_refused_by_name(listening):
     server = listening()
     assert "must be 2020, got '000102" in Joined(server.address, 0, run="2020").ended()
     federation = federation_of(server, m=4, quorum=3, deadline=20)
-    clients = [*joined(server, 0, 1, 2), Joined(server.address, 3, own=host(CASE, 3, run=bytes(16)))]
+    stranger = Joined(server.address, 3, own=host(CASE, 3, run=bytes(16)))
+    clients = joined(server, 0, 1, 2)
     federation.advance()
     assert "run of client 3 must be 000102" in federation.coordinator.refused[3]
+    assert 'must take client 3, got "run of client 3 must be 000102' in stranger.ended()
+    assert server.cut == 1
     federation.deadline = 0.2
-    finish(server, federation, clients[:3], rounds=1)
+    finish(server, federation, clients, rounds=1)
+
+
+def test_a_hello_in_anothers_name_is_answered_with_the_reason_and_cut(listening, caplog):
+    server = listening()
+    federation = federation_of(server, m=4, quorum=3, deadline=20)
+    clients = joined(server, 0, 1, 2)
+    impostor = Joined(server.address, 3, own=Named(host(CASE, 3), 1))
+    federation.advance()
+    rule = "client of a hello must be 3, whose connection it is, got 1"
+    assert f"must take client 3, got '{rule}'" in impostor.ended()
+    assert [record.getMessage() for record in caplog.records if "refuses client 3" in record.getMessage()] == [
+        f"the server refuses client 3: '{rule}'"
+    ]
+    assert server.connected.keys() == {0, 1, 2}
+    finish(server, federation, clients, rounds=1)
+
+
+class Named:
+    """A host whose client says that it is another."""
+
+    def __init__(self, own, name):
+        self.own, self.name = own, name
+        self.handle, self.replica = own.handle, own.replica
+
+    def hello(self, i):
+        said = read(Hello, self.own.hello(i))
+        return encode(replace(said, client=self.name))
 
 
 def test_a_frame_that_comes_twice_or_from_another_connection_cuts_its_connection_alone(listening):
@@ -262,7 +297,7 @@ def test_who_does_not_read_is_cut_and_the_others_are_served(listening, monkeypat
         return large if i == 3 else None if frame == b"answer" else b"plan"
 
     def deaf(*_):
-        server.exchange({0: b"", 3: b""}, take, 2)
+        server.exchange(Frames((0, 3), {}, lambda i: b""), take, 2)
         return []
 
     assert whisper(server, 3, deaf) == "RESOURCE_EXHAUSTED: client 3 must read what it is sent"

@@ -55,8 +55,8 @@ class Direct:
         """Carry a frame to a client, and all that is said then."""
         while frame:
             self.bytes[i, False] += len(frame)
-            answer = self.between(i, self.hosts[i].handle({i: frame})[i])
-            if answer is None:
+            answer: bytes | None = self.hosts[i].handle({i: frame})[i]
+            if answer and (answer := self.between(i, answer)) is None:
                 break
             self.bytes[i, True] += len(answer)
             frame = take(i, answer, self.hosts[i].losses.get(i, float("nan")))

@@ -127,6 +127,25 @@ def test_a_client_whose_answer_was_lost_measures_the_same_batch_again():
     assert elsewhere.coordinator.steps == list(steps.values())
 
 
+@pytest.mark.parametrize(("case", "missed"), [(but(tracking=Tracking.CLIENTS), 0), (but(keep=1), 2)])
+def test_who_is_welcomed_late_and_twice_is_told_its_place_in_the_data_again(case, missed):
+    """Else it would measure a batch again, whose scalars are in the record of an earlier round already."""
+    elsewhere, sent = remote(case, 4, quorum=2, deadline=0.01), []
+    elsewhere.carrier.between = lambda i, answer: sent.append(elsewhere.coordinator._frames[0]) or answer
+    rounds(elsewhere, 2)
+    elsewhere.carrier.between = lambda i, answer: answer
+    elsewhere.carrier.away = {0}
+    rounds(elsewhere, missed)
+    elsewhere.carrier.away = set()
+    own = elsewhere.carrier.hosts[0]
+    late = next(frame for frame in sent if len(split_frame(frame)) == 3)  # welcome, ask and plan of round 0
+    for _ in range(2):
+        own.handle({0: late})
+    rounds(elsewhere, 1)
+    assert 0 in elsewhere.coordinator.replies
+    assert own.clients[0].steps_taken == 3 * case.K
+
+
 def test_frames_that_come_twice_are_answered_with_the_same_bytes():
     elsewhere, seen = remote(), []
 

@@ -9,7 +9,7 @@ import pytest
 
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.errors import InputError
-from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Reply, Welcome
+from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Welcome
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.session import Coordinator, Host
 from decomfl_lab.protocol.wire import decode, encode, read, split_frame
@@ -76,20 +76,6 @@ def test_a_plans_records_are_those_of_the_rounds_before_it_in_order(rounds: tupl
         assert decode(encode(plan)) == plan
     with pytest.raises(InputError, match="records of the plan message must be of the rounds before 4, in order"):
         decode(encode(Plan(4, 0.1, 3, CASE.distribution, seeds, records(*rounds))))
-
-
-def plan(r: int, since: int) -> bytes:
-    """The plan of round r with the records from round ``since`` on."""
-    record = history("plain")[r]
-    return encode(Plan(r, record.eta, record.P, record.distribution, record.seeds, records(*range(since, r))))
-
-
-def test_a_welcome_that_comes_late_is_known_to_be_late_however_often_it_comes() -> None:
-    """Else a client would measure a batch again, whose scalars are in the record of an earlier round already."""
-    own, welcome = host(CASE, 0), encode(Welcome(0, 0)) + encode(Ask()) + plan(0, 0)
-    answers = [own.handle({0: frame})[0] for frame in (welcome, plan(1, 0), welcome, welcome, plan(2, 0))]
-    kinds = [[type(decode(message)) for message in split_frame(answer)] for answer in answers]
-    assert kinds == [[Hello, Reply], [Reply], [Hello], [Hello], [Hello]]
 
 
 def coordinator(rounds: int) -> Coordinator:
