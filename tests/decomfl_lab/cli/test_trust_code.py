@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 import torch
+from click.shell_completion import ShellComplete
 
 import decomfl_lab as lab
 from decomfl_lab.cli.lazy import Contribution
@@ -199,6 +200,37 @@ def test_a_folder_that_another_run_would_go_on_in_runs_nothing(
     assert "method in run copy must be decomfl, got" in capsys.readouterr().err
     with pytest.raises(InputError, match="method in .* must be decomfl, got .*theirs.py:Mine"):
         lab.train(torch.nn.Linear(3, 2), clients=[(torch.ones(4, 3), torch.zeros(4).long())] * 2, out="copy")
+    assert not theirs.mark.exists()
+
+
+@pytest.mark.parametrize("file", ["config.toml", "run.dcl"])
+def test_a_file_that_was_put_beside_a_run_runs_nothing(
+    file: str, theirs: Theirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = ["train", "--data", "digits", "--model", "logistic", *SMALL, "--out", "mine"]
+    assert main(mine) == 0
+    shutil.copy(theirs.run / file, "mine")
+    capsys.readouterr()
+    assert main([*mine, "--rounds", "3"]) == 2
+    assert "must be decomfl, got '" in capsys.readouterr().err
+    assert main(["kappa", "mine", "--products", "5"]) == (2 if file == "config.toml" else 0)
+    assert main(["replay", "mine"]) == (2 if file == "run.dcl" else 0)
+    assert not theirs.mark.exists()
+
+
+def test_a_run_in_hand_is_neither_saved_nor_loaded_by_their_code(theirs: Theirs) -> None:
+    run = lab.Run(TrainConfig(data="digits", model="logistic", clients=2, sampled=1, rounds=1))
+    folder = shutil.copytree(theirs.run, "copy")
+    for act in (run.load, run.save):
+        with pytest.raises(InputError, match="method in run copy must be decomfl, got '"):
+            act(folder)
+    assert not theirs.mark.exists()
+
+
+def test_the_completion_of_a_shell_runs_nothing(theirs: Theirs) -> None:
+    shell = ShellComplete(application(), {}, "decomfl", "_DECOMFL_COMPLETE")
+    with pytest.raises(InputError, match="must name no code"):
+        shell.get_completions(["train", "--config", str(theirs.run / "config.toml")], "--r")
     assert not theirs.mark.exists()
 
 
