@@ -20,7 +20,18 @@ from msgspec import Meta, Struct
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise.starts import MOST_TENSORS, Start
 
-__all__ = ["Header", "Offer", "Provenance", "SavedRun", "StartInFile", "StreamStart", "read_as", "require_rows"]
+__all__ = [
+    "Header",
+    "Offer",
+    "Provenance",
+    "SavedEstimate",
+    "SavedKrylov",
+    "SavedRun",
+    "StartInFile",
+    "StreamStart",
+    "read_as",
+    "require_rows",
+]
 
 T = TypeVar("T")
 
@@ -209,6 +220,59 @@ class Provenance(Struct, frozen=True):
     devices: list[str] = []
     tunings: list[str] = []
     metrics_sha256: str | None = None
+
+
+# What an estimate of κ goes on from (``hessian.resume``).
+
+
+class SavedPoles(Struct, frozen=True):
+    """What the start vector has told once its space is invariant (``hessian.spectrum.hidden.Hidden``)."""
+
+    n: Size
+    poles: list[Number]
+    couplings: list[Number]
+    seen: list[Number]
+    before: list[tuple[list[Number], list[Number]]] = []
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.poles), len(self.couplings), len(self.seen)}
+        require(len(lengths) == 1, "poles, couplings and seen", "be as many", sorted(lengths))
+
+
+class SavedKrylov(Struct, frozen=True):
+    """The space of Lanczos; its vectors are tensors."""
+
+    drawn: Whole
+    steps: Whole
+    origin: Whole
+    before: list[tuple[list[Number], list[Number]]]
+    ended: SavedPoles | None
+
+
+class SavedForms(Struct, frozen=True):
+    """The quadratic forms of random probes."""
+
+    n: Whole
+    values: list[Number]
+    squares: list[Number]
+    pairs: list[tuple[Number, Number, Number]]
+    lengths: list[Number]
+
+
+class SavedEstimate(Struct, frozen=True):
+    """An estimate of κ under way."""
+
+    krylov: SavedKrylov
+    products: tuple[Whole, Whole]
+    forms: tuple[Whole, Whole]
+    predicted: list[tuple[Number, Number]]
+    beyond: list[Number]
+    excluded: bool
+    deflated: bool
+    inside: Number
+    sampled: SavedForms
+    history: list[tuple[Whole, Number, Number, Number, Number]]
+    seconds: Annotated[float, Meta(ge=0)]
 
 
 _SHARES = ("test_accuracy", "calibrated_accuracy")
