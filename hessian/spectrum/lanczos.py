@@ -278,7 +278,8 @@ class Krylov:
         shapes = {"projected": (k, k), "coupling": (k,), "following": (d,), **{f"vector.{i}": (d,) for i in range(k)}}
         for name in tensors.keys() & shapes:
             found = tuple(tensors[name].shape)
-            require(found == shapes[name], f"{name} in the checkpoint", f"have shape {shapes[name]}", found)
+            ended = (name, found) == ("following", (0,))
+            require(ended or found == shapes[name], f"{name} in the checkpoint", f"have shape {shapes[name]}", found)
         self.projected, self.coupling = tensors["projected"], tensors["coupling"]
         self.vectors = [tensors[f"vector.{i}"].to(here) for i in range(k)]
         self.following = tensors["following"].to(here) if "following" in tensors else None
