@@ -275,6 +275,7 @@ def test_a_job_of_nvflare_runs_nothing_but_where_the_site_says_so(
     with pytest.raises(InputError) as refused:
         nvflare._run(job)
     theirs.is_refused(2, f"{refused.value}\n")
+    assert str(refused.value).startswith("the job, without DECOMFL_TRUST_CODE=1, must name no code")
     monkeypatch.setenv(nvflare.TRUST, "1")
     nvflare._run(job)
     assert theirs.mark.exists()
