@@ -52,5 +52,5 @@ def test_the_command_that_the_method_of_ones_own_names_is_kept_resumed_and_repla
     assert said is not None
     monkeypatch.syspath_prepend(EXAMPLES)
     for rounds in ("1", "2"):
-        assert main([*said[1].split(), "--clients", "4", "--rounds", rounds, "--out", str(tmp_path)]) == 0
+        assert main([*said[1].split(), "--clients", "10", "--rounds", rounds, "--out", str(tmp_path)]) == 0
     assert main(["replay", str(tmp_path), "--trust-code"]) == 0
