@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from safetensors import SafetensorError
 
-from decomfl_lab.errors import InputError, brief, require, shown
+from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.files import write_atomically
 
 if TYPE_CHECKING:  # what is said of a run needs no tensors
     from torch import Tensor
 
-__all__ = ["Saved", "read_checkpoint", "read_values", "understood", "write_checkpoint"]
+__all__ = ["Saved", "read_checkpoint", "read_values", "write_checkpoint"]
 
 T = TypeVar("T")
 
@@ -105,21 +104,6 @@ def _values(path: Path, content: bytes) -> tuple[dict[str, list[int]], dict[str,
 
 def _refusal(path: Path, error: Exception) -> InputError:
     return InputError(f"checkpoint must be a file of a run, got {path} ({shown(str(error))})")
-
-
-@contextmanager
-def understood(path: Path) -> Iterator[None]:
-    """Make an InputError that names the file of what goes wrong inside, where a checkpoint's content is put to use.
-
-    A file under its checksum may still be one that somebody else wrote, with other shapes or types.
-    """
-    try:
-        yield
-    except InputError:
-        raise
-    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise InputError(f"checkpoint must hold what this version writes, got {path} ({brief(what)})") from error
 
 
 class _Saved(dict[str, T]):

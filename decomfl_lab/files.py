@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from decomfl_lab.errors import InputError, require, shown
 __all__ = ["HeldError", "as_path", "held", "held_checkpoint", "is_held", "require_writable", "write_atomically"]
 
 LOCK_FILE = ".lock"
+_SIGNED = re.compile(r"(process \d+ on [^\n]*)?")
+"""What a lock file says of its holder, or nothing yet."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 """Names of the temporary files of ``write_atomically``."""
 
@@ -57,7 +60,7 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
+def write_atomically(path: str | os.PathLike[str], data: bytes | str, mode: int = 0o666) -> None:
     """Write ``data`` to ``path`` so that a reader sees the old file or the new one, never a part.
 
     The bytes go to a temporary file in the same folder, are flushed to disk and then renamed over
@@ -66,6 +69,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     Args:
         path: The file to write; folders above it are made.
         data: The content; text is written as UTF-8 with its line endings unchanged.
+        mode: Who may read and write the file, from its beginning, less what the process masks.
 
     Raises:
         InputError: If the file cannot be written; the message names ``path`` and the reason.
@@ -75,7 +79,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     temporary = _temporary(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -115,7 +119,7 @@ def held(out: Path, *, wait: float = 0.0) -> Iterator[None]:
 def is_held(out: Path) -> bool:
     """Whether somebody holds the folder ``out`` at this moment; nothing is written to find out."""
     path = out.resolve() / LOCK_FILE
-    if not path.exists():
+    if not path.exists() or not _is_lock(path):
         return False
     try:
         with FileLock(path, timeout=0):
@@ -141,9 +145,12 @@ def held_checkpoint(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _locked(path: Path, rule: str, got: Path, wait: float) -> Iterator[None]:
     """Hold the lock file ``path``; errors are the ``rule`` with the part of it that ``got`` breaks."""
+    path = path.parent.resolve() / path.name
+    if not _is_lock(path):
+        raise InputError(f"{path} must be a lock, which a process writes its number to, got a link or somebody's file")
     with contextlib.ExitStack() as stack:
         try:
-            lock = FileLock(path.resolve(), is_singleton=True, on_acquired=_sign)
+            lock = FileLock(path, is_singleton=True, on_acquired=_sign)
             stack.enter_context(lock.acquire(timeout=wait))
             if lock.lock_counter == 1:
                 stack.callback(_remove, path)  # while it is held: filelock notices that, and begins anew
@@ -157,6 +164,18 @@ def _locked(path: Path, rule: str, got: Path, wait: float) -> Iterator[None]:
             if error.errno != errno.ENOSYS:
                 raise InputError(f"{rule} that can be written, got {got} ({error.strerror})") from None
         yield
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether the file is a lock, or is not there: no link to another file, and no file that somebody else wrote."""
+    try:
+        there = path.lstat()
+        plain = stat.S_ISREG(there.st_mode) and there.st_nlink == 1 and there.st_size < 1024
+        return plain and _SIGNED.fullmatch(path.read_text(encoding="utf-8")) is not None
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def _remove(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,9 @@ def plot(options: PlotOptions) -> None:
     require_picture(options.out, "out")
     found = [each for each in found_runs(options.runs) if each.rows]
     require(bool(found), "runs", "be folders with runs that have rows", ", ".join(map(str, options.runs)))
+    for each in found:
+        if each.remark:
+            print(f"{each.folder}: {each.remark}", file=sys.stderr)
     from figures.runs import run_curves
 
     save_picture(run_curves(curves_of(found), x=options.x, y=options.y), options.out)

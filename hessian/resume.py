@@ -12,6 +12,7 @@ from torch import Tensor
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import require
 from decomfl_lab.files import as_path
+from decomfl_lab.outside import read_as
 
 __all__ = ["Checkpoint", "State"]
 
@@ -24,8 +25,12 @@ _SHARE = 0.1
 class Checkpoint:
     """The file of a run; nothing happens without a path."""
 
-    def __init__(self, path: Path | None, run: Callable[[], dict[str, Any]]) -> None:
-        """Keep the state of the run that ``run()``, JSON-able, tells from all others, in ``path``."""
+    def __init__(self, path: Path | None, run: Callable[[], dict[str, Any]], kind: type | None = None) -> None:
+        """Keep the state of the run that ``run()``, JSON-able, tells from all others, in ``path``.
+
+        Its values are those of a ``kind`` of ``decomfl_lab.outside``; None for no matter what.
+        """
+        self._kind = kind
         self._path = None if path is None else as_path("checkpoint", path)
         self._run = run() if path is not None else {}
         self._resting_until = 0.0
@@ -39,6 +44,8 @@ class Checkpoint:
         known = saved if isinstance(saved, dict) else {}
         other = [name for name, value in self._run.items() if name not in known or known[name] != value]
         require(not other, "checkpoint", f"be of this run ({', '.join(other)} differ)", str(self._path))
+        if self._kind is not None:
+            read_as(self._kind, values, f"checkpoint {self._path}")
         return {name: tensor.clone() for name, tensor in tensors.items()}, values
 
     def save(self, state: Callable[[], State], *, last: bool) -> None:

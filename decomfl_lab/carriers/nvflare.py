@@ -172,7 +172,7 @@ def _trusts_code() -> bool:
 
 def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
     """The run of a configuration at round 0, its federation in this process, and its identity."""
-    config = config_from_mapping(tomllib.loads(text), "the job", trust_code=_trusts_code())
+    config = config_from_mapping(tomllib.loads(text), f"the job, without {TRUST}=1,", trust_code=_trusts_code())
     dataset = dataset_of(config)
     if dataset.parts is not None and len(dataset.parts) == 1:  # one's own; those of the others are with them
         dataset = dataclasses.replace(dataset, parts=list(dataset.parts) * config.clients)

@@ -53,9 +53,10 @@ def runs(options: RunsOptions) -> None:
         )
         return
     found = found_runs(where(options.folders))
-    rows = sorted(map(_row, found), key=lambda row: _place(row[options.sort]))
+    found.sort(key=lambda each: _place(_row(each)[options.sort]))
+    rows = list(map(_row, found))
     if options.as_json:
-        print(json.dumps(rows))
+        print(json.dumps([row | {"remark": each.remark} for row, each in zip(rows, found, strict=True)]))
     else:
         table = [SHOWN, *(tuple(map(_cell, row, row.values())) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -64,6 +65,8 @@ def runs(options: RunsOptions) -> None:
     for each in found:
         if each.trouble:
             print(f"damaged: {each.trouble}", file=sys.stderr)
+        if each.remark:
+            print(f"{each.folder}: {each.remark}", file=sys.stderr)
 
 
 def where(folders: Sequence[Path]) -> list[Path]:

@@ -338,7 +338,8 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
         print(rebuilt)
     if run.remark:
         print(run.remark)
-    print(f"data: {facts['data']}; seed {run.config.seed}; code {facts['code']}")
+    whole = f"; {run.whole}" if run.whole else ""
+    print(f"data: {facts['data']}{whole}; seed {run.config.seed}; code {facts['code']}")
     print(_what_next(run.config, out), file=sys.stderr)
 
 

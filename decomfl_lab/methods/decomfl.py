@@ -15,7 +15,7 @@ from decomfl_lab.noise import derive_seed
 from decomfl_lab.options import option
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.wire import record_bytes
+from decomfl_lab.protocol.wire import record_bytes, require_sendable
 from decomfl_lab.records.seeds import Seeding
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class _Lagging(Scalars):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int("local_steps K", self.local_steps, 1)
+        require_sendable(self.local_steps, self.P.largest)
         require_choice("tracking", self.tracking, tuple(Tracking))
         require_int("history", self.history, 0)
         require_choice("pull", self.pull, ("never", "auto"))

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from decomfl_lab.errors import require, require_choice, require_int
+from decomfl_lab.errors import require, require_choice, require_int, require_possible
 from decomfl_lab.models.gpt import gpt
 from decomfl_lab.models.initial import draw_
 from decomfl_lab.models.resnet import resnet
 from decomfl_lab.noise.draws import DRAWS, STREAM
 
-__all__ = ["MODELS", "build_model", "initialising", "num_parameters"]
+__all__ = ["MODELS", "build_model", "initialising", "num_parameters", "size_of"]
 
 Shape = tuple[int, ...]
 
@@ -108,11 +108,19 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int, draws: s
     """
     require_choice("model", name, MODELS)
     require_choice("draws", draws, DRAWS)
+    d = size_of(name, in_shape, classes)
+    require_possible(f"parameters d of {name}", d, memory=4.0 * d)
     with initialising(seed):  # torch draws in any case, as a layer is made
         module = MODELS[name](in_shape, classes)
     if draws == STREAM:
         draw_(module, seed)
     return module
+
+
+def size_of(name: str, in_shape: Shape, classes: int) -> int:
+    """D of ``build_model``, whose arguments these are; nothing is drawn, and no memory taken for the parameters."""
+    with torch.device("meta"):
+        return num_parameters(MODELS[name](in_shape, classes))
 
 
 _GENERATOR: Final = RLock()

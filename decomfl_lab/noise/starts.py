@@ -11,7 +11,6 @@ knows the stream can so make x_0 from the numbers (shape, a, c) of every tensor,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -96,9 +95,3 @@ class Start:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as a log has them."""
         return {"draw": self.draw, "scale": self.scale} | ({} if self.cut is None else {"cut": self.cut})
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Start:
-        """Inverse of ``to_dict``; InputError where the values are not such."""
-        require({"draw", "scale"} <= values.keys(), "start of a tensor", "have draw and scale", dict(values))
-        return cls(values["draw"], values["scale"], values.get("cut"))

@@ -309,6 +309,10 @@ class RunLog:
         """The records of rounds first, ..., end − 1 (None: to the last one); errors as ``entries``."""
         return tuple(entry.record for entry in self.entries(first, end))
 
+    def content(self) -> bytes:
+        """The file up to its last entry."""
+        return self._at(0, self._starts[-1])
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

@@ -45,7 +45,7 @@ from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
 from decomfl_lab.records.seeds import LARGEST_POOL, DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
 __all__ = ["Kind", "decode", "encode", "pool_bytes", "read", "record_bytes"]
-__all__ += ["split_frame", "vector_of"]
+__all__ += ["require_sendable", "split_frame", "vector_of"]
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
@@ -177,7 +177,7 @@ def _message(kind: Kind, body: bytes) -> bytes:
     return _HEADER.pack(b"DC", WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
 
 
-def _require_sendable(K: int, P: int) -> None:
+def require_sendable(K: int, P: int) -> None:
     """What a plan asks for must be answered in one message."""
     require(0 < K <= 0xFFFF and 0 < P <= 0xFFFF, "K and P", "be 1 to 65535 on the wire", (K, P))
     require(K * P <= MAX_SCALARS, "K·P", f"be at most {MAX_SCALARS}, which fit into a reply", K * P)
@@ -215,7 +215,7 @@ def _round_head(
     r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed], signs: int = 0
 ) -> bytes:
     K, seeding = len(seeds), seeding_of(seeds, P)
-    _require_sendable(K, P)
+    require_sendable(K, P)
     places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding) | signs
     return _ROUND.pack(r, eta, K, P, *places) + _sent_seeds(seeds)
 
@@ -245,7 +245,7 @@ def _form(K: int, P: int, which: int, stream: int, seeding: int) -> tuple[Distri
     require(which < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", which)
     signs, seeding = bool(seeding & _SIGNS), seeding & ~_SIGNS
     require(seeding < len(_SEEDINGS), "seeding of the message", f"be below {len(_SEEDINGS)}", seeding)
-    _require_sendable(K, P)
+    require_sendable(K, P)
     return _DISTRIBUTIONS[which], _SEEDINGS[seeding], signs
 
 
@@ -304,7 +304,7 @@ def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
 
 def _read_reply(reader: _Reader) -> Reply:
     client, r, K, P = reader.unpack(_REPLY)
-    _require_sendable(K, P)
+    require_sendable(K, P)
     scalars = reader.signs(K, P) if reader.kind is Kind.SIGNS else reader.array(_SCALAR, K * P).reshape(K, P)
     require_sound(f"scalars of client {client} in round {r}", scalars)
     return Reply(client, r, scalars)
@@ -399,7 +399,7 @@ def encode(message: Message) -> bytes:
             return _message(Kind.PLAN, _round_head(r, eta, P, distribution, seeds) + _records_body(records))
         case Reply(client, r, scalars):
             K, P = scalars.shape
-            _require_sendable(K, P)
+            require_sendable(K, P)
             kind = Kind.SIGNS if scalars.dtype == np.int8 else Kind.REPLY
             return _message(kind, _REPLY.pack(client, r, K, P) + _sent_scalars(scalars))
         case Held(client, r):

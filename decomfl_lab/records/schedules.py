@@ -33,6 +33,11 @@ class Schedule(Generic[Value]):
     def __str__(self) -> str:
         return ", ".join([str(self.initial), *(f"from round {r} {v}" for r, v in sorted(self.changes.items()))])
 
+    @property
+    def largest(self) -> Value:
+        """The largest value that it ever has."""
+        return max(self(r) for r in (0, *self.changes))
+
     def __call__(self, r: int) -> Value:
         """The value in force in round r."""
         past = [change for change in self.changes if change <= r]

@@ -28,6 +28,7 @@ from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, LowRank, der
 from decomfl_lab.noise.reference import directions
 from decomfl_lab.noise.starts import Start
 from decomfl_lab.noise.vectors import START_ANSWERS, hex_words, stream_vectors
+from decomfl_lab.outside import StreamStart, read_as
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, draw_seeds, keyed, stream_of
@@ -223,7 +224,7 @@ def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
         "code": "conformance",
         "start": {"by": "stream", "key": f"{_SEED:016x}", "tensors": listed},
     }
-    x = made_again(header, b"")
+    x = made_again(read_as(StreamStart, header["start"], "start"), b"", header["d"])
     assert x is not None
     key = derive_seed(_SEED, 11) if getattr(method, "private_seeds", False) else None
     low_rank = LowRank(tuple(shape for shape, _ in tensors), method.rank) if method.distribution == "low-rank" else None

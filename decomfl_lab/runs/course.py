@@ -19,6 +19,7 @@ from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import row_count, rows
 from decomfl_lab.plugins import OWN, is_own
+from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.runs.config import CROSS_ENTROPY
 from decomfl_lab.runs.evaluation import evaluate, held_out
@@ -41,6 +42,8 @@ class Course:
             rate.
         saved: The round that the folder was saved at last; None for none.
         x0: x_0, which clients need who join a saved run; None until one joins.
+        log: The log of a run that has no folder yet; None for none.
+        whole: That batches are the whole data of every client, in words; empty where they are not.
     """
 
     def __init__(self, start: Prepared, by: Elsewhere | None = None, tuning: Tuning | None = None) -> None:
@@ -63,6 +66,12 @@ class Course:
         self.folder: Path | None = None
         self.saved: int | None = None
         self.x0: Snapshot | None = None
+        self.log: RunLog | None = None
+        sizes = [len(own) for own in start.chosen]
+        span = str(max(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+        self.whole = (
+            f"a batch is a client's whole data, {span} examples" if max(sizes) < start.config.batch_size else ""
+        )
 
     @property
     def round(self) -> int:

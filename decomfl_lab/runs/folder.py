@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +15,8 @@ from typing import Any
 from decomfl_lab.checkpoint import read_values
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import LOCK_FILE, is_held
+from decomfl_lab.outside import Header, SavedRun, read_as, require_rows
+from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import read_config
 
 __all__ = [
@@ -22,16 +26,24 @@ __all__ = [
     "LOG_FILE",
     "METRICS",
     "METRICS_FILE",
+    "PROVENANCE_FILE",
     "Found",
+    "compared",
     "found_runs",
     "looked_at",
+    "open_log",
     "read_rows",
+    "read_saved_values",
+    "table_is_sound",
 ]
 
 METRICS_FILE = "metrics.csv"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.toml"
 LOG_FILE = "run.dcl"
+PROVENANCE_FILE = "provenance.json"
+
+Row = Mapping[str, float]
 
 _EVERY = {
     "round": "The number of rounds completed.",
@@ -71,10 +83,11 @@ class Found:
             damaged, where a file is not as it was written; diverged, where rows are later than the checkpoint; or "no
             checkpoint", where a run diverged before it had one, or it was not kept (with its log the run can go on).
         config: The configuration, as plain values; empty where nothing says it.
-        rows: The rows of metrics.csv, in order.
+        rows: The evaluations, in order: those of the checkpoint, where there is one, and those of metrics.csv after it.
         round: The number of rounds that can be resumed from, or of the last row.
         d: The number of parameters; None without a checkpoint.
         trouble: What is damaged; empty if nothing.
+        remark: Where metrics.csv says other numbers than the checkpoint, which has the rows; or why nobody knows.
     """
 
     folder: Path
@@ -84,6 +97,7 @@ class Found:
     round: int
     d: int | None = None
     trouble: str = ""
+    remark: str = ""
 
     @property
     def last(self) -> Mapping[str, float]:
@@ -117,31 +131,96 @@ def looked_at(folder: Path) -> Found:
     running, config = is_held(folder), {}
     try:
         config = read_config(folder / CONFIG_FILE) if (folder / CONFIG_FILE).exists() else {}
-        rows = read_rows(folder / METRICS_FILE)
         if not (folder / CHECKPOINT_FILE).exists():
+            rows = read_rows(folder / METRICS_FILE)
             done = int(rows[-1]["round"]) if rows else 0
-            return Found(folder, "running" if running else "no checkpoint", config, rows, done)
-        shapes, saved = read_values(folder / CHECKPOINT_FILE)
-        config, done, (d,) = saved["config"], int(saved["federation"]["round"]), shapes["x"]
-        later = bool(rows) and rows[-1]["round"] > done
+            remark = "" if table_is_sound(folder) else f"{METRICS_FILE} was changed, and nothing else has its numbers"
+            return Found(folder, "running" if running else "no checkpoint", config, rows, done, remark=remark)
+        shapes, saved = read_saved_values(folder / CHECKPOINT_FILE)
+        config, done, (d,) = saved["config"], saved["federation"]["round"], shapes["x"]
+        table, remark = compared(folder, saved["rows"])
+        later = [row for row in table if row["round"] > done]
         state = "diverged" if later else "finished" if done >= config["rounds"] else "interrupted"
-        return Found(folder, "running" if running else state, config, rows or saved["rows"], done, d)
+        return Found(folder, "running" if running else state, config, [*saved["rows"], *later], done, d, remark=remark)
     except (InputError, KeyError, TypeError, ValueError) as error:
         told = str(error) if isinstance(error, InputError) else f"the files of {folder} must be those of a run"
         return Found(folder, "damaged", config, [], 0, trouble=told)
 
 
+def open_log(path: Path, *, end: int | None = None, write: bool = True) -> RunLog:
+    """``RunLog.open`` of a run's log; InputError also where its header is not that of a run."""
+    log = RunLog.open(path, end=end, write=write)
+    try:
+        read_as(Header, log.header, f"header of the log {path}")
+    except InputError:
+        log.close()
+        raise
+    return log
+
+
+def read_saved_values(path: Path) -> tuple[dict[str, list[int]], dict[str, Any]]:
+    """The shapes of the tensors and the values in the checkpoint of a run; InputError if they are not those of one."""
+    shapes, saved = read_values(path)
+    read_as(SavedRun, saved, f"checkpoint {path}")
+    return shapes, saved
+
+
 def read_rows(path: Path) -> list[dict[str, float]]:
-    """The rows of metrics.csv, NaN where a cell is empty; none without the file."""
+    """The rows of metrics.csv, NaN where a cell is empty; none without the file.
+
+    Raises:
+        InputError: If it cannot be read, or the rows cannot be evaluations of one run.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            return [{name: _number(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+            cells = list(csv.reader(file, strict=True))
+        rows = [dict(zip(cells[0], map(_number, row), strict=True)) for row in cells[1:]]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise InputError(f"{path} must be a file that can be read ({error.strerror})") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, csv.Error) as error:
         raise InputError(f"{path} must be a table of numbers, as a run writes it ({error})") from None
+    require_rows(rows, str(path))
+    return rows
+
+
+def table_is_sound(folder: Path) -> bool:
+    """Whether there is a metrics.csv, as the run left it: by the digest in provenance.json, if a version wrote one."""
+    try:
+        read_rows(folder / METRICS_FILE)
+        said = json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8")).get("metrics_sha256")
+        return said in (None, hashlib.sha256((folder / METRICS_FILE).read_bytes()).hexdigest())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def compared(folder: Path, rows: Sequence[Row], *, rel_tol: float = 0.0) -> tuple[Sequence[Row], str]:
+    """The rows of metrics.csv, and in words where they are not those that the run has; empty where they are.
+
+    Args:
+        folder: The folder of the run.
+        rows: The rows that the run has.
+        rel_tol: How far apart numbers may be, relative to them.
+    """
+    try:
+        table = read_rows(folder / METRICS_FILE)
+    except InputError as error:
+        return (), str(error)
+    known = {row["round"]: row for row in rows}
+    found = [
+        f"{name} = {own[name]:.6g} for {right:.6g} in round {own['round']}"
+        for own in table
+        for name, right in known.get(own["round"], {}).items()
+        if name in own and not _alike(own[name], right, rel_tol)
+    ]
+    more = f" and {len(found) - 1} more" * (len(found) > 1)
+    return table, f"{METRICS_FILE} says {found[0]}{more}" if found else ""
+
+
+def _alike(a: float, b: float, rel_tol: float) -> bool:
+    """Whether two cells agree; accuracies near 0 may differ by an example or two where ``rel_tol`` is not 0."""
+    return math.isclose(a, b, rel_tol=rel_tol, abs_tol=5 * rel_tol) or (math.isnan(a) and math.isnan(b))
 
 
 def _number(cell: str) -> float:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from decomfl_lab.checkpoint import read_values, understood
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import first_clients
 from decomfl_lab.errors import require
-from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig, config_like
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, METRICS_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, open_log, read_saved_values
 
 __all__ = ["data_then", "differing", "joining"]
 
@@ -49,12 +47,11 @@ def _found(config: TrainConfig, folder: Path, *, follows: bool) -> tuple[TrainCo
     found: list[tuple[TrainConfig, int]] = []
     checkpoint, path = folder / CHECKPOINT_FILE, folder / LOG_FILE
     if checkpoint.exists():
-        with understood(checkpoint):
-            _, saved = read_values(checkpoint)
-            found.append((config_like(config, saved["config"], f"run {folder}"), saved["federation"]["round"]))
-    rests_on_log = follows or (not found and (folder / METRICS_FILE).exists())
+        _, saved = read_saved_values(checkpoint)
+        found.append((config_like(config, saved["config"], f"run {folder}"), saved["federation"]["round"]))
+    rests_on_log = follows or not found
     if rests_on_log and path.exists():
-        with understood(path), RunLog.open(path, write=False) as log:
+        with open_log(path, write=False) as log:
             found.append((config_like(config, log.header["config"], f"run {folder}"), len(log)))
     # Who joined stands in the log first, and the rounds of a log are those of its checkpoint and perhaps some more.
     return max(found, key=lambda each: (each[0].clients, each[1]), default=None)

@@ -7,33 +7,58 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from decomfl_lab.checkpoint import Saved, read_checkpoint, understood, write_checkpoint
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.checkpoint import Saved, read_checkpoint, write_checkpoint
+from decomfl_lab.errors import InputError, brief, require
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import with_newcomers
 from decomfl_lab.files import write_atomically
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.trees import tensors
+from decomfl_lab.outside import SavedRun, read_as
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.runs.beginning import said
 from decomfl_lab.runs.config import TrainConfig, config_like, read_config
 from decomfl_lab.runs.course import Course
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, read_rows
+from decomfl_lab.runs.folder import (
+    CHECKPOINT_FILE,
+    CONFIG_FILE,
+    LOG_FILE,
+    METRICS_FILE,
+    PROVENANCE_FILE,
+    compared,
+    open_log,
+    read_rows,
+    table_is_sound,
+)
 from decomfl_lab.runs.joining import data_then, differing
-from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance, write_provenance
+from decomfl_lab.runs.provenance import code_version, read_provenance, write_provenance
 from decomfl_lab.runs.told import Progress
 
-__all__ = ["logged", "publish", "read_saved", "repeat", "require_own", "require_same", "rests_on_log", "resume", "save"]
+__all__ = [
+    "logged",
+    "publish",
+    "read_saved",
+    "remembered",
+    "repeat",
+    "require_no_others",
+    "require_own",
+    "require_same",
+    "rests_on_log",
+    "resume",
+    "save",
+    "write_log",
+]
 
 PROBED = 1e-3
 """By how much a loss may differ, relative to it, where it is computed by other kernels or on another device."""
@@ -67,8 +92,9 @@ def save(run: Course, folder: Path) -> None:
 def publish(run: Course, folder: Path) -> None:
     """Write what people read of the run: configuration, provenance, table."""
     write_atomically(folder / CONFIG_FILE, run.config.to_toml())
-    write_provenance(folder, run.dataset, **run.hands)
-    write_atomically(folder / METRICS_FILE, run.metrics.to_csv(index=False))
+    table = run.metrics.to_csv(index=False)
+    write_provenance(folder, run.dataset, table, **run.hands)
+    write_atomically(folder / METRICS_FILE, table)
 
 
 def read_saved(
@@ -83,8 +109,8 @@ def read_saved(
     file, written = folder / CHECKPOINT_FILE, folder / CONFIG_FILE
     require(file.exists(), "folder", "be one in which a run was saved", str(folder))
     tensors, saved = read_checkpoint(file)
-    with understood(file):
-        ours = understand(saved["config"], f"run {folder}")
+    read_as(SavedRun, saved, f"checkpoint {file}")
+    ours = understand(saved["config"], f"run {folder}")
     if written.exists():
         theirs = config_like(ours, read_config(written), str(written))
         a, b = theirs.to_dict(), ours.to_dict()
@@ -123,6 +149,15 @@ def resume(run: Course, folder: Path, *, any_code: bool) -> None:
     _take_over(run, folder, saved, done, any_code=any_code)
     then, now = tensors["x"].numel(), run.federation.x.numel()
     require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
+    by_records = run.federation.by_records
+    slots = {} if by_records is None else by_records.observer.state
+    for name, own in tensors.items():
+        slot = slots.get(name.removeprefix("state."))
+        if slot is not None or re.fullmatch(r"client\.\d+\.x", name):
+            right = tuple(run.federation.x.shape if slot is None else slot.shape)
+            require(own.shape == right, f"{name} in the checkpoint of {folder}", f"have shape {right}", own.shape)
+    if wrong := compared(folder, saved["rows"])[1]:
+        logger.warning("%s: %s; it is written anew from the checkpoint", folder, wrong)
     kept = saved.get("constants", run.constants())  # older checkpoints have none
     rule = f"have the frozen parameters, buffers and padding rows of the run in {folder}"
     require(kept == run.constants(), "model", rule, f"others ({run.constants()} for {kept})")
@@ -153,15 +188,15 @@ def _joined(run: Course, folder: Path, state: Saved) -> Saved:
             rule = f"be there, or the server keep a model: clients that join need the records before round {r}"
             require(federation.server.replica is not None, f"log {path}", rule, "none")
             return None
-        with RunLog.open(path, write=False) as log:
+        with open_log(path, write=False) as log:
             require(len(log) >= r, f"log {path}", f"have the rounds before {r}", len(log))
             return log.records(0, r)
 
     x0 = None
     if path.exists():
-        with RunLog.open(path, end=0, write=False) as log:
+        with open_log(path, end=0, write=False) as log:
             require_same(run, log.header, path, state[1]["round"])
-            x0 = log.header.get("x0")
+            x0 = log.header["x0"]
     return with_newcomers(federation, state, run.x0, x0, before)
 
 
@@ -197,47 +232,114 @@ def rests_on_log(run: Course, folder: Path) -> bool:
     """Whether the folder has all of a run but its checkpoint, and records from which that can be had again."""
     federation = run.federation.by_records
     records_say_all = federation is not None and not federation.follows
-    kept = all((folder / name).exists() for name in (LOG_FILE, METRICS_FILE, PROVENANCE_FILE))
-    return kept and records_say_all and not run.config.method.drifts
+    return (folder / LOG_FILE).exists() and records_say_all and not run.config.method.drifts
 
 
 def repeat(run: Course, folder: Path, on_round: Callable[[Progress], None] | None) -> None:
     """Be at the last evaluation in the folder, whose checkpoint is gone, by its log.
 
-    The rounds after it are computed again, as train_loss is the mean of all losses between two evaluations. Any
-    version of the code may go on, as it is compared with the digests that it has the bits of then.
+    The model is evaluated anew on its way. Nothing but the table has train_loss, the seconds and what was measured of
+    the Hessian: they are taken from there if its digest is right, and are not known otherwise. The rounds after the
+    table's last evaluation are computed again, as train_loss is the mean of all losses between two of them. Any version
+    of the code may go on, as it is compared with the digests that it has the bits of then.
     """
     federation, path = run.federation.by_records, folder / LOG_FILE
     assert federation is not None
-    with RunLog.open(path, write=False) as log:
+    with open_log(path, write=False) as log:
         require_same(run, log.header, folder, len(log))
-        _take_over(run, folder, {"devices": []} | read_provenance(folder), len(log), any_code=True)
-        x0, stream = federation.observer.digest(), log.header.get("stream")
+        facts = read_provenance(folder) if (folder / PROVENANCE_FILE).exists() else {}
+        _take_over(
+            run, folder, {"devices": [], "code": log.header.get("code", "unknown")} | facts, len(log), any_code=True
+        )
+        x0, stream = federation.observer.digest(), log.header["stream"]
         require(stream == STREAM_VERSION, f"stream of {path}", f"be {STREAM_VERSION}", stream)
-        require(log.header.get("x0") == x0, f"x_0 of {path}", f"have the digest {x0}", log.header.get("x0"))
-        table = read_rows(folder / METRICS_FILE)
-        rows = [row for row in table if run.config.evaluates(int(row["round"])) and row["round"] <= len(log)]
-        last = rows[-1] if rows else {"round": 0}
-        if not (end := int(last["round"])):
+        require(log.header["x0"] == x0, f"x_0 of {path}", f"have the digest {x0}", log.header["x0"])
+        sound = table_is_sound(folder)
+        table = {row["round"]: row for row in read_rows(folder / METRICS_FILE)} if sound else {}
+        ends = (r for r in (table if sound else range(len(log) + 1)) if run.config.evaluates(int(r)))
+        end = int(max((r for r in ends if r <= len(log)), default=0))
+        if not end:
             return
         logger.info(f"no {folder / CHECKPOINT_FILE}: rounds up to {end} are those of {path}, and not measured again")
+        if run.config.task:
+            run.evaluate()
         for entry in log.entries(0, end):
             federation.repeat(entry)
             found = federation.observer.digest() if entry.digest else entry.digest
             what = f"model after round {entry.record.round} of {path}"
             require(found == entry.digest, what, f"have the digest {entry.digest}", found)
+            if run.config.evaluates(run.round):
+                run.evaluate()
+                _complete(run.rows[-1], table.get(run.round, {}), folder)
             if on_round is not None:
+                accuracy = run.rows[-1]["test_accuracy"] if run.rows else math.nan
                 scalars = federation.ledger.scalars_per_client
-                on_round(Progress(run.round, run.config.rounds, float("nan"), last["test_accuracy"], scalars))
-    sent, wire = federation.ledger.bytes, last["wire_bytes"]
-    require(wire == sent, f"wire_bytes of round {end} in {folder / METRICS_FILE}", f"be {sent}, as in {path}", wire)
-    run.rows[:], run.seconds = rows, last["seconds"]
+                on_round(Progress(run.round, run.config.rounds, math.nan, accuracy, scalars))
+    run.seconds = run.rows[-1]["seconds"] if sound else 0.0
+    if not sound:
+        what = f"{METRICS_FILE} is not as the run left it, and is made anew from the log"
+        logger.warning("%s: %s; train_loss and seconds, which nothing else has, are not known", folder, what)
+    elif wrong := compared(folder, run.rows, rel_tol=PROBED)[1]:
+        logger.warning("%s: the model was evaluated anew, and %s", folder, wrong)
+
+
+def _complete(row: dict[str, float], then: Mapping[str, float], folder: Path) -> None:
+    """Give an evaluation that was made anew what only the table has; InputError where they count other messages."""
+    for name in ("wire_bytes", "up_bytes", "gradient_scalars", "model_pulls"):
+        same = then.get(name, row[name]) == row[name]
+        what = f"{name} of round {row['round']} in {folder / METRICS_FILE}"
+        require(same, what, f"be {row[name]}, as in {folder / LOG_FILE}", then.get(name))
+    unknown = {"train_loss": math.nan, "seconds": math.nan}
+    row.update(unknown | {name: value for name, value in then.items() if name in unknown or name not in row})
+
+
+def require_no_others(run: Course, folder: Path) -> None:
+    """InputError where a run that begins in a folder would replace files that are no run's; others are told of."""
+    if (path := folder / CONFIG_FILE).exists():
+        config_like(run.config, read_config(path), str(path))
+    read_rows(folder / METRICS_FILE)
+    if (folder / PROVENANCE_FILE).exists():
+        read_provenance(folder)
+    ours = {CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE}
+    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name not in ours)
+    if others:
+        logger.warning("%s has other things in it, which are left alone: %s", folder, brief(", ".join(others)))
+
+
+@contextmanager
+def remembered(run: Course) -> Iterator[None]:
+    """Keep the log of a run without a folder inside, from round 0 on, for the case that it is saved at last."""
+    federation = run.federation.by_records
+    if federation is None or federation.remote or (run.log is None and run.round):
+        yield
+        return
+    if run.log is None:
+        with suppress(InputError):  # what has no name in a file is not saved at last either
+            run.log = RunLog.create(None, *_identity(run, federation))
+    federation.log_to(run.log)
+    try:
+        yield
+    finally:
+        federation.log_to(None)
+
+
+def write_log(run: Course, path: Path) -> None:
+    """Write the log of the run's rounds to ``path``, from memory or from the folder where it is, if it is anywhere."""
+    there = run.folder / LOG_FILE if run.folder is not None else None
+    if run.log is None and there is not None and there.exists() and there.resolve() != path.resolve():
+        with open_log(there, end=run.round, write=False) as log:
+            if len(log) == run.round:
+                write_atomically(path, log.content())
+    elif run.log is not None and len(run.log) == run.round:
+        write_atomically(path, run.log.content())
 
 
 @contextmanager
 def logged(run: Course, out: Path) -> Iterator[None]:
     """Write the folder's log inside, where records say all; later rounds than the present are cut from it."""
     federation, path = run.federation.by_records, out / LOG_FILE
+    if run.round and not path.exists():
+        write_log(run, path)
     if federation is None:
         yield
     elif run.round and not path.exists() and not federation.follows:
@@ -246,7 +348,7 @@ def logged(run: Course, out: Path) -> Iterator[None]:
     else:
         goes_on = bool(run.round) or (federation.follows and path.exists())
         end = None if federation.follows else run.round
-        with RunLog.open(path, end=end) if goes_on else RunLog.create(path, *_identity(run, federation)) as log:
+        with open_log(path, end=end) if goes_on else RunLog.create(path, *_identity(run, federation)) as log:
             require_same(run, log.header, path, len(log))
             if log.header["config"].get("clients", run.config.clients) < run.config.clients:
                 log.rewrite(path, _header_with_newcomers(run, log.header))

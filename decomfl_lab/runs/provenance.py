@@ -16,13 +16,14 @@ import torch
 from decomfl_lab import __version__
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import describe
+from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.language.extra import installed
 from decomfl_lab.noise import STREAM_VERSION, cpu_backend
+from decomfl_lab.outside import Provenance, read_as
+from decomfl_lab.runs.folder import PROVENANCE_FILE
 
 __all__ = ["PROVENANCE_FILE", "code_version", "provenance", "read_provenance", "write_provenance"]
-
-PROVENANCE_FILE = "provenance.json"
 
 
 @lru_cache
@@ -61,12 +62,20 @@ def provenance(
     }
 
 
-def write_provenance(folder: Path, dataset: Dataset, **hands: Sequence[str]) -> None:
-    """Write ``provenance`` to the folder's ``PROVENANCE_FILE``."""
-    write_atomically(folder / PROVENANCE_FILE, json.dumps(provenance(dataset, **hands), indent=1, ensure_ascii=False))
+def write_provenance(folder: Path, dataset: Dataset, table: str | None = None, **hands: Sequence[str]) -> None:
+    """Write ``provenance``, and the SHA-256 of a run's table, to the folder's ``PROVENANCE_FILE``."""
+    facts = provenance(dataset, **hands)
+    if table is not None:
+        facts["metrics_sha256"] = hashlib.sha256(table.encode()).hexdigest()
+    write_atomically(folder / PROVENANCE_FILE, json.dumps(facts, indent=1, ensure_ascii=False))
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """What ``write_provenance`` wrote."""
-    found: dict[str, Any] = json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8"))
+    """What ``write_provenance`` wrote; InputError if it is something else, OSError if there is no file."""
+    path = folder / PROVENANCE_FILE
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} must be a JSON object, as a run writes it ({error})") from None
+    read_as(Provenance, found, str(path))
     return found

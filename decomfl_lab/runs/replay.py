@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,10 @@ from torch import Tensor, inference_mode, nn
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.errors import InputError, plural, require, require_finite_positive, require_int
+from decomfl_lab.models.registry import MODELS, size_of
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.outside import Header, read_as
 from decomfl_lab.protocol.client import handle_all
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
@@ -26,7 +27,7 @@ from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
 from decomfl_lab.runs.config import config_from_mapping
-from decomfl_lab.runs.folder import LOG_FILE
+from decomfl_lab.runs.folder import LOG_FILE, open_log
 from decomfl_lab.runs.kept import require_own
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.run import Run
@@ -41,10 +42,6 @@ On one machine, with one version of torch, scalars are the same to the bit. Else
 bits, and so a scalar by about 2⁻²⁴ f / μ. Between this lab's engines, at the default μ = 10⁻⁴, that was at most 0.33 %
 of the root mean square on three models, before and after training. Smaller μ, 16-bit losses and flat losses need more.
 """
-_MOST_AXES = 16
-_MOST_NUMBERS = 1 << 26
-_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
-"""What an example may be that a log tells of: more of it is refused before memory is taken for it."""
 _AT_ONCE = 100
 """The most records that are applied in one pass over the model, so that progress can be told."""
 
@@ -106,6 +103,7 @@ class Replay:
         model: The model after ``round`` rounds; a BatchNorm normalises as in training.
         round: The number of rounds whose records were applied.
         rounds: The number of rounds in the log.
+        planned: The number of rounds that the run was to have, as the log says it.
         digest: The digest of the model, optimizer state included.
         compared: The digests in the log, that of x_0 first, beside those found.
         measured: The rounds that were measured anew.
@@ -114,6 +112,7 @@ class Replay:
     model: nn.Module
     round: int
     rounds: int
+    planned: int
     digest: str
     compared: tuple[Compared, ...]
     measured: tuple[MeasuredRound, ...]
@@ -139,7 +138,10 @@ class Replay:
         at = self.compared[-1].round
         agreed = f"x_0 and {plural(digests, 'digest')} of the log agree, the last after round {at}"
         rest = "" if at == self.round else f"; rounds {at + 1} to {self.round} have no digest, so they are not checked"
-        return f"the model after {self.round} of {self.rounds} rounds is rebuilt, bit for bit: {agreed}{rest}"
+        if self.rounds < self.planned:
+            rest += f"; the log ends before the {self.planned} rounds that the run was to have"
+        exact = ", bit for bit" if at == self.round else ""
+        return f"the model after {self.round} of {self.rounds} rounds is rebuilt{exact}: {agreed}{rest}"
 
 
 def replay(
@@ -185,13 +187,14 @@ def replay(
     """
     path = Path(path) / LOG_FILE if Path(path).is_dir() else Path(path)
     require_finite_positive("tolerance", tolerance)
-    with RunLog.open(path, write=False) as log:
+    with open_log(path, write=False) as log:
         end = len(log) if rounds is None else require_int("round", rounds, 0, len(log))
         for r in measure:
             require_int("round to measure", r, 0, end - 1)
         own = {"model": model, "loss": loss, "clients": clients}
-        run = _run(path, log, own, test, bool(measure), device, trust_code=trust_code)
-        rolling = _Rolling(run, log.header["x0"], frozenset(measure), tolerance)
+        header = read_as(Header, log.header, f"header of the log {path}")
+        run = _run(path, log, header, own, test, bool(measure), device, trust_code=trust_code)
+        rolling = _Rolling(run, header.x0, frozenset(measure), tolerance)
         if rolling.compared[0].agrees:
             for r, entry in enumerate(log.entries(0, end), 1):
                 rolling.take(entry)
@@ -199,7 +202,8 @@ def replay(
                     on_round(r, end)
             rolling.apply()
         done, digest = rolling.observer.round, rolling.observer.digest()
-        return Replay(run.as_trained, done, len(log), digest, tuple(rolling.compared), tuple(rolling.measured))
+        found = tuple(rolling.compared), tuple(rolling.measured)
+        return Replay(run.as_trained, done, len(log), run.config.rounds, digest, *found)
 
 
 class _Rolling:
@@ -278,56 +282,50 @@ def _said(record: RoundRecord) -> dict[str, Any]:
 
 @inference_mode(False)
 def _run(
-    path: Path, log: RunLog, own: dict[str, Any], test: Any, measures: bool, device: str, *, trust_code: bool
+    path: Path,
+    log: RunLog,
+    header: Header,
+    own: dict[str, Any],
+    test: Any,
+    measures: bool,
+    device: str,
+    *,
+    trust_code: bool,
 ) -> Run:
     """The run at round 0, with its data where they are needed and with examples of zeros elsewhere."""
-    header = log.header
-    needed = {"config", "data", "shape", "dtype", "classes", "d", "x0", "stream"}
-    require(needed <= header.keys(), f"header of the log {path}", f"have {', '.join(sorted(needed))}", sorted(header))
-    require(header["stream"] == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header["stream"])
-    require(isinstance(header["config"], Mapping), f"config in {path}", "be a table", header["config"])
-    with_data = measures or header["config"].get("batchnorm") == "frozen"
+    require(header.stream == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header.stream)
+    with_data = measures or header.config.get("batchnorm") == "frozen"
     objects = {"model": own["model"], "loss": own["loss"], "data": own["clients"]}
     unused = [name for name in objects if objects[name] is not None or not (with_data or name == "model")]
-    config = config_from_mapping(header["config"], f"log {path}", lenient=True, trust_code=trust_code, unused=unused)
-    x = made_again(header, log.start)
+    config = config_from_mapping(header.config, f"log {path}", lenient=True, trust_code=trust_code, unused=unused)
+    x = made_again(header.start, log.start, header.d)
     wanted = own if with_data else {"model": own["model"]}
     require_own(config, f"lab.replay({str(path)!r}", **wanted)
     if with_data:
         whole = loss_is_of_model(config, own["loss"])
         dataset = dataset_of(config) if own["clients"] is None else own_dataset(own["clients"], test, whole=whole)
-        if dataset.digest != header["data"]:
-            raise InputError(f"data must be those of the log {path} ({header['source']}), got {dataset.source}")
+        if dataset.digest != header.data:
+            raise InputError(f"data must be those of the log {path} ({header.source}), got {dataset.source}")
         start = Prepared.of(config, dataset, own["model"], own["loss"], device=device, x=x)
     else:
+        if own["model"] is None and config.model in MODELS and not config.task:
+            there = size_of(config.model, header.shape, header.classes)  # before memory is taken for it
+            require(there == header.d, "model", f"have d = {header.d}, as in {path}", there)
         alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
         start = Prepared.of(alone, _zeros(header), own["model"], _no_loss, device=device, x=x)
     run = Run.of(tried(start))
     federation = run.federation.by_records
     assert federation is not None  # no other method has a log
-    require(federation.x.numel() == header["d"], "model", f"have d = {header['d']}, as in {path}", federation.x.numel())
+    require(federation.x.numel() == header.d, "model", f"have d = {header.d}, as in {path}", federation.x.numel())
     drifts = any(client.replica.drifts for client in federation.clients)
     rule = "be left out for revert sync, where clients measure at models that no record gives"
     require(not (measures and drifts), "measure", rule, "rounds")
     return run
 
 
-def _zeros(header: Mapping[str, Any]) -> Dataset:
-    """Two examples that have nothing of the run's but their shape: all that a model at x_0 needs.
-
-    Raises:
-        InputError: If the header's shape, dtype or classes are not such, or ask for more memory than there is.
-    """
-    shape, dtype = header["shape"], header["dtype"]
-    sound = isinstance(shape, list) and len(shape) <= _MOST_AXES and all(type(n) is int and n >= 1 for n in shape)
-    require(sound, "shape in the header", f"be a list of at most {_MOST_AXES} numbers of at least 1", shape)
-    require(
-        isinstance(dtype, str) and dtype in _DTYPES, "dtype in the header", f"be one of {', '.join(_DTYPES)}", dtype
-    )
-    require_int("classes in the header", header["classes"], 0, 2**24)
-    size = math.prod(shape)
-    require(size <= _MOST_NUMBERS, "shape in the header", f"be of at most {_MOST_NUMBERS} numbers", shape)
-    inputs = torch.zeros(2, *shape, dtype=getattr(torch, dtype))
+def _zeros(header: Header) -> Dataset:
+    """Two examples that have nothing of the run's but their shape: all that a model at x_0 needs."""
+    inputs = torch.zeros(2, *header.shape, dtype=getattr(torch, header.dtype))
     labels = torch.zeros(2, dtype=torch.int64)
     return Dataset(
         name="none",
@@ -335,9 +333,9 @@ def _zeros(header: Mapping[str, Any]) -> Dataset:
         train_labels=labels,
         test_images=inputs[:0],
         test_labels=labels[:0],
-        classes=header["classes"],
+        classes=header.classes,
         source="no data",
-        digest=header["data"],
+        digest=header.data,
         parts=[np.arange(2)],
     )
 

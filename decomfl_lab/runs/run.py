@@ -14,7 +14,6 @@ from typing import Any
 import pandas as pd
 from torch import inference_mode, nn
 
-from decomfl_lab.checkpoint import understood
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import first_clients
 from decomfl_lab.errors import DivergedError, InputError, require, require_int
@@ -30,7 +29,7 @@ from decomfl_lab.runs import kept, told
 from decomfl_lab.runs.building import dataset_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, config_like
 from decomfl_lab.runs.course import Course
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, METRICS_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.joining import data_then, joining
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.told import Progress, Rebuilt, Sent
@@ -174,13 +173,13 @@ class Run(Course):
         with nullcontext() if out is None else held(out), telling(words):
             # First be where the folder is, by its checkpoint or by its log.
             if out is not None and (out / CHECKPOINT_FILE).exists():
-                with understood(out / CHECKPOINT_FILE):
-                    kept.resume(self, out, any_code=any_code)
+                kept.resume(self, out, any_code=any_code)
                 self.saved = self.round
             elif out is not None and kept.rests_on_log(self, out):
-                with understood(out / METRICS_FILE):
-                    kept.repeat(self, out, on_round)
-            with nullcontext() if out is None else kept.logged(self, out):
+                kept.repeat(self, out, on_round)
+            elif out is not None:
+                kept.require_no_others(self, out)
+            with kept.remembered(self) if out is None else kept.logged(self, out):
                 self._train(out, on_round, on_start)
 
     def _train(self, out: Path | None, on_round: OnRound | None, on_start: OnStart | None) -> None:
@@ -228,7 +227,7 @@ class Run(Course):
         except DivergedError as error:
             if out is not None:  # no checkpoint: there is nothing to go on with
                 kept.publish(self, out)
-            named = told.diverged(error, self.round, config.method.eta(self.round), out)
+            named = told.diverged(error, self.round, config.method, out)
             named.run = self
             raise named from error
         self.seconds += time.monotonic() - started
@@ -261,7 +260,7 @@ class Run(Course):
         return self
 
     def save(self, folder: Path | str) -> None:
-        """Write metrics.csv, config.toml, provenance.json and a checkpoint with a checksum, as ``out`` of ``train``.
+        """Write what ``out`` of ``train`` holds: table, configuration, provenance, checkpoint, and the log if any.
 
         Raises:
             InputError: If the folder holds another run.
@@ -272,6 +271,7 @@ class Run(Course):
                 saved = kept.read_saved(folder, partial(config_like, self.config))[1]
                 kept.require_same(self, saved, folder, saved["federation"]["round"])
             kept.save(self, folder)
+            kept.write_log(self, folder / LOG_FILE)
 
     def load(self, folder: Path | str, *, any_code: bool = True) -> None:
         """Be at the round at which the run was saved in the folder.
@@ -279,8 +279,7 @@ class Run(Course):
         Raises:
             InputError: If the folder holds another run, or a damaged one.
         """
-        with understood(Path(folder) / CHECKPOINT_FILE):
-            kept.resume(self, Path(folder), any_code=any_code)
+        kept.resume(self, Path(folder), any_code=any_code)
         self.folder = Path(folder)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from decomfl_lab.errors import DivergedError, plural
+from decomfl_lab.methods.method import Method
 from decomfl_lab.runs.folder import METRICS, METRICS_FILE
 
 if TYPE_CHECKING:
@@ -101,9 +102,13 @@ def interrupted(done: int, saved: int | None, out: Path | None) -> str:
     return f"interrupted after round {done}; {where}; the same command goes on"
 
 
-def diverged(error: DivergedError, done: int, lr: float, out: Path | None) -> DivergedError:
-    """The error with the round, the learning rate, what to try, and where the rounds before it are."""
+def diverged(error: DivergedError, done: int, method: Method, out: Path | None) -> DivergedError:
+    """The error with the round, what was too large, what to try, and where the rounds before it are."""
     kept = "" if out is None else f"; the rounds before are in {out / METRICS_FILE}"
+    lr, plain = method.eta(done), method.plain()
+    if done == 0 and plain.get("local_steps", 1) == 1 and "mu" in plain and str(error.args[0]).startswith("scalars"):
+        blame = f"before any step: a loss is no finite number at x_0 or mu = {plain['mu']:g} from it; try a smaller mu"
+        return DivergedError(error.args[0], f"in round 0, {blame}{kept}")
     return DivergedError(error.args[0], f"in round {done} at lr = {lr:g}; try lr = {lr / 10:g}{kept}")
 
 

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import known_options, require
 from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.outside import SavedEstimate
 from hessian.kappa.estimation import BESIDE, _Run
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import Settings
@@ -113,7 +114,7 @@ def effective_rank(
     require_room(operator, settings.basis, BESIDE, restarts=restarts)
     with enabled():
         run = _Run(operator, settings, trace_operator)
-        file = Checkpoint(checkpoint, run.identity)
+        file = Checkpoint(checkpoint, run.identity, SavedEstimate)
         if state := file.load():
             run.restore(*state)
         while not run.finished:

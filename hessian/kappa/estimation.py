@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from torch import Tensor
 
-from decomfl_lab.errors import plural
+from decomfl_lab.errors import plural, require
 from hessian.estimate import Estimate
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress, _signs
 from hessian.kappa.settings import SCOUTS, Settings
@@ -502,6 +502,9 @@ class _Run:
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Go on from a ``state``."""
+        for name, own in tensors.items():
+            fits = own.shape == (self.operator.d,) or not name.startswith(("scout.", "image."))
+            require(fits, f"{name} in the checkpoint", f"have shape ({self.operator.d},)", tuple(own.shape))
         self.krylov.restore(tensors, values["krylov"])
         names = sorted(name for name in tensors if name.startswith("scout."))
         scouts = [tensors[name].to(self.operator.device) for name in names]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.outside import SavedKrylov
 from hessian.operators.counted import Counted
 from hessian.operators.given import as_operator
 from hessian.operators.operator import Operator
@@ -273,9 +274,14 @@ class Krylov:
 
     def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Become the space whose ``state`` this is, to the bit."""
-        here = self.operator.device
+        here, k, d = self.operator.device, len(tensors["coupling"]), self.operator.d
+        shapes = {"projected": (k, k), "coupling": (k,), "following": (d,), **{f"vector.{i}": (d,) for i in range(k)}}
+        for name in tensors.keys() & shapes:
+            found = tuple(tensors[name].shape)
+            ended = (name, found) == ("following", (0,))
+            require(ended or found == shapes[name], f"{name} in the checkpoint", f"have shape {shapes[name]}", found)
         self.projected, self.coupling = tensors["projected"], tensors["coupling"]
-        self.vectors = [tensors[f"vector.{i}"].to(here) for i in range(len(self.coupling))]
+        self.vectors = [tensors[f"vector.{i}"].to(here) for i in range(k)]
         self.following = tensors["following"].to(here) if "following" in tensors else None
         self.drawn, self.steps, self.origin = values["drawn"], values["steps"], values["origin"]
         self.before = [(poles, numerators) for poles, numerators in values["before"]]
@@ -319,7 +325,8 @@ def lanczos(
     operator, basis = as_operator(operator), min(steps, max_basis or steps)
     require_room(operator, basis, 3, restarts=basis < steps)
     krylov = Krylov(Counted(operator), seed, max_basis)
-    file = Checkpoint(checkpoint, lambda: {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis})
+    run = {"operator": operator.fingerprint(), "seed": seed, "max_basis": max_basis} if checkpoint else {}
+    file = Checkpoint(checkpoint, lambda: run, SavedKrylov)
     if state := file.load():
         krylov.restore(*state)
     while krylov.following is not None and krylov.steps < steps:

@@ -19,8 +19,7 @@ import pandas as pd
 
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.folder import LOG_FILE, METRICS_FILE
-from decomfl_lab.runs.provenance import PROVENANCE_FILE
+from decomfl_lab.runs.folder import LOG_FILE, METRICS_FILE, PROVENANCE_FILE
 
 __all__ = ["record", "script"]
 

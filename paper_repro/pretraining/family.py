@@ -40,7 +40,8 @@ from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
 from decomfl_lab.models.registry import num_parameters
-from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version
+from decomfl_lab.runs.folder import PROVENANCE_FILE
+from decomfl_lab.runs.provenance import code_version
 from decomfl_lab.runs.run import CHECKPOINT_SECONDS
 from paper_repro.pretraining.corpus import load_corpus, train_vocabulary
 from paper_repro.pretraining.verdicts import Verdicts

@@ -34,9 +34,9 @@ from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
-from decomfl_lab.runs.folder import CONFIG_FILE, LOG_FILE, METRICS_FILE, read_rows
+from decomfl_lab.runs.folder import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE, read_rows
 from decomfl_lab.runs.progress import RunBars, left_words
-from decomfl_lab.runs.provenance import PROVENANCE_FILE, code_version, read_provenance
+from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import train
 from decomfl_lab.runs.told import Progress
 from paper_repro.workflow import manifest

@@ -115,7 +115,7 @@ def of_logs_without_torch(folder: Path) -> dict[str, str]:
             assert len(list(log.entries())) == len(log) > 0
             start, d = log.header["start"], log.header["d"]
             sizes = [int(np.prod(tensor["shape"])) for tensor in start["tensors"]]
-            starts = [Start.from_dict(tensor) for tensor in start["tensors"]]
+            starts = [Start(own["draw"], own["scale"], own.get("cut")) for own in start["tensors"]]
             key = int(start["key"], 16)
             parts = [each.elements(key, t, n) for t, (each, n) in enumerate(zip(starts, sizes, strict=True))]
             assert sum(sizes) == d

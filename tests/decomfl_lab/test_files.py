@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import LOCK_FILE, held, held_checkpoint, write_atomically
+from decomfl_lab.files import LOCK_FILE, held, held_checkpoint, is_held, write_atomically
 
 HOLDER = """
 import sys, pathlib
@@ -96,3 +97,35 @@ def test_two_estimates_of_kappa_do_not_share_a_checkpoint(tmp_path: Path, capsys
     path.write_text("")
     with pytest.raises(InputError, match="checkpoint must be a file that can be written"), held_checkpoint(path / "x"):
         pass
+
+
+@pytest.mark.parametrize("kind", ["symlink", "hardlink", "file", "folder", "dangling"])
+def test_nothing_is_written_through_a_lock_that_is_none(kind: str, tmp_path: Path) -> None:
+    out, precious = tmp_path / "out", tmp_path / "precious"
+    out.mkdir()
+    precious.write_text("diary of 1893")
+    if kind == "symlink":
+        (out / ".lock").symlink_to(precious)
+    elif kind == "hardlink":
+        (out / ".lock").hardlink_to(precious)
+    elif kind == "file":
+        shutil.copy(precious, out / ".lock")
+    elif kind == "folder":
+        (out / ".lock").mkdir()
+    else:
+        (out / ".lock").symlink_to(tmp_path / "nowhere")
+    assert not is_held(out)
+    with pytest.raises(InputError, match=r"\.lock must be a lock, .* got a link or somebody's file"), held(out):
+        pass
+    assert precious.read_text() == "diary of 1893"
+    assert not (tmp_path / "nowhere").exists()
+    if kind == "file":
+        assert (out / ".lock").read_text() == "diary of 1893"
+
+
+def test_a_checkpoint_of_an_estimate_has_no_lock_through_a_link_either(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / ".kappa.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match="must be a lock"), held_checkpoint(tmp_path / "kappa"):
+        pass
+    assert (tmp_path / "precious").read_text() == "kept"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from decomfl_lab.carriers.commands.serve import largest_of, read_key, with_extra
+from decomfl_lab.carriers.commands.serve import read_key, with_extra
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_finite_positive, require_int, shown
 from decomfl_lab.interrupts import telling
@@ -105,7 +105,7 @@ def join(options: JoinOptions) -> None:
         return answered
 
     model = 8 * x.d * (1 + len(x.state))
-    record = 64 + (4 + 8) * server.K * largest_of(server.P)
+    record = 64 + (4 + 8) * server.K * server.P.largest
     with telling(
         lambda: f"interrupted; the run goes on without client {options.client} until the same command is given again"
     ):

@@ -16,7 +16,7 @@ import click
 
 from decomfl_lab.cli.train import RunPlace, TrainGroup, command_of, prepared, report, title
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import held
+from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.methods.registry import LAGGING, find_method
 from decomfl_lab.options import option
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.federations.remote import RemoteFederation
-    from decomfl_lab.records.schedules import Schedule
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Progress
 
@@ -119,7 +118,7 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
             options.bind,
             {"run": identity.hex(), "x0": x, "config": run.config.to_dict()},
             run.config.clients,
-            largest=1024 + SCALAR_BYTES * here.server.K * largest_of(here.server.P),
+            largest=1024 + SCALAR_BYTES * here.server.K * here.server.P.largest,
             identity=own,
             keys=_keys(out / "keys", identity, run.config.clients) if own is None else None,
         )
@@ -155,18 +154,19 @@ def with_extra() -> None:
 
 
 def _keys(folder: Path, identity: bytes, M: int) -> Callable[[int], bytes]:
-    """{client: key}, from a key of the server's own; all are in the folder, made if they are missing."""
-    from decomfl_lab.carriers.stream.certificates import client_name, write_once
+    """{client: key}, from a key of the server's own; all are in the folder, made if they are not those of this run."""
+    from decomfl_lab.carriers.stream.certificates import client_name
     from decomfl_lab.protocol.seals import KEY_BYTES, client_key
 
     own = folder / "server.key"
     folder.mkdir(exist_ok=True)
-    if not own.exists():
-        write_once(own, secrets.token_hex(KEY_BYTES).encode())
+    if not own.exists() or not own.stat().st_size:
+        write_atomically(own, secrets.token_hex(KEY_BYTES), 0o600)
     keys = [client_key(read_key(own), identity, i) for i in range(M)]
     for i, key in enumerate(keys):
-        if not (path := folder / f"{client_name(i)}.key").exists():
-            write_once(path, key.hex().encode())
+        path = folder / f"{client_name(i)}.key"
+        if not path.exists() or path.read_bytes() != key.hex().encode():
+            write_atomically(path, key.hex(), 0o600)
     return keys.__getitem__
 
 
@@ -180,11 +180,6 @@ def read_key(path: Path) -> bytes:
         raise InputError(f"key must be a file of hexadecimal digits, got {path}") from None
     require(len(key) == 32, f"key in {path}", "have 32 bytes", len(key))
     return key
-
-
-def largest_of(schedule: Schedule[int]) -> int:
-    """The largest value of a schedule."""
-    return max(schedule.initial, *schedule.changes.values(), 0)
 
 
 @contextlib.contextmanager

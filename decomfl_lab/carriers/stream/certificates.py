@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.files import write_atomically
 
 __all__ = ["LOOPBACK", "Identity", "client_name", "client_number", "make_certificates", "read_identity"]
 
@@ -118,7 +118,7 @@ def make_certificates(folder: Path, clients: int, hosts: Sequence[str] = (), day
         if not (folder / f"{name}.crt").exists():
             server = name == "server"
             usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
-            key = ec.generate_private_key(ec.SECP256R1())
+            key = _key(folder / f"{name}.key")
             made = _builder(name, key, ca.subject, days).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             if server:
@@ -135,18 +135,34 @@ def make_certificates(folder: Path, clients: int, hosts: Sequence[str] = (), day
 def _authority(folder: Path, days: int, written: list[Path]) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The authority of the folder, made if there is none."""
     if not (folder / "ca.crt").exists():
-        key = ec.generate_private_key(ec.SECP256R1())
+        made = next((path.name for path in sorted(folder.glob("*.crt"))), None)
+        rule = "be there, as every client has a copy of it, or all the others be removed"
+        require(made is None, f"ca.crt in {folder}", rule, f"{made} without it")
+        key = _key(folder / "ca.key")
         builder = _builder(f"decomfl-authority-{secrets.token_hex(4)}", key, None, days)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         written += _write(folder, "ca", builder.sign(key, hashes.SHA256()), key)
+    found = _key(folder / "ca.key")
     try:
         certificate = x509.load_pem_x509_certificate(_read(folder / "ca.crt"))
-        found = serialization.load_pem_private_key(_read(folder / "ca.key"), None)
     except ValueError:
-        found = None
-    if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != certificate.public_key():
+        certificate = None
+    if certificate is None or found.public_key() != certificate.public_key():
         raise InputError(f"ca.crt and ca.key must be an authority's certificate and its key, got others in {folder}")
     return certificate, found
+
+
+def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """The key in a file, or a new one if there is no file; InputError if there is none in it."""
+    if not path.exists():
+        return ec.generate_private_key(ec.SECP256R1())
+    try:
+        found = serialization.load_pem_private_key(_read(path), None)
+    except (ValueError, TypeError):
+        found = None
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{path} must be a private key, or be removed to have a new one made, got something else")
+    return found
 
 
 def _builder(
@@ -175,22 +191,14 @@ def _subject_name(host: str) -> x509.GeneralName:
 
 
 def _write(folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> list[Path]:
-    """Write a key and then its certificate; neither may be there."""
+    """Write a key, unless it is there, and then its certificate."""
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     pair = {f"{name}.key": (secret, 0o600), f"{name}.crt": (certificate.public_bytes(pem), 0o644)}
-    for file, (content, mode) in pair.items():
-        write_once(folder / file, content, mode)
-    return [folder / file for file in pair]
-
-
-def write_once(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that is not there yet, with its mode from the beginning; InputError if it is there."""
-    try:
-        with open(path, "xb", opener=lambda file, flags: os.open(file, flags, mode)) as file:
-            file.write(content)
-    except OSError as error:
-        raise InputError(f"{path} must be a file that can be made anew, got {error.strerror}") from None
+    new = [file for file in pair if not (folder / file).exists()]
+    for file in new:
+        write_atomically(folder / file, *pair[file])
+    return [folder / file for file in new]
 
 
 def _read(path: Path) -> bytes:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
+import sys
 
 import pytest
 
 pytest.importorskip("cryptography", reason="the extra stream is not installed")
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
+from decomfl_lab.carriers.commands import serve
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
@@ -54,12 +58,62 @@ def test_another_host_than_the_servers_certificate_has_is_refused(tmp_path):
         make_certificates(tmp_path, 1, ["one.example.org", "two.example.org"])
 
 
-def test_half_a_pair_and_an_authority_of_another_key_are_refused(tmp_path):
+@pytest.mark.parametrize("name", ["client-1", "server"])
+def test_a_lost_certificate_is_made_again_for_the_key_that_is_there(name, tmp_path):
+    make_certificates(tmp_path, 2)
+    key = (tmp_path / f"{name}.key").read_bytes()
+    (tmp_path / f"{name}.crt").unlink()
+    assert [path.name for path in make_certificates(tmp_path, 2)] == [f"{name}.crt"]
+    own = read_identity(tmp_path, name)
+    assert own.key == key
+    there = serialization.load_pem_private_key(key, None).public_key()
+    certificate = x509.load_pem_x509_certificate(own.certificate)
+    assert certificate.public_key() == there
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(own.authority))
+
+
+def test_an_authority_that_was_half_made_is_finished(tmp_path):
     make_certificates(tmp_path / "a", 1)
-    (tmp_path / "a" / "client-0.crt").unlink()
-    with pytest.raises(InputError, match=r"client-0.key must be a file that can be made anew, got File exists"):
-        make_certificates(tmp_path / "a", 1)
+    (tmp_path / "b").mkdir()
+    shutil.copy(tmp_path / "a" / "ca.key", tmp_path / "b")
+    assert "ca.crt" in [path.name for path in make_certificates(tmp_path / "b", 1)]
+    assert (tmp_path / "a" / "ca.key").read_bytes() == (tmp_path / "b" / "ca.key").read_bytes()
+
+
+@pytest.mark.parametrize("content", ["", "-----BEGIN PRIVATE KEY-----\n", "hello"])
+def test_a_file_that_is_no_key_is_refused_with_the_way_out(content, tmp_path):
+    make_certificates(tmp_path, 1)
+    (tmp_path / "client-0.crt").unlink()
+    (tmp_path / "client-0.key").write_text(content)
+    with pytest.raises(InputError, match=r"client-0.key must be a private key, or be removed to have a new one made"):
+        make_certificates(tmp_path, 1)
+    (tmp_path / "client-0.key").unlink()
+    assert len(make_certificates(tmp_path, 1)) == 2
+
+
+def test_a_pair_that_is_killed_half_way_leaves_no_half_file(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("decomfl_lab.files.os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        make_certificates(tmp_path, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_its_extra_the_command_ends_with_a_sentence(monkeypatch, capsys, tmp_path):
+    for name in ("cryptography", "grpc"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["certificates", str(tmp_path)]) == 2
+    assert "need the extra stream: pip install 'decomfl-lab[stream]'" in capsys.readouterr().err
+
+
+def test_an_authority_of_another_key_and_a_lost_one_are_refused(tmp_path):
+    make_certificates(tmp_path / "a", 1)
     make_certificates(tmp_path / "b", 1)
+    (tmp_path / "b" / "ca.crt").unlink()
+    with pytest.raises(InputError, match=r"ca.crt in .*b must be there, .*, got 'client-0.crt without it'"):
+        make_certificates(tmp_path / "b", 1)
     (tmp_path / "a" / "ca.key").write_bytes((tmp_path / "b" / "ca.key").read_bytes())
     with pytest.raises(InputError, match=r"ca.crt and ca.key must be an authority's certificate and its key"):
         make_certificates(tmp_path / "a", 1)
@@ -70,3 +124,18 @@ def test_bad_input_is_named_and_nothing_is_written(flags, tmp_path, capsys):
     assert main(["certificates", str(tmp_path / "new"), *flags.split()]) == 2
     assert flags.split()[0].strip("-") in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_keys_on_loopback_are_those_of_this_run_and_an_empty_one_stops_nobody(tmp_path):
+    first, other = (serve._keys(tmp_path, bytes([n] * 16), 2) for n in (1, 2))
+    path = tmp_path / "client-1.key"
+    assert serve.read_key(path) == other(1) != first(1)  # of the run that is served now
+    path.write_bytes(b"")
+    assert serve._keys(tmp_path, bytes([2] * 16), 2)(1) == serve.read_key(path) == other(1)
+    (tmp_path / "server.key").write_bytes(b"")
+    anew = serve._keys(tmp_path, bytes([2] * 16), 2)
+    assert serve.read_key(path) == anew(1) != other(1)
+    assert {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()} == {0o600}
+    (tmp_path / "server.key").write_text("zz")
+    with pytest.raises(InputError, match=r"key must be a file of hexadecimal digits, got .*server.key"):
+        serve._keys(tmp_path, bytes(16), 2)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 import torch
+from click.shell_completion import ShellComplete
 
 import decomfl_lab as lab
 from decomfl_lab.cli.lazy import Contribution
@@ -202,6 +203,37 @@ def test_a_folder_that_another_run_would_go_on_in_runs_nothing(
     assert not theirs.mark.exists()
 
 
+@pytest.mark.parametrize("file", ["config.toml", "run.dcl"])
+def test_a_file_that_was_put_beside_a_run_runs_nothing(
+    file: str, theirs: Theirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = ["train", "--data", "digits", "--model", "logistic", *SMALL, "--out", "mine"]
+    assert main(mine) == 0
+    shutil.copy(theirs.run / file, "mine")
+    capsys.readouterr()
+    assert main([*mine, "--rounds", "3"]) == 2
+    assert "must be decomfl, got '" in capsys.readouterr().err
+    assert main(["kappa", "mine", "--products", "5"]) == (2 if file == "config.toml" else 0)
+    assert main(["replay", "mine"]) == (2 if file == "run.dcl" else 0)
+    assert not theirs.mark.exists()
+
+
+def test_a_run_in_hand_is_neither_saved_nor_loaded_by_their_code(theirs: Theirs) -> None:
+    run = lab.Run(TrainConfig(data="digits", model="logistic", clients=2, sampled=1, rounds=1))
+    folder = shutil.copytree(theirs.run, "copy")
+    for act in (run.load, run.save):
+        with pytest.raises(InputError, match="method in run copy must be decomfl, got '"):
+            act(folder)
+    assert not theirs.mark.exists()
+
+
+def test_the_completion_of_a_shell_runs_nothing(theirs: Theirs) -> None:
+    shell = ShellComplete(application(), {}, "decomfl", "_DECOMFL_COMPLETE")
+    with pytest.raises(InputError, match="must name no code"):
+        shell.get_completions(["train", "--config", str(theirs.run / "config.toml")], "--r")
+    assert not theirs.mark.exists()
+
+
 def test_what_only_reads_runs_nothing(theirs: Theirs, capsys: pytest.CaptureFixture[str]) -> None:
     root = str(theirs.run.parent)
     assert main(["runs", root]) == 0
@@ -243,6 +275,7 @@ def test_a_job_of_nvflare_runs_nothing_but_where_the_site_says_so(
     with pytest.raises(InputError) as refused:
         nvflare._run(job)
     theirs.is_refused(2, f"{refused.value}\n")
+    assert str(refused.value).startswith("the job, without DECOMFL_TRUST_CODE=1, must name no code")
     monkeypatch.setenv(nvflare.TRUST, "1")
     nvflare._run(job)
     assert theirs.mark.exists()

@@ -75,11 +75,6 @@ def test_constants_are_constant() -> None:
     assert set(Start("constant", -1.5).elements(0, 0, 9)) == {-1.5}
 
 
-@pytest.mark.parametrize("values", [("uniform", 0.1), ("normal", 0.02), ("normal", 0.02, 2.0), ("constant", 0.0)])
-def test_plain_values_give_the_start_again(values: tuple[Any, ...]) -> None:
-    assert Start.from_dict(Start(*values).to_dict()) == Start(*values)
-
-
 @pytest.mark.parametrize(
     ("values", "told"),
     [

@@ -14,6 +14,7 @@ from torch import nn
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
 from decomfl_lab.models import initial
+from decomfl_lab.outside import Header, StartInFile, read_as
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.beginning import made_again
@@ -112,53 +113,60 @@ def test_a_log_of_version_1_is_replayed_as_torch_drew_it(tmp_path: Path) -> None
 
 PACKED = zlib.compress(np.zeros(4, np.float32).tobytes())
 TENSOR = {"shape": [4], "draw": "uniform", "scale": 1.0}
+HEADER = {"config": {}, "data": "", "shape": [2], "dtype": "float32", "classes": 2, "d": 4, "x0": 32 * "0", "stream": 1}
 STREAM = {"by": "stream", "key": 16 * "0", "tensors": [TENSOR]}
 
 
 @pytest.mark.parametrize(
     ("start", "told"),
     [
-        ([], "start in the header must be a table"),
-        ({"by": "magic"}, "must be by stream, file, libraries or given, got 'magic'"),
-        (STREAM | {"key": 5}, "key of x_0 must be 16 hexadecimal digits, got 5"),
-        (STREAM | {"key": "x"}, "key of x_0 must be 16 hexadecimal digits, got 'x'"),
-        (STREAM | {"key": "0x1"}, "key of x_0 must be 16 hexadecimal digits, got '0x1'"),
-        (STREAM | {"key": "F" * 16}, "key of x_0 must be 16 hexadecimal digits"),
-        (STREAM | {"tensors": None}, "tensors of x_0 must be a list of at most 65536 tables"),
-        (STREAM | {"tensors": [5]}, "tensors of x_0 must be a list of at most 65536 tables"),
-        (STREAM | {"tensors": [TENSOR | {"shape": [-4]}]}, r"shape of a tensor of x_0 must be .*, got \[-4\]"),
+        ([], r"start in the header must be `object`, got \[\]"),
+        ({"by": "magic"}, "start.by in the header must be sound: Invalid value 'magic'"),
+        (STREAM | {"key": 5}, "start.key in the header must be `str`, got 5"),
+        (STREAM | {"key": "x"}, "start.key in the header must be `str` matching regex .*, got 'x'"),
+        (STREAM | {"key": 16 * "0" + "\n"}, "start.key in the header must be `str` matching regex"),
+        (STREAM | {"key": "F" * 16}, "start.key in the header must be `str` matching regex"),
+        (STREAM | {"tensors": None}, "start.tensors in the header must be `array`, got None"),
+        (STREAM | {"tensors": [5]}, r"start.tensors\[0\] in the header must be `object`, got 5"),
+        (STREAM | {"tensors": [TENSOR | {"shape": [-4]}]}, r"tensors\[0\].shape\[0\] in the header must be .*, got -4"),
         (
             STREAM | {"tensors": [TENSOR | {"shape": [True, 4]}]},
-            r"shape of a tensor of x_0 must be .*, got \[True, 4\]",
+            r"tensors\[0\].shape\[0\] in the header must be `int`, got True",
         ),
-        (STREAM | {"tensors": [TENSOR | {"shape": [4] * 17}]}, "shape of a tensor of x_0 must be a list of at most 16"),
-        (STREAM | {"tensors": [TENSOR | {"shape": [4] * 16}]}, "elements of a tensor of x_0 must be at most d = 4"),
-        (STREAM | {"tensors": [TENSOR | {"scale": 10**400}]}, "scale must be a float32 number"),
-        (STREAM | {"tensors": [TENSOR | {"shape": "4"}]}, "shape of a tensor of x_0 must be .*, got '4'"),
+        (STREAM | {"tensors": [TENSOR | {"shape": [4] * 17}]}, r"shape in the header must be `array` of length <= 16"),
+        (
+            STREAM | {"tensors": [TENSOR | {"shape": [4] * 16}]},
+            "elements of the tensors of x_0 must be d = 4 in all, got 4294967296",
+        ),
+        (STREAM | {"tensors": [TENSOR | {"scale": 10**400}]}, r"tensors\[0\].scale in the header must be "),
+        (STREAM | {"tensors": [TENSOR | {"shape": "4"}]}, r"tensors\[0\].shape in the header must be `array`, got '4'"),
         (STREAM | {"tensors": [TENSOR, TENSOR]}, "elements of the tensors of x_0 must be d = 4 in all, got 8"),
-        (STREAM | {"tensors": [TENSOR | {"draw": "beta"}]}, "draw must be one of"),
-        (STREAM | {"tensors": [{"shape": [4]}]}, "start of a tensor must have draw and scale"),
-        ({"by": "file", "dtype": []}, r"dtype of x_0 must be float32 or float64, got \[\]"),
-        ({"by": "file", "dtype": "int8"}, "dtype of x_0 must be float32 or float64, got 'int8'"),
-        ({"by": "file", "dtype": "float64"}, "x_0 in the log must unpack to 32 bytes, got 16"),
+        (
+            STREAM | {"tensors": [TENSOR | {"draw": "beta"}]},
+            r"tensors\[0\] in the header must be sound: draw must be",
+        ),
+        (STREAM | {"tensors": [{"shape": [4]}]}, r"tensors\[0\] in the header must have `draw`"),
+        ({"by": "file", "bytes": 9, "dtype": []}, r"start.dtype in the header must be"),
+        ({"by": "file", "bytes": 9, "dtype": "int8"}, "start.dtype in the header must be"),
+        ({"by": "file", "bytes": 9, "dtype": "float64"}, "x_0 in the log must unpack to 32 bytes, got 16"),
     ],
 )
 def test_what_says_nothing_of_x_0_is_refused_by_name(start: Any, told: str) -> None:
     with pytest.raises(lab.InputError, match=told):
-        made_again({"d": 4, "start": start}, PACKED)
+        made_again(read_as(Header, HEADER | {"start": start}, "header").start, PACKED, 4)
 
 
 @pytest.mark.parametrize("packed", [b"", PACKED[:-1], PACKED + b"x", b"nonsense", zlib.compress(bytes(17))])
 def test_x_0_that_does_not_unpack_to_d_numbers_is_refused(packed: bytes) -> None:
     with pytest.raises(lab.InputError, match="x_0 in the log must unpack to 16 bytes"):
-        made_again({"d": 4, "start": {"by": "file", "dtype": "float32"}}, packed)
+        made_again(StartInFile("float32", len(packed)), packed, 4)
 
 
 def test_a_hostile_start_ends_with_a_sentence_and_2(out: Path, tmp_path: Path, capsys: Any) -> None:
     start = {"by": "stream", "key": 16 * "0", "tensors": [{"shape": [2410], "draw": "normal", "scale": "big"}]}
     path = changed(out, tmp_path / "log", start=start)
     assert main(["replay", str(path)]) == 2
-    assert "scale must be a float32 number, got 'big'" in capsys.readouterr().err
+    assert "start.tensors[0].scale in the header of the log" in capsys.readouterr().err
 
 
 def test_a_run_of_an_earlier_version_goes_on_by_its_own_file_as_it_was_begun(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def test_records_that_are_gone_come_from_the_log_or_a_model_from_the_server(mode
     for name, options in {"none": {}, "model": {"server_model": True}}.items():
         run = _train(model, sampled=3, **options)
         run.save(tmp_path / name)
+        (tmp_path / name / "run.dcl").unlink()
         assert run.federation.server.history.start > 0
     with pytest.raises(InputError, match=r"run.dcl must be there, or the server keep a model: clients that join need"):
         _load(tmp_path / "none", model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.ways.spectra import SPECTRA
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError
 from hessian.kappa import estimation as module
 from hessian.kappa.effective_rank import effective_rank
@@ -182,6 +184,30 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=rf"checkpoint must be of this run \({what} differ\)"):
             effective_rank(operator, **{"seed": 6, "checkpoint": path, **settings})  # type: ignore[arg-type]
+
+
+FORGED: dict[str, Any] = {
+    "steps of text": lambda _, values: values["krylov"].update(steps="many"),
+    "a step below 0": lambda _, values: values["krylov"].update(steps=-1),
+    "products of three": lambda _, values: values.update(products=[1, 2, 3]),
+    "no forms": lambda _, values: values.pop("sampled"),
+    "a history of words": lambda _, values: values.update(history=[["a"] * 5]),
+    "time that runs back": lambda _, values: values.update(seconds=-1.0),
+    "a shorter vector": lambda tensors, _: tensors.update({"vector.0": torch.zeros(3)}),
+    "a matrix that is none": lambda tensors, _: tensors.update(projected=torch.zeros(2)),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_checkpoint_that_somebody_forged_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "kappa.safetensors"
+    effective_rank(rotated(TAIL), seed=6, checkpoint=path)
+    tensors, values = read_checkpoint(path)
+    tensors, values = dict(tensors), json.loads(json.dumps(values))
+    FORGED[name](tensors, values)
+    write_checkpoint(path, tensors, values)
+    with pytest.raises(InputError, match=r"in the checkpoint|checkpoint .* must have"):
+        effective_rank(rotated(TAIL), seed=6, checkpoint=path)
 
 
 @pytest.mark.parametrize(

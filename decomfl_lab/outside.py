@@ -1,0 +1,295 @@
+"""What comes from outside, as types: files and peers are read into them, whole, before anything is made of them.
+
+A type says what its values may be, and its ``__post_init__`` what they have to do with each other. Options of a run are
+the exception: they have their rules in ``runs.config``, and are a table of plain values here. Keys that a type does not
+know are left alone, as a later version may have written them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from decomfl_lab.errors import InputError, require
+from decomfl_lab.noise.starts import MOST_TENSORS, Start
+
+__all__ = [
+    "Header",
+    "Offer",
+    "Provenance",
+    "SavedEstimate",
+    "SavedKrylov",
+    "SavedRun",
+    "StartInFile",
+    "StreamStart",
+    "read_as",
+    "require_rows",
+]
+
+T = TypeVar("T")
+
+Whole = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(ge=1, le=1 << 48)]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Plain = dict[str, Any]
+Number = int | float
+_MOST_NUMBERS = 1 << 26
+"""The most numbers of an example of a log: more of it is refused before memory is taken for it."""
+
+
+def read_as(kind: type[T], values: Any, what: str) -> T:
+    """The values as this type.
+
+    Args:
+        kind: A type of this module.
+        values: Plain values, as JSON has them.
+        what: What they are, as an error calls it: "header of the log a/run.dcl".
+
+    Raises:
+        InputError: If they are not such; it names the first that is not.
+    """
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$")
+        name = place.rstrip("`").lstrip(".")
+        found = values
+        for step in re.findall(r"\w+", name):
+            found = found[step] if isinstance(found, Mapping) else found[int(step)] if step.isdigit() else found
+        rule = said.split(", got ")[0].replace("Expected", "be").replace("Object missing required field", "have")
+        where = f"{name} in the {what}" if name else what
+        if rule.startswith(("be ", "have ")):
+            require(False, where, rule, found)
+        raise InputError(f"{where} must be sound: {said}") from None
+
+
+# What a log says of itself (docs/run-log.md).
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Start):
+    """How a tensor of x_0 begins, and its shape."""
+
+    shape: Annotated[tuple[Whole, ...], Meta(max_length=16)]
+
+
+class StreamStart(Struct, frozen=True, tag_field="by", tag="stream"):
+    """x_0 is drawn from the stream, with this key, tensor by tensor."""
+
+    key: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+    tensors: Annotated[tuple[Drawn, ...], Meta(max_length=MOST_TENSORS)]
+
+
+class StartInFile(Struct, frozen=True, tag_field="by", tag="file"):
+    """x_0 stands in the file, compressed."""
+
+    dtype: Literal["float32", "float64"]
+    bytes: Whole
+
+
+class GivenStart(Struct, frozen=True, tag_field="by", tag="given"):
+    """The run's user brought x_0."""
+
+
+class LibrariesStart(Struct, frozen=True, tag_field="by", tag="libraries"):
+    """Torch drew x_0."""
+
+
+class Header(Struct, frozen=True, kw_only=True):
+    """What a log says of its run."""
+
+    config: Plain
+    data: str
+    source: str = ""
+    code: str = "unknown"
+    shape: Annotated[tuple[Size, ...], Meta(max_length=16)]
+    dtype: Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+    classes: Annotated[int, Meta(ge=0, le=1 << 24)]
+    d: Size
+    x0: Digest
+    stream: int
+    start: StreamStart | StartInFile | GivenStart | LibrariesStart = LibrariesStart()
+    """Logs of version 1 do not have it."""
+
+    def __post_init__(self) -> None:
+        numbers = math.prod(self.shape)
+        require(numbers <= _MOST_NUMBERS, "shape", f"be of at most {_MOST_NUMBERS} numbers", self.shape)
+        if isinstance(self.start, StreamStart):
+            elements = sum(math.prod(tensor.shape) for tensor in self.start.tensors)
+            require(elements == self.d, "elements of the tensors of x_0", f"be d = {self.d} in all", elements)
+
+
+# What a server says of its run before a client says hello.
+
+
+class Offer(Struct, frozen=True):
+    """The run's identity, the digest of x_0, and the configuration."""
+
+    run: Digest
+    x0: Digest
+    config: Plain
+
+
+# What a checkpoint of a run has beside its tensors.
+
+
+class Counts(Struct, frozen=True):
+    """What each client was sent and sent: messages, bytes, scalars, seeds."""
+
+    up: list[tuple[Whole, Whole, Whole, Whole]]
+    down: list[tuple[Whole, Whole, Whole, Whole]]
+
+
+class SavedFederation(Struct, frozen=True, kw_only=True):
+    """Server and clients, in this process or elsewhere; lists of M have a value for each client.
+
+    One agent alone has a number of steps, and no ledger.
+    """
+
+    round: Whole
+    steps_taken: list[Whole] | Whole
+    ledger: Counts | None = None
+    examples: list[tuple[Whole, Size]] = []
+    pulls: Whole = 0
+    held: list[Whole] = []
+    told: list[bool | int] = []
+    base: Whole = 0
+    first: Whole = 0
+    client_rounds: list[Whole] = []
+    drift: Number | None = None
+    taken: dict[str, list[tuple[int | list[int], list[Number], Number, str]]] = {}
+    curvature: list[tuple[Number, Number, Number]] | None = None
+    states: dict[str, list[str]] = {}
+
+    def __post_init__(self) -> None:
+        M, r, ledger = self.clients, self.round, self.ledger
+        counts: dict[str, Sequence[object]] = {} if ledger is None else {"up": ledger.up, "down": ledger.down}
+        rounds = {name: own for name, own in {"held": self.held, "client_rounds": self.client_rounds}.items() if own}
+        for name, own in (counts | rounds).items():
+            require(len(own) == M, f"length of {name}", f"be {M}, as of steps_taken", len(own))
+        for name, at in (rounds | {"base and first": [self.base, self.first]}).items():
+            require(max(at) <= r, name, f"be at most the round, {r}", at)
+        require(all(i < M for i, _ in self.examples), "clients in examples", f"be in 0..{M - 1}", self.examples)
+
+    @property
+    def clients(self) -> int:
+        """M."""
+        return len(self.steps_taken) if isinstance(self.steps_taken, list) else 1
+
+
+class SavedRun(Struct, frozen=True, kw_only=True):
+    """A run, as it goes on from a checkpoint."""
+
+    config: Plain
+    federation: SavedFederation
+    data: str
+    code: str
+    rows: list[dict[str, Number]]
+    losses: list[Number]
+    seconds: Annotated[float, Meta(ge=0)]
+    first: Number | None = None
+    constants: str = ""
+    probe: Number | None = None
+    codes: list[str] = []
+    devices: list[str] = []
+    tunings: list[str] = []
+
+    def __post_init__(self) -> None:
+        require_rows(self.rows, "rows")
+        last, r = (self.rows[-1]["round"] if self.rows else 0), self.federation.round
+        require(last <= r, "round of the last row", f"be at most that of the run, {r}", last)
+        M, there = self.config.get("clients"), self.federation.clients
+        require(there == M, "clients in config", f"be {there}, as steps_taken has them", M)
+
+
+# What a run says of itself in provenance.json, beside what people read there.
+
+
+class Provenance(Struct, frozen=True):
+    """Versions of the code and devices that had a hand in a run, and the digest of its table."""
+
+    code: str
+    codes: list[str] = []
+    devices: list[str] = []
+    tunings: list[str] = []
+    metrics_sha256: str | None = None
+
+
+# What an estimate of κ goes on from (``hessian.resume``).
+
+
+class SavedPoles(Struct, frozen=True):
+    """What the start vector has told once its space is invariant (``hessian.spectrum.hidden.Hidden``)."""
+
+    n: Size
+    poles: list[Number]
+    couplings: list[Number]
+    seen: list[Number]
+    before: list[tuple[list[Number], list[Number]]] = []
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.poles), len(self.couplings), len(self.seen)}
+        require(len(lengths) == 1, "poles, couplings and seen", "be as many", sorted(lengths))
+
+
+class SavedKrylov(Struct, frozen=True):
+    """The space of Lanczos; its vectors are tensors."""
+
+    drawn: Whole
+    steps: Whole
+    origin: Whole
+    before: list[tuple[list[Number], list[Number]]]
+    ended: SavedPoles | None
+
+
+class SavedForms(Struct, frozen=True):
+    """The quadratic forms of random probes."""
+
+    n: Whole
+    values: list[Number]
+    squares: list[Number]
+    pairs: list[tuple[Number, Number, Number]]
+    lengths: list[Number]
+
+
+class SavedEstimate(Struct, frozen=True):
+    """An estimate of κ under way."""
+
+    krylov: SavedKrylov
+    products: tuple[Whole, Whole]
+    forms: tuple[Whole, Whole]
+    predicted: list[tuple[Number, Number]]
+    beyond: list[Number]
+    excluded: bool
+    deflated: bool
+    inside: Number
+    sampled: SavedForms
+    history: list[tuple[Whole, Number, Number, Number, Number]]
+    seconds: Annotated[float, Meta(ge=0)]
+
+
+_SHARES = ("test_accuracy", "calibrated_accuracy")
+_COUNTS = ("round", "wire_bytes", "up_bytes", "gradient_scalars", "model_pulls")
+
+
+def require_rows(rows: Sequence[Mapping[str, Any]], what: str) -> None:
+    """InputError unless these can be evaluations of one run, in order: counts that do not fall, shares in 0..1."""
+    for row in rows:
+        for name in _COUNTS:
+            sound = type(row.get(name)) is int and row[name] >= 0
+            require(sound, f"{name} in {what}", "be a whole number of at least 0", row.get(name))
+        for name in _SHARES:
+            sound = not (row.get(name, 0) < 0 or row.get(name, 0) > 1)  # NaN where there are no classes
+            require(sound, f"{name} in {what}", "be a share, in 0..1", row.get(name))
+    for before, after in pairwise(rows):
+        fallen = [name for name in _COUNTS if after[name] < before[name]]
+        grown = not fallen and after["round"] > before["round"]
+        rule = "grow from row to row"
+        require(grown, f"round and counts in {what}", rule, (before["round"], after["round"], fallen))

@@ -1,0 +1,119 @@
+"""What a run says, keeps and refuses at its borders: other people's files, a log that was cut, numbers out of range."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import decomfl_lab as lab
+from decomfl_lab.cli.main import main
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE
+from decomfl_lab.runs.run import Run, load_run, train
+
+TINY = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds=4, eval_every=2)
+x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
+PAIRS = [(x[n : n + 20], (x[n : n + 20, 0] > 0).long()) for n in (0, 20, 40)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--local-steps", "100000000"], "K and P must be 1 to 65535 on the wire, got (100000000, 20)"),
+        (["--perturbations", "65536"], "K and P must be 1 to 65535 on the wire, got (1, 65536)"),
+        (["--perturbation-schedule", "2=100000"], "K and P must be 1 to 65535 on the wire"),
+        (["--local-steps", "60000", "--perturbations", "60000"], "K·P must be at most"),
+        (
+            ["--mu", "1e38"],
+            "before any step: a loss is no finite number at x_0 or mu = 1e+38 from it; try a smaller mu",
+        ),
+        (["--mu", "1e38", "--method", "feedsign"], "try a smaller mu"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_with_what_would_help(flags: list[str], told: str, capsys: Any) -> None:
+    method = flags.pop() if "--method" in flags else "decomfl"
+    flags = [flag for flag in flags if flag != "--method"]
+    assert main(["train", method, "--data", "digits", "--model", "logistic", "--rounds", "3", *flags]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_learning_rate_that_is_too_large_is_still_named_where_it_was(tmp_path: Path) -> None:
+    with pytest.raises(lab.InputError, match=r"at lr = 1e\+30; try lr = 1e\+29"):
+        train(TINY.but(lr=1e30))
+
+
+def test_a_batch_of_a_clients_whole_data_is_said(capsys: Any) -> None:
+    command = ["train", "--data", "digits", "--model", "logistic", "--rounds", "1", "--clients", "100"]
+    assert main([*command, "--batch-size", "999999"]) == 0
+    assert "; a batch is a client's whole data, 13 examples;" in capsys.readouterr().out
+    assert main([*command, "--batch-size", "13"]) == 0
+    assert "whole data" not in capsys.readouterr().out
+
+
+def test_other_things_in_the_folder_of_a_new_run_are_told_of_and_left_alone(tmp_path: Path, caplog: Any) -> None:
+    (tmp_path / "notes.txt").write_text("precious")
+    (tmp_path / "photos").mkdir()
+    train(TINY, out=tmp_path)
+    assert f"{tmp_path} has other things in it, which are left alone: notes.txt, photos" in caplog.text
+    assert (tmp_path / "notes.txt").read_text() == "precious"
+
+
+FOREIGN = {
+    CONFIG_FILE: 'title = "a site"\n',
+    METRICS_FILE: "name,price\ntea,3\n",
+    PROVENANCE_FILE: '{"who": "me"}',
+    LOG_FILE: "a log of something else",
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_file_of_somebody_else_with_a_name_of_ours_is_not_replaced(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(FOREIGN[name])
+    with pytest.raises(lab.InputError):
+        train(TINY, out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == FOREIGN[name]
+
+
+def test_a_log_that_was_cut_is_not_told_to_be_the_whole_run(tmp_path: Path, capsys: Any) -> None:
+    train(TINY, out=tmp_path)
+    whole = (tmp_path / LOG_FILE).read_bytes()
+    assert "the log ends before" not in str(lab.replay(tmp_path))
+    (tmp_path / "cut.dcl").write_bytes(whole[:-20])
+    assert main(["replay", str(tmp_path / "cut.dcl")]) == 0
+    told = capsys.readouterr().out
+    assert "after 3 of 3 rounds is rebuilt: " in told  # and not: bit for bit, as round 3 has no digest
+    assert "rounds 3 to 3 have no digest, so they are not checked" in told
+    assert "the log ends before the 4 rounds that the run was to have" in told
+
+
+def test_a_run_that_is_saved_at_last_has_its_log(tmp_path: Path) -> None:
+    model = torch.nn.Linear(6, 2)
+    run = lab.train(model, cross_entropy, PAIRS, rounds=2)
+    run.more(1)
+    run.save(tmp_path / "a")
+    found = lab.replay(tmp_path / "a", model)
+    assert (found.round, found.rounds) == (3, 3)
+    again = Run(TINY)
+    again.train()
+    again.save(tmp_path / "b")
+    train(TINY, out=tmp_path / "whole")
+    assert (tmp_path / "b" / LOG_FILE).read_bytes() == (tmp_path / "whole" / LOG_FILE).read_bytes()
+    load_run(tmp_path / "b").save(tmp_path / "copy")
+    assert lab.replay(tmp_path / "copy").agrees
+    run.more(1, out=tmp_path / "later")
+    assert lab.replay(tmp_path / "later", model).rounds == 4
+
+
+def test_a_run_whose_log_is_not_whole_is_saved_without_one(tmp_path: Path) -> None:
+    train(TINY, out=tmp_path / "a")
+    (tmp_path / "a" / LOG_FILE).unlink()
+    load_run(tmp_path / "a").save(tmp_path / "b")
+    assert (tmp_path / "b" / CHECKPOINT_FILE).exists()
+    assert not (tmp_path / "b" / LOG_FILE).exists()
+    shutil.rmtree(tmp_path / "b")

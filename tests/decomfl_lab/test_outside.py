@@ -1,0 +1,213 @@
+"""What comes from outside is read into types before anything is made of it: log headers, checkpoints, tables."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import decomfl_lab as lab
+from decomfl_lab.checkpoint import read_checkpoint, read_values, write_checkpoint
+from decomfl_lab.cli.main import main
+from decomfl_lab.outside import Header, SavedRun, read_as, require_rows
+from decomfl_lab.protocol import log as logs
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.folder import (
+    CHECKPOINT_FILE,
+    LOG_FILE,
+    METRICS_FILE,
+    PROVENANCE_FILE,
+    looked_at,
+    read_rows,
+    table_is_sound,
+)
+from decomfl_lab.runs.run import load_run, train
+from figures.command import curves_of
+
+TINY = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds=6, eval_every=2)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    train(TINY, out=folder)
+    return folder
+
+
+@pytest.fixture
+def out(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def without_time(folder: Path) -> list[dict[str, float]]:
+    return [
+        {name: value for name, value in row.items() if name != "seconds"} for row in read_rows(folder / METRICS_FILE)
+    ]
+
+
+def changed_table(folder: Path, name: str, value: float) -> None:
+    """The last row says another thing."""
+    head, *rows = (folder / METRICS_FILE).read_text().splitlines()
+    cells = rows[-1].split(",")
+    cells[head.split(",").index(name)] = str(value)
+    (folder / METRICS_FILE).write_text("\n".join([head, *rows[:-1], ",".join(cells)]) + "\n")
+
+
+CHANGED = {"test_accuracy": 0.9999, "train_loss": 0.001, "test_loss": 0.001, "wire_bytes": 10**9}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_table_that_disagrees_with_the_checkpoint_is_said_and_made_anew(
+    name: str, out: Path, whole: Path, capsys: Any, caplog: Any
+) -> None:
+    changed_table(out, name, CHANGED[name])
+    assert main(["runs", str(out), "--json"]) == 0
+    told = capsys.readouterr()
+    assert f"metrics.csv says {name} = {CHANGED[name]:.6g} for" in told.err
+    (row,) = json.loads(told.out)
+    assert row["accuracy"] == looked_at(whole).last["test_accuracy"] != 0.9999
+    assert curves_of([looked_at(out)]).equals(curves_of([looked_at(whole)]))  # what plot draws
+    train(TINY, out=out)
+    assert f"metrics.csv says {name}" in caplog.text
+    assert read_rows(out / METRICS_FILE) == read_rows(whole / METRICS_FILE)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "round\nthree\n", "round,wire_bytes\n3\n", "\x00", "round\n3,4\n", "\ufeffround\n", '"']
+)
+def test_a_table_that_is_none_is_made_anew_from_the_checkpoint_or_the_log(
+    content: str, out: Path, whole: Path, capsys: Any
+) -> None:
+    (out / METRICS_FILE).write_text(content)
+    assert looked_at(out).last == looked_at(whole).last
+    (out / CHECKPOINT_FILE).unlink()
+    train(TINY, out=out)
+    found, right = without_time(out), without_time(whole)
+    assert [row.pop("train_loss") for row in right] != [row.pop("train_loss") for row in found]
+    assert found == right
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_without_a_checkpoint_a_changed_table_is_noticed_and_evaluated_anew(
+    name: str, out: Path, whole: Path, caplog: Any, capsys: Any
+) -> None:
+    changed_table(out, name, CHANGED[name])
+    (out / CHECKPOINT_FILE).unlink()
+    assert main(["runs", str(out)]) == 0
+    assert "metrics.csv was changed, and nothing else has its numbers" in capsys.readouterr().err
+    assert list(train(TINY, out=out).train_loss.isna()) == [True] * 3
+    assert "train_loss and seconds, which nothing else has, are not known" in caplog.text
+    found, right = without_time(out), without_time(whole)
+    assert all(math.isnan(row.pop("train_loss")) and right[n].pop("train_loss") > 0 for n, row in enumerate(found))
+    assert found == right
+
+
+def test_every_flipped_bit_of_a_table_without_a_checkpoint_is_noticed(out: Path) -> None:
+    content = (out / METRICS_FILE).read_bytes()
+    (out / CHECKPOINT_FILE).unlink()
+    assert table_is_sound(out)
+    for bit in range(0, 8 * len(content), 5):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (out / METRICS_FILE).write_bytes(flipped)
+        assert not table_is_sound(out)
+
+
+def test_an_accuracy_that_somebody_also_gave_a_digest_is_evaluated_anew(out: Path, whole: Path, caplog: Any) -> None:
+    import hashlib
+
+    changed_table(out, "test_accuracy", 0.9999)
+    facts = json.loads((out / PROVENANCE_FILE).read_text())
+    facts["metrics_sha256"] = hashlib.sha256((out / METRICS_FILE).read_bytes()).hexdigest()
+    (out / PROVENANCE_FILE).write_text(json.dumps(facts))
+    (out / CHECKPOINT_FILE).unlink()
+    train(TINY, out=out)
+    assert "the model was evaluated anew, and metrics.csv says test_accuracy = 0.9999 for" in caplog.text
+    assert without_time(out) == without_time(whole)
+
+
+def test_a_run_goes_on_from_its_log_alone(out: Path, whole: Path) -> None:
+    for name in (CHECKPOINT_FILE, METRICS_FILE, PROVENANCE_FILE):
+        (out / name).unlink()
+    before = (out / LOG_FILE).read_bytes()
+    train(TINY, out=out)
+    assert (out / LOG_FILE).read_bytes() == before
+    assert looked_at(out).last["test_loss"] == looked_at(whole).last["test_loss"]
+
+
+FORGED: dict[str, Any] = {
+    "rows of text": lambda own: own["rows"][0].update(test_accuracy="high"),
+    "an accuracy above 1": lambda own: own["rows"][0].update(test_accuracy=1.5),
+    "rows that go back": lambda own: own["rows"].reverse(),
+    "a row after the end": lambda own: own["rows"][-1].update(round=100),
+    "half a byte": lambda own: own["rows"][0].update(wire_bytes=0.5),
+    "no rows": lambda own: own.update(rows="none"),
+    "a list as a loss": lambda own: own["losses"].append([]),
+    "seconds below 0": lambda own: own.update(seconds=-1.0),
+    "a client held in the future": lambda own: own["federation"].update(held=[99] * 4),
+    "a billion clients": lambda own: own["config"].update(clients=10**9),
+    "a ledger of others": lambda own: own["federation"]["ledger"].update(up=[[1, 1, 1, 1]]),
+    "bytes below 0": lambda own: own["federation"]["ledger"]["up"][0].__setitem__(1, -5),
+    "a code that is none": lambda own: own.update(codes=[5]),
+    "examples of nobody": lambda own: own["federation"].update(examples=[[7, 3]]),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_checkpoint_under_a_true_checksum_that_tells_nonsense_is_refused_by_name(
+    name: str, out: Path, capsys: Any
+) -> None:
+    tensors, values = read_checkpoint(out / CHECKPOINT_FILE)
+    values = json.loads(json.dumps(values))
+    read_as(SavedRun, values, "checkpoint")
+    FORGED[name](values)
+    write_checkpoint(out / CHECKPOINT_FILE, dict(tensors), values)
+    with pytest.raises(lab.InputError, match=f"checkpoint {out}"):
+        load_run(out)
+    found = looked_at(out)
+    assert (found.state, bool(found.trouble)) == ("damaged", True)
+    assert main(["runs", str(out)]) == 0
+    assert "damaged: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["mlp", "logistic", "gpt-tiny", "resnet8"])
+def test_classes_that_would_fill_the_memory_are_refused_before_it_is_taken(
+    model: str, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunLog.open(out / LOG_FILE, write=False) as log:
+        header = log.header
+    header |= {"classes": 2**24, "start": {"by": "libraries"}, "config": header["config"] | {"model": model}}
+    (out / LOG_FILE).write_bytes(logs._beginning(2, header, b""))
+    monkeypatch.setattr("decomfl_lab.runs.building.build_model", None)  # nothing is built
+    with pytest.raises(lab.InputError, match=r"model must have d = 650|images|shape"):
+        lab.replay(out / LOG_FILE)
+
+
+def test_a_model_that_no_machine_can_hold_is_refused_with_its_size() -> None:
+    from decomfl_lab.models.registry import build_model
+
+    with pytest.raises(lab.InputError, match=r"parameters d of logistic must fit into the \d+ GB of memory here"):
+        build_model("logistic", seed=0, in_shape=(1, 8, 8), classes=2**40)
+
+
+def test_what_is_read_names_the_place_the_rule_and_the_value(whole: Path) -> None:
+    with RunLog.open(whole / LOG_FILE, write=False) as log:
+        header = log.header
+    assert read_as(Header, header, "header").d == 650
+    with pytest.raises(lab.InputError, match=r"^shape\[1\] in the header must be `int` >= 1, got -8$"):
+        read_as(Header, header | {"shape": [1, -8, 8]}, "header")
+    with pytest.raises(lab.InputError, match=r"^header must have `d`, got "):
+        read_as(Header, {name: own for name, own in header.items() if name != "d"}, "header")
+
+
+def test_rows_of_a_run_are_read_with_all_that_they_say(whole: Path) -> None:
+    rows = read_values(whole / CHECKPOINT_FILE)[1]["rows"]
+    require_rows(rows, "rows")
+    for name in ("round", "wire_bytes", "up_bytes", "gradient_scalars", "model_pulls"):
+        with pytest.raises(lab.InputError, match=f"{name} in rows must be a whole number"):
+            require_rows([rows[0] | {name: -1}], "rows")
