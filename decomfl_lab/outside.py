@@ -40,6 +40,16 @@ Size = Annotated[int, Meta(ge=1, le=1 << 48)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Plain = dict[str, Any]
 Number = int | float
+_PLAIN = {
+    "int": "a whole number",
+    "float": "a number",
+    "int | float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+"""What JSON has, in plain words."""
 _MOST_NUMBERS = 1 << 26
 """The most numbers of an example of a log: more of it is refused before memory is taken for it."""
 
@@ -64,6 +74,7 @@ def read_as(kind: type[T], values: Any, what: str) -> T:
         for step in re.findall(r"\w+", name):
             found = found[step] if isinstance(found, Mapping) else found[int(step)] if step.isdigit() else found
         rule = said.split(", got ")[0].replace("Expected", "be").replace("Object missing required field", "have")
+        rule = re.sub("`([^`]*)`", lambda named: _PLAIN.get(named[1], named[1]), rule)
         where = f"{name} in the {what}" if name else what
         if rule.startswith(("be ", "have ")):
             require(False, where, rule, found)

@@ -19,6 +19,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.interrupts import interrupt
+from decomfl_lab.outside import Offer
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.run import Run
@@ -194,9 +195,9 @@ def test_a_server_that_waits_for_a_client_that_is_away_stops_at_the_first_signal
 @pytest.mark.parametrize("name", ["method", "model", "data", "loss"])
 def test_a_configuration_from_the_wire_names_no_code(name):
     values = TrainConfig().to_dict()
-    assert _agreed({"config": values}, trust_code=False).model == "cnn-mnist"
+    assert _agreed(Offer("", "", values), trust_code=False).model == "cnn-mnist"
     with pytest.raises(InputError, match=rf"the server's config must name no code, .* got {name} = 'os:system': read"):
-        _agreed({"config": values | {name: "os:system"}}, trust_code=False)
+        _agreed(Offer("", "", values | {name: "os:system"}), trust_code=False)
 
 
 @pytest.mark.parametrize(
