@@ -23,6 +23,7 @@ A history that breaks a rule is made shorter, decision by decision, as long as i
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import heapq
 import io
@@ -32,7 +33,7 @@ import logging
 import pickle
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -44,6 +45,7 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.checkpoint import Saved
+from decomfl_lab.engines.base import Serial
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.federations.carrier import Take
@@ -65,17 +67,18 @@ from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.replica import Replica, Snapshot
 from decomfl_lab.replicas.rules import Momentum
 
 __all__ = ["Decisions", "Found", "Setting", "Simulation", "Stand"]
 
 RUN = bytes(range(16))
+_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 MOST_EVENTS = 2000
 """Messages after which a history is held to have no end."""
 ALIKE = 12
 """The first letters of what is wrong, which say of what kind it is."""
-TRIES = 50
+TRIES = 25
 """Seeds that are tried to find what is wrong in a simpler federation."""
 MOST_ENDS = 4
 """The server's deaths and refusals after which the network becomes quiet."""
@@ -273,32 +276,36 @@ def _case(setting: Setting) -> Case:
     )
 
 
-_CODE: dict[int, Any] = {}
-"""Classes and functions of hosts, which may be planted ones that pickle does not find by their names."""
+_CONSTANT: dict[int, Any] = {}
+"""What hosts have and never change: it is not pickled but referred to, classes among it that pickle would not find."""
+
+
+_KINDS = {FunctionType, Terms, Snapshot, _Weighty, Momentum, Serial}
 
 
 class _Pickler(pickle.Pickler):
-    """The same bytes for equal tensors, and whatever classes."""
+    """The same bytes for equal tensors."""
 
     def persistent_id(self, obj: Any) -> int | None:
-        if not isinstance(obj, type | FunctionType):
+        if type(obj) not in _KINDS and not isinstance(obj, type):
             return None
-        _CODE[id(obj)] = obj
+        _CONSTANT[id(obj)] = obj
         return id(obj)
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Tensor):
-            return _tensor, (obj.dtype, tuple(obj.shape), None if obj.is_meta else obj.tolist())
+            return _tensor, (str(obj.dtype), obj.shape[0], b"" if obj.is_meta else obj.numpy().tobytes())
         return NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: int) -> Any:
-        return _CODE[pid]
+        return _CONSTANT[pid]
 
 
-def _tensor(dtype: torch.dtype, shape: tuple[int, ...], values: list[float] | None) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta") if values is None else torch.tensor(values, dtype=dtype)
+def _tensor(dtype: str, size: int, content: bytes) -> Tensor:
+    kind = getattr(torch, dtype.removeprefix("torch."))
+    return torch.frombuffer(bytearray(content), dtype=kind) if content else torch.empty(size, dtype=kind, device="meta")
 
 
 def _host(content: bytes) -> Any:
@@ -356,7 +363,7 @@ def _answer(host: Host, i: int, frame: bytes) -> bytes:
 
 
 def _load(host: Host, other: bytes) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
         _host(other).save(Path(folder, "host"))
         host.load(Path(folder, "host"))
     return b""
@@ -439,19 +446,21 @@ class _History:
         """To the end; LawBrokenError, or whatever is raised, where something is wrong."""
         if self._tell:
             self._tell(str(self.setting))
+        refused = False  # by a quiet network, as it may once, for what was still under way
         for end in itertools.count():
             if end == MOST_ENDS:
                 self._becomes_quiet()
-            self._server = federation = self._starts()
             try:
                 with _Log.open(self._file) as log:  # type: ignore[arg-type]
+                    self._server = federation = self._starts(log)
                     self._run(federation, log)
                 break
             except _DeathError:
                 self._file.falls(self._chooses("disk", 3))
             except InputError as error:
-                if self._quiet or isinstance(error, DivergedError):
+                if refused or isinstance(error, DivergedError):
                     raise
+                refused = self._quiet
                 self._say(f"the server refuses to go on: {error}")
             self.now += LATE
             self._say("the server is started again")
@@ -589,7 +598,7 @@ class _History:
 
     # The server.
 
-    def _starts(self) -> RemoteFederation:
+    def _starts(self, log: RunLog) -> RemoteFederation:
         """A new process of the server, to which nothing is under way that was sent to the one before."""
         self._queue = [event for event in self._queue if event[2] not in ("up", "hello")]
         heapq.heapify(self._queue)
@@ -606,6 +615,7 @@ class _History:
             patience=PATIENCE,
             check_every=self.setting.check_every,
             clock=lambda: self.now,
+            log=log,
         )
 
     def _run(self, federation: RemoteFederation, log: RunLog) -> None:
@@ -613,7 +623,7 @@ class _History:
         coordinator = federation.coordinator
         if self._saved is not None:
             federation.load(self._saved)
-        federation.log_to(log)
+            federation.log_to(log)
         sent, counted = self._bytes, federation.ledger.bytes
         while (r := federation.round) <= self.setting.rounds:
             if r == self.setting.rounds:
@@ -710,11 +720,15 @@ class Simulation:
         was = logger.level
         logger.setLevel(logging.ERROR)  # it warns of what is done here
         try:
-            for seed in seeds:
+            for n, seed in enumerate(seeds, 1):
                 choose = Decisions(seed)
                 if broken := self.broken(choose):
                     return self._short(seed, choose.taken, broken[:ALIKE])
+                if n % 1000 == 0:  # what histories share stays, and need not be looked through for what does not
+                    gc.collect()
+                    gc.freeze()
         finally:
+            gc.unfreeze()
             logger.setLevel(was)
         return None
 
@@ -731,18 +745,24 @@ class Simulation:
     def _short(self, seed: int, taken: Mapping[str, Sequence[int]], broken: str) -> Found:
         """A simple federation in which the like is wrong; then have less happen for as long as it is."""
         best: Mapping[str, Sequence[int]] = taken
+        simplest = [*best["setting"]]
         for place in range(len(SETTINGS)):
-            for n in range(best["setting"][place]):
-                setting = [*best["setting"][:place], n, *best["setting"][place + 1 :]]
-                tries = (self._failing(Decisions(other, {"setting": setting}), broken) for other in range(TRIES))
-                if (simpler := next(filter(None, tries), None)) is not None:
-                    best = simpler
+            for n in range(simplest[place]):
+                simpler = [*simplest[:place], n, *simplest[place + 1 :]]
+                if (found := next(self._alike(simpler, TRIES, broken), None)) is not None:
+                    best, simplest = found, simpler
                     break
+        best = min([best, *self._alike(simplest, 8 * TRIES, broken)], key=_weight)
         for kind in [*RATES, *RATES]:  # what happens less of one kind may be of use to another
             best = self._shorter(best, kind, broken)
         events: list[str] = []
         wrong = self.broken(Decisions(given=best), events.append)
         return Found(seed, wrong, {kind: tuple(own) for kind, own in best.items()}, tuple(events))
+
+    def _alike(self, setting: Sequence[int], count: int, broken: str) -> Iterator[Mapping[str, Sequence[int]]]:
+        """Histories of this setting, of this number of seeds, in which the like is wrong."""
+        tries = (self._failing(Decisions(seed, {"setting": setting}), broken) for seed in range(count))
+        return (found for found in tries if found is not None)
 
     def _shorter(self, best: Mapping[str, Sequence[int]], kind: str, broken: str) -> Mapping[str, Sequence[int]]:
         """Leave out pieces of the decisions of a kind, put zeros there, or smaller numbers: large pieces first."""
@@ -797,7 +817,8 @@ class Simulation:
 
         Each is the mean of what those measure whom it names, at this model, in their next steps; they are a quorum.
         """
-        if (setting, content) not in self._replayed:
+        key = setting.clients, setting.sampled, setting.quorum, content
+        if key not in self._replayed:
             replica, steps, server = self.replica(setting), [0] * setting.clients, self.delivery(setting).server
             digests = [replica.digest()]
             with _Log.open(_File(content, lambda _: None)) as log:  # type: ignore[arg-type]
@@ -815,8 +836,8 @@ class Simulation:
                         steps[i] += entry.record.K
                     replica.catch_up([entry.record])
                     digests.append(replica.digest())
-            self._replayed[setting, content] = digests, steps
-        return self._replayed[setting, content]
+            self._replayed[key] = digests, steps
+        return self._replayed[key]
 
     def _scalars(self, setting: Setting, i: int, steps: int, replica: Any) -> ScalarArray:
         """What client i measures at this model in its local steps ``steps``, ``steps`` + 1, ..."""
