@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import InputError, require, require_int, require_possible
+from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise.spec import TILE, Distribution
 
 __all__ = ["AnyDistribution", "FactorPart", "LowRank", "in_dimension", "require_distribution"]
@@ -87,7 +87,6 @@ class LowRank:
         for shape in self.shapes:
             require(all(n >= 0 for n in shape), "shapes", "hold no negative numbers", shape)
         require(self.d > 0, "shapes", "hold at least one element", self.shapes)
-        require_possible("rank", self.rank, memory=4.0 * self.factors)
 
     @classmethod
     def filling(cls, d: int, rank: int = 1) -> LowRank:

@@ -117,11 +117,3 @@ def test_a_run_whose_log_is_not_whole_is_saved_without_one(tmp_path: Path) -> No
     assert (tmp_path / "b" / CHECKPOINT_FILE).exists()
     assert not (tmp_path / "b" / LOG_FILE).exists()
     shutil.rmtree(tmp_path / "b")
-
-
-def test_a_rank_that_would_fill_the_memory_is_refused_before_it_is_taken() -> None:
-    from decomfl_lab.noise import LowRank
-
-    with pytest.raises(lab.InputError, match=r"rank must fit into the \d+ GB of memory here \(this takes 160 GB"):
-        LowRank(((10, 10),), 2 * 10**9)
-    assert LowRank(((10, 10),), 8).factors == 160
