@@ -28,6 +28,7 @@ from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFL
 from decomfl_lab.carriers.stream.server import MOST_UNANSWERED, MOST_UNHEARD, StreamServer
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
+from decomfl_lab.outside import Offer, read_as
 from decomfl_lab.protocol.messages import Hello
 from decomfl_lab.protocol.session import Coordinator, Frames
 from decomfl_lab.protocol.wire import encode, read
@@ -274,12 +275,15 @@ def test_the_name_of_a_run_that_a_server_offers_is_shown_as_quoted_text(text, li
 
 @TEXTS
 def test_the_words_of_a_configuration_that_a_server_offers_are_shown_as_quoted_text(text):
-    values = TrainConfig().to_dict()
-    wrong = [text, [text], *({**values, name: said} for name in values for said in (text, [text]))]
+    values, digest = TrainConfig().to_dict(), 32 * "0"
+    configs = [text, [text], {**values, text: 1}, {**values, text: "a:b"}]
+    configs += [{**values, name: said} for name in values for said in (text, [text])]
+    offers = [{"run": digest, "x0": digest, "config": config} for config in configs]
+    offers += [{"run": text, "x0": digest, "config": values}, {"run": digest, "x0": text, "config": values}]
     told = []
-    for config in (*wrong, {**values, text: 1}, {**values, text: "a:b"}):
-        try:
-            _agreed({"config": config}, trust_code=False)  # what names a model or data is looked for later
+    for offer in (*offers, {text: text}, [text], text):
+        try:  # what names a model or data is looked for later
+            _agreed(read_as(Offer, offer, "offer of the server"), trust_code=False)
         except InputError as error:
             told.append(str(error))
     assert len(told) > len(values)
