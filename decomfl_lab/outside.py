@@ -25,6 +25,7 @@ __all__ = [
     "Offer",
     "Provenance",
     "SavedEstimate",
+    "SavedHost",
     "SavedKrylov",
     "SavedRun",
     "StartInFile",
@@ -38,6 +39,7 @@ T = TypeVar("T")
 Whole = Annotated[int, Meta(ge=0)]
 Size = Annotated[int, Meta(ge=1, le=1 << 48)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Index = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\Z")]
 Plain = dict[str, Any]
 Number = int | float
 _PLAIN = {
@@ -231,6 +233,15 @@ class Provenance(Struct, frozen=True):
     devices: list[str] = []
     tunings: list[str] = []
     metrics_sha256: str | None = None
+
+
+class SavedHost(Struct, frozen=True):
+    """What a host goes on from where a process lives no longer than a message: local steps and answers of clients."""
+
+    run: Digest
+    round: Whole
+    steps: dict[Index, Whole]
+    answers: dict[Index, tuple[Whole, Annotated[str, Meta(pattern=r"^([0-9a-f]{2})*\Z")]]]
 
 
 # What an estimate of κ goes on from (``hessian.resume``).
