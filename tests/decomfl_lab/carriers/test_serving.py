@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 pytest.importorskip("grpc", reason="the extra stream is not installed")
 
 from decomfl_lab.carriers.commands.join import _agreed
+from decomfl_lab.carriers.commands.serve import _picture
 from decomfl_lab.carriers.stream import client as client_module
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
@@ -222,6 +226,16 @@ def test_bad_input_is_one_line_and_leaves_nothing(command, told, tmp_path, capsy
     assert main(command.replace("OUT", str(out)).split()) == 2
     assert told in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("words", ["[red]FORGED[/red]", "[/]", "[bold"])
+def test_a_clients_words_are_no_markup_in_the_view(words):
+    coordinator = SimpleNamespace(asked={0}, replies={}, refused={0: words})
+    server = SimpleNamespace(M=2, held=[0, 0])
+    remote = SimpleNamespace(round=1, server=server, coordinator=coordinator, ledger=SimpleNamespace(bytes=0))
+    console = Console(file=io.StringIO(), width=100)
+    console.print(_picture("run", 0.0, [], SimpleNamespace(connected={0: None}), remote))
+    assert words in console.file.getvalue()
 
 
 @pytest.mark.parametrize(
