@@ -73,8 +73,11 @@ def read_as(kind: type[T], values: Any, what: str) -> T:
         said, _, place = str(error).partition(" - at `$")
         name = place.rstrip("`").lstrip(".")
         found = values
-        for step in re.findall(r"\w+", name):
-            found = found[step] if isinstance(found, Mapping) else found[int(step)] if step.isdigit() else found
+        try:
+            for step in re.findall(r"[^.\[\]]+", name):
+                found = found[step] if isinstance(found, Mapping) else found[int(step)]
+        except (LookupError, ValueError):  # "..." is any key of a mapping, and what holds it is shown
+            pass
         rule = said.split(", got ")[0].replace("Expected", "be").replace("Object missing required field", "have")
         rule = re.sub("`([^`]*)`", lambda named: _PLAIN.get(named[1], named[1]), rule)
         where = f"{name} in the {what}" if name else what
