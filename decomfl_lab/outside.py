@@ -25,6 +25,7 @@ __all__ = [
     "Offer",
     "Provenance",
     "SavedEstimate",
+    "SavedHost",
     "SavedKrylov",
     "SavedRun",
     "StartInFile",
@@ -38,6 +39,7 @@ T = TypeVar("T")
 Whole = Annotated[int, Meta(ge=0)]
 Size = Annotated[int, Meta(ge=1, le=1 << 48)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Index = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\Z")]
 Plain = dict[str, Any]
 Number = int | float
 _PLAIN = {
@@ -71,8 +73,11 @@ def read_as(kind: type[T], values: Any, what: str) -> T:
         said, _, place = str(error).partition(" - at `$")
         name = place.rstrip("`").lstrip(".")
         found = values
-        for step in re.findall(r"\w+", name):
-            found = found[step] if isinstance(found, Mapping) else found[int(step)] if step.isdigit() else found
+        try:
+            for step in re.findall(r"[^.\[\]]+", name):
+                found = found[step] if isinstance(found, Mapping) else found[int(step)]
+        except (LookupError, ValueError):  # "..." is any key of a mapping, and what holds it is shown
+            pass
         rule = said.split(", got ")[0].replace("Expected", "be").replace("Object missing required field", "have")
         rule = re.sub("`([^`]*)`", lambda named: _PLAIN.get(named[1], named[1]), rule)
         where = f"{name} in the {what}" if name else what
@@ -231,6 +236,15 @@ class Provenance(Struct, frozen=True):
     devices: list[str] = []
     tunings: list[str] = []
     metrics_sha256: str | None = None
+
+
+class SavedHost(Struct, frozen=True):
+    """What a host goes on from where a process lives no longer than a message: local steps and answers of clients."""
+
+    run: Digest
+    round: Whole
+    steps: dict[Index, Whole]
+    answers: dict[Index, tuple[Whole, Annotated[str, Meta(pattern=r"^([0-9a-f]{2})*\Z")]]]
 
 
 # What an estimate of κ goes on from (``hessian.resume``).

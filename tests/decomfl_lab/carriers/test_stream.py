@@ -151,6 +151,8 @@ def test_a_client_killed_in_a_round_leaves_the_quorum_of_three_and_comes_back(li
     assert killed.ended() == "dead"
     assert sorted(federation.coordinator.replies) == [0, 1, 2]
     again = Joined(server.address, 3)
+    while server._arrived.empty():  # who is away is not waited for
+        time.sleep(0.01)
     federation.deadline = None
     federation.advance()
     assert sorted(federation.coordinator.replies) == [0, 1, 2, 3]
