@@ -25,6 +25,7 @@ __all__ = [
     "Offer",
     "Provenance",
     "SavedEstimate",
+    "SavedHost",
     "SavedKrylov",
     "SavedRun",
     "StartInFile",
@@ -39,9 +40,20 @@ _LONG = (1 << 63) - 1
 Whole = Annotated[int, Meta(ge=0, le=_LONG)]
 Size = Annotated[int, Meta(ge=1, le=1 << 48)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Index = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\Z")]
 Plain = dict[str, Any]
 Number = Annotated[int, Meta(ge=-_LONG, le=_LONG)] | float
 """Whole numbers beyond 64 bits count nothing, and are no floating-point numbers either."""
+_PLAIN = {
+    "int": "a whole number",
+    "float": "a number",
+    "int | float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+"""What JSON has, in plain words."""
 _MOST_NUMBERS = 1 << 26
 """The most numbers of an example of a log: more of it is refused before memory is taken for it."""
 
@@ -69,6 +81,7 @@ def read_as(kind: type[T], values: Any, what: str) -> T:
         except (LookupError, ValueError):  # "..." is any key of a mapping, and what holds it is shown
             pass
         rule = said.split(", got ")[0].replace("Expected", "be").replace("Object missing required field", "have")
+        rule = re.sub("`([^`]*)`", lambda named: _PLAIN.get(named[1], named[1]), rule)
         where = f"{name} in the {what}" if name else what
         if rule.startswith(("be ", "have ")):
             require(False, where, rule, found)
@@ -237,6 +250,15 @@ class Provenance(Struct, frozen=True):
     devices: list[str] = []
     tunings: list[str] = []
     metrics_sha256: str | None = None
+
+
+class SavedHost(Struct, frozen=True):
+    """What a host goes on from where a process lives no longer than a message: local steps and answers of clients."""
+
+    run: Digest
+    round: Whole
+    steps: dict[Index, Whole]
+    answers: dict[Index, tuple[Whole, Annotated[str, Meta(pattern=r"^([0-9a-f]{2})*\Z")]]]
 
 
 # What an estimate of κ goes on from (``hessian.resume``).

@@ -89,9 +89,10 @@ def require_trusted(values: Mapping[str, Any], origin: str, trust: Trust, unused
     foreign = {key: name for key, name in code_in(values).items() if key not in unused and name not in trusted}
     if not foreign:
         return
-    named_ = ", ".join(f"{shown(key)[1:-1]} = {shown(name)}" for key, name in foreign.items())
+    keys = {shown(key)[1:-1]: shown(name) for key, name in foreign.items()}
+    named_ = ", ".join(f"{key} = {name}" for key, name in keys.items())
     # A method is no object that could be given beside the file.
-    objects = f", or give {', '.join(foreign)} yourself (in Python, or by a flag where there is one)"
+    objects = f", or give {', '.join(keys)} yourself (in Python, or by a flag where there is one)"
     raise InputError(
         f"{origin} must name no code, as it would be run here, got {named_}: read that code and say --trust-code (in "
         f"Python trust_code=True){objects * ('method' not in foreign)}"

@@ -1,7 +1,7 @@
 """A method of your own.
 
 It is DeComFL whose clients clip their scalars before they send them. From the command line, in this folder:
-``decomfl train my_method:Clipped --clip 0.5 --data digits --model mlp``.
+``decomfl train my_method:Clipped --limit 0.5 --data digits --model mlp``.
 """
 
 from dataclasses import dataclass, replace
@@ -14,27 +14,29 @@ import decomfl_lab as lab
 class Clipping:
     """An estimator around another one."""
 
-    def __init__(self, inner, clip):
-        self.inner, self.clip, self.wants_slopes, self.points = inner, clip, inner.wants_slopes, inner.points
+    def __init__(self, inner, limit):
+        self.inner, self.limit, self.wants_slopes, self.points = inner, limit, inner.wants_slopes, inner.points
 
     def combine(self, values, slopes, mu):
         found = self.inner.combine(values, slopes, mu)
-        limit = torch.clamp if isinstance(found.g, torch.Tensor) else lambda g, low, high: g.clip(low, high)
-        return replace(found, g=limit(found.g, -self.clip, self.clip))
+        clamp = torch.clamp if isinstance(found.g, torch.Tensor) else lambda g, low, high: g.clip(low, high)
+        return replace(found, g=clamp(found.g, -self.limit, self.limit))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clipped(lab.DeComFL):
     """DeComFL with scalars in [-c, c]."""
 
-    clip: float = lab.option(1.0, "The largest scalar c that a client sends.")
+    limit: float = lab.option(1.0, "The largest scalar c that a client sends.")
 
     def measured_by(self):
-        return Clipping(super().measured_by(), self.clip)
+        return Clipping(super().measured_by(), self.limit)
 
 
 if __name__ == "__main__":
-    for clip in (0.01, 1.0):
-        run = lab.Run(lab.TrainConfig(Clipped(clip=clip), data="digits", model="mlp", clients=10, sampled=4, rounds=40))
+    for limit in (0.01, 1.0):
+        run = lab.Run(
+            lab.TrainConfig(Clipped(limit=limit), data="digits", model="mlp", clients=10, sampled=4, rounds=40)
+        )
         run.train()
-        print(f"c = {clip}: loss {run.metrics.test_loss.iloc[-1]:.3f}; {run.verify()}; {run.check_traffic()}")
+        print(f"c = {limit}: loss {run.metrics.test_loss.iloc[-1]:.3f}; {run.verify()}; {run.check_traffic()}")

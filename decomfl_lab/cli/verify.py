@@ -62,6 +62,11 @@ class VerifyOptions:
         "In the place of random cases, search all states that small federations can reach while messages are "
         "lost, doubled and late and clients and the server crash; a line for each, with its number of states.",
     )
+    histories: int | None = option(
+        None,
+        "In the place of random cases, play this number of runs of small federations in simulated time, from --seed "
+        "on, while frames are lost, late and doubled and processes die; one that ends wrongly is printed, made short.",
+    )
     places: bool = option(
         False,
         "Make one value of the lab's own wrong in every case, at a place drawn from all rounds, clients, "
@@ -77,7 +82,7 @@ def verify(options: VerifyOptions) -> None:
 
     Exit code 0 if all laws hold, 1 if one is broken, 3 if none could be tried; a broken law prints its smallest
     counter-example. With `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and
-    the shortest way there if some state is wrong.
+    the shortest way there if some state is wrong; with `--histories`, 1 and a short history if some end is.
     """
     if options.target_template:
         print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")
@@ -149,6 +154,7 @@ def verify(options: VerifyOptions) -> None:
 
     implementation = load_implementation(options.target, options.plant, options.device)
     if options.states:
+        require(options.histories is None, "histories", "be left out with --states", options.histories)
         require(
             not options.law and options.cases is None,
             "law and cases",
@@ -156,6 +162,12 @@ def verify(options: VerifyOptions) -> None:
             (options.law, options.cases),
         )
         raise click.exceptions.Exit(_search(implementation, options.as_json))
+    if options.histories is not None:
+        require_int("histories", options.histories, 1)
+        others = options.law, options.cases, options.junit
+        require(not any(others), "law, cases and junit", "be left out with --histories", others)
+        own = options.target is None and options.plant is None and options.device is None
+        raise click.exceptions.Exit(_simulate(None if own else implementation, options))
     outcomes = Outcomes()
 
     def tell(outcome: Outcome) -> None:
@@ -230,6 +242,30 @@ def _search(implementation: Implementation, as_json: bool) -> int:
         count, seconds = sum(each.states for each in found), sum(each.seconds for each in found)
         print(f"{implementation.name}: {count:,} states ({seconds:.0f} s of processor time)")
     return int(any(each.broken for each in found)) if found else 3
+
+
+def _simulate(implementation: Implementation | None, options: VerifyOptions) -> int:
+    """How many histories were played, or the one that is wrong; 1 then, 3 if there are none of the implementation."""
+    from decomfl_lab.laws.simulation import Simulation
+
+    began, count = time.process_time(), options.histories or 0
+    try:
+        simulation = Simulation(implementation)
+    except NotImplementedError as error:
+        print(f"skip   {error}")
+        return 3
+    with telling(lambda: "interrupted; nothing was kept"):
+        found = simulation.search(range(options.seed, options.seed + count))
+    seconds = time.process_time() - began
+    if options.as_json:
+        broken = None if found is None else dataclasses.asdict(found)
+        print(json.dumps({"histories": count, "seconds": seconds, "found": broken}, ensure_ascii=False))
+    elif found is not None:
+        print(found)
+    else:
+        rate = f"{seconds:.0f} s of processor time, {60 * count / seconds:,.0f} a minute"
+        print(f"ok     {count:,} histories from seed {options.seed} ({rate})")
+    return int(found is not None)
 
 
 def _rows(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> str:

@@ -63,6 +63,7 @@ class RemoteFederation(DeComFLFederation):
         patience: float = 300.0,
         check_every: int = 10,
         clock: Callable[[], float] = time.monotonic,
+        log: RunLog | None = None,
     ) -> None:
         """A federation.
 
@@ -77,6 +78,7 @@ class RemoteFederation(DeComFLFederation):
             patience: Seconds that a round waits for a quorum.
             check_every: Rounds between two in which clients prove that their model is the server's.
             clock: Seconds since some moment, as deadline and patience count them.
+            log: See ``log_to``.
 
         Raises:
             InputError: If a value is out of range.
@@ -90,7 +92,7 @@ class RemoteFederation(DeComFLFederation):
         self._clock = clock
         self.clients, self.copies, self.forgetful, self.base = [], False, False, None
         self.drift = self.curvature = None
-        self.log_to(None)
+        self.log_to(log)
         self.coordinator = Coordinator(delivery, run, digest=observer.digest, check_every=check_every)
 
     @classmethod

@@ -40,7 +40,7 @@ from decomfl_lab.laws.register import LawBrokenError, Model, same
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
-from decomfl_lab.protocol.messages import Dense, Held, Reply
+from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Reply, Welcome
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.session import MOST_WELCOMES, Coordinator, Host
@@ -727,6 +727,16 @@ class _Sessions(_Search):
 
 def named(frame: bytes, run_seed: int) -> str:
     """The messages of a frame, by their kinds and rounds."""
-    each = [decode(message, run_seed) for message in split_frame(frame)]
-    rounds = (f" {own.round}" if hasattr(own, "round") else "" for own in each)
-    return " + ".join(f"{type(own).__name__.lower()}{r}" for own, r in zip(each, rounds, strict=True))
+    return " + ".join(_name(decode(message, run_seed)) for message in split_frame(frame)) or "nothing"
+
+
+def _name(message: Message) -> str:
+    match message:
+        case Plan(round=r, records=records):
+            return f"plan {r}{f' with {_name(records)}' if records else ''}"
+        case Welcome(r, steps):
+            return f"welcome {r} (after {steps} steps)"
+        case tuple():
+            return f"records {', '.join(str(record.round) for record in message)}"
+        case other:
+            return f"{type(other).__name__.lower()}{f' {other.round}' if hasattr(other, 'round') else ''}"

@@ -27,6 +27,7 @@ from typing import Self
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, quoted, require, require_int
+from decomfl_lab.outside import SavedHost, read_as
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, take_model, take_sums
 from decomfl_lab.protocol.ledger import Ledger
@@ -270,7 +271,12 @@ class Host:
     def load(self, path: Path) -> None:
         """Go on from what ``save`` wrote; InputError if the file is damaged, of another run or of other clients."""
         tensors, values = read_checkpoint(path)
+        read_as(SavedHost, values, f"checkpoint {path}")
         require(values["run"] == self._run.hex(), "model of the host", "be of this run", str(path))
+        vectors = {"x": self.replica.x} | {f"state.{slot}": own for slot, own in self.replica.state.items()}
+        for name, own in vectors.items():
+            found = tuple(tensors[name].shape)
+            require(found == own.shape, f"{name} in the checkpoint {path}", f"have shape {tuple(own.shape)}", found)
         steps = {int(i): taken for i, taken in values["steps"].items()}
         require(steps.keys() <= self.clients.keys(), "clients of the host", f"be {sorted(steps)}", sorted(self.clients))
         state = {slot: tensors[f"state.{slot}"] for slot in self.replica.state}

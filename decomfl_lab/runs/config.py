@@ -25,6 +25,7 @@ from decomfl_lab.errors import (
     require_finite_positive,
     require_int,
     require_possible,
+    shown,
 )
 from decomfl_lab.files import require_plain
 from decomfl_lab.language.tasks import TASKS
@@ -427,12 +428,12 @@ def _of_type(key: str, value: Any, known: Option, origin: str) -> Any:
         try:
             return {int(r): v for r, v in value.items()}
         except ValueError:
-            raise InputError(f"{key} in {origin} must have whole rounds as keys, got {list(value)}") from None
+            raise InputError(f"{key} in {origin} must have whole rounds as keys, got {shown(list(value))}") from None
     if isinstance(known.default, float) and isinstance(value, int) and not isinstance(value, bool):
         require(abs(value) < 1 << 63, f"{key} in {origin}", "be a number of 64 bits", value)
         return float(value)
     if type(value) is not type(known.default):
-        raise InputError(f"{key} in {origin} must be of type {type(known.default).__name__}, got {value!r}")
+        raise InputError(f"{key} in {origin} must be of type {type(known.default).__name__}, got {shown(value)}")
     return value
 
 

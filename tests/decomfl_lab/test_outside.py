@@ -13,7 +13,7 @@ import pytest
 import decomfl_lab as lab
 from decomfl_lab.checkpoint import read_checkpoint, read_values, write_checkpoint
 from decomfl_lab.cli.main import main
-from decomfl_lab.outside import Header, SavedRun, read_as, require_rows
+from decomfl_lab.outside import Header, Offer, SavedRun, read_as, require_rows
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig
@@ -199,10 +199,26 @@ def test_what_is_read_names_the_place_the_rule_and_the_value(whole: Path) -> Non
     with RunLog.open(whole / LOG_FILE, write=False) as log:
         header = log.header
     assert read_as(Header, header, "header").d == 650
-    with pytest.raises(lab.InputError, match=r"^shape\[1\] in the header must be `int` >= 1, got -8$"):
+    with pytest.raises(lab.InputError, match=r"^shape\[1\] in the header must be a whole number >= 1, got -8$"):
         read_as(Header, header | {"shape": [1, -8, 8]}, "header")
-    with pytest.raises(lab.InputError, match=r"^header must have `d`, got "):
+    with pytest.raises(lab.InputError, match=r"^header must have d, got "):
         read_as(Header, {name: own for name, own in header.items() if name != "d"}, "header")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"x0": None}, "x0 in the offer must be text, got None"),
+        ({"x0": "0" * 31}, "x0 in the offer must be text matching regex"),
+        ({"run": 7}, "run in the offer must be text, got 7"),
+        ({"config": []}, r"config in the offer must be a table, got \[\]"),
+    ],
+)
+def test_an_offer_that_is_none_is_refused_by_name(change: dict[str, Any], told: str) -> None:
+    offer = {"run": "0" * 32, "x0": "f" * 32, "config": {"model": "mlp"}}
+    assert read_as(Offer, offer, "offer").config == {"model": "mlp"}
+    with pytest.raises(lab.InputError, match=told):
+        read_as(Offer, offer | change, "offer")
 
 
 def test_rows_of_a_run_are_read_with_all_that_they_say(whole: Path) -> None:

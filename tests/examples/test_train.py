@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from decomfl_lab.cli.main import main
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -41,3 +43,14 @@ def test_a_method_of_ones_own_clips_what_its_clients_send() -> None:
     out = _printed("my_method.py")
     losses = dict(re.findall(r"c = ([\d.]+): loss ([\d.]+); rebuilt: 10 of 10", out))
     assert float(losses["1.0"]) < float(losses["0.01"])
+
+
+def test_the_command_that_the_method_of_ones_own_names_is_kept_resumed_and_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = re.search(r"``decomfl (train .*?)``", (EXAMPLES / "my_method.py").read_text(encoding="utf-8"))
+    assert said is not None
+    monkeypatch.syspath_prepend(EXAMPLES)
+    for rounds in ("1", "2"):
+        assert main([*said[1].split(), "--clients", "10", "--rounds", rounds, "--out", str(tmp_path)]) == 0
+    assert main(["replay", str(tmp_path), "--trust-code"]) == 0

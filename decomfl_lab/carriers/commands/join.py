@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.carriers.commands.serve import read_key, with_extra
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require, require_finite_positive, require_int, shown
+from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.interrupts import telling
 from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+
+if TYPE_CHECKING:
+    from decomfl_lab.outside import Offer
 
 __all__ = ["join"]
 
@@ -61,6 +63,7 @@ def join(options: JoinOptions) -> None:
     from decomfl_lab.carriers.stream.client import StreamClient
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.federations.remote import host_of
+    from decomfl_lab.outside import Offer, read_as
     from decomfl_lab.runs.building import dataset_of
     from decomfl_lab.runs.prepared import movable
     from decomfl_lab.runs.run import Run
@@ -85,7 +88,7 @@ def join(options: JoinOptions) -> None:
         key=read_key(options.key) if options.key is not None else None,
         patience=options.patience,
     )
-    offer = stream.offer()
+    offer = read_as(Offer, stream.offer(), f"offer of the server at {options.address}")
     if options.config is None:
         run_config = _agreed(offer, trust_code=options.trust_code)
     else:
@@ -95,7 +98,7 @@ def join(options: JoinOptions) -> None:
     here = Run(run_config, dataset=dataset_of(run_config, options.device))
     federation = movable(here.federation, run_config.method)
     x, server = federation.observer, federation.server
-    require(x.digest() == offer.get("x0"), "digest of x_0", f"be the server's, {shown(offer.get('x0'))}", x.digest())
+    require(x.digest() == offer.x0, "digest of x_0", f"be the server's, {offer.x0}", x.digest())
     run = run_config.identity(x.digest())
     host = host_of(federation, run, [options.client])
 
@@ -122,21 +125,17 @@ def join(options: JoinOptions) -> None:
         print(f"the run is over; digest of the model after round {found['round']}: {found['digest']}")
 
 
-def _with_newcomers(config: TrainConfig, offer: Mapping[str, Any]) -> TrainConfig:
+def _with_newcomers(config: TrainConfig, offer: Offer) -> TrainConfig:
     """The run of a file, in which a client that joins need not write in which round it and others came."""
-    said = offer.get("config")
-    if config.joined or not isinstance(said, dict):
+    if config.joined:
         return config
-    numbers = {name: said[name] for name in ("clients", "joined") if name in said}
+    numbers: dict[str, Any] = {name: offer.config[name] for name in ("clients", "joined") if name in offer.config}
     whole = config_from_mapping({**numbers, "sampled": 1}, "the server's config")
     known = any(whole.present(r) == config.clients for r in (0, *whole.joined))
     return config.but(joined=whole.of_first(config.clients).joined) if known else config
 
 
-def _agreed(offer: Mapping[str, Any], *, trust_code: bool) -> TrainConfig:
+def _agreed(offer: Offer, *, trust_code: bool) -> TrainConfig:
     """The run that a server offers; InputError where it would have this machine import code of the server's choice."""
-    values = offer.get("config")
-    require(isinstance(values, dict), "config of the server", "be a table of options", values)
-    assert isinstance(values, dict)
-    config = config_from_mapping(values, "the server's config", trust_code=trust_code)
+    config = config_from_mapping(offer.config, "the server's config", trust_code=trust_code)
     return config.but(config.method.replaying())

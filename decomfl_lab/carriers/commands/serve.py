@@ -88,8 +88,8 @@ class ServeOptions:
     )
     deadline: float | None = option(
         None,
-        "Seconds after which a round goes on with the replies that came, if these are a quorum. [default: none: a "
-        "round waits for all, at most --patience]",
+        "Seconds after which a round goes on with the replies that came, if these are a quorum. Who is away is waited "
+        "for in one round, and then not until it is back. [default: none: a round waits for all, at most --patience]",
         WAITING,
     )
     patience: float = option(300.0, "Seconds that a round waits for a quorum before the server gives up.", WAITING)

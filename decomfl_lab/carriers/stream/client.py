@@ -47,6 +47,7 @@ UNTRUSTED = {
     "self-signed certificate": "be of the authority in ca.crt",
     "unsupported certificate purpose": "be a server's",
     "is not in peer certificate": "have the name in the address",
+    "Hostname Verification Check failed": "have the name in the address",
     "SSL_ERROR_SSL": "be one that ca.crt vouches for",
 }
 """Words of the library where the other end is not the one that is to be trusted, and the rule that its certificate

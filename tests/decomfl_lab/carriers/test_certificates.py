@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import stat
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from decomfl_lab.carriers.commands import serve
+from decomfl_lab.carriers.stream import certificates
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
@@ -33,6 +36,57 @@ def test_the_server_is_known_by_its_hosts_and_by_loopback(tmp_path):
     certificate = x509.load_pem_x509_certificate(read_identity(tmp_path, "server").certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert {str(name.value) for name in names} == {"localhost", "127.0.0.1", "::1", "fl.example.org", "192.0.2.7"}
+
+
+class Clock:
+    """The module datetime, days from now."""
+
+    UTC, timedelta = datetime.UTC, datetime.timedelta
+
+    def __init__(self, days):
+        later = datetime.timedelta(days=days)
+        self.datetime = SimpleNamespace(now=lambda zone: datetime.datetime.now(zone) + later)
+
+
+@pytest.mark.parametrize(("days", "named"), [(366, "server"), (366, "client-0"), (-1, "client-0"), (4000, "server")])
+def test_a_certificate_that_is_not_valid_now_is_refused_by_both_sides_with_its_dates(
+    days, named, tmp_path, monkeypatch, capsys
+):
+    make_certificates(tmp_path, 1)
+    read_identity(tmp_path, named)
+    monkeypatch.setattr(certificates, "datetime", Clock(days))
+    told = rf"certificate of {named} must be valid now \(.*\), got '\d{{4}}-\d\d-\d\d \d\d:\d\d to \d{{4}}-.* UTC'"
+    with pytest.raises(InputError, match=told):
+        read_identity(tmp_path, named)
+    side = "join 127.0.0.1:1 --client 0" if named != "server" else f"serve --data digits --out {tmp_path / 'run'}"
+    assert main(f"{side} --certificates {tmp_path}".split()) == 2
+    assert f"certificate of {named} must be valid now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "told"),
+    [
+        ("ca.crt", "other/ca.crt", "certificate of client-0 must be of the authority in ca.crt, got one of another"),
+        ("client-0.key", "client-1.key", "key of client-0 must be the one of its certificate, got 'another'"),
+        ("client-0.crt", "client-0.key", "certificate of client-0, its key and ca.crt must be PEM files, got others"),
+        ("client-0.key", "client-0.crt", "certificate of client-0, its key and ca.crt must be PEM files, got others"),
+    ],
+)
+def test_files_that_do_not_belong_together_are_refused_by_name(file, source, told, tmp_path):
+    make_certificates(tmp_path, 2)
+    make_certificates(tmp_path / "other", 1)
+    (tmp_path / file).write_bytes((tmp_path / source).read_bytes())
+    with pytest.raises(InputError) as refused:
+        read_identity(tmp_path, "client-0")
+    assert str(refused.value) == told
+
+
+def test_a_certificate_in_anothers_file_is_refused(tmp_path):
+    make_certificates(tmp_path, 2)
+    for kind in ("crt", "key"):
+        (tmp_path / f"client-0.{kind}").write_bytes((tmp_path / f"client-1.{kind}").read_bytes())
+    with pytest.raises(InputError, match=r"name in the certificate of client-0 must be client-0, got 'client-1'"):
+        read_identity(tmp_path, "client-0")
 
 
 def test_keys_are_for_their_owner_alone(tmp_path):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -20,8 +21,10 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.protocol.ledger import Ledger
+from decomfl_lab.protocol.session import Host
+from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.records.seeds import Seeding
-from tests.decomfl_lab.federations.direct import CASE, but, host, remote, simulated
+from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, but, counted, host, remote, simulated
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here: make engines tests it")
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]
@@ -59,6 +62,31 @@ def test_any_number_of_actors_gives_the_simulators_records_bytes_and_models(work
     assert len(elsewhere.carrier.actors) == min(workers, 4)
     assert same(elsewhere, simulated(case))
     assert len(elsewhere.rebuilt()) == 4
+
+
+class Tallying(Host):
+    """A host that counts the bytes of its frames: {(client, whether upwards): bytes}."""
+
+    def handle(self, frames):
+        answers = super().handle(frames)
+        self.tally = getattr(self, "tally", Counter())
+        for i, frame in frames.items():
+            self.tally[i, False] += len(frame)
+            self.tally[i, True] += len(answers[i])
+        return answers
+
+
+def _tallying(ids):
+    return Tallying({i: LAB.client(CASE, i) for i in ids}, RUN, Terms.of(LAB.server(CASE)))
+
+
+def test_the_ledgers_have_the_bytes_that_go_to_actors_and_come_from_them():
+    elsewhere = remote(carrier=lab.Ray(2).carrier(_tallying, 4))
+    for _ in range(5):
+        elsewhere.advance()
+    elsewhere.rebuilt()
+    tallies = ray.get([each.__ray_call__.remote(lambda self: self.host.tally) for each in elsewhere.carrier.actors])
+    assert counted(elsewhere) == tallies[0] + tallies[1]
 
 
 def test_actors_that_measure_something_else_are_noticed():

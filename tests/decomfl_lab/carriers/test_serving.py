@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 pytest.importorskip("grpc", reason="the extra stream is not installed")
 
 from decomfl_lab.carriers.commands.join import _agreed
+from decomfl_lab.carriers.commands.serve import _picture
 from decomfl_lab.carriers.stream import client as client_module
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.interrupts import interrupt
+from decomfl_lab.outside import Offer
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.run import Run
@@ -194,9 +199,9 @@ def test_a_server_that_waits_for_a_client_that_is_away_stops_at_the_first_signal
 @pytest.mark.parametrize("name", ["method", "model", "data", "loss"])
 def test_a_configuration_from_the_wire_names_no_code(name):
     values = TrainConfig().to_dict()
-    assert _agreed({"config": values}, trust_code=False).model == "cnn-mnist"
+    assert _agreed(Offer("", "", values), trust_code=False).model == "cnn-mnist"
     with pytest.raises(InputError, match=rf"the server's config must name no code, .* got {name} = 'os:system': read"):
-        _agreed({"config": values | {name: "os:system"}}, trust_code=False)
+        _agreed(Offer("", "", values | {name: "os:system"}), trust_code=False)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +226,16 @@ def test_bad_input_is_one_line_and_leaves_nothing(command, told, tmp_path, capsy
     assert main(command.replace("OUT", str(out)).split()) == 2
     assert told in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("words", ["[red]FORGED[/red]", "[/]", "[bold"])
+def test_a_clients_words_are_no_markup_in_the_view(words):
+    coordinator = SimpleNamespace(asked={0}, replies={}, refused={0: words})
+    server = SimpleNamespace(M=2, held=[0, 0])
+    remote = SimpleNamespace(round=1, server=server, coordinator=coordinator, ledger=SimpleNamespace(bytes=0))
+    console = Console(file=io.StringIO(), width=100)
+    console.print(_picture("run", 0.0, [], SimpleNamespace(connected={0: None}), remote))
+    assert words in console.file.getvalue()
 
 
 @pytest.mark.parametrize(

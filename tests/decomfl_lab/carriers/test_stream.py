@@ -5,7 +5,9 @@ from __future__ import annotations
 import queue
 import random
 import threading
+import time
 import zlib
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ import grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decomfl_lab.carriers.commands.join import _agreed
 from decomfl_lab.carriers.stream import client as client_module
 from decomfl_lab.carriers.stream import server as server_module
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
@@ -25,10 +28,13 @@ from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFL
 from decomfl_lab.carriers.stream.server import MOST_UNANSWERED, MOST_UNHEARD, StreamServer
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
+from decomfl_lab.outside import Offer, read_as
 from decomfl_lab.protocol.messages import Hello
-from decomfl_lab.protocol.session import Frames
+from decomfl_lab.protocol.session import Coordinator, Frames
 from decomfl_lab.protocol.wire import encode, read
-from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, host, simulated
+from decomfl_lab.runs.config import TrainConfig
+from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, counted, host, simulated
+from tests.decomfl_lab.protocol.test_refusals import TEXTS, is_one_short_line
 
 pytestmark = pytest.mark.engine
 OFFER = {"run": RUN.hex()}
@@ -76,16 +82,18 @@ class KilledError(Exception):
 class Joined(threading.Thread):
     """A client in a thread; ``told`` is the error that it ended with, or None."""
 
-    def __init__(self, address, i, own=None, answer=None, run=OFFER["run"], patience=5, **proof):
+    def __init__(self, address, i, own=None, answer=None, run=OFFER["run"], patience=5, start=True, **proof):
         super().__init__(daemon=True)
         self.own, self.told = own or host(CASE, i), None
         self.stream = StreamClient(address, i, patience=patience, **(proof or {"key": key(i)}))
         self.i, self.answer, self.run_name = i, answer or (lambda frame: self.own.handle({i: frame})[i]), run
-        self.start()
+        self.say = lambda: self.own.hello(i)
+        if start:
+            self.start()
 
     def run(self):
         try:
-            self.stream.serve(self.run_name, lambda: self.own.hello(self.i), self.answer)
+            self.stream.serve(self.run_name, self.say, self.answer)
         except (InputError, KilledError) as error:
             self.told = str(error)
 
@@ -143,6 +151,8 @@ def test_a_client_killed_in_a_round_leaves_the_quorum_of_three_and_comes_back(li
     assert killed.ended() == "dead"
     assert sorted(federation.coordinator.replies) == [0, 1, 2]
     again = Joined(server.address, 3)
+    while server._arrived.empty():  # who is away is not waited for
+        time.sleep(0.01)
     federation.deadline = None
     federation.advance()
     assert sorted(federation.coordinator.replies) == [0, 1, 2, 3]
@@ -180,6 +190,106 @@ def test_who_has_no_certificate_of_the_federation_is_not_let_in(listening, folde
     impostor = listening(identity=read_identity(folder, "client-1"))  # a client that plays the server
     honest = Joined(impostor.address, 0, identity=read_identity(folder, "client-0"), patience=0.3)
     assert "must be a server's, got" in honest.ended()
+
+
+def counting(clients):
+    """{(client, whether upwards): bytes of the frames} that these clients get and give from now on."""
+    found = Counter()
+
+    def listen(i, hello, answer):
+        def says():
+            found[i, True] += len(said := hello(i))
+            return said
+
+        def answers(frame):
+            found[i, False] += len(frame)
+            found[i, True] += len(given := answer(frame))
+            return given
+
+        return says, answers
+
+    for client in clients:
+        client.say, client.answer = listen(client.i, client.own.hello, client.answer)
+    return found
+
+
+@pytest.mark.parametrize("fault", [None, "frames for nobody"])
+def test_who_never_comes_is_waited_for_once_and_costs_no_byte(fault, listening, monkeypatch):
+    server = listening()
+    clients, federation = joined(server, 0, 1, start=False), federation_of(server, quorum=2, deadline=1.0)
+    if fault:
+        opens = Coordinator.open
+
+        def invites_all(self, chosen):
+            self.delivery.invite(3, 0)
+            return opens(self, chosen)
+
+        monkeypatch.setattr(Coordinator, "open", invites_all)
+    found = counting(clients)
+    for client in clients:
+        client.start()
+    began = time.monotonic()
+    for _ in range(11):
+        federation.advance()
+    assert 1.0 < time.monotonic() - began < 6.0
+    assert len(finish(server, federation, clients, rounds=11)) == 1
+    assert (counted(federation) == found) == (fault is None)
+
+
+def test_who_comes_back_in_the_middle_of_a_round_makes_its_quorum(listening):
+    server = listening()
+    clients, federation = joined(server, 0, 1), federation_of(server, quorum=2, deadline=0.3)
+    federation.advance()
+    federation.quorum, federation.deadline, federation.patience = 3, None, 60.0
+    late = Joined(server.address, 2, start=False)
+    timer = threading.Timer(0.5, late.start)
+    timer.start()
+    began = time.monotonic()
+    federation.advance()
+    assert time.monotonic() - began < 30.0
+    assert sorted(federation.coordinator.replies) == [0, 1, 2]
+    assert len(finish(server, federation, [*clients, late])) == 1
+
+
+def test_a_server_that_has_no_certificate_for_its_address_is_refused_by_that(listening, folder):
+    server = listening("127.0.0.2:0", identity=read_identity(folder, "server"))
+    told = Joined(server.address, 0, identity=read_identity(folder, "client-0"), patience=0.3).ended()
+    assert f"certificate of the server at {server.address} must have the name in the address, got" in told
+
+
+@TEXTS
+def test_what_a_server_says_where_it_cuts_a_client_is_shown_as_quoted_text(text, listening, monkeypatch, caplog):
+    async def cuts(self, context, connection, cut):
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
+
+    monkeypatch.setattr(StreamServer, "_cut", cuts)
+    told = Joined(listening().address, 7).ended()
+    assert told.startswith("server at 127.0.0.1:")
+    assert "must take client 7, got '" in told
+    assert is_one_short_line(told)
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+@TEXTS
+def test_the_name_of_a_run_that_a_server_offers_is_shown_as_quoted_text(text, listening):
+    assert is_one_short_line(Joined(listening(offer={"run": text}).address, 0).ended())
+
+
+@TEXTS
+def test_the_words_of_a_configuration_that_a_server_offers_are_shown_as_quoted_text(text):
+    values, digest = TrainConfig().to_dict(), 32 * "0"
+    configs = [text, [text], {**values, text: 1}, {**values, text: "a:b"}]
+    configs += [{**values, name: said} for name in values for said in (text, [text])]
+    offers = [{"run": digest, "x0": digest, "config": config} for config in configs]
+    offers += [{"run": text, "x0": digest, "config": values}, {"run": digest, "x0": text, "config": values}]
+    told = []
+    for offer in (*offers, {text: text}, [text], text):
+        try:  # what names a model or data is looked for later
+            _agreed(read_as(Offer, offer, "offer of the server"), trust_code=False)
+        except InputError as error:
+            told.append(str(error))
+    assert len(told) > len(values)
+    assert all(line.isprintable() and text not in line for line in told)
 
 
 def test_a_client_of_another_run_says_so_and_a_hello_of_another_run_is_refused_by_name(listening):

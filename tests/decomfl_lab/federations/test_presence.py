@@ -117,6 +117,15 @@ def test_who_comes_back_in_the_middle_of_a_round_takes_part_in_it(case, lost, tm
         assert again.ledger == elsewhere.ledger
 
 
+def test_who_has_lost_its_model_gets_all_that_it_lacks_with_its_plan():
+    elsewhere = with_absences(hours=[set(), set()])
+    carrier = elsewhere.carrier = Returns(elsewhere.carrier.hosts)
+    carrier.hosts[3], carrier.away, before = host(CASE, 3), {3}, elsewhere.coordinator.session.up[3].messages
+    elsewhere.advance()
+    hellos = elsewhere.coordinator.session.up[3].messages - before
+    assert (hellos, 3 in elsewhere.coordinator.replies) == (2, True)
+
+
 def test_who_comes_back_in_the_middle_and_lacks_what_is_gone_is_sent_the_model_once():
     elsewhere = with_absences(but(keep=1), [set(), set(), {3}, {3}])
     carrier = elsewhere.carrier = Returns(elsewhere.carrier.hosts)

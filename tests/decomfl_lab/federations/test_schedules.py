@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 
 import pytest
 import torch
@@ -18,9 +19,14 @@ from decomfl_lab.protocol.session import Host
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd
-from tests.decomfl_lab.federations.direct import CASE, LAB, Direct, but, host, remote, simulated
+from tests.decomfl_lab.federations.direct import CASE, LAB, Direct, but, counted, host, remote, simulated
+from tests.thorough import sampled
 
 RULES = (Sgd(), Momentum(0.9), AdaMM(), GridSgd(-14), LowPrecision(Momentum(0.9), "bfloat16", "stochastic"))
+
+
+REFUSALS = ("new beginnings of client", "quorum of")
+"""With what a server may give up, and is started again."""
 
 
 class DiedError(Exception):
@@ -30,8 +36,8 @@ class DiedError(Exception):
 class Rough(Direct):
     """A carrier that loses, doubles, delays and shuffles; hosts begin anew, and the server dies, at any time."""
 
-    def __init__(self, case, groups, chance):
-        self.case, self.groups, self.chance = case, groups, chance
+    def __init__(self, case, groups, chance, absences=None):
+        self.case, self.groups, self.chance, self.absences = case, groups, chance, absences
         self.down, self.going, self.up, self.calm = [], [], [], False
         super().__init__({})
         for group in groups:
@@ -45,16 +51,37 @@ class Rough(Direct):
     def happens(self, odds):
         return not self.calm and self.chance.random() < odds
 
+    def sent(self, i, frame):
+        self.bytes[i, False] += len(frame)
+        return i, frame, False
+
+    def comes(self, i, answer, take):
+        self.bytes[i, True] += len(answer)
+        return take(i, answer, 0.0)
+
+    def come_and_go(self, take):
+        """What those are sent who come back and say hello; others go, unless it is calm."""
+        for i in range(4) if self.absences is not None else ():
+            if i in self.away and (self.calm or self.absences.random() < 0.3):
+                self.away.discard(i)
+                if more := self.comes(i, self.hosts[i].hello(i), take):
+                    yield self.sent(i, more)
+            elif not self.calm and self.absences.random() < 0.1:
+                self.away.add(i)
+
     def exchange(self, frames, take, deadline):
-        self.going = going = [*self.down, *((i, frame, False) for i, frame in frames.items())]
+        self.going = going = [*self.down, *(self.sent(i, frames[i]) for i in frames if i not in self.away)]
+        going += self.come_and_go(take)
         self.down, late, self.up = [], self.up, []
         for i, answer in late:
-            if i in frames and (more := take(i, answer, 0.0)):
-                going.append((i, more, False))
+            if i in frames and (more := self.comes(i, answer, take)):
+                going.append(self.sent(i, more))
         if self.happens(0.4):
             self.chance.shuffle(going)
         while going:
             i, frame, old = going.pop(0)
+            if i in self.away:
+                continue
             if self.happens(0.03):
                 raise DiedError
             if self.happens(0.05):
@@ -68,8 +95,10 @@ class Rough(Direct):
             for answer in answers:
                 if self.happens(0.1):
                     self.up += [(i, answer)] if self.happens(0.7) else []
-                elif i in frames and (more := take(i, answer, 0.0)):
-                    going.append((i, more, False))
+                elif i in frames and (more := self.comes(i, answer, take)):
+                    going.append(self.sent(i, more))
+            if not going:
+                going += self.come_and_go(take)
 
 
 def any_case(chance):
@@ -104,13 +133,20 @@ def assert_is_the_algorithms(case, aggregation, log):
     return model.digest()
 
 
-def played(seed, path, rounds=8):
+def uncounted(elsewhere):
+    """The bytes of frames that went, less those that the ledgers have."""
+    found = Counter(elsewhere.carrier.bytes)
+    found.subtract(counted(elsewhere))
+    return {at: count for at, count in found.items() if count}
+
+
+def played(seed, path, rounds=8, *, absences=False):
     """The federation and its log after so many rounds of any schedule."""
     chance = random.Random(seed)
     case, m = any_case(chance), chance.randint(2, 4)
     aggregation = chance.choice((Mean(), Median()))
     groups = chance.choice(([(0,), (1,), (2,), (3,)], [(0, 2), (1, 3)], [(0, 1, 2), (3,)]))
-    carrier = Rough(case, groups, chance)
+    carrier = Rough(case, groups, chance, random.Random(seed) if absences else None)
     options = {"quorum": chance.randint(aggregation.least, m), "deadline": 1e-3, "check_every": chance.choice((0, 3))}
     log, saved = RunLog.create(path, {"run_seed": LAB.server(case).run_seed}), None
     while True:
@@ -121,18 +157,34 @@ def played(seed, path, rounds=8):
         elsewhere.log_to(log)
         try:
             while elsewhere.round < rounds:
+                follows, before = elsewhere.round < len(log), uncounted(elsewhere)
                 elsewhere.advance()
+                assert follows or uncounted(elsewhere) == before
                 if chance.random() < 0.2:
                     tensors, values = elsewhere.save()
                     saved = {name: x.clone() for name, x in tensors.items()}, json.loads(json.dumps(values))
             break
         except (DiedError, InputError) as error:
-            if not isinstance(error, DiedError) and "new beginnings of client" not in str(error):
+            if not isinstance(error, DiedError) and not any(words in str(error) for words in REFUSALS):
                 raise
             log.close()
             log = RunLog.open(path)
     carrier.calm = True
     return case, m, aggregation, elsewhere, log
+
+
+@pytest.mark.parametrize("seed", sampled(range(30), 8))
+def test_who_is_away_changes_neither_the_algorithm_nor_the_ledgers(seed, tmp_path):
+    case, m, aggregation, elsewhere, log = played(seed, tmp_path / "run.dcl", absences=True)
+    with log:
+        replayed = assert_is_the_algorithms(case, aggregation, log)
+        assert elsewhere.rebuilt() == dict.fromkeys(range(case.M), replayed)
+        again = remote(case, m)
+        again.server.aggregation = aggregation
+        again.log_to(log)
+        while again.round < 8:
+            again.advance()
+        assert again.ledger == elsewhere.ledger
 
 
 # Found by thousands of these: 424 and 686, a welcome that came late; 25 and 43, an answer to an earlier round.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Welcome
 from decomfl_lab.protocol.server import Tracking
@@ -108,3 +108,25 @@ def test_a_client_that_is_known_is_asked_for_its_digest_only_if_that_was_said(
         own.close()
     kinds = [type(decode(message, delivery.server.run_seed)) for message in split_frame(first)]
     assert (Ask in kinds) is asked
+
+
+FORGED = {
+    "a round of text": lambda _, values: values.update(round="x"),
+    "steps below 0": lambda _, values: values.update(steps={"0": -1}),
+    "a client that is no number": lambda _, values: values.update(steps={"first": 1}),
+    "an answer that is no bytes": lambda _, values: values.update(answers={"0": [1, "zz"]}),
+    "a shorter model": lambda tensors, _: tensors.update(x=tensors["x"][:1].clone()),
+    "no round": lambda _, values: values.pop("round"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_host_does_not_go_on_from_a_forged_file(name: str, tmp_path: Path) -> None:
+    own = host(CASE, 0)
+    before = kept(own, tmp_path)
+    tensors, values = map(dict, read_checkpoint(tmp_path / "host"))
+    FORGED[name](tensors, values)
+    write_checkpoint(tmp_path / "forged", tensors, values)
+    with pytest.raises(InputError, match="forged must|in the checkpoint .*forged must"):
+        own.load(tmp_path / "forged")
+    assert kept(own, tmp_path) == before
