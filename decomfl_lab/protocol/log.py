@@ -40,6 +40,7 @@ MAGIC = b"\x89DCLOG\r\n"
 """A file that went through a change of line endings has another one."""
 VERSION = 2
 """The version that is written; a log of version 1 is read, too, and lacks what the header says of x_0."""
+_NAMELESS = "a nameless log"
 _FILE = struct.Struct("<8sII")  # magic, version, bytes of the header
 _ENTRY = struct.Struct("<III")  # round, bytes of the body, CRC-32 of the 8 bytes before it
 _BODY = struct.Struct("<IIB16s")  # sampled, answered, flags, digest
@@ -163,7 +164,7 @@ class RunLog:
         else:
             write_atomically(path, begin)
             file = path.open("r+b", buffering=0)
-        return cls(file, str(path or "a nameless log"), header, start, VERSION, chain, len(begin))
+        return cls(file, str(path or _NAMELESS), header, start, VERSION, chain, len(begin))
 
     @classmethod
     def open(cls, path: Path, *, end: int | None = None, write: bool = True) -> RunLog:
@@ -262,8 +263,9 @@ class RunLog:
         self.chain = chain
 
     def sync(self) -> None:
-        """Return once all of it is on the disk."""
-        os.fsync(self._file.fileno())
+        """Return once all of it is on the disk, where it has a name there by which anybody could find it again."""
+        if self.name != _NAMELESS:
+            os.fsync(self._file.fileno())
 
     def rewrite(self, path: Path, header: Mapping[str, Any]) -> None:
         """Say another thing of the run, and the same of its rounds, in the file, which is replaced whole.
