@@ -111,7 +111,8 @@ def named(argument: str, target: str) -> Any:
     """
     require(is_own(target), argument, "be module:function", target)
     module, _, name = target.rpartition(":")
-    if not {"", os.getcwd()} & set(sys.path):
+    # What any file may name is torch's, and no reason to import what lies in the current folder from then on.
+    if target not in TORCH_LOSSES and not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)

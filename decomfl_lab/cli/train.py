@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -278,7 +279,7 @@ def _is_of_saved_run(place: RunPlace) -> bool:
     if place.config is None or place.out is None:
         return False
     saved = any((place.out / name).exists() for name in (LOG_FILE, CHECKPOINT_FILE))
-    return saved and place.config.resolve() == (place.out / CONFIG_FILE).resolve()
+    return saved and os.path.realpath(place.config) == os.path.realpath(place.out / CONFIG_FILE)
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:

@@ -281,6 +281,7 @@ class DeComFLFederation:
         self.server.history = History(records, start=values["first"])
         tracks = self.server.tracking is Tracking.SERVER
         require(bool(values["held"]) == tracks, "held", f"be there{'' if tracks else ' not'}", values["held"])
+        require(len(values["told"]) == self.server.M, "length of told", f"be {self.server.M}", len(values["told"]))
         self.server.held = list(values["held"])
         self.server.weights.examples = dict(values.get("examples", ()))
         self.delivery.pulls = values["pulls"]

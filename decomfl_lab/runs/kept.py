@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
@@ -344,7 +345,7 @@ def remembered(run: Course) -> Iterator[None]:
 def write_log(run: Course, path: Path) -> None:
     """Write the log of the run's rounds to ``path``, from memory or from the folder where it is, if it is anywhere."""
     there = run.folder / LOG_FILE if run.folder is not None else None
-    if run.log is None and there is not None and there.exists() and there.resolve() != path.resolve():
+    if run.log is None and there is not None and there.exists() and realpath(there) != realpath(path):
         with open_log(there, end=run.round, write=False) as log:
             if len(log) == run.round:
                 write_atomically(path, log.content())

@@ -247,7 +247,7 @@ def test_a_servers_offer_runs_nothing(
     theirs: Theirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = pytest.importorskip("decomfl_lab.carriers.stream.client", reason="the extra stream is not installed")
-    offered = {"config": TrainConfig(clients=2, sampled=2).to_dict() | theirs.names, "x0": ""}
+    offered = {"config": TrainConfig(clients=2, sampled=2).to_dict() | theirs.names, "run": 32 * "0", "x0": 32 * "0"}
     monkeypatch.setattr(client, "StreamClient", lambda *_, **__: SimpleNamespace(offer=lambda: offered))
     Path("key").write_text("00" * 32)
     join = ["join", "127.0.0.1:1", "--client", "0", "--key", "key"]
@@ -384,3 +384,14 @@ def test_no_command_runs_what_a_strangers_files_name(command: str, path: str, fi
     code = main(call(str(Path("copy", file))))
     assert not theirs.mark.exists()
     assert code == 2 or (command, file) in (("runs", ""), ("plot", ""))
+
+
+def test_a_loss_of_torchs_opens_no_door_to_the_current_folder(theirs: Theirs, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = str(Path.cwd())
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", here)])
+    named("loss", "torch.nn.functional:mse_loss")
+    named("loss", "torch.nn:MSELoss")
+    assert here not in sys.path
+    named("loss", "math:fsum")
+    assert here in sys.path
+    assert not theirs.mark.exists()

@@ -79,6 +79,7 @@ FORGED: dict[str, tuple[str, str, Change]] = {
         lambda _, v: v["federation"]["states"].update({"0": []}),
     ),
     "no ledger": ("fedavg", "ledger must be there", lambda _, v: v["federation"].update(ledger=None)),
+    "no list of whom was told": ("decomfl", "length of told", lambda _, v: v["federation"].update(told=[])),
     "nobody told": ("decomfl", "length of told must be 4", lambda _, v: v["federation"]["told"].pop()),
     "no rounds held": ("decomfl", "held must be there", lambda _, v: v["federation"].update(held=[])),
     "clients that hold what they lack": (
@@ -249,3 +250,15 @@ def test_counts_of_hundreds_of_digits_are_damage(name: str, made: dict[str, Path
     assert main(["runs", str(out)]) == 0
     assert f"damaged: {name} in {out}/metrics.csv must be a whole number" in capsys.readouterr().err
     assert main(["plot", str(out), "--out", str(tmp_path / "a.png")]) == 2
+
+
+def test_a_link_to_itself_is_no_configuration_that_was_left(made: dict[str, Path], tmp_path: Path) -> None:
+    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+    (out / CHECKPOINT_FILE).unlink()
+    (out / CONFIG_FILE).unlink()
+    (out / CONFIG_FILE).symlink_to(CONFIG_FILE)
+    assert main(["train", "--config", str(made["decomfl"] / CONFIG_FILE), "--rounds", "6", "--out", str(out)]) == 0
+    run = load_run(out)
+    (tmp_path / LOG_FILE).symlink_to(LOG_FILE)
+    run.save(tmp_path)
+    assert lab.replay(tmp_path).agrees
