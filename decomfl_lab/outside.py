@@ -297,6 +297,9 @@ class SavedForms(Struct, frozen=True):
     pairs: list[tuple[Number, Number, Number]]
     lengths: list[Number]
 
+    def __post_init__(self) -> None:
+        require(self.n > 0 or not self.values, "n", "be at least 1 where there are values", self.n)
+
 
 class SavedEstimate(Struct, frozen=True):
     """An estimate of κ under way."""

@@ -276,10 +276,17 @@ class Krylov:
         """Become the space whose ``state`` this is, to the bit."""
         here, k, d = self.operator.device, len(tensors["coupling"]), self.operator.d
         shapes = {"projected": (k, k), "coupling": (k,), "following": (d,), **{f"vector.{i}": (d,) for i in range(k)}}
-        for name in tensors.keys() & shapes:
-            found = tuple(tensors[name].shape)
-            ended = (name, found) == ("following", (0,))
-            require(ended or found == shapes[name], f"{name} in the checkpoint", f"have shape {shapes[name]}", found)
+        for name, shape in shapes.items():
+            if name not in tensors:
+                require(name == "following", f"{name} in the checkpoint", "be there", None)
+                continue
+            own = tensors[name]
+            dtype = torch.float64 if name in ("projected", "coupling") else self.operator.dtype
+            shape = (0,) if name == "following" and not own.numel() else shape
+            found, right = (tuple(own.shape), own.dtype), (shape, dtype)
+            require(found == right, f"{name} in the checkpoint", f"have shape and type {right}", found)
+            length = float(own.norm()) if name.startswith("vector.") else 1.0
+            require(abs(length - 1) < 0.01, f"{name} in the checkpoint", "be of length 1", length)
         self.projected, self.coupling = tensors["projected"], tensors["coupling"]
         self.vectors = [tensors[f"vector.{i}"].to(here) for i in range(k)]
         self.following = tensors["following"].to(here) if "following" in tensors else None

@@ -194,6 +194,11 @@ FORGED: dict[str, Any] = {
     "a history of words": lambda _, values: values.update(history=[["a"] * 5]),
     "time that runs back": lambda _, values: values.update(seconds=-1.0),
     "a shorter vector": lambda tensors, _: tensors.update({"vector.0": torch.zeros(3)}),
+    "a vector that is gone": lambda tensors, _: tensors.pop("vector.0"),
+    "a vector of another type": lambda tensors, _: tensors.update({"vector.0": tensors["vector.0"].half()}),
+    "a vector of zeros": lambda tensors, _: tensors.update({"vector.0": 0 * tensors["vector.0"]}),
+    "a matrix of another type": lambda tensors, _: tensors.update(projected=tensors["projected"].float()),
+    "forms of no dimension": lambda _, values: values["sampled"].update(n=0, values=[1.0]),
     "a matrix that is none": lambda tensors, _: tensors.update(projected=torch.zeros(2)),
 }
 
