@@ -209,6 +209,7 @@ class StreamServer:
                 connection, hello = await self._opened(context, limit)
             if earlier := self._open.get(connection.i):
                 earlier.finish(_Cut(grpc.StatusCode.ABORTED, f"client {connection.i} connected anew"))
+                self._arrived.put((earlier, None))  # the new one may yet be refused, and then nobody is there
             self._open[connection.i] = connection
             self._arrived.put((connection, hello))
             await connection.carry(context, self._arrived)
