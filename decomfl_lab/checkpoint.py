@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from safetensors import SafetensorError
 
 from decomfl_lab.errors import InputError, require, shown
-from decomfl_lab.files import write_atomically
+from decomfl_lab.files import require_plain, write_atomically
 
 if TYPE_CHECKING:  # what is said of a run needs no tensors
     from torch import Tensor
@@ -70,7 +70,7 @@ def read_values(path: Path) -> tuple[dict[str, list[int]], dict[str, Any]]:
 def _checked(path: Path) -> bytes:
     remedy = "put a copy of it back, or remove it to begin anew"
     try:
-        content = path.read_bytes()
+        content = require_plain(path).read_bytes()
     except OSError as error:
         raise InputError(f"checkpoint must be a file that can be read, got {path} ({error.strerror})") from None
     found = _CHECKSUM.search(content)

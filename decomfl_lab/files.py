@@ -17,7 +17,8 @@ from filelock import FileLock, Timeout
 
 from decomfl_lab.errors import InputError, require, shown
 
-__all__ = ["HeldError", "as_path", "held", "held_checkpoint", "is_held", "require_writable", "write_atomically"]
+__all__ = ["HeldError", "as_path", "held", "held_checkpoint", "is_held", "require_plain"]
+__all__ += ["require_writable", "write_atomically"]
 
 LOCK_FILE = ".lock"
 _SIGNED = re.compile(r"(process \d+ on [^\n]*)?")
@@ -35,6 +36,13 @@ def as_path(argument: str, value: Any) -> Path:
     named = isinstance(value, str | os.PathLike) and "\0" not in str(value)
     require(named, argument, "be a path, as text or a pathlib.Path", value)
     return Path(value)
+
+
+def require_plain(path: Path) -> Path:
+    """The path; OSError if it is no plain file: a pipe that nobody writes to, or a device, which may have no end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "no plain file", str(path))
+    return path
 
 
 def require_writable(argument: str, path: Path | None) -> None:

@@ -36,12 +36,14 @@ __all__ = [
 
 T = TypeVar("T")
 
-Whole = Annotated[int, Meta(ge=0)]
+_LONG = (1 << 63) - 1
+Whole = Annotated[int, Meta(ge=0, le=_LONG)]
 Size = Annotated[int, Meta(ge=1, le=1 << 48)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Index = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\Z")]
 Plain = dict[str, Any]
-Number = int | float
+Number = Annotated[int, Meta(ge=-_LONG, le=_LONG)] | float
+"""Whole numbers beyond 64 bits count nothing, and are no floating-point numbers either."""
 _PLAIN = {
     "int": "a whole number",
     "float": "a number",
@@ -179,7 +181,7 @@ class SavedFederation(Struct, frozen=True, kw_only=True):
     base: Whole = 0
     first: Whole = 0
     client_rounds: list[Whole] = []
-    drift: Number | None = None
+    drift: Annotated[float, Meta(ge=0)] | None = None
     taken: dict[str, list[tuple[int | list[int], list[Number], Number, str]]] = {}
     curvature: list[tuple[Number, Number, Number]] | None = None
     states: dict[str, list[str]] = {}
@@ -190,8 +192,15 @@ class SavedFederation(Struct, frozen=True, kw_only=True):
         rounds = {name: own for name, own in {"held": self.held, "client_rounds": self.client_rounds}.items() if own}
         for name, own in (counts | rounds).items():
             require(len(own) == M, f"length of {name}", f"be {M}, as of steps_taken", len(own))
+        if any(isinstance(each, bool) for each in self.told):
+            require(len(self.told) == M, "length of told", f"be {M}, as of steps_taken", len(self.told))
         for name, at in (rounds | {"base and first": [self.base, self.first]}).items():
             require(max(at) <= r, name, f"be at most the round, {r}", at)
+        if self.held and self.client_rounds:
+            same = self.held == self.client_rounds
+            require(same, "held", "be client_rounds, as the server knows its clients' rounds", self.held)
+        if isinstance(self.steps_taken, list):
+            require(ledger is not None, "ledger", "be there, as there are clients", ledger)
         require(all(i < M for i, _ in self.examples), "clients in examples", f"be in 0..{M - 1}", self.examples)
 
     @property
@@ -221,6 +230,11 @@ class SavedRun(Struct, frozen=True, kw_only=True):
         require_rows(self.rows, "rows")
         last, r = (self.rows[-1]["round"] if self.rows else 0), self.federation.round
         require(last <= r, "round of the last row", f"be at most that of the run, {r}", last)
+        if self.rows and (ledger := self.federation.ledger) is not None:
+            up, down = (sum(counts[1] for counts in way) for way in (ledger.up, ledger.down))
+            for name, most in {"wire_bytes": up + down, "up_bytes": up}.items():
+                own = self.rows[-1][name]
+                require(own <= most, f"{name} of the last row", f"be at most that of the ledger, {most}", own)
         M, there = self.config.get("clients"), self.federation.clients
         require(there == M, "clients in config", f"be {there}, as steps_taken has them", M)
 
@@ -301,6 +315,7 @@ class SavedEstimate(Struct, frozen=True):
 
 
 _SHARES = ("test_accuracy", "calibrated_accuracy")
+_AMOUNTS = ("wire_scalars", "seconds")
 _COUNTS = ("round", "wire_bytes", "up_bytes", "gradient_scalars", "model_pulls")
 
 
@@ -308,8 +323,11 @@ def require_rows(rows: Sequence[Mapping[str, Any]], what: str) -> None:
     """InputError unless these can be evaluations of one run, in order: counts that do not fall, shares in 0..1."""
     for row in rows:
         for name in _COUNTS:
-            sound = type(row.get(name)) is int and row[name] >= 0
-            require(sound, f"{name} in {what}", "be a whole number of at least 0", row.get(name))
+            sound = type(row.get(name)) is int and 0 <= row[name] <= _LONG
+            require(sound, f"{name} in {what}", "be a whole number of at least 0, below 2^63", row.get(name))
+        for name in _AMOUNTS:
+            sound = name in row and not row[name] < 0  # NaN where nothing has them
+            require(sound, f"{name} in {what}", "be a number of at least 0", row.get(name))
         for name in _SHARES:
             sound = not (row.get(name, 0) < 0 or row.get(name, 0) > 1)  # NaN where there are no classes
             require(sound, f"{name} in {what}", "be a share, in 0..1", row.get(name))

@@ -131,7 +131,7 @@ def from_run(
     """
     given = {"model": model, "data": data, "loss": loss}
     if (written := folder / CONFIG_FILE).exists():
-        known = read_config(written)
+        known = read_config(written, plain=True)
         # Names that the run has too are trusted, and the run finds them itself.
         model, data, loss = (None if each == known.get(name) else each for name, each in given.items())
         wanted = [name for name in given if str(known.get(name)).split(" ")[0] == OWN]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require_choice
+from decomfl_lab.errors import brief, printable, require_choice
 from decomfl_lab.options import option
 from decomfl_lab.runs.folder import COLUMNS, Found, found_runs
 
@@ -64,9 +64,9 @@ def runs(options: RunsOptions) -> None:
         print("\n".join(lines) if rows else "no runs here; decomfl train --out runs/first makes one")
     for each in found:
         if each.trouble:
-            print(f"damaged: {each.trouble}", file=sys.stderr)
+            print(f"damaged: {printable(each.trouble)}", file=sys.stderr)
         if each.remark:
-            print(f"{each.folder}: {each.remark}", file=sys.stderr)
+            print(printable(f"{each.folder}: {each.remark}"), file=sys.stderr)
 
 
 def where(folders: Sequence[Path]) -> list[Path]:
@@ -98,7 +98,7 @@ def _row(found: Found) -> dict[str, Any]:
 
 def _place(value: Any) -> tuple[int, float, str]:
     """Where a value comes in its column: numbers, then words, then what is not known."""
-    first = value[0] if isinstance(value, list) else value
+    first = value[0] if isinstance(value, list) and value else value
     is_number = isinstance(first, int | float)
     return 2 * (first is None) + (isinstance(first, str)), first if is_number else 0.0, str(first)
 
@@ -107,7 +107,7 @@ def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name == "rounds":
-        return "/".join("?" if each is None else str(each) for each in value)
+        return "/".join("?" if each is None else brief(printable(str(each))) for each in value)
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else brief(printable(str(value)))

@@ -22,7 +22,7 @@ from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held, Plan
-from decomfl_lab.protocol.server import Server
+from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot
@@ -168,8 +168,9 @@ class DeComFLFederation:
         """Be a round further by its entry in a log: what was sent is counted, and nothing is measured.
 
         Raises:
-            InputError: If the entry is of another round.
+            InputError: If the entry is of another round, or cannot be of this federation.
         """
+        entry.require_sound(self.server.M)
         held = [Held(*report) for report in zip(entry.sampled, entry.held or (), strict=False)]
         clients = [client for client, _ in self._plans(entry.sampled, held)]
         for i in entry.answered:
@@ -278,6 +279,8 @@ class DeComFLFederation:
                 replica.restore(rolling.snapshot())
             replica.round = r
         self.server.history = History(records, start=values["first"])
+        tracks = self.server.tracking is Tracking.SERVER
+        require(bool(values["held"]) == tracks, "held", f"be there{'' if tracks else ' not'}", values["held"])
         self.server.held = list(values["held"])
         self.server.weights.examples = dict(values.get("examples", ()))
         self.delivery.pulls = values["pulls"]

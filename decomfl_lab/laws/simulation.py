@@ -473,7 +473,8 @@ class _History:
     def _say(self, words: str, *frames: bytes) -> None:
         """Tell who reads along what happens; frames stand at each {}."""
         if self._tell:
-            self._tell(f"{self.now:4g} s  {words}".format(*(named(frame, self._own.run_seed) for frame in frames)))
+            words = words.format(*(named(frame, self._own.run_seed) for frame in frames)) if frames else words
+            self._tell(f"{self.now:4g} s  {words}")
 
     def _dies(self, where: str, *frames: bytes) -> None:
         """Perhaps the server dies here."""

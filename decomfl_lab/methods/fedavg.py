@@ -79,6 +79,10 @@ class FedAvg(Method):
         return models_both_ways(cohort, d, weighting=self.weighting)
 
 
+_KEPT_NAMES = {"sgd": {"momentum_buffer"}, "adam": {"step", "exp_avg", "exp_avg_sq"}}
+"""What torch's optimizers note of a tensor."""
+
+
 class FedAvgClient:
     """K local first-order steps from the server's model, on a copy of its own.
 
@@ -105,11 +109,23 @@ class FedAvgClient:
             return torch.optim.Adam([own], lr=eta, weight_decay=decay, foreach=False)
         return torch.optim.SGD([own], lr=eta, momentum=self.method.momentum, weight_decay=decay, foreach=False)
 
+    def _require_kept(self, x: Tensor) -> None:
+        """InputError where a checkpoint has other notes than the optimizer has taken: torch would begin anew."""
+        import torch
+
+        kept, names = self.kept_tensors or {}, _KEPT_NAMES[self.method.optimizer]
+        require({*kept} == names, "tensors that a client keeps", f"be {sorted(names)}", sorted(kept))
+        for name, own in kept.items():
+            right = () if name == "step" else x.shape
+            fits = own.shape == right and own.dtype in (x.dtype, torch.float32)
+            require(fits, f"{name} that a client keeps", f"be of shape {tuple(right)}", (own.shape, own.dtype))
+
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
         """See ``Trainer``."""
         own = x.clone()
         optimizer = self._optimizer(own, eta)
-        if self.kept_tensors:
+        if self.kept_tensors is not None and self.steps_taken:
+            self._require_kept(own)
             optimizer.state[own] = self.kept_tensors
         losses = []
         for _ in range(K):

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.files import write_atomically
+from decomfl_lab.files import require_plain, write_atomically
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord
 
@@ -40,6 +40,7 @@ MAGIC = b"\x89DCLOG\r\n"
 """A file that went through a change of line endings has another one."""
 VERSION = 2
 """The version that is written; a log of version 1 is read, too, and lacks what the header says of x_0."""
+_NAMELESS = "a nameless log"
 _FILE = struct.Struct("<8sII")  # magic, version, bytes of the header
 _ENTRY = struct.Struct("<III")  # round, bytes of the body, CRC-32 of the 8 bytes before it
 _BODY = struct.Struct("<IIB16s")  # sampled, answered, flags, digest
@@ -68,6 +69,16 @@ class LogEntry:
     held: tuple[int, ...] | None = None
     digest: str | None = None
     examples: tuple[int, ...] | None = None
+
+    def require_sound(self, M: int) -> None:
+        """InputError unless it can be of a round of M clients: each sampled once, some answered, none ahead."""
+        asked, came, r = self.sampled, self.answered, self.record.round
+        once = 0 < len(asked) == len({*asked}) and all(i < M for i in asked)
+        require(once, f"sampled clients of round {r}", f"be some of 0..{M - 1}, each once", asked)
+        rule = f"be some of {asked}, each once"
+        require(0 < len(came) == len({*came} & {*asked}), f"clients that answered in round {r}", rule, came)
+        require(max(self.held or (0,)) <= r, f"rounds held in round {r}", f"be at most {r}", self.held)
+        require(min(self.examples or (1,)) > 0, f"numbers of examples in round {r}", "be at least 1", self.examples)
 
 
 def _body(entry: LogEntry) -> bytes:
@@ -153,7 +164,7 @@ class RunLog:
         else:
             write_atomically(path, begin)
             file = path.open("r+b", buffering=0)
-        return cls(file, str(path or "a nameless log"), header, start, VERSION, chain, len(begin))
+        return cls(file, str(path or _NAMELESS), header, start, VERSION, chain, len(begin))
 
     @classmethod
     def open(cls, path: Path, *, end: int | None = None, write: bool = True) -> RunLog:
@@ -168,7 +179,7 @@ class RunLog:
             InputError: If it cannot be read, is no log, or was changed; it names the file, and the round where it can.
         """
         try:
-            file = path.open("r+b" if write else "rb", buffering=0)
+            file = require_plain(path).open("r+b" if write else "rb", buffering=0)
         except OSError as error:
             raise InputError(f"log must be a file that can be read, got {path} ({error.strerror})") from None
         try:
@@ -252,8 +263,9 @@ class RunLog:
         self.chain = chain
 
     def sync(self) -> None:
-        """Return once all of it is on the disk."""
-        os.fsync(self._file.fileno())
+        """Return once all of it is on the disk, where it has a name there by which anybody could find it again."""
+        if self.name != _NAMELESS:
+            os.fsync(self._file.fileno())
 
     def rewrite(self, path: Path, header: Mapping[str, Any]) -> None:
         """Say another thing of the run, and the same of its rounds, in the file, which is replaced whole.

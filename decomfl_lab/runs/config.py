@@ -27,6 +27,7 @@ from decomfl_lab.errors import (
     require_possible,
     shown,
 )
+from decomfl_lab.files import require_plain
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
@@ -429,17 +430,25 @@ def _of_type(key: str, value: Any, known: Option, origin: str) -> Any:
         except ValueError:
             raise InputError(f"{key} in {origin} must have whole rounds as keys, got {shown(list(value))}") from None
     if isinstance(known.default, float) and isinstance(value, int) and not isinstance(value, bool):
+        require(abs(value) < 1 << 63, f"{key} in {origin}", "be a number of 64 bits", value)
         return float(value)
     if type(value) is not type(known.default):
         raise InputError(f"{key} in {origin} must be of type {type(known.default).__name__}, got {shown(value)}")
     return value
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The values in a TOML file; InputError if it cannot be read or parsed."""
+def read_config(path: Path, *, plain: bool = False) -> dict[str, Any]:
+    """The values in a TOML file; InputError if it cannot be read or parsed.
+
+    Args:
+        path: The file.
+        plain: Whether it must be a plain file, as in a folder that is looked at: nobody has said that it has an end.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads((require_plain(path) if plain else path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"config must be a readable TOML file, got {path} ({error.strerror})") from None
     except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise InputError(f"config must be valid TOML, got {path} ({error})") from None
+    except RecursionError:
+        raise InputError(f"config must be TOML of a few levels, got {path} with hundreds") from None

@@ -14,7 +14,7 @@ from typing import Any
 
 from decomfl_lab.checkpoint import read_values
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import LOCK_FILE, is_held
+from decomfl_lab.files import LOCK_FILE, is_held, require_plain
 from decomfl_lab.outside import Header, SavedRun, read_as, require_rows
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import read_config
@@ -130,7 +130,7 @@ def looked_at(folder: Path) -> Found:
     """What the folder says of its run; damage is said, and not raised."""
     running, config = is_held(folder), {}
     try:
-        config = read_config(folder / CONFIG_FILE) if (folder / CONFIG_FILE).exists() else {}
+        config = read_config(folder / CONFIG_FILE, plain=True) if (folder / CONFIG_FILE).exists() else {}
         if not (folder / CHECKPOINT_FILE).exists():
             rows = read_rows(folder / METRICS_FILE)
             done = int(rows[-1]["round"]) if rows else 0
@@ -142,7 +142,7 @@ def looked_at(folder: Path) -> Found:
         later = [row for row in table if row["round"] > done]
         state = "diverged" if later else "finished" if done >= config["rounds"] else "interrupted"
         return Found(folder, "running" if running else state, config, [*saved["rows"], *later], done, d, remark=remark)
-    except (InputError, KeyError, TypeError, ValueError) as error:
+    except (InputError, LookupError, TypeError, ValueError) as error:
         told = str(error) if isinstance(error, InputError) else f"the files of {folder} must be those of a run"
         return Found(folder, "damaged", config, [], 0, trouble=told)
 
@@ -172,7 +172,7 @@ def read_rows(path: Path) -> list[dict[str, float]]:
         InputError: If it cannot be read, or the rows cannot be evaluations of one run.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with require_plain(path).open(encoding="utf-8", newline="") as file:
             cells = list(csv.reader(file, strict=True))
         rows = [dict(zip(cells[0], map(_number, row), strict=True)) for row in cells[1:]]
     except FileNotFoundError:
@@ -189,9 +189,9 @@ def table_is_sound(folder: Path) -> bool:
     """Whether there is a metrics.csv, as the run left it: by the digest in provenance.json, if a version wrote one."""
     try:
         read_rows(folder / METRICS_FILE)
-        said = json.loads((folder / PROVENANCE_FILE).read_text(encoding="utf-8")).get("metrics_sha256")
+        said = json.loads(require_plain(folder / PROVENANCE_FILE).read_text(encoding="utf-8")).get("metrics_sha256")
         return said in (None, hashlib.sha256((folder / METRICS_FILE).read_bytes()).hexdigest())
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 

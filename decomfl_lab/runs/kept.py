@@ -112,7 +112,7 @@ def read_saved(
     read_as(SavedRun, saved, f"checkpoint {file}")
     ours = understand(saved["config"], f"run {folder}")
     if written.exists():
-        theirs = config_like(ours, read_config(written), str(written))
+        theirs = config_like(ours, read_config(written, plain=True), str(written))
         a, b = theirs.to_dict(), ours.to_dict()
         others = [name for name in differing(theirs, ours) if name != "rounds"]
         if others:
@@ -149,13 +149,14 @@ def resume(run: Course, folder: Path, *, any_code: bool) -> None:
     _take_over(run, folder, saved, done, any_code=any_code)
     then, now = tensors["x"].numel(), run.federation.x.numel()
     require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
-    by_records = run.federation.by_records
-    slots = {} if by_records is None else by_records.observer.state
-    for name, own in tensors.items():
-        slot = slots.get(name.removeprefix("state."))
-        if slot is not None or re.fullmatch(r"client\.\d+\.x", name):
-            right = tuple(run.federation.x.shape if slot is None else slot.shape)
-            require(own.shape == right, f"{name} in the checkpoint of {folder}", f"have shape {right}", own.shape)
+    where, steps = f"in the checkpoint of {folder}", saved["federation"]["steps_taken"]
+    _require_like(run, tensors, where)
+    if run.federation.by_records is not None:
+        most = done * run.config.method.sizes.get("K", 1)
+        require(max(steps) <= most, f"steps_taken {where}", f"be at most {most}, after {done} rounds", steps)
+    if not run.config.method.drifts:
+        drift = saved["federation"].get("drift")
+        require(drift is None, f"drift {where}", "not be there without revert sync", drift)
     if wrong := compared(folder, saved["rows"])[1]:
         logger.warning("%s: %s; it is written anew from the checkpoint", folder, wrong)
     kept = saved.get("constants", run.constants())  # older checkpoints have none
@@ -172,6 +173,20 @@ def resume(run: Course, folder: Path, *, any_code: bool) -> None:
     if probe is not None and (now_ := run.probe()) is not None:
         same = math.isclose(probe, now_, rel_tol=PROBED, abs_tol=1e-6)
         require(same, "model and loss", f"give the loss {probe:.6g} that they gave in {folder}", now_)
+
+
+def _require_like(run: Course, found: Mapping[str, Tensor], where: str) -> None:
+    """InputError unless tensors of a checkpoint are as those that the run has under these names, and hold numbers."""
+    x, by_records = run.federation.x, run.federation.by_records
+    slots = {} if by_records is None else by_records.observer.state
+    own = {"x": x} | {f"state.{slot}": each for slot, each in slots.items()}
+    own |= {name: x for name in found if re.fullmatch(r"client\.\d+\.x", name)}
+    for name, like in own.items():
+        there = found[name]
+        right, got = ((tuple(each.shape), each.dtype) for each in (like, there))
+        require(got == right, f"{name} {where}", f"be {right[1]} of shape {right[0]}", got)
+    for name, there in found.items():
+        require(not there.isnan().any(), f"{name} {where}", "be of numbers", "NaN")
 
 
 def _joined(run: Course, folder: Path, state: Saved) -> Saved:
@@ -251,8 +266,8 @@ def repeat(run: Course, folder: Path, on_round: Callable[[Progress], None] | Non
         _take_over(
             run, folder, {"devices": [], "code": log.header.get("code", "unknown")} | facts, len(log), any_code=True
         )
-        x0, stream = federation.observer.digest(), log.header["stream"]
-        require(stream == STREAM_VERSION, f"stream of {path}", f"be {STREAM_VERSION}", stream)
+        x0 = federation.observer.digest()
+        _require_frame(run, federation, log)
         require(log.header["x0"] == x0, f"x_0 of {path}", f"have the digest {x0}", log.header["x0"])
         sound = table_is_sound(folder)
         table = {row["round"]: row for row in read_rows(folder / METRICS_FILE)} if sound else {}
@@ -296,8 +311,11 @@ def _complete(row: dict[str, float], then: Mapping[str, float], folder: Path) ->
 def require_no_others(run: Course, folder: Path) -> None:
     """InputError where a run that begins in a folder would replace files that are no run's; others are told of."""
     if (path := folder / CONFIG_FILE).exists():
-        config_like(run.config, read_config(path), str(path))
+        config_like(run.config, read_config(path, plain=True), str(path))
     read_rows(folder / METRICS_FILE)
+    if run.federation.by_records is not None and (path := folder / LOG_FILE).exists():  # it would be begun anew
+        with open_log(path, write=False) as log:
+            require_same(run, log.header, path, len(log))
     if (folder / PROVENANCE_FILE).exists():
         read_provenance(folder)
     ours = {CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE}
@@ -350,6 +368,7 @@ def logged(run: Course, out: Path) -> Iterator[None]:
         end = None if federation.follows else run.round
         with open_log(path, end=end) if goes_on else RunLog.create(path, *_identity(run, federation)) as log:
             require_same(run, log.header, path, len(log))
+            _require_frame(run, federation, log)
             if log.header["config"].get("clients", run.config.clients) < run.config.clients:
                 log.rewrite(path, _header_with_newcomers(run, log.header))
             if len(log) < run.round:
@@ -358,6 +377,7 @@ def logged(run: Course, out: Path) -> Iterator[None]:
                     f"log {path} must have the {run.round} rounds of the run, got {len(log)}: put a copy of it "
                     f"back{remedy}"
                 )
+            _require_digest(run, federation, log)
             federation.log_to(log)
             try:
                 yield
@@ -365,25 +385,45 @@ def logged(run: Course, out: Path) -> Iterator[None]:
                 federation.log_to(None)
 
 
+def _require_frame(run: Course, federation: DeComFLFederation, log: RunLog) -> None:
+    """InputError that names what the log says of the run, and is not so."""
+    for name, own in _frame(run, federation).items():
+        require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
+
+
+def _require_digest(run: Course, federation: DeComFLFederation, log: RunLog) -> None:
+    """InputError where the log has a digest of the model at the present round, and it is not this model's."""
+    digest = log.entry(run.round - 1).digest if run.round else None
+    if digest is not None:
+        found, what = federation.observer.digest(), f"model after round {run.round - 1}"
+        require(found == digest, what, f"have the digest {digest}, as in {log.name}", found)
+
+
 def _identity(run: Course, federation: DeComFLFederation) -> tuple[dict[str, Any], bytes]:
     """What the log says of a run at round 0: enough to have its model again without the data; perhaps x_0 too."""
-    inputs = next(tensors(run.dataset.train_images))
     start, packed = said(run.config, run.module, run.layout, federation.observer)
     header = {
         "config": run.config.to_dict(),
         "data": run.dataset.digest,
         "source": run.dataset.source,
-        "shape": list(inputs.shape[1:]),
-        "dtype": str(inputs.dtype).removeprefix("torch."),
         "classes": run.dataset.classes,
-        "d": federation.x.numel(),
         "x0": federation.observer.digest(),
-        "run_seed": federation.server.run_seed,
-        "stream": STREAM_VERSION,
         "code": code_version(),
         "start": start,
     }
-    return header, packed
+    return header | _frame(run, federation), packed
+
+
+def _frame(run: Course, federation: DeComFLFederation) -> dict[str, Any]:
+    """What the log says of the run that no round changes, and nobody who joins."""
+    inputs = next(tensors(run.dataset.train_images))
+    return {
+        "shape": list(inputs.shape[1:]),
+        "dtype": str(inputs.dtype).removeprefix("torch."),
+        "d": federation.x.numel(),
+        "run_seed": federation.server.run_seed,
+        "stream": STREAM_VERSION,
+    }
 
 
 def _header_with_newcomers(run: Course, header: Mapping[str, Any]) -> dict[str, Any]:

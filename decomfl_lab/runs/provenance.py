@@ -17,7 +17,7 @@ from decomfl_lab import __version__
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import describe
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import write_atomically
+from decomfl_lab.files import require_plain, write_atomically
 from decomfl_lab.language.extra import installed
 from decomfl_lab.noise import STREAM_VERSION, cpu_backend
 from decomfl_lab.outside import Provenance, read_as
@@ -74,7 +74,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     """What ``write_provenance`` wrote; InputError if it is something else, OSError if there is no file."""
     path = folder / PROVENANCE_FILE
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(require_plain(path).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} must be a JSON object, as a run writes it ({error})") from None
     read_as(Provenance, found, str(path))

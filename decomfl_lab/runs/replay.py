@@ -26,7 +26,7 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
-from decomfl_lab.runs.config import config_from_mapping
+from decomfl_lab.runs.config import config_from_mapping, config_like
 from decomfl_lab.runs.folder import LOG_FILE, open_log
 from decomfl_lab.runs.kept import require_own
 from decomfl_lab.runs.prepared import Prepared
@@ -194,7 +194,8 @@ def replay(
         own = {"model": model, "loss": loss, "clients": clients}
         header = read_as(Header, log.header, f"header of the log {path}")
         run = _run(path, log, header, own, test, bool(measure), device, trust_code=trust_code)
-        rolling = _Rolling(run, header.x0, frozenset(measure), tolerance)
+        M = config_like(run.config, header.config, f"log {path}").clients
+        rolling = _Rolling(run, M, header.x0, frozenset(measure), tolerance)
         if rolling.compared[0].agrees:
             for r, entry in enumerate(log.entries(0, end), 1):
                 rolling.take(entry)
@@ -209,20 +210,21 @@ def replay(
 class _Rolling:
     """A model on its way through the rounds of a log."""
 
-    def __init__(self, run: Run, x0: str, measure: Collection[int], tolerance: float) -> None:
+    def __init__(self, run: Run, M: int, x0: str, measure: Collection[int], tolerance: float) -> None:
         federation = run.federation.by_records
         assert federation is not None
         self.federation, self.observer = federation, federation.observer
         self.federation.server.replica = None  # the observer is the only model that moves
         self.pending: list[RoundRecord] = []
         self.steps: Counter[int] = Counter()  # local steps that each client has taken
-        self.measure, self.tolerance = measure, tolerance
+        self.M, self.measure, self.tolerance = M, measure, tolerance
         self.compared = [Compared(0, x0, self.observer.digest())]
         self.measured: list[MeasuredRound] = []
 
     def take(self, entry: LogEntry) -> None:
         """Go on by a round."""
         record = entry.record
+        entry.require_sound(self.M)
         if record.round in self.measure:
             self.apply()
             self.measured.append(self._measure(entry))
@@ -242,8 +244,6 @@ class _Rolling:
     def _measure(self, entry: LogEntry) -> MeasuredRound:
         """What the server makes of its clients' answers at x_r, beside the record."""
         server, record = self.federation.server, entry.record
-        known = all(i < server.M for i in entry.answered)
-        require(known, f"clients of round {record.round}", f"be in 0..{server.M - 1}", entry.answered)
         clients = [self.federation.clients[i] for i in entry.answered]
         for client in clients:
             client.replica.restore(self.observer.snapshot())

@@ -34,7 +34,7 @@ from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
-from decomfl_lab.runs.folder import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE, read_rows
+from decomfl_lab.runs.folder import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE, looked_at, read_rows
 from decomfl_lab.runs.progress import RunBars, left_words
 from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import train
@@ -202,7 +202,7 @@ class Job:
     def so_far(self, folder: Path) -> Result | None:
         """See ``Resumable``."""
         try:
-            rows, facts = pd.read_csv(folder / METRICS_FILE), read_provenance(folder)
+            rows, facts = pd.DataFrame(looked_at(folder).rows), read_provenance(folder)
         except OSError:
             return None
         if rows.empty:

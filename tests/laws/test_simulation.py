@@ -20,13 +20,16 @@ from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.session import Coordinator, Host
 from tests.thorough import sampled
 
-BLOCK = 10_000
+QUICK = range(600)
+HALVES = range(50_000), range(50_000, 100_000)
+"""One for each process of ``make thorough``."""
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(n * BLOCK, marks=pytest.mark.thorough) for n in range(1, 10))])
-def test_histories_end_with_equal_models_and_right_records(first: int, request: pytest.FixtureRequest) -> None:
-    count = 600 if first == 0 else BLOCK
-    found = Simulation().search(range(first, first + count))
+@pytest.mark.parametrize(
+    "seeds", [QUICK, *(pytest.param(half, marks=pytest.mark.thorough) for half in HALVES)], ids=str
+)
+def test_histories_end_with_equal_models_and_right_records(seeds: range) -> None:
+    found = Simulation().search(seeds)
     assert found is None, found
 
 

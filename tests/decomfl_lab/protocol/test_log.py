@@ -186,10 +186,11 @@ def test_an_entry_that_is_none_is_refused_even_with_a_true_chain(body: bytes, mo
             log.entry(0)
 
 
-def test_the_disk_confirms_what_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_confirms_what_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     confirmed: list[int] = []
-    with RunLog.create(None, HEADER) as log:
+    with RunLog.create(tmp_path / "log", HEADER) as log, RunLog.create(None, HEADER) as nameless:
         monkeypatch.setattr("os.fsync", lambda file: confirmed.append(os.fstat(file).st_size))
+        nameless.append(_entry(0), sync=True)  # nobody would find it
         sizes = []
         for r in range(4):
             log.append(_entry(r), sync=r % 2 == 1)

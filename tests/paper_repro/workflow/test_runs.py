@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -124,6 +125,12 @@ def test_when_the_hours_are_over_what_is_under_way_is_saved_and_shown_as_what_it
     assert rows["round"].tolist() == [2, 4, 6, 8]
     assert (set(rows.finished), set(rows.planned), set(rows.examples)) == ({False}, {60}, {400})
     assert not list(tmp_path.glob(f"*/{DONE_FILE}"))
+    (table,) = tmp_path.glob("*/metrics.csv")
+    table.write_text(re.sub(r"^8,0\.\d+", "8,0.9999", table.read_text(), flags=re.M))
+    again = job().so_far(table.parent)
+    assert again is not None
+    assert "8,0.9999" in table.read_text()
+    assert again[0].equals(rows)  # they are the checkpoint's
 
 
 def test_another_version_goes_on_where_it_was_asked_to_and_the_provenance_lists_both(

@@ -1,0 +1,251 @@
+"""A stranger's folder, each file of it under a true checksum: what cannot be so is refused by name, nothing written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import decomfl_lab as lab
+from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.cli.main import main
+from decomfl_lab.protocol import log as logs
+from decomfl_lab.protocol.log import LogEntry, RunLog
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE, looked_at
+from decomfl_lab.runs.run import Run, load_run, train
+
+SIZES: dict[str, Any] = {
+    "data": "digits",
+    "model": "logistic",
+    "clients": 4,
+    "sampled": 2,
+    "rounds": 4,
+    "eval_every": 2,
+    "batch_size": 8,
+}
+CONFIGS = {
+    "decomfl": TrainConfig(**SIZES, perturbations=2),
+    "revert": TrainConfig(**SIZES, perturbations=2, revert="sync", momentum=0.0, weight_decay=0.0),
+    "fedavg": TrainConfig("fedavg", **SIZES),
+    "mezo": TrainConfig("mezo", **{**SIZES, "clients": 1, "sampled": 1}, perturbations=2),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("made")
+    for name, config in CONFIGS.items():
+        train(config, out=root / name)
+    return {name: root / name for name in CONFIGS}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], object]
+FORGED: dict[str, tuple[str, str, Change]] = {
+    "x of another type": ("mezo", "x in the checkpoint", lambda t, _: t.update(x=t["x"].bool())),
+    "x of another shape": ("fedavg", "x in the checkpoint", lambda t, _: t.update(x=t["x"][None])),
+    "an x that is not of its log": ("decomfl", "must have the digest", lambda t, _: t.update(x=0 * t["x"])),
+    "a momentum of NaN": (
+        "decomfl",
+        "be of numbers, got 'NaN'",
+        lambda t, _: t.update({"state.momentum": t["state.momentum"] * torch.nan}),
+    ),
+    "a momentum of 16 bits": (
+        "decomfl",
+        "state.momentum in the checkpoint",
+        lambda t, _: t.update({"state.momentum": t["state.momentum"].half()}),
+    ),
+    "a client's momentum of one number": (
+        "fedavg",
+        "momentum_buffer that a client keeps must be of shape",
+        lambda t, _: t.update({"client.0.momentum_buffer": torch.ones(())}),
+    ),
+    "no momentum of a client": (
+        "fedavg",
+        r"tensors that a client keeps must be \['momentum_buffer'\]",
+        lambda _, v: v["federation"]["states"].update({"0": []}),
+    ),
+    "no ledger": ("fedavg", "ledger must be there", lambda _, v: v["federation"].update(ledger=None)),
+    "nobody told": ("decomfl", "length of told must be 4", lambda _, v: v["federation"]["told"].pop()),
+    "no rounds held": ("decomfl", "held must be there", lambda _, v: v["federation"].update(held=[])),
+    "clients that hold what they lack": (
+        "decomfl",
+        "held must be client_rounds",
+        lambda _, v: v["federation"]["held"].__setitem__(3, 1),
+    ),
+    "steps that no round had": (
+        "decomfl",
+        "steps_taken in the checkpoint .* must be at most 4",
+        lambda _, v: v["federation"]["steps_taken"].__setitem__(0, 9),
+    ),
+    "a drift of nothing": ("decomfl", "must not be there", lambda _, v: v["federation"].update(drift=0.5)),
+    "a step along no directions": (
+        "revert",
+        "taken.* must be",
+        lambda _, v: v["federation"]["taken"]["0"].append([5, [1.0], 1.0, float("nan")]),
+    ),
+    "bytes of 400 digits": ("mezo", "wire_bytes|rows", lambda _, v: v["rows"][-1].update(wire_bytes=10**400)),
+    "bytes that nobody sent": (
+        "fedavg",
+        "wire_bytes of the last row must be at most that of the ledger",
+        lambda _, v: v["rows"][-1].update(wire_bytes=10**12),
+    ),
+    "seconds below 0 in a row": ("mezo", "seconds in rows", lambda _, v: v["rows"][-1].update(seconds=-1.0)),
+    "a row without a column": ("mezo", "wire_scalars in rows", lambda _, v: v["rows"][-1].pop("wire_scalars")),
+    "a decay of 400 digits": ("mezo", "a number of 64 bits", lambda _, v: v["config"].update(weight_decay=10**400)),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_checkpoint_that_cannot_be_so_is_refused_and_the_folder_left_as_it_is(
+    name: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    of, told, change = FORGED[name]
+    out = Path(shutil.copytree(made[of], tmp_path / "run"))
+    tensors, values = read_checkpoint(out / CHECKPOINT_FILE)
+    tensors, values = dict(tensors), json.loads(json.dumps(values))
+    change(tensors, values)
+    write_checkpoint(out / CHECKPOINT_FILE, tensors, values)
+    before = contents(out)
+    looked_at(out)
+    with pytest.raises(lab.InputError, match=told):
+        load_run(out).more(2)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_sound_checkpoint_goes_on(name: str, made: dict[str, Path], tmp_path: Path) -> None:
+    run = load_run(Path(shutil.copytree(made[name], tmp_path / "run"))).more(2)
+    whole = Run(CONFIGS[name].but(rounds=6))
+    whole.train()
+    assert run.federation.x.equal(whole.federation.x)
+
+
+def rewritten(path: Path, change: Callable[[int, LogEntry], LogEntry], **header: Any) -> None:
+    """The log with other entries, under a true chain."""
+    with RunLog.open(path, write=False) as log:
+        whole = logs._beginning(log.version, log.header | header, log.start)
+        bodies = [logs._body(change(r, entry)) for r, entry in enumerate(log.entries())]
+    chain = whole[-logs._CHAIN :]
+    for r, body in enumerate(bodies):
+        place = struct.pack("<II", r, len(body))
+        entry = place + struct.pack("<I", zlib.crc32(place)) + body
+        chain = logs._chained(chain, entry)
+        whole += entry + chain
+    path.write_bytes(whole)
+
+
+ENTRIES: dict[str, tuple[dict[str, Any], str]] = {
+    "a client that there is not": (
+        {"sampled": (0, 9), "answered": (0, 9)},
+        r"sampled clients of round 1 must be some of 0\.\.3",
+    ),
+    "an answer of whom nobody asked": ({"answered": (2**32 - 1,)}, "clients that answered in round 1 must be some of"),
+    "a client twice": ({"sampled": (1, 1), "answered": (1, 1)}, "each once"),
+    "nobody": ({"sampled": (), "answered": (), "held": None}, "sampled clients of round 1 must be some of"),
+    "a model of the future": ({"held": (9, 9)}, "rounds held in round 1 must be at most 1"),
+    "clients without examples": ({"examples": (0, 0)}, "numbers of examples in round 1 must be at least 1"),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_of_a_log_that_cannot_be_so_is_refused(name: str, made: dict[str, Path], tmp_path: Path) -> None:
+    fields, told = ENTRIES[name]
+    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+    rewritten(out / LOG_FILE, lambda r, entry: dataclasses.replace(entry, **fields) if r == 1 else entry)
+    with pytest.raises(lab.InputError, match=told):
+        lab.replay(out)
+    (out / CHECKPOINT_FILE).unlink()
+    before = contents(out)
+    with pytest.raises(lab.InputError, match=told):
+        train(CONFIGS["decomfl"], out=out)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("header", [{"d": 2**40}, {"shape": [5]}, {"dtype": "int8"}])
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_log_whose_header_is_of_another_model_is_not_gone_on_with(
+    header: dict[str, Any], saved: bool, made: dict[str, Path], tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+    rewritten(out / LOG_FILE, lambda _, entry: entry, **header, start={"by": "libraries"})
+    if not saved:
+        (out / CHECKPOINT_FILE).unlink()
+    with pytest.raises(lab.InputError, match=f"{next(iter(header))} of {out}/run.dcl must be"):
+        train(CONFIGS["decomfl"].but(rounds=6), out=out)
+
+
+def test_a_run_that_begins_anew_does_not_replace_the_log_of_another(made: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copy(made["decomfl"] / LOG_FILE, tmp_path)
+    with pytest.raises(lab.InputError, match="out must be empty or hold the same run"):
+        train(CONFIGS["revert"], out=tmp_path)
+    assert contents(tmp_path) == {LOG_FILE: (made["decomfl"] / LOG_FILE).read_bytes()}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", [CHECKPOINT_FILE, CONFIG_FILE, METRICS_FILE, PROVENANCE_FILE, LOG_FILE])
+def test_a_file_without_an_end_is_not_waited_for(
+    name: str, kind: str, made: dict[str, Path], tmp_path: Path, capsys: Any
+) -> None:
+    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+    (out / name).unlink()
+    if name != CHECKPOINT_FILE:
+        (out / CHECKPOINT_FILE).unlink()
+    if kind == "pipe":
+        os.mkfifo(out / name)
+    else:
+        (out / name).symlink_to("/dev/zero")
+    assert main(["replay" if name == LOG_FILE else "runs", str(out)]) == (2 if name == LOG_FILE else 0)
+    assert ("was changed" if name == PROVENANCE_FILE else "no plain file") in capsys.readouterr().err
+
+
+DEEP = {CONFIG_FILE: "a = " + "[" * 5000, PROVENANCE_FILE: "[" * 100_000}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_a_file_of_many_levels_is_refused(name: str, made: dict[str, Path], tmp_path: Path, capsys: Any) -> None:
+    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+    (out / CHECKPOINT_FILE).unlink()
+    (out / name).write_text(DEEP[name])
+    assert main(["runs", str(out)]) == 0
+    if name == CONFIG_FILE:
+        assert main(["train", "--config", str(out / name)]) == 2
+        assert "config must be TOML of a few levels" in capsys.readouterr().err
+
+
+def test_what_a_folder_says_is_shown_as_one_line(made: dict[str, Path], tmp_path: Path, capsys: Any) -> None:
+    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run\x1b[2K"))
+    (out / CHECKPOINT_FILE).unlink()
+    text = 'rounds = 4\nmodel = "m\\u001b[2K\\nFORGED"\nlr = "\\u001b[31m"\ndata = []\nmethod = []\n'
+    (out / CONFIG_FILE).write_text(text)
+    for sort in ("model", "method"):
+        assert main(["runs", str(out), "--sort", sort]) == 0
+        told = capsys.readouterr()
+        assert "\x1b" not in told.out + told.err
+        assert told.out.count("\n") == 2
+
+
+@pytest.mark.parametrize("name", ["wire_bytes", "round"])
+def test_counts_of_hundreds_of_digits_are_damage(name: str, made: dict[str, Path], tmp_path: Path, capsys: Any) -> None:
+    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+    (out / CHECKPOINT_FILE).unlink()
+    head, *rows = (out / METRICS_FILE).read_text().splitlines()
+    cells = rows[-1].split(",")
+    cells[head.split(",").index(name)] = "9" * 400
+    (out / METRICS_FILE).write_text("\n".join([head, *rows[:-1], ",".join(cells)]))
+    assert main(["runs", str(out)]) == 0
+    assert f"damaged: {name} in {out}/metrics.csv must be a whole number" in capsys.readouterr().err
+    assert main(["plot", str(out), "--out", str(tmp_path / "a.png")]) == 2
