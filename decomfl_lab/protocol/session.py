@@ -63,9 +63,18 @@ class Frames(Mapping[int, bytes]):
     Whoever carries frames reads a frame for each time that it sends it, and none of a client that is away.
     """
 
-    def __init__(self, clients: Iterable[int], made: Mapping[int, bytes], read: Callable[[int], bytes]) -> None:
-        """Frames to these clients, in this order, of which ``read`` makes one; ``made`` are those of before."""
-        self._clients, self._made, self._read = dict.fromkeys(clients), made, read
+    def __init__(
+        self,
+        clients: Iterable[int],
+        made: Mapping[int, bytes],
+        read: Callable[[int], bytes],
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Frames to these clients, in this order, of which ``read`` makes one; ``made`` are those of before.
+
+        Once there is ``enough``, as it says after each answer, nobody waits for the others.
+        """
+        self._clients, self._made, self._read, self.enough = dict.fromkeys(clients), made, read, enough
 
     def __getitem__(self, i: int) -> bytes:
         if i not in self._clients:
@@ -86,9 +95,9 @@ class Frames(Mapping[int, bytes]):
         """The clients whose frame was read before: who loses nothing need not send it again."""
         return self._made.keys() & self._clients.keys()
 
-    def without(self, done: Container[int]) -> Frames:
-        """The frames to all clients but these."""
-        return Frames((i for i in self._clients if i not in done), self._made, self._read)
+    def without(self, done: Container[int], enough: Callable[[], bool]) -> Frames:
+        """The frames to all clients but these, of whose answers there may be enough at some time."""
+        return Frames((i for i in self._clients if i not in done), self._made, self._read, enough)
 
 
 class Farewell(bytes):

@@ -128,7 +128,7 @@ class StreamServer:
         hoped_for = {i for i in self.waiting if i in self.connected or i not in self._missed}
         for_anybody = not hoped_for
         self.waiting = hoped_for or self.waiting
-        while self.waiting:
+        while self.waiting and not frames.enough():
             left = None if end is None else max(0.0, end - time.monotonic())
             try:
                 connection, frame = self._next(left)
