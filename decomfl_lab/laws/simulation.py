@@ -8,7 +8,7 @@ everybody comes back. Then the run has to end within a bounded number of message
 - each record is the mean of what exactly the clients that it names measure, each at the model of the round and at its
   next place in its data, so that no local step counts twice or is lost; they are a quorum of the sampled ones;
 - nobody ever held a model of a round that is another than the log's, nor was told that it does;
-- a server that follows the log alone knows what this one knows, and would save the same;
+- a server that follows the log alone knows what this one knows;
 - no round waits longer than it may, or goes on sooner than all have answered who are there.
 
 A server that has no quorum in time may refuse to go on, in words, while there are faults; it is started again.
@@ -65,7 +65,7 @@ from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Message, Plan, Reply
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.session import Frames, Host
+from decomfl_lab.protocol.session import Coordinator, Frames, Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.records.record import RoundRecord, ScalarArray
@@ -630,10 +630,6 @@ class _History:
         self._there.clear()
         for i in self._of if self.setting.presence == "known" else ():
             self._connects(i, (SOON, LATE, MUCH_LATER)[self._chooses("greeting", 3)])
-        return self._federation(log)
-
-    def _federation(self, log: RunLog) -> RemoteFederation:
-        """A federation at round 0."""
         return RemoteFederation(
             self._own.delivery(self.setting),
             self._own.replica(self.setting),
@@ -697,13 +693,13 @@ class _History:
             same(f"the model of round {r} that clients held", digest, digests[r])
         same("the last model", federation.observer.digest(), digests[-1])
         same("the local steps that the server counts", federation.coordinator.steps, steps)
+        delivery = self._own.delivery(self.setting)
+        follower = Coordinator(delivery, RUN)
         with _Log.open(_File(self._file.getvalue(), self._dies)) as log:  # type: ignore[arg-type]
-            follower = self._federation(log)
-            while follower.round < len(log):
-                follower.advance()
-            known, knows = follower.save()[1], federation.save()[1]
-        del known["examples"], knows["examples"]  # some have said theirs whose replies were too late
-        same("what a server knows that follows the log", known, knows)
+            for entry in log.entries():
+                follower.repeat(entry.record, entry.sampled, entry.answered, entry.held, entry.examples)
+        known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
+        same("what a server knows that follows the log", knows, known)
 
 
 def _listed(clients: Iterable[int]) -> str:
