@@ -11,7 +11,8 @@ everybody comes back. Then the run has to end within a bounded number of message
 - a server that follows the log alone knows what this one knows;
 - no round waits longer than it may, or goes on sooner than all have answered who are there.
 
-A server that has no quorum in time may refuse to go on, in words, while there are faults; it is started again.
+A server that has no quorum in time may refuse to go on, in words, while there are faults; it opens the round again, or is
+started again.
 
 Real are ``RemoteFederation`` with its deadline, quorum and restarts, ``Coordinator``, ``Delivery``, ``Server``, the
 log's bytes, ``Host`` with its file, and the codec. Simulated are the carrier, the clock and the disk, which loses what
@@ -107,7 +108,14 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 """What each field of a ``Setting`` may be, the simplest first; what stands twice is twice as frequent."""
 _OFTEN, _SELDOM = (0.0, 0.05, 0.2, 0.5), (0.0, 0.01, 0.03, 0.1)
 RATES: dict[str, tuple[float, ...]] = {"frame": _SELDOM, "client": _SELDOM, "server": (0.0, 0.005, 0.02, 0.08)}
-RATES |= {"absence": _OFTEN, "greeting": _OFTEN, "disk": _OFTEN, "checkpoint": _OFTEN, "silence": (0.0, 0.5, 0.9)}
+RATES |= {
+    "again": _OFTEN,
+    "absence": _OFTEN,
+    "greeting": _OFTEN,
+    "disk": _OFTEN,
+    "checkpoint": _OFTEN,
+    "silence": (0.0, 0.5, 0.9),
+}
 """How often a thing happens where it can: a history draws one of these for each kind."""
 
 
@@ -655,7 +663,13 @@ class _History:
                 self._becomes_quiet()
             known = len(log) > r
             self._began = self.now
-            federation.advance()
+            try:
+                federation.advance()
+            except InputError as error:
+                if isinstance(error, DivergedError) or not self._chooses("again", 2):
+                    raise
+                self._say(f"the server refuses to go on, and opens the round again: {error}")
+                continue
             took, self._began = self.now - self._began, None
             if known:
                 counted = federation.ledger.bytes

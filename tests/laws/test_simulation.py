@@ -184,6 +184,18 @@ def the_log_says_that_everybody_held_the_first_model(right: Any, self: Any, entr
     right(self, dataclasses.replace(entry, held=entry.held and (0,) * len(entry.held)))
 
 
+@fault(Coordinator, "_begin", KNOWN)
+def a_round_that_is_opened_again_has_lost_its_replies(right: Any, self: Any, chosen: Any) -> None:
+    self.replies, self.losses = {}, {}
+    right(self, chosen)
+
+
+@fault(Coordinator, "_begin", "KeyError")
+def a_round_that_is_opened_again_has_lost_what_its_clients_held(right: Any, self: Any, chosen: Any) -> None:
+    self._invited = {}
+    right(self, chosen)
+
+
 @fault(Frames, "without", "the server waits until")
 def a_round_with_a_quorum_waits_for_another_deadline(right: Any, self: Any, done: Any, enough: Any) -> Frames:
     return right(self, done, lambda: False)
