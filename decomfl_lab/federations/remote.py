@@ -73,9 +73,10 @@ class RemoteFederation(DeComFLFederation):
             carrier: Who carries the frames.
             run: The run's identity, 16 bytes.
             quorum: The replies that a round needs at least; None for more than half of the sampled clients.
-            deadline: Seconds after which a round goes on with the replies that came, if these are a quorum; None for
-                ``patience``.
-            patience: Seconds that a round waits for a quorum.
+            deadline: Seconds after which a round goes on with the replies that came, if these are a quorum, or else as
+                soon as they are; None for ``patience``.
+            patience: Seconds that a round waits for a quorum; where clients track their rounds, first for that many
+                to say what they hold, and then for their replies.
             check_every: Rounds between two in which clients prove that their model is the server's.
             clock: Seconds since some moment, as deadline and patience count them.
             log: See ``log_to``.
@@ -170,8 +171,12 @@ class RemoteFederation(DeComFLFederation):
             done.update([i] if more is None else [])
             return more
 
+        def enough() -> bool:
+            late = self.deadline is not None and self._clock() >= began + self.deadline
+            return late and count() >= quorum
+
         while True:
-            silent = frames.without(done)
+            silent = frames.without(done, enough)
             left = began + self.patience - self._clock()
             if left <= 0 and count() >= quorum:
                 break

@@ -7,7 +7,9 @@ everybody comes back. Then the run has to end within a bounded number of message
 - every client's digest is the server's, and the log, read from the disk, replays to it;
 - each record is the mean of what exactly the clients that it names measure, each at the model of the round and at its
   next place in its data, so that no local step counts twice or is lost; they are a quorum of the sampled ones;
-- nobody ever held a model of a round that is another than the log's, nor was told that it does.
+- nobody ever held a model of a round that is another than the log's, nor was told that it does;
+- a server that follows the log alone knows what this one knows;
+- no round waits longer than it may, or goes on sooner than all have answered who are there.
 
 A server that has no quorum in time may refuse to go on, in words, while there are faults; it is started again.
 
@@ -30,8 +32,10 @@ import io
 import itertools
 import json
 import logging
+import os
 import pickle
 import random
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -61,7 +65,7 @@ from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Message, Plan, Reply
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.session import Frames, Host
+from decomfl_lab.protocol.session import Coordinator, Frames, Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.records.record import RoundRecord, ScalarArray
@@ -373,6 +377,9 @@ class _DeathError(BaseException):
     """The server's process dies here; nothing of it runs any more."""
 
 
+_PLAIN = os.stat_result((stat.S_IFREG, *[0] * 9))
+
+
 class _File(io.BytesIO):
     """The file of a log, on a disk that may lose what was not synced."""
 
@@ -385,6 +392,10 @@ class _File(io.BytesIO):
     def open(self, mode: str, buffering: int) -> _File:  # noqa: ARG002
         """This file, as a path has it."""
         return self
+
+    def stat(self) -> os.stat_result:
+        """That of a plain file."""
+        return _PLAIN
 
     def close(self) -> None:
         """Keep it: the next process opens it again."""
@@ -438,6 +449,7 @@ class _History:
         self.now, self._quiet, self._bytes, self._events = 0.0, False, 0, 0
         self._there: set[int] = set()  # who has said hello to this server, and has not gone since
         self._queue: list[tuple[float, int, str, int, int, bytes]] = []
+        self._began: float | None = None  # when the round under way did
         self._given: dict[int, str] = {}  # the digests of the models of rounds that clients have held
         self._file = _File(own.empty_log, self._dies)
         self._saved: Saved | None = None
@@ -493,7 +505,8 @@ class _History:
         for_anybody = not waiting
         for i in sorted(waiting):
             self._down(i, frames[i])
-        while (waiting or for_anybody) and self._queue and self._queue[0][0] <= end:
+        while (waiting or for_anybody) and not frames.enough() and self._queue and self._queue[0][0] <= end:
+            self._waits(self._queue[0][0])
             due, _, kind, i, epoch, frame = heapq.heappop(self._queue)
             self.now = max(self.now, due)
             if kind == "down":
@@ -513,13 +526,24 @@ class _History:
                     self._down(i, more)
                     waiting |= {i} & frames.keys()
                 for_anybody = for_anybody and i not in frames
-        if waiting or for_anybody:
+        if (waiting or for_anybody) and not frames.enough():
+            self._waits(end)
             self.now = end
             self._say(f"the server has waited long enough for {_listed(waiting or frames)}")
         self._dies("after an exchange")
 
     def close(self) -> None:
         """See ``Carrier``."""
+
+    def _waits(self, until: float) -> None:
+        """The server waits; LawBrokenError if that is longer than it may, where a round has one exchange."""
+        if self._began is None or self.setting.tracking is Tracking.CLIENTS:
+            return
+        limit, deadline = self._began + PATIENCE, self.setting.deadline
+        if deadline is not None and len(self._server.coordinator.replies) >= self.setting.quorum:
+            limit = max(self._began + deadline, self.now)
+        if until > limit:
+            raise LawBrokenError(f"the server waits until {until:g} s, where it may until {limit:g} s")
 
     def _happens(self) -> None:
         self._events += 1
@@ -630,12 +654,18 @@ class _History:
             if r == self.setting.rounds:
                 self._becomes_quiet()
             known = len(log) > r
+            self._began = self.now
             federation.advance()
+            took, self._began = self.now - self._began, None
             if known:
                 counted = federation.ledger.bytes
                 self._say(f"round {r} is in the log")
                 continue
             self._say(f"round {r} has a record of {_listed(coordinator.replies)}")
+            if took < (self.setting.deadline or PATIENCE) and self.setting.tracking is Tracking.SERVER:
+                silent = coordinator.asked - coordinator.refused.keys() - coordinator.replies.keys()
+                there = silent if self.setting.presence == "unknown" else silent & self._there
+                same("who is there and is not waited for", there, set())
             both = federation.ledger.bytes - counted + coordinator.session.bytes
             same("the bytes that both ledgers count", both, self._bytes - sent)
             if self._quiet and self.setting.presence == "unknown":  # else those who have come by then will do
@@ -663,6 +693,13 @@ class _History:
             same(f"the model of round {r} that clients held", digest, digests[r])
         same("the last model", federation.observer.digest(), digests[-1])
         same("the local steps that the server counts", federation.coordinator.steps, steps)
+        delivery = self._own.delivery(self.setting)
+        follower = Coordinator(delivery, RUN)
+        with _Log.open(_File(self._file.getvalue(), self._dies)) as log:  # type: ignore[arg-type]
+            for entry in log.entries():
+                follower.repeat(entry.record, entry.sampled, entry.answered, entry.held, entry.examples)
+        known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
+        same("what a server knows that follows the log", knows, known)
 
 
 def _listed(clients: Iterable[int]) -> str:

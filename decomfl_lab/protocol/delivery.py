@@ -219,7 +219,7 @@ class Delivery:
             examples: n_i of each of these, where they weigh that.
         """
         for i, n in zip(answered, examples or (), strict=False):
-            if self.server.weights.lacks(i):
+            if i not in self.told:
                 self.ledger.control(i, Examples(i, n), upwards=True)
             self.server.note_examples(i, n)
         for i in answered:

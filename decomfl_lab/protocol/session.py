@@ -63,9 +63,18 @@ class Frames(Mapping[int, bytes]):
     Whoever carries frames reads a frame for each time that it sends it, and none of a client that is away.
     """
 
-    def __init__(self, clients: Iterable[int], made: Mapping[int, bytes], read: Callable[[int], bytes]) -> None:
-        """Frames to these clients, in this order, of which ``read`` makes one; ``made`` are those of before."""
-        self._clients, self._made, self._read = dict.fromkeys(clients), made, read
+    def __init__(
+        self,
+        clients: Iterable[int],
+        made: Mapping[int, bytes],
+        read: Callable[[int], bytes],
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Frames to these clients, in this order, of which ``read`` makes one; ``made`` are those of before.
+
+        Once there is ``enough``, as it says after each answer, nobody waits for the others.
+        """
+        self._clients, self._made, self._read, self.enough = dict.fromkeys(clients), made, read, enough
 
     def __getitem__(self, i: int) -> bytes:
         if i not in self._clients:
@@ -86,9 +95,9 @@ class Frames(Mapping[int, bytes]):
         """The clients whose frame was read before: who loses nothing need not send it again."""
         return self._made.keys() & self._clients.keys()
 
-    def without(self, done: Container[int]) -> Frames:
-        """The frames to all clients but these."""
-        return Frames((i for i in self._clients if i not in done), self._made, self._read)
+    def without(self, done: Container[int], enough: Callable[[], bool]) -> Frames:
+        """The frames to all clients but these, of whose answers there may be enough at some time."""
+        return Frames((i for i in self._clients if i not in done), self._made, self._read, enough)
 
 
 class Farewell(bytes):
@@ -333,6 +342,7 @@ class Coordinator:
         # Who is known to know how many local steps of its are in the record, and the round that it answered then.
         self._sure: dict[int, int] = {}
         self._reported: dict[int, int] = {}
+        self._invited: dict[int, int] = {}  # what each who was sent a plan of the round was taken to hold then
         self._frames: dict[int, bytes] = {}  # what each client was sent first since something was begun
         self._opened = self._finishing = self._asking = self._checking = False
 
@@ -353,6 +363,7 @@ class Coordinator:
         # A round that is opened again, as nobody came, goes on with what it has.
         self.replies = {i: reply for i, reply in self.replies.items() if reply.round == self.round}
         self.losses = {i: self.losses[i] for i in self.replies}
+        self._invited = {i: r for i, r in self._invited.items() if i in self.asked}
         self.refused, self._frames = {}, {}
         self.diverged = self._opened = self._finishing = self._asking = False
         self._welcomes.clear()
@@ -388,7 +399,8 @@ class Coordinator:
         self.asked.add(i)
         if i in self.delivery.server.planned:  # the round was opened before
             return b"".join(self.delivery.bring_up(i, self._holds(i), self.session))
-        return b"".join(self.delivery.invite(i, self._holds(i)))
+        self._invited[i] = self._holds(i)
+        return b"".join(self.delivery.invite(i, self._invited[i]))
 
     def _holds(self, i: int) -> int:
         """The round that client i is taken to hold: by its report, or by the record of answers."""
@@ -459,11 +471,11 @@ class Coordinator:
         return hello
 
     def _weigh(self, i: int, said: Examples) -> None:
-        """Note a client's number of examples; the first time it is a message of the run, later one of the session."""
+        """Note a client's number of examples; it is a message of the run with its first reply, else of the session."""
         require(said.client == i, "client of a number of examples", f"be {i}, whose connection it is", said.client)
-        ledger = self.delivery.ledger if self.delivery.server.weights.lacks(i) else self.session
         self.delivery.server.note_examples(i, said.n)
-        ledger.control(i, said, upwards=True)
+        if i in self.delivery.told:
+            self.session.control(i, said, upwards=True)
 
     def _accept(self, i: int, reply: Reply, hello: Hello | None, loss: float) -> bytes | None:
         require(reply.client == i, "client of a reply", f"be {i}, whose connection it is", reply.client)
@@ -475,6 +487,9 @@ class Coordinator:
             return self._greet(i, hello)
         require(hello is not None or not self._checking, f"reply of client {i}", "come after a hello, as asked", "none")
         self.delivery.server.check(reply)
+        weights = self.delivery.server.weights
+        if weights.wanted and i not in self.delivery.told:
+            self.delivery.ledger.control(i, Examples(i, weights.examples[i]), upwards=True)
         self.delivery.ledger.reply(reply)
         self.replies[i], self.losses[i] = reply, loss
         self._sure[i] = self.round
@@ -570,7 +585,7 @@ class Coordinator:
         self._begin(asked)
         self._reported = dict(zip(asked, held or (), strict=False))
         for i in asked:
-            self.delivery.invite(i, self._holds(i))
+            self._plan(i)
         self._count(self.delivery.repeat(record, answered, examples), answered)
 
     @property
@@ -581,7 +596,7 @@ class Coordinator:
     @property
     def held(self) -> tuple[int, ...] | None:
         """What those who are asked in the round said that they hold, where clients track it."""
-        return tuple(self._reported[i] for i in sorted(self.asked)) if self.delivery.wants_reports else None
+        return tuple(self._invited[i] for i in sorted(self.asked)) if self.delivery.wants_reports else None
 
     def finish(self) -> Frames:
         """{i: frame} after which every client holds the model of the server's round, and says so: ``digests``."""

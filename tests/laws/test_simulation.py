@@ -17,7 +17,7 @@ from decomfl_lab.laws.simulation import Decisions, Simulation
 from decomfl_lab.protocol import session
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.protocol.session import Coordinator, Host
+from decomfl_lab.protocol.session import Coordinator, Frames, Host
 from tests.thorough import sampled
 
 QUICK = range(600)
@@ -163,6 +163,42 @@ def a_host_comes_back_without_its_answers(right: Any, self: Any, path: Any) -> N
 @fault(Coordinator, "_counted", "the bytes that both ledgers count")
 def answers_are_counted_twice(right: Any, self: Any, i: int) -> int:
     return 0
+
+
+KNOWN = "what a server knows that follows the log"
+
+
+@fault(RemoteFederation, "save", KNOWN)
+def a_checkpoint_does_not_have_who_knows_the_seed(right: Any, self: Any) -> Any:
+    tensors, values = right(self)
+    return tensors, values | {"told": []}
+
+
+@fault(RemoteFederation, "_write", KNOWN)
+def the_log_says_that_all_were_asked(right: Any, self: Any, entry: Any) -> None:
+    right(self, dataclasses.replace(entry, sampled=self.coordinator.chosen) if entry.held is None else entry)
+
+
+@fault(RemoteFederation, "_write", KNOWN)
+def the_log_says_that_everybody_held_the_first_model(right: Any, self: Any, entry: Any) -> None:
+    right(self, dataclasses.replace(entry, held=entry.held and (0,) * len(entry.held)))
+
+
+@fault(Frames, "without", "the server waits until")
+def a_round_with_a_quorum_waits_for_another_deadline(right: Any, self: Any, done: Any, enough: Any) -> Frames:
+    return right(self, done, lambda: False)
+
+
+@fault(RemoteFederation, "_exchange", "the server waits until")
+def a_round_forgets_its_deadline(right: Any, self: Any, frames: Any, count: Any) -> None:
+    self.deadline = self.deadline and 50.0
+    right(self, frames, count)
+
+
+@fault(RemoteFederation, "_exchange", "who is there and is not waited for")
+def a_round_goes_on_before_its_deadline(right: Any, self: Any, frames: Any, count: Any) -> None:
+    self.deadline = 0.5
+    right(self, frames, count)
 
 
 def planted(name: str, monkeypatch: pytest.MonkeyPatch) -> Simulation:

@@ -128,7 +128,7 @@ class StreamServer:
         hoped_for = {i for i in self.waiting if i in self.connected or i not in self._missed}
         for_anybody = not hoped_for
         self.waiting = hoped_for or self.waiting
-        while self.waiting:
+        while self.waiting and not frames.enough():
             left = None if end is None else max(0.0, end - time.monotonic())
             try:
                 connection, frame = self._next(left)
@@ -209,6 +209,7 @@ class StreamServer:
                 connection, hello = await self._opened(context, limit)
             if earlier := self._open.get(connection.i):
                 earlier.finish(_Cut(grpc.StatusCode.ABORTED, f"client {connection.i} connected anew"))
+                self._arrived.put((earlier, None))  # the new one may yet be refused, and then nobody is there
             self._open[connection.i] = connection
             self._arrived.put((connection, hello))
             await connection.carry(context, self._arrived)

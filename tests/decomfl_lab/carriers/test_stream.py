@@ -30,7 +30,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.outside import Offer, read_as
 from decomfl_lab.protocol.messages import Hello
-from decomfl_lab.protocol.session import Coordinator, Frames
+from decomfl_lab.protocol.session import Coordinator, Farewell, Frames
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.runs.config import TrainConfig
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, counted, host, simulated
@@ -234,6 +234,23 @@ def test_who_never_comes_is_waited_for_once_and_costs_no_byte(fault, listening, 
     assert 1.0 < time.monotonic() - began < 6.0
     assert len(finish(server, federation, clients, rounds=11)) == 1
     assert (counted(federation) == found) == (fault is None)
+
+
+def test_a_client_whose_second_connection_is_refused_is_away(listening):
+    server = listening()
+    said = {b"hello": b"", b"another's": Farewell(b"bye", "another's")}
+
+    def hear(i, frame, _):
+        return said[frame]
+
+    with ExitStack() as opened:
+        for hello, there in ((b"hello", {3}), (b"another's", set())):
+            stream = StreamClient(server.address, 3, key=key(3))
+            opened.enter_context(stream._connected(1 << 21))[1].send(hello)
+            while server._arrived.empty():
+                time.sleep(0.01)
+            server.exchange(Frames((3,), {}, lambda i: b"plan"), hear, 0.3)
+            assert server.connected.keys() == there
 
 
 def test_who_comes_back_in_the_middle_of_a_round_makes_its_quorum(listening):

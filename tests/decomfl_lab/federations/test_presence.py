@@ -173,3 +173,22 @@ def test_a_quorum_is_of_the_sampled_clients_and_who_is_away_lacks():
     elsewhere.advance()  # the round goes on with the replies that it has
     assert counted(elsewhere) == elsewhere.carrier.bytes
     assert elsewhere.ledger.down[1].messages == 1
+
+
+def test_a_round_that_is_opened_again_is_logged_as_it_was_first_asked(tmp_path):
+    case = CASES["clients track"]
+    with RunLog.create(tmp_path / "run.dcl", {"run_seed": LAB.server(case).run_seed}) as log:
+        elsewhere, again = remote(case, 4, quorum=3, patience=0.05), remote(case, 4)
+        elsewhere.log_to(log)
+        elsewhere.advance()
+        carrier, planned = elsewhere.carrier, elsewhere.server
+        carrier.between = lambda i, answer: None if i < 2 and planned.planned else answer
+        with pytest.raises(InputError, match="quorum of 3"):
+            elsewhere.advance()
+        carrier.between, carrier.away, carrier.hosts[1] = lambda i, answer: answer, {0}, host(case, 1)
+        elsewhere.advance()
+        assert (log.entry(1).sampled, log.entry(1).answered) == ((0, 1, 2, 3), (1, 2, 3))
+        again.log_to(log)
+        again.advance(), again.advance()
+    assert again.ledger == elsewhere.ledger
+    assert counted(elsewhere) == carrier.bytes

@@ -113,6 +113,19 @@ def test_a_client_that_begins_anew_says_it_again_which_the_session_counts() -> N
     assert elsewhere.coordinator.refused == {}
 
 
+def test_a_number_is_in_the_runs_ledger_where_a_reply_of_its_client_is_in_the_log() -> None:
+    elsewhere, again = remote(quorum=2, deadline=1e-3), remote()
+    elsewhere.carrier.between = lambda i, answer: b"".join(split_frame(answer)[:2]) if i == 0 else answer
+    for _ in range(4):
+        elsewhere.advance()
+    assert elsewhere.server.weights.examples[0] == SIZES[0]
+    again.log_to(elsewhere.log)
+    for _ in range(4):
+        again.advance()
+    assert again.ledger == elsewhere.ledger
+    assert elsewhere.ledger.up[0].bytes == 0
+
+
 def test_a_client_that_says_another_number_is_left_out_from_then_on_and_named() -> None:
     elsewhere = remote(quorum=2)
     elsewhere.advance()
