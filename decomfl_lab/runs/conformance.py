@@ -202,8 +202,14 @@ def _scalars(r: int, K: int, P: int) -> ScalarArray:
 
 def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
     """The log of a made-up run, and what is in it."""
-    values = {"data": "digits", "model": "logistic" if small.named else "own", "seed": _SEED, "rounds": _ROUNDS}
-    values |= {"draws": "stream", "seeds": small.seeding.value}
+    values: dict[str, Any] = {
+        "data": "digits",
+        "model": "logistic" if small.named else "own",
+        "seed": _SEED,
+        "rounds": _ROUNDS,
+    }
+    values |= {"draws": "stream", "seeds": small.seeding.value, "local_steps": small.K, "perturbations": small.P}
+    values |= {"lr": _ETA, "lr_schedule": {str(r): _ETA / (1 + r) for r in range(1, _ROUNDS)}}
     config = config_from_mapping({**values, **small.config}, name, lenient=True)
     method = config.method
     assert isinstance(method, DeComFL)

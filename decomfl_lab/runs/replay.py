@@ -23,6 +23,7 @@ from decomfl_lab.protocol.client import handle_all
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
@@ -107,6 +108,7 @@ class Replay:
         digest: The digest of the model, optimizer state included.
         compared: The digests in the log, that of x_0 first, beside those found.
         measured: The rounds that were measured anew.
+        unlike: Where a record first is none of the run that the log says it is of, in words; empty if all are.
     """
 
     model: nn.Module
@@ -116,11 +118,13 @@ class Replay:
     digest: str
     compared: tuple[Compared, ...]
     measured: tuple[MeasuredRound, ...]
+    unlike: str
 
     @property
     def agrees(self) -> bool:
-        """Whether every digest and every round that was measured agrees."""
-        return all(each.agrees for each in self.compared) and all(each.agrees for each in self.measured)
+        """Whether every digest agrees, every record is of this run, and every round that was measured."""
+        exact = all(each.agrees for each in self.compared)
+        return exact and not self.unlike and all(each.agrees for each in self.measured)
 
     def __str__(self) -> str:
         digests, wrong = len(self.compared) - 1, [each.round for each in self.compared if not each.agrees]
@@ -138,6 +142,8 @@ class Replay:
         at = self.compared[-1].round
         agreed = f"x_0 and {plural(digests, 'digest')} of the log agree, the last after round {at}"
         rest = "" if at == self.round else f"; rounds {at + 1} to {self.round} have no digest, so they are not checked"
+        if self.unlike:
+            rest += f"; but NOT the records of this run: {self.unlike}"
         if self.rounds < self.planned:
             rest += f"; the log ends before the {self.planned} rounds that the run was to have"
         exact = ", bit for bit" if at == self.round else ""
@@ -204,7 +210,7 @@ def replay(
             rolling.apply()
         done, digest = rolling.observer.round, rolling.observer.digest()
         found = tuple(rolling.compared), tuple(rolling.measured)
-        return Replay(run.as_trained, done, len(log), run.config.rounds, digest, *found)
+        return Replay(run.as_trained, done, len(log), run.config.rounds, digest, *found, rolling.unlike)
 
 
 class _Rolling:
@@ -220,11 +226,16 @@ class _Rolling:
         self.M, self.measure, self.tolerance = M, measure, tolerance
         self.compared = [Compared(0, x0, self.observer.digest())]
         self.measured: list[MeasuredRound] = []
+        self.terms, self.unlike = Terms.of(federation.server), ""
 
     def take(self, entry: LogEntry) -> None:
         """Go on by a round."""
         record = entry.record
         entry.require_sound(self.M)
+        try:
+            self.terms.check(record)
+        except InputError as error:
+            self.unlike = self.unlike or str(error)
         if record.round in self.measure:
             self.apply()
             self.measured.append(self._measure(entry))

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
+from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE
 from decomfl_lab.runs.run import Run, load_run, train
@@ -117,3 +118,22 @@ def test_a_run_whose_log_is_not_whole_is_saved_without_one(tmp_path: Path) -> No
     assert (tmp_path / "b" / CHECKPOINT_FILE).exists()
     assert not (tmp_path / "b" / LOG_FILE).exists()
     shutil.rmtree(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"lr": 0.5}, "eta of the record of round 0 must be 0.5, as in the run's configuration"),
+        ({"local_steps": 3}, "K and P of the record of round 0 must be (3, 20)"),
+        ({"perturbation_schedule": {"2": 7}}, "K and P of the record of round 2 must be (1, 7)"),
+        ({"distribution": "rademacher"}, "distribution of the record of round 0 must be rademacher"),
+    ],
+)
+def test_records_of_another_run_than_the_log_says_do_not_agree(
+    change: dict[str, Any], told: str, tmp_path: Path, capsys: Any
+) -> None:
+    train(TINY, out=tmp_path)
+    with RunLog.open(tmp_path / LOG_FILE) as log:
+        log.rewrite(tmp_path / LOG_FILE, {**log.header, "config": log.header["config"] | change})
+    assert main(["replay", str(tmp_path / LOG_FILE)]) == 1
+    assert f"; but NOT the records of this run: {told}" in capsys.readouterr().out
