@@ -11,8 +11,8 @@ everybody comes back. Then the run has to end within a bounded number of message
 - a server that follows the log alone knows what this one knows;
 - no round waits longer than it may, or goes on sooner than all have answered who are there.
 
-A server that has no quorum in time may refuse to go on, in words, while there are faults; it opens the round again, or is
-started again.
+A server that has no quorum in time may refuse to go on, in words, while there are faults; it opens the round again, or
+is started again.
 
 Real are ``RemoteFederation`` with its deadline, quorum and restarts, ``Coordinator``, ``Delivery``, ``Server``, the
 log's bytes, ``Host`` with its file, and the codec. Simulated are the carrier, the clock and the disk, which loses what
