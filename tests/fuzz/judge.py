@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import stat
 import struct
 import tempfile
 import tracemalloc
@@ -160,10 +162,11 @@ _receiver = cache(Receiver)
 
 
 class Content:
-    """Bytes instead of a file."""
+    """Bytes instead of a plain file."""
 
     def __init__(self, content: bytes) -> None:
         self.read_bytes = lambda: content
+        self.stat = lambda: os.stat_result((stat.S_IFREG, *[0] * 9))
 
 
 def judge(stream: bytes, *, decoders_alone: bool = False) -> int:

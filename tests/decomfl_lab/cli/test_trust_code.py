@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -269,8 +270,7 @@ def test_a_job_of_nvflare_runs_nothing_but_where_the_site_says_so(
     for name in ("nvflare", "nvflare.collab"):
         monkeypatch.setitem(sys.modules, name, _module(name, vars(fake)))
     monkeypatch.delitem(sys.modules, "decomfl_lab.carriers.nvflare", raising=False)
-    from decomfl_lab.carriers import nvflare
-
+    nvflare = import_module("decomfl_lab.carriers.nvflare")  # anew, whatever another test has imported
     job = (theirs.run / "config.toml").read_text()
     with pytest.raises(InputError) as refused:
         nvflare._run(job)
@@ -279,7 +279,7 @@ def test_a_job_of_nvflare_runs_nothing_but_where_the_site_says_so(
     monkeypatch.setenv(nvflare.TRUST, "1")
     nvflare._run(job)
     assert theirs.mark.exists()
-    sys.modules.pop("decomfl_lab.carriers.nvflare")
+    sys.modules.pop("decomfl_lab.carriers.nvflare", None)
 
 
 def _module(name: str, content: dict[str, Any]) -> ModuleType:
