@@ -188,7 +188,10 @@ class RemoteFederation(DeComFLFederation):
                 rule = f"be reached in {self.patience:g} s" if reachable else "be reached"
                 got = f"{count()} of {len(frames)} replies in round {self.round}"
                 raise InputError(f"quorum of {quorum} must {rule}, got {got}{reasons and ' (' + reasons + ')'}")
-            self.carrier.exchange(silent, taking, min(self.deadline or left, left))
+            # Once the deadline is over without a quorum, who is silent is asked again, as often as a round may take.
+            span = self.deadline or self.patience
+            due = began + span - self._clock()
+            self.carrier.exchange(silent, taking, min(due if due > 0 else span, left))
             if count() >= quorum and (self.deadline is not None or done >= frames.sent):
                 break
 

@@ -192,3 +192,28 @@ def test_a_round_that_is_opened_again_is_logged_as_it_was_first_asked(tmp_path):
         again.advance(), again.advance()
     assert again.ledger == elsewhere.ledger
     assert counted(elsewhere) == carrier.bytes
+
+
+class OneByOne(Direct):
+    """A client comes at every call, three seconds later."""
+
+    now = 0.0
+
+    def exchange(self, frames, take, deadline):
+        self.asked = [*getattr(self, "asked", []), deadline]
+        self.now += 3
+        i = min(i for i in frames if i in self.away)
+        self.come(i, take)
+
+
+def test_a_deadline_is_that_of_the_round_and_not_of_each_time_that_somebody_is_asked():
+    case = but(CASE)
+    carrier = OneByOne({i: host(case, i) for i in range(case.M)})
+    carrier.away = set(range(4))
+    elsewhere = remote(case, m=4, quorum=4, deadline=10.0, patience=60.0, carrier=carrier, clock=lambda: carrier.now)
+    elsewhere.advance()
+    assert carrier.asked == [10, 7, 4, 1]
+    carrier.away, carrier.asked = set(range(4)), []
+    elsewhere.deadline = 5.0
+    elsewhere.advance()
+    assert carrier.asked == [5, 2, 5, 5]  # it is over without a quorum, which is still waited for
