@@ -44,8 +44,8 @@ def replay(options: ReplayOptions) -> None:
     """Rebuild a run's model from its log, and compare the bits.
 
     FILE is the log run.dcl of `decomfl train --out`, or its folder. The model at x_0 is made from the configuration in
-    the log, every record is applied, and the model is compared with every digest that the log has of it. Exit code 0
-    if all agree, 1 if not.
+    the log, every record is compared with it and applied, and the model is compared with every digest that the log
+    has of it. Exit code 0 if all agree, 1 if not.
     """
     from decomfl_lab.files import require_writable
     from decomfl_lab.runs.export import save_weights
