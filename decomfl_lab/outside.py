@@ -239,6 +239,15 @@ class SavedRun(Struct, frozen=True, kw_only=True):
         require(there == M, "clients in config", f"be {there}, as steps_taken has them", M)
 
 
+class SavedHost(Struct, frozen=True):
+    """What a host goes on from where a process lives no longer than a message: local steps and answers of clients."""
+
+    run: Digest
+    round: Whole
+    steps: dict[Index, Whole]
+    answers: dict[Index, tuple[Whole, Annotated[str, Meta(pattern=r"^([0-9a-f]{2})*\Z")]]]
+
+
 # What a run says of itself in provenance.json, beside what people read there.
 
 
@@ -250,15 +259,6 @@ class Provenance(Struct, frozen=True):
     devices: list[str] = []
     tunings: list[str] = []
     metrics_sha256: str | None = None
-
-
-class SavedHost(Struct, frozen=True):
-    """What a host goes on from where a process lives no longer than a message: local steps and answers of clients."""
-
-    run: Digest
-    round: Whole
-    steps: dict[Index, Whole]
-    answers: dict[Index, tuple[Whole, Annotated[str, Meta(pattern=r"^([0-9a-f]{2})*\Z")]]]
 
 
 # What an estimate of κ goes on from (``hessian.resume``).

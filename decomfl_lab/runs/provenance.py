@@ -23,7 +23,7 @@ from decomfl_lab.noise import STREAM_VERSION, cpu_backend
 from decomfl_lab.outside import Provenance, read_as
 from decomfl_lab.runs.folder import PROVENANCE_FILE
 
-__all__ = ["PROVENANCE_FILE", "code_version", "provenance", "read_provenance", "write_provenance"]
+__all__ = ["code_version", "provenance", "read_provenance", "write_provenance"]
 
 
 @lru_cache

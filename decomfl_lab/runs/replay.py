@@ -28,7 +28,7 @@ from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
 from decomfl_lab.runs.config import config_from_mapping, config_like
-from decomfl_lab.runs.folder import LOG_FILE, open_log
+from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.kept import require_own
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.run import Run
@@ -193,12 +193,12 @@ def replay(
     """
     path = Path(path) / LOG_FILE if Path(path).is_dir() else Path(path)
     require_finite_positive("tolerance", tolerance)
-    with open_log(path, write=False) as log:
+    with RunLog.open(path, write=False) as log:
+        header = read_as(Header, log.header, f"header of the log {path}")
         end = len(log) if rounds is None else require_int("round", rounds, 0, len(log))
         for r in measure:
             require_int("round to measure", r, 0, end - 1)
         own = {"model": model, "loss": loss, "clients": clients}
-        header = read_as(Header, log.header, f"header of the log {path}")
         run = _run(path, log, header, own, test, bool(measure), device, trust_code=trust_code)
         M = config_like(run.config, header.config, f"log {path}").clients
         rolling = _Rolling(run, M, header.x0, frozenset(measure), tolerance)
