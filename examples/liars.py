@@ -17,4 +17,6 @@ if __name__ == "__main__":
             run = lab.Run(lab.TrainConfig(method, data=data, model="mlp", **size, **lies))
             run.train()
             accuracy = run.metrics.test_accuracy.iloc[-1]
-            print(f"{method.aggregation}, {lies and 'one liar' or 'nobody lies'}: accuracy {accuracy:.3f}", flush=True)
+            print(
+                f"{method.aggregation}, {(lies and 'one liar') or 'nobody lies'}: accuracy {accuracy:.3f}", flush=True
+            )

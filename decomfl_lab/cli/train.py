@@ -222,6 +222,12 @@ class TrainOptions:
         "engine",
     )
     workers: int | None = option(None, "The number of actors of federation ray. [default: 4]", "engine")
+    log_to: tuple[str, ...] = option(
+        (),
+        "Log every round to tensorboard:FOLDER, wandb:PROJECT or trackio:PROJECT; may be given more than once. Each "
+        "needs the extra of its name.",
+        "output",
+    )
 
 
 _ONLY_WITH = {
@@ -283,16 +289,17 @@ def _is_of_saved_run(place: RunPlace) -> bool:
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
+    from decomfl_lab.runs.hooks import logger_of
     from decomfl_lab.runs.progress import run_bar
     from decomfl_lab.runs.told import Rebuilt
 
-    out = options.place.out
+    out, hooks = options.place.out, [logger_of(text) for text in options.log_to]
     run = prepared(method, options.place, flags, _elsewhere(options.federation, options.workers))
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
         print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
     try:
         with run_bar(title(run)) as show:
-            run.train(out=out, on_round=show, on_start=_tell_start)
+            run.train(out=out, on_round=show, on_start=_tell_start, hooks=hooks)
     except DivergedError:
         if len(run.metrics):
             print(_table(run.metrics))

@@ -188,7 +188,9 @@ class FedAvgFederation:
         """What the server keeps under this name, of a checkpoint; InputError where it cannot be that."""
         import torch
 
-        require(name in tensors, "checkpoint", f"have {name}, which the server keeps from round to round", "one without")
+        require(
+            name in tensors, "checkpoint", f"have {name}, which the server keeps from round to round", "one without"
+        )
         there, right = tensors[name], (torch.float64, tuple(self.x.shape))
         got = there.dtype, tuple(there.shape)
         require(got == right, f"{name} of the checkpoint", f"be {right[0]} of shape {right[1]}", got)

@@ -59,7 +59,7 @@ class ServerOptimizer:
         return self.name == "sgd" and self.lr == 1
 
     def start(self, d: int) -> dict[str, _F64]:
-        """m and v before the first round, shape (d,) each; empty where nothing is kept from round to round."""
+        """M and v before the first round, shape (d,) each; empty where nothing is kept from round to round."""
         return {} if self.name == "sgd" else {"m": np.zeros(d), "v": np.full(d, self.tau * self.tau)}
 
     def step(self, x: _F64, mean: _F64, kept: dict[str, _F64]) -> _F64:

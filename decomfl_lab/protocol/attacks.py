@@ -47,7 +47,7 @@ class _Round:
 
     @property
     def spread(self) -> _F64:
-        """s of every scalar, s² = (1/h) Σ (g_i − ḡ)²."""
+        """S of every scalar, s² = (1/h) Σ (g_i − ḡ)²."""
         return np.sqrt(_sums((self.honest - self.mean) ** 2) / len(self.honest))
 
     @property
@@ -73,11 +73,12 @@ def _trim(at: _Round) -> _F64:
     end = np.where(mean > 0, low, high)
     factor = 1 + (at.c - 1) * at.uniform
     # Farther from the mean: away from 0 where the end is beyond it, towards 0 where it is not.
-    return np.where(mean * end > 0, end / factor, end * factor)
+    lie: _F64 = np.where(mean * end > 0, end / factor, end * factor)
+    return lie
 
 
 def _krum(at: _Round) -> _F64:
-    """−λ sgn(g) for the reply g that Krum takes of the honest ones, with the largest λ = c‖g‖∞ 2^−j at which it lies."""
+    """−λ sgn(g) for the reply g that Krum takes of the honest ones, with the largest λ = c‖g‖∞ 2^−j that it takes."""
     h, rule = len(at.honest), Krum(at.f)
     honest = [each.astype(np.float32) for each in at.honest]
     # Of the honest ones alone, who are at least f + 3, Krum can tolerate fewer.
@@ -118,8 +119,8 @@ class Attack:
         constant       c                                                    c = 100
         inner-product  −c ḡ,  ḡ the mean of the honest replies              c = 1
         a-little       ḡ − c s,  s their spread in each scalar              c = 1.5
-        trim           beyond the smallest honest number where ḡ > 0, beyond the largest elsewhere, by a factor in [1, c],
-                       another of each liar                                 c = 2
+        trim           beyond the smallest honest number where ḡ > 0, beyond the largest elsewhere, by a factor
+                       in [1, c], another for each liar and scalar          c = 2
         krum           −λ sgn(g),  g the reply that Krum takes of the honest ones, λ the largest of c‖g‖∞ 2^−j,
                        j = 0..39, at which Krum takes the lie               c = 1
 
@@ -135,9 +136,9 @@ class Attack:
         InputError: If a value is out of range.
 
     Source: Blanchard et al., NeurIPS 2017 (gaussian); Baruch, Baruch and Goldberg, "A little is enough", NeurIPS 2019
-    (a-little); Xie, Koyejo and Gupta, "Fall of empires", UAI 2019 (inner-product); Fang, Cao, Jia and Gong, "Local model
-    poisoning attacks to Byzantine-robust federated learning", USENIX Security 2020 (trim, krum). The authors' code of
-    DeComFL has gaussian, sign, trim and krum.
+    (a-little); Xie, Koyejo and Gupta, "Fall of empires", UAI 2019 (inner-product); Fang, Cao, Jia and Gong, "Local
+    model poisoning attacks to Byzantine-robust federated learning", USENIX Security 2020 (trim, krum). The authors' code
+    of DeComFL has gaussian, sign, trim and krum.
     """
 
     kind: str
@@ -168,7 +169,9 @@ class Attack:
         """The replies of a round with the liars' scalars changed; losses, which are not sent, stay as they were."""
         r = replies[0].round
         if self.kind == "krum":
-            require(len(replies) >= self.least, "replies with attack krum", f"number at least {self.least}", len(replies))
+            require(
+                len(replies) >= self.least, "replies with attack krum", f"number at least {self.least}", len(replies)
+            )
         liars = self.liars(r, [reply.client for reply in replies])
         honest = np.stack([reply.scalars.astype(np.float64) for reply in replies if reply.client not in liars])
         scale, lie = _KINDS[self.kind]

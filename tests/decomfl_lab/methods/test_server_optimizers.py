@@ -92,7 +92,10 @@ def test_a_run_learns_and_resumes_to_the_bit(method: str, name: str, tmp_path: P
     [
         (lambda tensors: tensors.pop("server.v"), "checkpoint must have server.v, which the server keeps"),
         (lambda tensors: tensors["server.v"].neg_(), "server.v of the checkpoint must be finite numbers"),
-        (lambda tensors: tensors.update({"server.m": torch.zeros(3)}), "server.m of the checkpoint must be torch.float64"),
+        (
+            lambda tensors: tensors.update({"server.m": torch.zeros(3)}),
+            "server.m of the checkpoint must be torch.float64",
+        ),
     ],
 )
 def test_a_checkpoint_without_what_the_server_keeps_is_refused(damage: Any, says: str, tmp_path: Path) -> None:
@@ -113,7 +116,10 @@ def test_a_checkpoint_without_what_the_server_keeps_is_refused(damage: Any, says
         ({"server_optimizer": "adam", "server_tau": -1.0}, "server_tau must be a finite number above 0"),
         ({"server_optimizer": "yogi", "server_beta2": 1.0}, r"server_beta2 must be in \[0, 1\), got 1.0"),
         ({"server_beta1": 0.5}, "server_beta1 must be left out with server_optimizer sgd, which has no use for it"),
-        ({"server_optimizer": "adagrad", "server_beta2": 0.5}, "server_beta2 must be left out with server_optimizer ada"),
+        (
+            {"server_optimizer": "adagrad", "server_beta2": 0.5},
+            "server_beta2 must be left out with server_optimizer ada",
+        ),
     ],
 )
 def test_values_out_of_range_or_of_no_use_are_refused(options: dict[str, Any], says: str) -> None:

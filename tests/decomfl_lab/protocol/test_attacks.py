@@ -1,4 +1,4 @@
-"""What liars send: each kind by its formula, the same in every repetition, recorded, replayed, and refused elsewhere."""
+"""What liars send: each kind by its formula, the same in every repetition, recorded, replayed, refused elsewhere."""
 
 from __future__ import annotations
 
@@ -158,14 +158,22 @@ def test_methods_of_scalars_have_liars_and_their_traffic_is_what_it_was(method: 
         ("decomfl", {"attack": "trim", "attackers": 1, "attack_scale": 0.5}, "attack_scale c of trim must be 0 or at"),
         ("decomfl", {"attack": "sign", "attackers": 7}, "sampled clients m must be at least 8 with attack sign by 7"),
         ("decomfl", {"attack": "krum", "attackers": 3}, "sampled clients m must be at least 9 with attack krum by 3"),
-        ("feedsign", {"attack": "trim", "attackers": 1}, "attack on the signs of feedsign must be one of none, gaussian"),
+        (
+            "feedsign",
+            {"attack": "trim", "attackers": 1},
+            "attack on the signs of feedsign must be one of none, gaussian",
+        ),
         ("fedavg", {"attack": "sign"}, "option of fedavg must be one of .*, got 'attack'"),
         ("mezo", {"attack": "sign"}, "option of mezo must be one of .*, got 'attack'"),
     ],
 )
 def test_attacks_that_make_no_sense_are_refused(method: str, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        Run(TrainConfig().but(method, **{name: own for name, own in SMALL.items() if name != "perturbations"}, **options))
+        Run(
+            TrainConfig().but(
+                method, **{name: own for name, own in SMALL.items() if name != "perturbations"}, **options
+            )
+        )
 
 
 def test_clients_in_other_processes_do_not_lie() -> None:
