@@ -106,8 +106,11 @@ class MethodCommand(Screened):
 
 GROUPS = ("method", "optimizer", "model and data", "engine", "output")
 """The groups of a run's options, in the order of --help-all."""
-USUAL = ("data", "model", "clients", "sampled", "rounds", "local_steps", "perturbations", "batch_size", "lr", "seed")
-"""The options that --help has; besides these it has those that a method does not share with DeComFL."""
+USUAL = (
+    *("data", "model", "clients", "sampled", "rounds", "local_steps", "perturbations", "batch_size", "lr", "seed"),
+    *("server_optimizer", "server_lr"),
+)
+"""The options that --help has; besides these it has those that a method does not share with DeComFL, but rare ones."""
 
 
 def _with_method(args: Sequence[str], *, resilient: bool) -> tuple[list[str], bool]:
@@ -139,7 +142,8 @@ def command_of(
     options = run_options() | method.options()
     if method.alone:
         options = {key: each for key, each in options.items() if key not in ("clients", "sampled", "joined")}
-    usual = {*USUAL, *(method.options().keys() - DeComFL.options().keys())}
+    common = [name for name, each in method.options().items() if not each.rare]
+    usual = {*USUAL, *(name for name in common if name not in DeComFL.options())}
     grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
     ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
     searched = CHOSEN if method.tunable else ()

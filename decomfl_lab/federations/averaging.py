@@ -87,11 +87,11 @@ class FedAvgFederation:
         eta: Schedule[float],
         uplink: Uplink | None = None,
         weighting: str = Weighting.CLIENTS,
-        server: ServerOptimizer | None = None,
+        optimizer: ServerOptimizer | None = None,
     ) -> None:
         self.x = setting.x.detach().clone()
-        self.server = ServerOptimizer() if server is None else server
-        self._moments = self.server.start(self.x.numel())
+        self.optimizer = ServerOptimizer() if optimizer is None else optimizer
+        self._moments = self.optimizer.start(self.x.numel())
         self.K, self.eta, self.m, self.seed = K, eta, setting.sampled, setting.seed
         self.present = setting.present
         self.clients = list(clients)
@@ -135,8 +135,8 @@ class FedAvgFederation:
             raise DivergedError("mean of the clients' models")
         weights = self.weights.of(chosen)
         mean = total / (len(chosen) if weights is None else sum(weights))
-        if not self.server.takes_mean:
-            mean = self.server.step(self.x.cpu().numpy().astype(np.float64), mean, self._moments)
+        if not self.optimizer.takes_mean:
+            mean = self.optimizer.step(self.x.cpu().numpy().astype(np.float64), mean, self._moments)
         self.x = torch.from_numpy(mean).to(self.x)
         self.round += 1
         return float(np.average(losses, weights=weights))

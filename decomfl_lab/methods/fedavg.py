@@ -119,7 +119,7 @@ class FedAvg(Method):
             eta=self.eta,
             uplink=self.uplink(setting),
             weighting=self.weighting,
-            server=self.server(),
+            optimizer=self.server(),
         )
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:

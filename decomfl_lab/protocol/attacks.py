@@ -137,8 +137,8 @@ class Attack:
 
     Source: Blanchard et al., NeurIPS 2017 (gaussian); Baruch, Baruch and Goldberg, "A little is enough", NeurIPS 2019
     (a-little); Xie, Koyejo and Gupta, "Fall of empires", UAI 2019 (inner-product); Fang, Cao, Jia and Gong, "Local
-    model poisoning attacks to Byzantine-robust federated learning", USENIX Security 2020 (trim, krum). The authors' code
-    of DeComFL has gaussian, sign, trim and krum.
+    model poisoning attacks to Byzantine-robust federated learning", USENIX Security 2020 (trim, krum). The authors'
+    code of DeComFL has gaussian, sign, trim and krum.
     """
 
     kind: str

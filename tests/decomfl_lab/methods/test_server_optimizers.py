@@ -46,7 +46,7 @@ def test_each_server_optimizer_is_the_recursion_of_the_paper() -> None:
     setting: Any = SimpleNamespace(x=torch.zeros(3, dtype=torch.float64), sampled=2, seed=0, present=Schedule(2))
     for name in SERVER_OPTIMIZERS:
         server = ServerOptimizer(name=name, lr=lr, beta1=b1, beta2=b2, tau=tau)
-        federation = FedAvgFederation(setting, list(map(Drifting, ways)), K=1, eta=Schedule(1.0), server=server)
+        federation = FedAvgFederation(setting, list(map(Drifting, ways)), K=1, eta=Schedule(1.0), optimizer=server)
         x, m, v = [0.0] * 3, [0.0] * 3, [tau**2] * 3
         for r in range(5):
             federation.advance()
