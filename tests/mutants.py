@@ -4,8 +4,8 @@
 
 Every mutant lives in a forked process that imports it instead of the module; nothing is written to the source.
 
-Of 200 mutants (seed 0) 177 are noticed. Of the 23 others 8 change what a user sees; the rest change time, memory or looks, or have
-no right value. The tests were written for the survivors of this sample, so it is no estimate for other mutants.
+Of 200 mutants (seed 0) 177 are noticed. Of the 23 others 8 change what a user sees; the rest change time, memory or
+looks, or have no right value. Tests were written for the survivors of this sample: it is no estimate for others.
 """
 
 from __future__ import annotations
