@@ -253,6 +253,28 @@ def test_the_boards_line_in_the_readme_has_the_numbers_of_the_rows() -> None:
     assert said("README.md", f"| MNIST, logistic, to 80 %: bytes a client | {told} |") == []
 
 
+def test_the_page_that_advises_has_the_numbers_of_the_rows() -> None:
+    runs = others.ends(rows("board", "default"))
+    own = runs[runs.problem == "MNIST, logistic"].set_index("line")
+    ours, fedavg = own.loc["DeComFL"], own.loc["FedAvg"]
+    spent = [(each.wire_bytes / each.M).mean() / 1000 for each in (ours, fedavg)]
+    two = lines(rows("fig2", "full"))
+    two = two[(two.reading == "as-plotted") & (two.panel == "local-updates") & (two["round"] == 1000)]
+    ends = [two[two.series == name].test_accuracy.mean() for name in ("DeComFL K=10 P=20", "FedAvg K=10")]
+    wire = next(row for row in outcomes() if row["id"] == "fig2.saving")["measured"]["FedAvg / DeComFL, wire"]
+    assert (
+        said(
+            "docs/is-it-for-me.md",
+            f"rounds | {ours['round'].mean():.0f} | {fedavg['round'].mean():.0f} |",
+            f"all clients | {ours.passes.mean():,.0f} forward | {fedavg.passes.mean():.0f} forward, ",
+            f"bytes a client | {spent[0]:.1f} kB | {spent[1]:.0f} kB |",
+            f"after 1,000 rounds | {100 * ends[0]:.1f} % | {100 * ends[1]:.1f} % |",
+            f"it sends {1 / wire:.1f} times as many bytes as FedAvg",
+        )
+        == []
+    )
+
+
 UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
