@@ -22,6 +22,7 @@ from decomfl_lab.noise.starts import MOST_TENSORS, Start
 
 __all__ = [
     "Header",
+    "NamedTensor",
     "Offer",
     "Provenance",
     "SavedEstimate",
@@ -120,6 +121,13 @@ class LibrariesStart(Struct, frozen=True, tag_field="by", tag="libraries"):
     """Torch drew x_0."""
 
 
+class NamedTensor(Struct, frozen=True):
+    """A parameter of an optimizer's, by the name that it was given, if any."""
+
+    name: Annotated[str, Meta(max_length=1000)]
+    shape: Annotated[tuple[Whole, ...], Meta(max_length=16)]
+
+
 class Header(Struct, frozen=True, kw_only=True):
     """What a log says of its run."""
 
@@ -135,6 +143,8 @@ class Header(Struct, frozen=True, kw_only=True):
     stream: int
     start: StreamStart | StartInFile | GivenStart | LibrariesStart = LibrariesStart()
     """Logs of version 1 do not have it."""
+    tensors: Annotated[tuple[NamedTensor, ...], Meta(max_length=MOST_TENSORS)] = ()
+    """The parameters, in the log of an optimizer (``decomfl_lab.optim``); none in that of a run."""
 
     def __post_init__(self) -> None:
         numbers = math.prod(self.shape)
@@ -142,6 +152,13 @@ class Header(Struct, frozen=True, kw_only=True):
         if isinstance(self.start, StreamStart):
             elements = sum(math.prod(tensor.shape) for tensor in self.start.tensors)
             require(elements == self.d, "elements of the tensors of x_0", f"be d = {self.d} in all", elements)
+        if self.tensors:
+            elements = sum(math.prod(tensor.shape) for tensor in self.tensors)
+            require(elements == self.d, "elements of the parameters", f"be d = {self.d} in all", elements)
+            names = [tensor.name for tensor in self.tensors if tensor.name]
+            rule = "differ, and be of all or none"
+            sound = len({*names}) == len(names) and len(names) in (0, len(self.tensors))
+            require(sound, "names of the parameters", rule, names)
 
 
 # What a server says of its run before a client says hello.

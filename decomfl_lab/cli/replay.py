@@ -33,6 +33,11 @@ class ReplayOptions:
         "share of the scalars' root mean square. The same machine gives the same bits; where losses are rounded "
         "otherwise, as by another engine, 0.3 % was seen at the default mu.",
     )
+    start: Path | None = option(
+        None,
+        "The weights at x_0 as safetensors, by the names in the log: for the log of an optimizer "
+        "(decomfl_lab.optim) that has not x_0.",
+    )
     save: Path | None = option(None, "Write the model to this file, as safetensors, if all agrees.")
     device: str = option("cpu", "Where to compute: cpu, cuda, cuda:N or auto.")
     trust_code: bool = option(False, TRUST_CODE)
@@ -43,23 +48,26 @@ class ReplayOptions:
 def replay(options: ReplayOptions) -> None:
     """Rebuild a run's model from its log, and compare the bits.
 
-    FILE is the log run.dcl of `decomfl train --out`, or its folder. The model at x_0 is made from the configuration in
-    the log, every record is compared with it and applied, and the model is compared with every digest that the log
-    has of it. Exit code 0 if all agree, 1 if not.
+    FILE is the log run.dcl of `decomfl train --out`, or its folder, or the log of decomfl_lab.optim.MeZO. The model at
+    x_0 is made from the configuration in the log, every record is compared with it and applied, and the model is
+    compared with every digest that the log has of it. Exit code 0 if all agree, 1 if not.
     """
     from decomfl_lab.files import require_writable
     from decomfl_lab.runs.export import save_weights
     from decomfl_lab.runs.progress import RunBars
     from decomfl_lab.runs.replay import replay as run
+    from decomfl_lab.runs.weights import read_weights
 
     try:
         chosen = [int(piece) for piece in options.measure.split(",") if piece]
     except ValueError:
         raise InputError(f"measure must be rounds joined by commas, got {options.measure!r}") from None
     require_writable("save", options.save)
+    weights = None if options.start is None else read_weights(options.start)
     with telling(lambda: "interrupted; nothing was written"), RunBars() as bars:
         found = run(
             options.file,
+            weights,
             rounds=options.rounds,
             measure=chosen,
             tolerance=options.tolerance,

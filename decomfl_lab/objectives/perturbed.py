@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,7 +24,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import AnyDistribution, Distribution
 from decomfl_lab.replicas.rebuild import axpy_
 
-__all__ = ["memory_of", "reads_no_element", "virtual"]
+__all__ = ["memory_of", "moved", "reads_no_element", "stamp_of", "virtual"]
 
 CHUNK = 1 << 16
 """Elements of the buffer through which a tensor that the kernel cannot take as it is gets its noise."""
@@ -199,10 +200,10 @@ def _step(mu: float) -> float:
     return c
 
 
-def _direction(layout: Layout, seed: int, p: int, distribution: AnyDistribution, *, wide: bool = False) -> _Direction:
+def _direction(d: int, seed: int, p: int, distribution: AnyDistribution, *, wide: bool = False) -> _Direction:
     require_int("seed", seed, 0, 2**64 - 1)
     require_int("p", p, 0, 2**32 - 1)
-    return _Direction(seed, p, layout.d, distribution, wide)
+    return _Direction(seed, p, d, distribution, wide)
 
 
 def _refuse_compiled(module: nn.Module) -> None:
@@ -376,8 +377,8 @@ def _refuse_write(writer: str, name: str) -> NoReturn:
     )
 
 
-def _stamp(w: Tensor) -> tuple[int, int, tuple[int, ...]]:
-    """Changes when w is written to by any function of torch, or is given other memory."""
+def stamp_of(w: Tensor) -> tuple[int, int, tuple[int, ...]]:
+    """What changes when w is written to by any function of torch, or is given other memory."""
     return w.data_ptr(), -1 if w.is_inference() else w._version, tuple(w.shape)
 
 
@@ -439,12 +440,49 @@ def virtual(
     """
     parts = _parts(module, layout)
     _refuse_compiled(module)
-    mode = _Virtual(parts, _direction(layout, seed, p, distribution, wide=wide), _step(mu))
-    before = [_stamp(part.w) for part in parts]
+    with _moved(parts, _direction(layout.d, seed, p, distribution, wide=wide), mu, strict=strict):
+        yield
+
+
+@contextmanager
+def moved(
+    named: Sequence[tuple[str, nn.Parameter]],
+    seed: int,
+    p: int,
+    mu: float,
+    *,
+    distribution: AnyDistribution = Distribution.GAUSSIAN,
+    strict: bool = True,
+) -> Iterator[None]:
+    """``virtual`` of parameters whose module is not known: they are x in this order.
+
+    Compiled code is not seen as such. It is found where no torch function is given the parameter (``strict``).
+
+    Args:
+        named: The parameters, each once, and what errors call them; float32, float64, bfloat16 or float16.
+        seed: See ``virtual``, as for the others.
+        p: Direction, 0-based.
+        mu: μ, of either sign.
+        distribution: Distribution of z.
+        strict: Require that every parameter was used.
+
+    Raises:
+        InputError: As ``virtual`` does, inside and at the exit.
+    """
+    firsts = [0, *accumulate(w.numel() for _, w in named)]
+    parts = [_Part(name, w, first) for (name, w), first in zip(named, firsts, strict=False)]
+    with _moved(parts, _direction(firsts[-1], seed, p, distribution), mu, strict=strict):
+        yield
+
+
+@contextmanager
+def _moved(parts: Sequence[_Part], direction: _Direction, mu: float, *, strict: bool) -> Iterator[None]:
+    mode = _Virtual(parts, direction, _step(mu))
+    before = [stamp_of(part.w) for part in parts]
     with mode:
         yield
     for part, stamp in zip(parts, before, strict=True):
-        if _stamp(part.w) != stamp:
+        if stamp_of(part.w) != stamp:
             _refuse_write("something that is no torch function", part.name)
     lost = [part.name for part in parts if id(part.w) not in mode.reached]
     if strict and lost:

@@ -26,7 +26,7 @@ __all__ = ["Server", "Tracking", "sample_clients"]
 
 # Every kind of random choice has a number, so that no two share a generator.
 _SAMPLING = 1
-_DIRECTIONS = 2
+DIRECTIONS = 2
 
 
 class Tracking(StrEnum):
@@ -122,7 +122,7 @@ class Server:
     @property
     def run_seed(self) -> int:
         """The seed that every round's derive from: what clients are told once if no record carries seeds."""
-        return derive_seed(self.seed, _DIRECTIONS)
+        return derive_seed(self.seed, DIRECTIONS)
 
     @property
     def planned(self) -> Mapping[int, Plan]:

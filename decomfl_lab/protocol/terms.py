@@ -26,7 +26,7 @@ class Terms:
     Attributes:
         K: The number of local steps.
         P: The number of directions a step, a schedule over rounds.
-        eta: The learning rate η, a schedule over rounds.
+        eta: The learning rate η, a schedule over rounds; None where only the records have it.
         distribution: The distribution of the directions z.
         seeding: How many seeds travel.
         run_seed: The seed that every round's derive from.
@@ -37,7 +37,7 @@ class Terms:
 
     K: int
     P: Schedule[int]
-    eta: Schedule[float]
+    eta: Schedule[float] | None
     distribution: Distribution
     seeding: Seeding
     run_seed: int
@@ -60,7 +60,7 @@ class Terms:
         r, whose = head.round, f"of the {'plan' if isinstance(head, Plan) else 'record'} of round {head.round}"
         agreed: dict[str, tuple[Any, Any]] = {
             "K and P": ((head.K, head.P), (self.K, self.P(r))),
-            "eta": (head.eta, self.eta(r)),
+            "eta": (head.eta, head.eta if self.eta is None else self.eta(r)),
             "distribution": (head.distribution, self.distribution),
             "seeding": (head.seeding, self.seeding),
         }

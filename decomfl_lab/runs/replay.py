@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -14,25 +15,30 @@ from torch import Tensor, inference_mode, nn
 
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import own_dataset
+from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, plural, require, require_finite_positive, require_int
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.models.registry import MODELS, size_of
-from decomfl_lab.noise import STREAM_VERSION
+from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.outside import Header, read_as
-from decomfl_lab.protocol.client import handle_all
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
-from decomfl_lab.runs.config import config_from_mapping, config_like
+from decomfl_lab.runs.config import OBJECTS, config_from_mapping, config_like
 from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.kept import require_own
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.run import Run
 from decomfl_lab.runs.trial import tried
+from decomfl_lab.runs.weights import flattened, written_back
 
 __all__ = ["TOLERANCE", "Compared", "MeasuredRound", "Replay", "replay"]
 
@@ -168,12 +174,14 @@ def replay(
 
         x_{r+1} = rule(x_r, g_r, z_r),   r = 0..R−1,   g_r from the log, z_r from its seeds
 
-    x_0 is what the log says of it: drawn from the stream, or in the file. Where it says neither, it is drawn as the run
-    drew it, or the model's that is given. The data are needed to measure and for frozen BatchNorm alone.
+    The log is that of a run, or of ``decomfl_lab.optim.MeZO``. x_0 is what it says: drawn from the stream, or in the
+    file. Where it says neither, it is drawn as the run drew it, or the model's that is given. The data are needed to
+    measure and for frozen BatchNorm alone.
 
     Args:
         path: The log, ``run.dcl``, or its folder. It is not written to, and may be that of a run under way.
-        model: The model, where the run trained a module of one's own; at x_0, where the log lacks that.
+        model: The model, where the run trained a module of one's own; at x_0, where the log lacks that. Of an
+            optimizer's log it is any module with its parameters, and not needed where the log has x_0.
         loss: The loss, to measure, where it cannot be found by its name.
         clients: The clients' examples, to measure, where they brought their own.
         test: The held-out examples of then, to measure.
@@ -198,10 +206,14 @@ def replay(
         end = len(log) if rounds is None else require_int("round", rounds, 0, len(log))
         for r in measure:
             require_int("round to measure", r, 0, end - 1)
-        own = {"model": model, "loss": loss, "clients": clients}
-        run = _run(path, log, header, own, test, bool(measure), device, trust_code=trust_code)
-        M = config_like(run.config, header.config, f"log {path}").clients
-        rolling = _Rolling(run, M, header.x0, frozenset(measure), tolerance)
+        if header.tensors:
+            require(not measure, "measure", "be left out for an optimizer's log, which has no data", sorted(measure))
+            rolling = _of_optimizer(path, log, header, model, device)
+        else:
+            own = {"model": model, "loss": loss, "clients": clients}
+            run = _run(path, log, header, own, test, bool(measure), device, trust_code=trust_code)
+            M = config_like(run.config, header.config, f"log {path}").clients
+            rolling = _of_run(run, M, header.x0, frozenset(measure), tolerance)
         if rolling.compared[0].agrees:
             for r, entry in enumerate(log.entries(0, end), 1):
                 rolling.take(entry)
@@ -210,23 +222,35 @@ def replay(
             rolling.apply()
         done, digest = rolling.observer.round, rolling.observer.digest()
         found = tuple(rolling.compared), tuple(rolling.measured)
-        return Replay(run.as_trained, done, len(log), run.config.rounds, digest, *found, rolling.unlike)
+        planned = rolling.planned or len(log)
+        return Replay(rolling.model(), done, len(log), planned, digest, *found, rolling.unlike)
 
 
 class _Rolling:
     """A model on its way through the rounds of a log."""
 
-    def __init__(self, run: Run, M: int, x0: str, measure: Collection[int], tolerance: float) -> None:
-        federation = run.federation.by_records
-        assert federation is not None
-        self.federation, self.observer = federation, federation.observer
-        self.federation.server.replica = None  # the observer is the only model that moves
+    def __init__(
+        self,
+        observer: Replica,
+        terms: Terms,
+        x0: str,
+        model: Callable[[], nn.Module],
+        *,
+        M: int = 1,
+        planned: int = 0,
+        federation: DeComFLFederation | None = None,
+        measure: Collection[int] = (),
+        tolerance: float = TOLERANCE,
+    ) -> None:
+        """At x_0: the replica ``observer``, beside the digest ``x0`` of the log; ``model`` is what is made of it."""
+        self.observer, self.terms, self.model = observer, terms, model
+        self.M, self.planned, self.federation = M, planned, federation
+        self.measure, self.tolerance = measure, tolerance
         self.pending: list[RoundRecord] = []
         self.steps: Counter[int] = Counter()  # local steps that each client has taken
-        self.M, self.measure, self.tolerance = M, measure, tolerance
-        self.compared = [Compared(0, x0, self.observer.digest())]
+        self.compared = [Compared(0, x0, observer.digest())]
         self.measured: list[MeasuredRound] = []
-        self.terms, self.unlike = Terms.of(federation.server), ""
+        self.unlike = ""
 
     def take(self, entry: LogEntry) -> None:
         """Go on by a round."""
@@ -254,6 +278,7 @@ class _Rolling:
 
     def _measure(self, entry: LogEntry) -> MeasuredRound:
         """What the server makes of its clients' answers at x_r, beside the record."""
+        assert self.federation is not None
         server, record = self.federation.server, entry.record
         clients = [self.federation.clients[i] for i in entry.answered]
         for client in clients:
@@ -267,7 +292,7 @@ class _Rolling:
             if server.weights.lacks(client.id):
                 server.note_examples(client.id, client.examples().n)
         plans = server.plan_round(entry.answered, reports)
-        replies = handle_all(clients, [plans[client.id] for client in clients])
+        replies = self.federation.replies(clients, [plans[client.id] for client in clients])
         for client in clients:
             client.replica.forget()
         again = server.aggregate(replies)
@@ -279,6 +304,46 @@ class _Rolling:
         apart = "shape" in others
         difference = np.nan if apart else float(np.abs(record.scalars.astype(np.float64) - again.scalars).max())
         return MeasuredRound(record.round, len(clients), difference, self.tolerance * size, others)
+
+
+def _of_run(run: Run, M: int, x0: str, measure: Collection[int], tolerance: float) -> _Rolling:
+    """The model of a run at round 0, with all of its clients, who may measure."""
+    federation = run.federation.by_records
+    assert federation is not None
+    federation.server.replica = None  # the observer is the only model that moves
+    return _Rolling(
+        federation.observer,
+        Terms.of(federation.server),
+        x0,
+        lambda: run.as_trained,
+        M=M,
+        planned=run.config.rounds,
+        federation=federation,
+        measure=measure,
+        tolerance=tolerance,
+    )
+
+
+def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | None, device: str) -> _Rolling:
+    """The parameters of an optimizer (``decomfl_lab.optim``) before its first step."""
+    require(header.stream == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header.stream)
+    config = config_from_mapping(header.config, f"log {path}", lenient=True, unused=OBJECTS)
+    method = config.method
+    require(isinstance(method, DeComFL), f"method of the log {path}", "be decomfl in one of an optimizer", method.name)
+    assert isinstance(method, DeComFL)
+    x = made_again(header.start, log.start, header.d)
+    if x is None:
+        rule = "be given, as the log has not x_0: lab.replay(log, module), or decomfl replay --start FILE"
+        require(model is not None, "weights at x_0", rule, None)
+        assert model is not None
+        x = flattened(model, header.tensors)
+    else:
+        x = method.rule.begin(x)
+    sizes = [math.prod(own.shape) for own in header.tensors]
+    observer = Replica(x.to(find_device(device)), method.rule, sizes=sizes)
+    seeding, kind = Seeding(method.seeds), Distribution(method.distribution)
+    terms = Terms(1, method.P, None, kind, seeding, log.header["run_seed"], np.float32)
+    return _Rolling(observer, terms, header.x0, lambda: written_back(model, header.tensors, observer))
 
 
 def _said(record: RoundRecord) -> dict[str, Any]:

@@ -337,6 +337,7 @@ PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
     ("pretrain", "out"): NO_NAMES,
     ("replay", "file"): lambda path: ["replay", path],
     ("replay", "save"): WRITTEN,
+    ("replay", "start"): NO_NAMES,
     ("runs", "folders"): lambda path: ["runs", path],
     ("serve", "config"): lambda path: ["serve", "--config", path, "--out", "out"],
     ("serve", "out"): lambda path: ["serve", "--data", "digits", "--model", "logistic", "--out", path],

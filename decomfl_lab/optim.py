@@ -1,0 +1,506 @@
+"""``decomfl_lab.optim.MeZO``: MeZO as an optimizer of torch, for one model in one process, with a log that replays.
+
+    optimizer = MeZO(model.named_parameters(), lr=1e-6, mu=1e-3, log="run.dcl")
+    for batch in batches:
+        loss = optimizer.step(lambda: model(**batch).loss)
+
+No parameter is written but by the update: torch's functions are given fl(w + fl(μz)) for a parameter w, a tensor at a
+time (``objectives.perturbed``). MeZO's own code moves x there and back instead, x + μz − 2μz + μz, which rounds x in
+every step. Here x is exactly where it was, so a step is its record, and the log is one that every reader knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from decomfl_lab.errors import (
+    DivergedError,
+    InputError,
+    is_number,
+    require,
+    require_choice,
+    require_finite_positive,
+    require_int,
+)
+from decomfl_lab.estimators.differences import central
+from decomfl_lab.files import as_path
+from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
+from decomfl_lab.objectives.perturbed import moved, stamp_of
+from decomfl_lab.plugins import OWN
+from decomfl_lab.protocol.log import LogEntry, RunLog
+from decomfl_lab.protocol.server import DIRECTIONS
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.seeds import Seeding, draw_seeds
+from decomfl_lab.replicas.rebuild import rebuild_
+from decomfl_lab.replicas.rules import LowPrecision, Sgd, Step, UpdateRule
+from decomfl_lab.runs.config import OWN_LOSS, TrainConfig
+from decomfl_lab.runs.provenance import code_version
+
+__all__ = ["MeZO", "MeZOTraining"]
+
+_DISTRIBUTIONS = tuple(kind for kind in Distribution if kind is not Distribution.LOW_RANK)
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_STATE = "mezo"
+
+Closure = Callable[[], "Tensor | float"]
+
+
+class MeZO(torch.optim.Optimizer):
+    """Gradient descent from two values of the loss along each of P random directions, without a copy of x.
+
+        g_p = (f(x + μ z_p) − f(x − μ z_p)) / 2μ,   x ← (1 − ηλ)x,   x ← x − (η/P) Σ_p g_p z_p
+
+    It is an optimizer as torch's: ``step(closure)``, schedulers of the learning rate, ``state_dict``. The closure
+    returns the loss of the batch, forward only; it is called 2P times. Each time torch's random generators are where
+    they were, so that dropout is the same. Beside the model it needs one tensor at a time, of those that one function
+    of torch takes.
+
+    With ``log`` each step is a record of DeComFL with one client, K = 1, no seeds in it (docs/run-log.md). A step whose
+    η is 0 moves nothing and has no record. ``decomfl replay`` makes the model again, bit for bit.
+
+    Attributes:
+        steps: The number of steps taken, those with η = 0 left out.
+
+    Source: Malladi et al., "Fine-tuning language models with just forward passes", NeurIPS 2023, Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        mu: float = 1e-3,
+        perturbations: int = 1,
+        seed: int = 0,
+        distribution: str = "gaussian",
+        weight_decay: float = 0.0,
+        rounding: str = "stochastic",
+        log: Path | str | None = None,
+        log_start: bool = False,
+        digest_every: int = 100,
+        strict: bool = True,
+    ) -> None:
+        """An optimizer before its first step; nothing is written until then.
+
+        Args:
+            params: ``model.named_parameters()``, whose names go into the log, or ``model.parameters()``. Frozen ones
+                (``requires_grad=False``) are left out.
+            lr: The learning rate η, at least 0.
+            mu: The smoothing radius μ.
+            perturbations: The number P of directions a step.
+            seed: The seed of all directions, 0..2**64-1.
+            distribution: The distribution of the directions: gaussian, sphere or rademacher.
+            weight_decay: λ, decoupled.
+            rounding: How 16-bit parameters are rounded after a step: stochastic (seeded) or nearest.
+            log: The file of the log, which must not be there; None for no log.
+            log_start: Whether x_0 goes into the log, packed in memory first. Else a replay must be given it.
+            digest_every: The number of steps from one digest of x in the log to the next.
+            strict: Whether a parameter that a closure does not use is an error.
+
+        Raises:
+            InputError: If a value breaks a rule, or parameters differ in type, or are of more than one group.
+        """
+        self._named = _trainable(params)
+        dtype = self._named[0][1].dtype
+        require_choice("distribution", distribution, [kind.value for kind in _DISTRIBUTIONS])
+        require_choice("rounding", rounding, ("stochastic", "nearest"))
+        require_int("digest_every", digest_every, 1)
+        rule: UpdateRule = Sgd(_at_least_zero("weight_decay λ", weight_decay))
+        if dtype.itemsize == 2:
+            rule = LowPrecision(rule, Format(_name_of(dtype)), rounding)  # type: ignore[arg-type]
+        self._method = DeComFL(
+            mu=require_finite_positive("mu μ", mu),
+            perturbations=require_int("perturbations P", perturbations, 1),
+            distribution=distribution,
+            rule=rule,
+            seeds=Seeding.PER_RUN.value,
+            lr=1.0,
+        )
+        self.seed = require_int("seed", seed, 0, 2**64 - 1)
+        self.steps = 0
+        self._run_seed = derive_seed(seed, DIRECTIONS)
+        self._path = None if log is None else as_path("log", log)
+        self._log_start, self._digest_every, self._strict = log_start, digest_every, strict
+        self._log: RunLog | None = None
+        self._stamps: list[Any] | None = None  # of the parameters after the last step; None before the first one
+        self._resumed: tuple[str, str | None] | None = None  # digest of x and chain of the log, as a state has them
+        self._measured: NDArray[np.float32] | None = None
+        self._torn = False  # whether an update began and its record is not in the log
+        super().__init__([w for _, w in self._named], {"lr": _at_least_zero("lr η", lr)})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """See ``torch.optim.Optimizer``; InputError for a second group."""
+        first = not self.param_groups
+        require(first, "parameters", "be of one group, as a record has one learning rate", "a second group")
+        super().add_param_group(param_group)
+
+    # A step ----------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def measure(self, closure: Closure) -> float:
+        """Measure the scalars of the next step, which ``step()`` then takes; x stays as it is.
+
+        Args:
+            closure: The loss of the batch at the parameters as they are when it is called. What it draws comes from
+                torch's generators alone, or is the same each time.
+
+        Returns:
+            The mean of the 2P losses, which is f(x) up to O(μ²).
+
+        Raises:
+            DivergedError: If a loss is no finite number; x and the log are as before.
+            InputError: If the closure returns no such number, writes to the parameters or does not use one, or
+                somebody else wrote to them since the last step.
+        """
+        require(callable(closure), "closure", "be a function of nothing that returns the loss", closure)
+        require(self._measured is None, "measure", "be followed by step(), or zero_grad() to forget it", "another one")
+        self._begin()
+        seed, kind = draw_seeds(*self._seeding, self.steps, 1, self._method.perturbations)[0], self._distribution
+        named = [(name or str(n), w) for n, (name, w) in enumerate(self._named)]
+        values = []
+        # What torch.compile made would keep the first direction as a constant: it runs as it was written.
+        with torch.compiler.set_stance("force_eager"), _generators(w.device for _, w in named) as rewind:
+            for p, c in central.points(self._method.perturbations, self._method.mu):
+                rewind()
+                with moved(named, seed, p, c, distribution=kind, strict=self._strict):  # type: ignore[arg-type]
+                    values.append(_loss_of(closure))
+        self._require_untouched()
+        found = central.combine(np.array(values), np.empty(0), self._method.mu)
+        if not np.isfinite(found.g).all():
+            raise DivergedError(f"losses of step {self.steps}", f"(got {values})")
+        self._measured = found.g
+        return float(found.loss)
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
+        """Measure along the directions of this step, and move x.
+
+        Args:
+            closure: See ``measure``; None to take the step that was measured.
+
+        Returns:
+            What ``measure`` returns; None without a closure.
+
+        Raises:
+            InputError: As ``measure`` does; or if there is neither a closure nor a step that was measured, η is below
+                0, or the log cannot be written.
+        """
+        loss = None if closure is None else self.measure(closure)
+        require(self._measured is not None, "closure", "be given, or measure(closure) called before", closure)
+        self._require_untouched()
+        eta = _at_least_zero("lr η", self.param_groups[0]["lr"])
+        g, self._measured = self._measured, None
+        assert g is not None
+        if eta:
+            self._take(g, eta)
+        return loss
+
+    def _take(self, g: NDArray[np.float32], eta: float) -> None:
+        seeds = draw_seeds(*self._seeding, self.steps, 1, len(g))
+        record = RoundRecord(self.steps, eta, self._distribution, seeds, g[None])
+        program = Program(["x"])
+        self._method.rule.emit(program, Step(seeds[0], g, eta, self._distribution))
+        self._torn = True
+        rebuild_(program, [{"x": w} for _, w in self._named], backend=cpu_backend())  # a GPU's tensors stay there
+        digest = self.digest() if self._log is not None and (self.steps + 1) % self._digest_every == 0 else None
+        if self._log is not None:  # which is false while it is empty
+            self._log.append(LogEntry(record, (0,), (0,), digest=digest))
+        self._torn, self.steps = False, self.steps + 1
+        self._stamps = self._stamps_now()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget what ``measure`` found, and gradients that others have left."""
+        self._measured = None
+        super().zero_grad(set_to_none)
+
+    @property
+    def _seeding(self) -> tuple[Seeding, int]:
+        return Seeding.PER_RUN, self._run_seed
+
+    @property
+    def _distribution(self) -> Distribution:
+        return Distribution(self._method.distribution)
+
+    # What others may have done ---------------------------------------------------------------------------------------
+
+    def _stamps_now(self) -> list[Any]:
+        return [stamp_of(w) for _, w in self._named]
+
+    def _require_untouched(self) -> None:
+        """InputError if x is not what the last step left, as far as torch counts writes."""
+        rule = "be taken whole; an error or interrupt cut it short: load the state and the weights of before"
+        require(not self._torn, f"step {self.steps}", rule, "a part")
+        now = self._stamps_now()
+        touched = [name or n for n, (name, w) in enumerate(self._named) if self._stamps and now[n] != self._stamps[n]]
+        rule = "be written to by steps alone, as others are not in the log; load_state_dict, or begin anew, after that"
+        require(not touched, "parameters", rule, touched)
+
+    def _begin(self) -> None:
+        """Be ready for a step: before the first one x_0 is looked at, and the log begun or found again."""
+        if self._stamps is not None:
+            return self._require_untouched()
+        _require_apart([w for _, w in self._named])
+        if self._resumed is not None:
+            digest, chain = self._resumed
+            found = self.digest()
+            require(found == digest, "parameters", f"be those of the state, of digest {digest}", found)
+            if self._path is not None:
+                self._log = self._again(self._path, chain)
+        elif self._path is not None:
+            rule = "be a new file, or load_state_dict called before, to go on with it"
+            require(not self._path.exists(), "log", rule, str(self._path))
+            self._log = RunLog.create(self._path, *self._header())
+        self._resumed, self._stamps = None, self._stamps_now()
+        return None
+
+    # The log ---------------------------------------------------------------------------------------------------------
+
+    def _header(self) -> tuple[dict[str, Any], bytes]:
+        """What the log says of the run, and x_0 where it is in the file."""
+        lr = float(self.param_groups[0]["lr"]) or 1.0
+        config = TrainConfig(self._method.but({"lr": lr}), clients=1, sampled=1, rounds=1, seed=self.seed)
+        config = config.but(model=OWN, data=OWN, loss=OWN_LOSS, log_start=self._log_start)
+        start, packed = {"by": "given"}, b""
+        if self._log_start:
+            packed = b"".join(self._packed())
+            wide = torch.float64 if self._named[0][1].dtype == torch.float64 else torch.float32
+            start = {"by": "file", "dtype": _name_of(wide), "bytes": len(packed)}  # type: ignore[dict-item]
+        header = {
+            "config": config.to_dict(),
+            "data": "",
+            "source": "closures of an optimizer",
+            "classes": 0,
+            "shape": [],
+            "dtype": "float32",
+            "d": sum(w.numel() for _, w in self._named),
+            "x0": self.digest(),
+            "run_seed": self._run_seed,
+            "stream": STREAM_VERSION,
+            "code": code_version(),
+            "start": start,
+            "tensors": [{"name": name or "", "shape": list(w.shape)} for name, w in self._named],
+        }
+        return header, packed
+
+    def _packed(self) -> Iterator[bytes]:
+        """x_0 in pieces, compressed: 16-bit numbers as float32 ones."""
+        pack = zlib.compressobj()
+        for _, w in self._named:
+            wide = w.detach().cpu().to(torch.float64 if w.dtype == torch.float64 else torch.float32)
+            yield pack.compress(wide.contiguous().numpy().tobytes())
+        yield pack.flush()
+
+    def _again(self, path: Path, chain: str | None) -> RunLog:
+        """The log up to the present step; entries of steps that were taken after the state was saved are cut."""
+        with RunLog.open(path, end=self.steps, write=False) as log:
+            same = len(log) == self.steps and log.chain.hex() == chain
+            require(same, f"log {path}", f"have the {self.steps} steps of the state", f"{len(log)}, or others")
+        return RunLog.open(path, end=self.steps)
+
+    def digest(self) -> str:
+        """BLAKE2b-128 of x, as hex: what the log has of it."""
+        h = hashlib.blake2b(digest_size=16)
+        for _, w in self._named:
+            h.update(w.detach().contiguous().view(-1).cpu().view(torch.uint8).numpy().data)
+        return h.hexdigest()
+
+    def seal(self) -> None:
+        """Have the digest of x in the log's last entry, and the log on the disk: a replay is then checked whole."""
+        if self._log is None or not self.steps:
+            return
+        self._require_untouched()
+        last = self._log.entry(self.steps - 1)
+        self._log.cut(self.steps - 1)
+        self._log.append(LogEntry(last.record, (0,), (0,), digest=self.digest()), sync=True)
+
+    # State -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """All that the directions and the update depend on, but η."""
+        plain = self._method.plain()
+        named = ("mu", "perturbations", "distribution", "weight_decay", "precision", "rounding")
+        return {"seed": self.seed, **{name: plain[name] for name in named}}
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``torch.optim.Optimizer``: besides η the options, the number of steps, and digests of x and of the log.
+
+        It has nothing of size d. Save the model's weights with it; a log is cut to it when training goes on.
+        """
+        chain = None if self._log is None else self._log.chain.hex()
+        own = {**self._options, "steps": self.steps, "digest": self.digest(), "chain": chain}
+        return {**super().state_dict(), _STATE: own}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state; the model's weights are loaded beside it, which the next step checks.
+
+        Raises:
+            InputError: If it is none of a MeZO with these options.
+        """
+        own = state_dict.get(_STATE, {})
+        require(isinstance(own, Mapping) and bool(own), "state", "be one of decomfl_lab.optim.MeZO", list(state_dict))
+        for name, value in self._options.items():
+            require(own.get(name) == value, f"{name} in the state", f"be {value}, as here", own.get(name))
+        steps = require_int("steps in the state", own.get("steps"), 0)
+        digest, chain = own.get("digest"), own.get("chain")
+        require(isinstance(digest, str), "digest in the state", "be text", digest)
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != _STATE})
+        if self._log is not None:
+            self._log.close()
+        self._log = self._stamps = self._measured = None
+        self._torn, self.steps = False, steps
+        self._resumed = (digest, chain) if steps or chain else None
+
+
+# The borders ----------------------------------------------------------------------------------------------------------
+
+
+def _trainable(params: Iterable[Any]) -> list[tuple[str | None, nn.Parameter]]:
+    """The parameters that are trained, in their order, with names where they have them."""
+    rule = "be model.named_parameters() or model.parameters()"
+    require(isinstance(params, Iterable) and not isinstance(params, Tensor), "parameters", rule, type(params).__name__)
+    given: list[Any] = list(params)
+    groups = any(isinstance(each, Mapping) for each in given)
+    require(not groups, "parameters", "be of one group, as a record has one learning rate", "a list of groups")
+    pairs = (each if isinstance(each, tuple) and len(each) == 2 else (None, each) for each in given)
+    found: list[tuple[str | None, nn.Parameter]] = []
+    for n, (name, w) in enumerate(pairs):
+        what = f"parameter {name if name is not None else n!r}"
+        require(isinstance(w, Tensor), what, "be a tensor: give model.named_parameters()", type(w).__name__)
+        require(name is None or isinstance(name, str), f"name of parameter {n}", "be text", name)
+        lazy = isinstance(w, nn.parameter.UninitializedParameter)
+        require(not lazy, what, "have a shape: call the model once before", "a lazy one")
+        if not w.requires_grad:
+            continue
+        require(w.is_leaf, what, "be a leaf, and no result of other tensors", "a result")
+        require(w.layout == torch.strided and not w.is_meta, what, "be dense, with values", (w.layout, w.device))
+        require(w.dtype in _DTYPES, f"dtype of {what}", f"be one of {', '.join(map(_name_of, _DTYPES))}", w.dtype)
+        found.append((name, w))
+    require(bool(found), "parameters", "hold some that are trained (requires_grad)", f"{len(given)}, none of them")
+    kinds = sorted({str(w.dtype) for _, w in found})
+    require(len(kinds) == 1, "dtype of the parameters", "be one for all: cast them, or freeze the others", kinds)
+    once = len({id(w) for _, w in found}) == len(found)
+    require(once, "parameters", "hold each once, as model.named_parameters() does", "one twice")
+    total = sum(w.numel() for _, w in found)
+    require(total > 0, "parameters", "have elements", total)
+    return found
+
+
+def _require_apart(parameters: Iterable[Tensor]) -> None:
+    """InputError where two parameters share memory, so that an update would move it twice."""
+    places = []
+    for w in parameters:
+        reach = sum((size - 1) * stride for size, stride in zip(w.shape, w.stride(), strict=True)) + 1
+        if w.numel():
+            places.append((str(w.device), w.data_ptr(), w.data_ptr() + reach * w.itemsize))
+    places.sort()
+    for (device, _, end), (other, begin, _) in pairwise(places):
+        rule = "share no memory with others: tie weights by one parameter"
+        require(device != other or end <= begin, "parameters", rule, "two views of one tensor")
+
+
+def _loss_of(closure: Closure) -> float:
+    """The loss that the closure returns, as a number."""
+    try:
+        loss = closure()
+    except RuntimeError as error:
+        if "does not require grad" not in str(error):
+            raise
+        raise InputError("closure must return the loss without backward(): MeZO needs values alone") from error
+    if isinstance(loss, Tensor):
+        require(loss.numel() == 1, "loss of the closure", "be one number", tuple(loss.shape))
+        require(not loss.is_complex(), "loss of the closure", "be a real number", loss.dtype)
+        return float(loss)
+    rule = "be a number, or a tensor of one"
+    require(isinstance(loss, int | float) and not isinstance(loss, bool), "loss of the closure", rule, loss)
+    return float(loss)
+
+
+def _at_least_zero(name: str, value: Any) -> float:
+    found = float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
+    require(is_number(found) and found >= 0, name, "be a finite number of at least 0", found)
+    return float(found)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def _generators(devices: Iterable[torch.device]) -> Iterator[Callable[[], None]]:
+    """A function that puts torch's random generators of the CPU and of these devices back to where they are now."""
+    gpus = {device for device in devices if device.type == "cuda"}
+    state, states = torch.get_rng_state(), {device: torch.cuda.get_rng_state(device) for device in gpus}
+
+    def rewind() -> None:
+        torch.set_rng_state(state)
+        for device, own in states.items():
+            torch.cuda.set_rng_state(own, device)
+
+    yield rewind
+
+
+# transformers ---------------------------------------------------------------------------------------------------------
+
+
+class MeZOTraining:
+    """Steps of ``MeZO`` in a Trainer of transformers: a class to put before it.
+
+        class MeZOTrainer(MeZOTraining, transformers.Trainer): ...
+
+        MeZOTrainer(model, args, optimizers=(MeZO(model.named_parameters(), lr=1e-6), None), ...).train()
+
+    The Trainer's loop, schedules, evaluation, callbacks and checkpoints stay as they are. A callback of transformers
+    gets neither the batch nor the loss, and could not keep the Trainer from its backward pass, so it is this method
+    that is exchanged. The model is in eval mode while it is measured, as in MeZO's own trainer.
+    """
+
+    args: Any
+    optimizer: Any
+
+    @property
+    def _mezo(self) -> MeZO:
+        """The optimizer inside of accelerate's."""
+        own = getattr(self.optimizer, "optimizer", self.optimizer)
+        rule = "be (decomfl_lab.optim.MeZO(...), None), or have a scheduler where None is"
+        require(isinstance(own, MeZO), "optimizers", rule, type(own).__name__)
+        return own  # type: ignore[no-any-return]
+
+    def train(self, *args: Any, **options: Any) -> Any:
+        """See ``Trainer.train``; at the end the log gets the digest of the model.
+
+        Raises:
+            InputError: If batches are split over devices or steps, or scaled.
+        """
+        own = self.args
+        for name, most in {"gradient_accumulation_steps": 1, "world_size": 1, "n_gpu": 1, "fp16": False}.items():
+            found = getattr(own, name)
+            require(found <= most, f"{name} of the arguments", f"be {most} with MeZO", found)
+        result = super().train(*args, **options)  # type: ignore[misc]
+        self._mezo.seal()
+        return result
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """See ``Trainer.training_step``: the scalars are measured; the loop then calls ``step``."""
+        trainer: Any = self
+        model.eval()
+        inputs = trainer._prepare_inputs(inputs)
+
+        def loss() -> Tensor:
+            with trainer.compute_loss_context_manager():
+                found: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            return found
+
+        return torch.tensor(self._mezo.measure(loss), device=self.args.device)

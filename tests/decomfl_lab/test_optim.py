@@ -1,0 +1,480 @@
+"""MeZO as an optimizer of torch: its steps, its log, and what others may do between them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import decomfl_lab as lab
+from decomfl_lab import DivergedError, InputError, optim
+from decomfl_lab.cli.replay import replay as replay_command
+from decomfl_lab.noise import derive_seed, direction
+from decomfl_lab.optim import MeZO, MeZOTraining
+from decomfl_lab.protocol.log import RunLog
+from tests.decomfl_lab.language.tiny import tiny, transformers
+
+X = torch.randn(24, 5, generator=torch.Generator().manual_seed(1))
+Y = (X[:, 0] > 0).long()
+
+
+def net(dtype: torch.dtype = torch.float32, dropout: float = 0.0) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 30), nn.Tanh(), nn.Dropout(dropout), nn.Linear(30, 2)).to(dtype)
+
+
+def loss_of(model: nn.Module) -> Callable[[], Tensor]:
+    def loss() -> Tensor:
+        return cross_entropy(model(X.to(next(model.parameters()).dtype)).float(), Y)
+
+    return loss
+
+
+def steps(optimizer: MeZO, model: nn.Module, n: int = 5) -> list[float | None]:
+    return [optimizer.step(loss_of(model)) for _ in range(n)]
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+
+
+# A step
+
+
+def test_a_step_is_that_of_the_formula() -> None:
+    model, eta, mu, P = net(torch.float64), 0.05, 1e-4, 3
+    x = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    seed = derive_seed(derive_seed(derive_seed(9, 2), 0), 0)
+    z = torch.from_numpy(np.stack([direction(seed, p, x.numel()) for p in range(P)])).double()
+
+    def f(at: Tensor) -> float:
+        other = net(torch.float64)
+        nn.utils.vector_to_parameters(at, other.parameters())
+        return loss_of(other)().item()
+
+    g = torch.tensor([(f(x + mu * own) - f(x - mu * own)) / (2 * mu) for own in z], dtype=torch.float64)
+    wanted = (1 - eta * 0.1) * x - eta * g @ z / P
+    MeZO(model.parameters(), eta, mu=mu, perturbations=P, seed=9, weight_decay=0.1).step(loss_of(model))
+    found = nn.utils.parameters_to_vector(model.parameters()).detach()
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_its_records_are_those_of_a_federation_of_one_client(tmp_path: Path) -> None:
+    model = net()
+    method = lab.DeComFL(perturbations=2, mu=1e-3, rule=lab.Sgd(), seeds="per-run", lean=True, lr=0.05)
+    options = {"batch_size": 24, "rounds": 4, "engine": "serial", "progress": False}
+    run = lab.train(model, cross_entropy, [(X, Y)], method=method, out=tmp_path / "run", **options)
+    mine = net()
+    steps(MeZO(mine.parameters(), 0.05, perturbations=2, log=tmp_path / "mine.dcl"), mine, 4)
+    with RunLog.open(tmp_path / "mine.dcl") as ours, RunLog.open(tmp_path / "run" / "run.dcl") as theirs:
+        for own, other in zip(ours.records(0), theirs.records(0), strict=True):
+            np.testing.assert_allclose(own.scalars, other.scalars, atol=2e-3)
+            assert (own.seeds, own.eta, own.seeding) == (other.seeds, other.eta, other.seeding)
+    for own, other in zip(mine.parameters(), run.model.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
+
+
+def test_it_trains() -> None:
+    model = net()
+    losses = steps(MeZO(model.parameters(), 0.05, perturbations=5), model, 60)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_frozen_parameters_stay_and_tied_ones_are_one(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 2))
+    model[1].weight = model[0].weight
+    model[2].bias.requires_grad_(False)
+    start = copy.deepcopy(model)
+    optimizer = MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl")
+    steps(optimizer, model)
+    assert torch.equal(model[2].bias, start[2].bias)
+    assert not torch.equal(model[0].weight, start[0].weight)
+    assert lab.replay(tmp_path / "run.dcl", start).model[1].weight.equal(model[0].weight)
+
+
+def test_dropout_is_the_same_at_all_points() -> None:
+    model = net(torch.float64, dropout=0.5)
+    optimizer = MeZO(model.parameters(), 0.1, mu=1e-6, perturbations=4)
+    for _ in range(3):
+        optimizer.measure(loss_of(model))
+        assert abs(optimizer._measured).max() < 30  # two masks would differ by 0.1 / 2e-6
+        optimizer.step()
+
+
+def test_dropout_differs_from_step_to_step() -> None:
+    model = net(dropout=0.5)
+    optimizer = MeZO(model.parameters(), 0.0)
+    assert len({*steps(optimizer, model, 4)}) == 4
+
+
+def test_compiled_modules_are_measured_as_they_were_written() -> None:
+    def backend(graph: Any, inputs: Any) -> Any:
+        raise AssertionError("compiled code would keep the first direction")
+
+    model, other = net(), net()
+    losses = steps(MeZO(model.parameters(), 0.05), model, 3)
+    assert steps(MeZO(other.parameters(), 0.05), torch.compile(other, backend=backend), 3) == losses
+    assert same(model, other)
+
+
+def test_schedulers_set_the_learning_rate_that_the_log_has(tmp_path: Path) -> None:
+    model, start = net(), net()
+    optimizer = MeZO(model.named_parameters(), 0.08, log=tmp_path / "run.dcl")
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min(t, 4) / 4)
+    used = []
+    for _ in range(6):
+        used.append(optimizer.param_groups[0]["lr"])
+        optimizer.step(loss_of(model))
+        scheduler.step()
+    with RunLog.open(tmp_path / "run.dcl") as log:
+        assert [record.eta for record in log.records(0)] == used[1:] == [0.02, 0.04, 0.06, 0.08, 0.08]
+    assert same(lab.replay(tmp_path / "run.dcl", start).model, model)
+
+
+# The log
+
+
+@pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_log_replays_to_the_bit(dtype: torch.dtype, distribution: str, tmp_path: Path) -> None:
+    model, start = net(dtype), net(dtype)
+    options = {"perturbations": 2, "distribution": distribution, "weight_decay": 0.01, "digest_every": 2}
+    optimizer = MeZO(model.named_parameters(), 0.02, mu=0.01, log=tmp_path / "run.dcl", **options)
+    steps(optimizer, model)
+    optimizer.seal()
+    found = lab.replay(tmp_path / "run.dcl", start)
+    assert found.agrees
+    assert [each.round for each in found.compared] == [0, 2, 4, 5]
+    assert same(found.model, model)
+    assert not same(found.model, start)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_log_with_its_start_needs_no_model(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = net(dtype)
+    optimizer = MeZO(model.named_parameters(), 0.02, mu=0.01, log=tmp_path / "run.dcl", log_start=True)
+    steps(optimizer, model)
+    optimizer.seal()
+    file = tmp_path / "end.safetensors"
+    found = CliRunner().invoke(replay_command, [str(tmp_path / "run.dcl"), "--save", str(file)])
+    assert found.exit_code == 0, found.output
+    assert {name: w.tolist() for name, w in load_file(file).items()} == {
+        name: w.tolist() for name, w in model.state_dict().items()
+    }
+
+
+def test_the_command_takes_the_weights_of_the_start_from_a_file(tmp_path: Path) -> None:
+    model = nn.Sequential(net(), nn.BatchNorm1d(2).eval())
+    save_file(model.state_dict(), tmp_path / "start.safetensors")
+    steps(MeZO(model.named_parameters(), 0.02, log=tmp_path / "run.dcl"), model)
+    files = ["--start", str(tmp_path / "start.safetensors"), "--save", str(tmp_path / "end.safetensors")]
+    found = CliRunner().invoke(replay_command, [str(tmp_path / "run.dcl"), *files])
+    assert found.exit_code == 0, found.output
+    model.load_state_dict(before := copy.deepcopy(model.state_dict()))
+    after = load_file(tmp_path / "end.safetensors")
+    assert all(torch.equal(after[name], before[name]) for name in before)  # buffers too
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (None, "must be given, as the log has not x_0"),
+        (nn.Linear(5, 2), "must have the parameter '0.weight' of the log"),
+        (nn.Sequential(nn.Linear(5, 31), nn.Tanh(), nn.Dropout(), nn.Linear(31, 2)), "must be (30, 5)"),
+    ],
+)
+def test_a_replay_from_nothing_or_another_module_is_refused(start: Any, said: str, tmp_path: Path) -> None:
+    model = net()
+    steps(MeZO(model.named_parameters(), 0.02, log=tmp_path / "run.dcl"), model)
+    with pytest.raises(InputError) as error:
+        lab.replay(tmp_path / "run.dcl", start)
+    assert said in str(error.value)
+
+
+def test_other_weights_at_the_start_do_not_agree(tmp_path: Path) -> None:
+    model = net()
+    steps(MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl"), model)
+    assert "x_0 is not the run's" in str(lab.replay(tmp_path / "run.dcl", model))
+
+
+def test_a_log_of_another_learning_rate_than_was_used_does_not_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optim, "Step", lambda seed, g, eta, kind: lab.replicas.rules.Step(seed, g, 1.001 * eta, kind))
+    model, start = net(), net()
+    steps(MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl", digest_every=2), model)
+    assert not lab.replay(tmp_path / "run.dcl", start).agrees
+
+
+def test_a_step_is_a_hundred_bytes_and_four_for_each_further_direction(tmp_path: Path) -> None:
+    sizes = []
+    for P in (1, 4):
+        model, path = net(), tmp_path / f"{P}.dcl"
+        optimizer = MeZO(model.parameters(), 0.02, perturbations=P, log=path)
+        steps(optimizer, model, 2)
+        before = path.stat().st_size
+        steps(optimizer, model, 3)
+        sizes.append((path.stat().st_size - before) // 3)
+    assert sizes == [100, 112]
+
+
+def test_there_is_no_measuring_anew(tmp_path: Path) -> None:
+    model, start = net(), net()
+    steps(MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl"), model)
+    with pytest.raises(InputError, match="measure must be left out for an optimizer's log"):
+        lab.replay(tmp_path / "run.dcl", start, measure=[1])
+
+
+# What others may do
+
+
+@pytest.mark.parametrize(
+    ("closure", "said"),
+    [
+        (lambda model: loss_of(model)() * float("nan"), "losses of step 0 must be finite"),
+        (lambda model: model(X), "loss of the closure must be one number, got (24, 2)"),
+        (lambda model: str(loss_of(model)()), "loss of the closure must be a number"),
+        (lambda model: loss_of(model)().backward(), "closure must return the loss without backward()"),
+        (lambda model: torch.zeros(()), "no torch function was given parameter '0', '1', '2', '3'"),
+        (lambda model: model[0].weight.add_(1).sum(), "add_ writes to parameter '0'"),
+        (lambda model: model[0].weight.data.zero_(), "zero_ writes to parameter '0'"),
+        (lambda model: torch.complex(loss_of(model)(), torch.zeros(())), "must be a real number"),
+    ],
+)
+def test_a_closure_that_is_no_function_of_x_is_refused_and_nothing_has_happened(
+    closure: Callable[[Any], Any], said: str, tmp_path: Path
+) -> None:
+    model = net()
+    optimizer = MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl")
+    before = optimizer.digest()
+    with pytest.raises(InputError) as error:
+        optimizer.step(lambda: closure(model))
+    assert said in str(error.value)
+    assert (optimizer.digest(), optimizer.steps) == (before, 0)
+    steps(optimizer, model)
+    assert lab.replay(tmp_path / "run.dcl", net()).agrees
+
+
+def test_infinite_losses_are_a_divergence() -> None:
+    model = net()
+    with pytest.raises(DivergedError):
+        MeZO(model.parameters(), 0.02).step(lambda: loss_of(model)() * 1e38 * 1e38)
+
+
+def test_a_parameter_that_is_not_used_can_be_allowed() -> None:
+    model = nn.ModuleList([net(), nn.Linear(2, 2)])
+    MeZO(model.parameters(), 0.02, strict=False).step(loss_of(model[0]))
+
+
+@pytest.mark.parametrize("write", [lambda w: w.add_(1), lambda w: setattr(w, "data", w.data + 1)])
+def test_a_write_between_two_steps_is_refused(write: Callable[[Tensor], None]) -> None:
+    model = net()
+    optimizer = MeZO(model.named_parameters(), 0.02)
+    steps(optimizer, model, 1)
+    optimizer.measure(loss_of(model))
+    with torch.no_grad():
+        write(model[3].weight)
+    with pytest.raises(InputError, match=r"be written to by steps alone.*'3.weight'"):
+        optimizer.step()
+
+
+def test_an_update_that_was_cut_short_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    model = net()
+    optimizer = MeZO(model.parameters(), 0.02)
+    with monkeypatch.context() as patched:
+        patched.setattr(optim, "rebuild_", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step(loss_of(model))
+    with pytest.raises(InputError, match="step 0 must be taken whole"):
+        optimizer.step(loss_of(model))
+
+
+def test_a_step_needs_a_closure_or_what_was_measured() -> None:
+    model = net()
+    optimizer = MeZO(model.parameters(), 0.02)
+    with pytest.raises(InputError, match="closure must be given"):
+        optimizer.step()
+    optimizer.measure(loss_of(model))
+    with pytest.raises(InputError, match="measure must be followed by step"):
+        optimizer.measure(loss_of(model))
+    optimizer.zero_grad()
+    optimizer.step(loss_of(model))
+
+
+W = nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("params", "options", "said"),
+    [
+        ([], {}, "parameters must hold some that are trained"),
+        ([nn.Parameter(torch.ones(3), requires_grad=False)], {}, "parameters must hold some that are trained"),
+        (W, {}, "parameters must be model.named_parameters()"),
+        ([1.0], {}, "parameter 0 must be a tensor"),
+        ([W, W], {}, "parameters must hold each once"),
+        ([W, nn.Parameter(torch.ones(2, dtype=torch.float64))], {}, "be one for all"),
+        ([nn.Parameter(torch.ones(2, dtype=torch.complex64))], {}, "dtype of parameter 0 must be one of"),
+        ([2 * W], {}, "parameter 0 must be a leaf"),
+        ([nn.Parameter(torch.ones(3, device="meta"))], {}, "must be dense, with values"),
+        ([{"params": [W]}, {"params": []}], {}, "be of one group"),
+        ([("a", W), (3, nn.Parameter(torch.ones(1)))], {}, "name of parameter 1 must be text"),
+        ([W], {"lr": -1.0}, "lr η must be a finite number of at least 0"),
+        ([W], {"lr": float("nan")}, "lr η must be a finite number of at least 0"),
+        ([W], {"mu": 0.0}, "mu μ must be a finite number above 0"),
+        ([W], {"perturbations": 0}, "perturbations P must be an integer"),
+        ([W], {"seed": -1}, "seed must be an integer"),
+        ([W], {"distribution": "low-rank"}, "distribution must be one of"),
+        ([W], {"weight_decay": -1.0}, "weight_decay λ must be a finite number"),
+        ([W], {"rounding": "compensated"}, "rounding must be one of"),
+        ([W], {"digest_every": 0}, "digest_every must be an integer"),
+        ([W], {"log": 3}, "log must be a path"),
+    ],
+)
+def test_bad_arguments_are_named(params: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        MeZO(params, **{"lr": 0.1, **options})
+    assert said in str(error.value)
+
+
+def test_two_views_of_one_tensor_are_refused() -> None:
+    whole = torch.ones(6)
+    one, other = nn.Parameter(whole[:4]), nn.Parameter(whole[2:])
+    with pytest.raises(InputError, match="share no memory"):
+        MeZO([one, other], 0.1).step(lambda: one.sum() + other.sum())
+
+
+def test_parts_of_one_tensor_may_lie_side_by_side() -> None:
+    whole = torch.ones(6)
+    one, other = nn.Parameter(whole[:3]), nn.Parameter(whole[3:])
+    MeZO([one, other], 0.1).step(lambda: one.sum() + other.sum())
+
+
+def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    model = net()
+    steps(MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl"), model)
+    with pytest.raises(InputError, match="log must be a new file"):
+        steps(MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl"), model)
+
+
+# State
+
+
+def test_training_goes_on_to_the_bit_and_the_log_is_cut_to_the_state(tmp_path: Path) -> None:
+    model, other = net(), net()
+    optimizer = MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl")
+    steps(optimizer, model, 3)
+    torch.save((optimizer.state_dict(), model.state_dict()), tmp_path / "state")
+    steps(optimizer, model, 4)
+    state, weights = torch.load(tmp_path / "state", weights_only=True)
+    again = MeZO(other.named_parameters(), 0.1, log=tmp_path / "run.dcl")
+    again.load_state_dict(state)
+    other.load_state_dict(weights)
+    steps(again, other, 4)
+    again.seal()
+    assert same(model, other)
+    assert same(lab.replay(tmp_path / "run.dcl", net()).model, model)
+
+
+def test_a_state_has_nothing_of_size_d() -> None:
+    model = net()
+    optimizer = MeZO(model.parameters(), 0.05)
+    steps(optimizer, model)
+    assert len(repr(optimizer.state_dict())) < 800
+
+
+def test_a_state_without_its_weights_is_refused(tmp_path: Path) -> None:
+    model = net()
+    optimizer = MeZO(model.parameters(), 0.05)
+    steps(optimizer, model)
+    again = MeZO((other := net()).parameters(), 0.05)
+    again.load_state_dict(optimizer.state_dict())
+    with pytest.raises(InputError, match="parameters must be those of the state"):
+        steps(again, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"mu": 0.1}, "mu in the state must be 0.001, as here, got 0.1"),
+        ({"perturbations": 2}, "perturbations in the state"),
+        ({"steps": -1}, "steps in the state must be an integer"),
+        ({"digest": None}, "digest in the state must be text"),
+        (None, "state must be one of decomfl_lab.optim.MeZO"),
+    ],
+)
+def test_states_of_others_are_refused(change: dict[str, Any] | None, said: str) -> None:
+    optimizer = MeZO(net().parameters(), 0.05)
+    state = optimizer.state_dict()
+    state["mezo"] = {} if change is None else state["mezo"] | change
+    with pytest.raises(InputError) as error:
+        optimizer.load_state_dict(state)
+    assert said in str(error.value)
+
+
+def test_the_log_of_another_training_is_refused_and_left_alone(tmp_path: Path) -> None:
+    model, other = net(), net()
+    mine, theirs = (MeZO(m.parameters(), 0.05, seed=0, log=tmp_path / n) for m, n in ((model, "a"), (other, "b")))
+    steps(mine, model, 3)
+    steps(theirs, other, 4)
+    content = (tmp_path / "b").read_bytes()
+    again = MeZO(model.parameters(), 0.05, log=tmp_path / "b")
+    state = mine.state_dict()
+    state["mezo"]["chain"] = 32 * "0"
+    again.load_state_dict(state)
+    with pytest.raises(InputError, match="have the 3 steps of the state"):
+        steps(again, model)
+    assert (tmp_path / "b").read_bytes() == content
+
+
+# transformers
+
+
+def trainer(model: nn.Module, folder: Path, **options: Any) -> Any:
+    library = transformers()
+
+    class MeZOTrainer(MeZOTraining, library.Trainer):  # type: ignore[misc, name-defined]
+        pass
+
+    ids = torch.randint(4, 90, (16, 6), generator=torch.Generator().manual_seed(0))
+    fixed = {"per_device_train_batch_size": 8, "report_to": [], "disable_tqdm": True, "use_cpu": True, "save_steps": 3}
+    arguments = library.TrainingArguments(str(folder), max_steps=6, warmup_steps=1, **fixed | options)
+    optimizer = MeZO(model.named_parameters(), 0.01, log=folder / "run.dcl")
+    rows = [{"input_ids": row, "labels": row} for row in ids]
+    return MeZOTrainer(model, arguments, train_dataset=rows, optimizers=(optimizer, None))
+
+
+def test_a_trainer_takes_its_steps_and_its_log_replays(tmp_path: Path) -> None:
+    transformers()
+    model = tiny("opt")
+    trainer(model, tmp_path).train()
+    found = lab.replay(tmp_path / "run.dcl", tiny("opt"))
+    assert found.agrees
+    assert found.round == 5  # the learning rate of the first step is 0
+    assert same(found.model, model)
+
+
+def test_a_trainer_goes_on_from_its_checkpoint_to_the_bit(tmp_path: Path) -> None:
+    transformers()
+    model, other = tiny("opt"), tiny("opt")
+    trainer(model, tmp_path).train()
+    trainer(other, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert same(model, other)
+
+
+def test_a_trainer_that_would_split_its_batches_is_refused(tmp_path: Path) -> None:
+    transformers()
+    with pytest.raises(InputError, match="gradient_accumulation_steps of the arguments must be 1 with MeZO, got 2"):
+        trainer(tiny("opt"), tmp_path, gradient_accumulation_steps=2).train()
