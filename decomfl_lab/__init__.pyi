@@ -3,6 +3,7 @@ from . import noise as noise
 from .carriers.ray import Ray as Ray
 from .datasets.images import Dataset as Dataset
 from .errors import DivergedError as DivergedError
+from .errors import HookError as HookError
 from .errors import InputError as InputError
 from .errors import RoundingWarning as RoundingWarning
 from .federations.setting import TrainingSetting as TrainingSetting
@@ -35,6 +36,10 @@ from .replicas.rules import SignSgd as SignSgd
 from .runs.api import load as load
 from .runs.api import train as train
 from .runs.config import TrainConfig as TrainConfig
+from .runs.hooks import Round as Round
+from .runs.hooks import TensorBoard as TensorBoard
+from .runs.hooks import Trackio as Trackio
+from .runs.hooks import WandB as WandB
 from .runs.replay import replay as replay
 from .runs.run import Run as Run
 

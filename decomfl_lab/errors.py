@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 __all__ = [
     "DivergedError",
+    "HookError",
     "InputError",
     "RoundingWarning",
     "brief",
@@ -59,6 +60,16 @@ class DivergedError(InputError):
 
     def __str__(self) -> str:
         return printable("{} must be finite: training diverged {}".format(*self.args))
+
+
+class HookError(InputError):
+    """A hook of the user's has failed, or changed the run; ``__cause__`` is what it raised.
+
+    Attributes:
+        run: The run after its last whole round, with model and metrics.
+    """
+
+    run: Any = None
 
 
 class RoundingWarning(UserWarning):

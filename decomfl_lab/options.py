@@ -39,6 +39,7 @@ class Option:
         argument: Whether it stands without a flag.
         metavar: What the help shows for the value, where that is not its type.
         earlier: The value of runs of versions that did not have the option, where that is not the default.
+        rare: Whether files leave it out at its default, as those of versions that did not have it do.
     """
 
     default: Any
@@ -48,6 +49,7 @@ class Option:
     argument: bool = False
     metavar: str | None = None
     earlier: Any = None
+    rare: bool = False
 
     @property
     def is_schedule(self) -> bool:

@@ -3,7 +3,9 @@
     python -m tests.mutants --sample 150 --seed 0
 
 Every mutant lives in a forked process that imports it instead of the module; nothing is written to the source.
-docs/mutants.md says what was found.
+
+Of 200 mutants (seed 0) 177 are noticed. Of the 23 others 8 change what a user sees; the rest change time, memory or
+looks, or have no right value. Tests were written for the survivors of this sample: it is no estimate for others.
 """
 
 from __future__ import annotations

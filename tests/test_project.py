@@ -34,7 +34,11 @@ def test_every_dependency_has_a_tested_version() -> None:
     extras = project["optional-dependencies"]
     wanted = [
         *project["dependencies"],
-        *(item for name in ("dev", "docs", "llm", "paper", "peers", "stream") for item in extras[name]),
+        *(
+            item
+            for name in ("dev", "docs", "llm", "paper", "peers", "stream", "tensorboard", "trackio", "wandb")
+            for item in extras[name]
+        ),
     ]  # type: ignore[misc,index]
     names = {re.split(r"[<>=]", item)[0] for item in wanted}
     assert {name for name in names if not name.startswith("decomfl-lab[")} <= pinned

@@ -106,8 +106,11 @@ class MethodCommand(Screened):
 
 GROUPS = ("method", "optimizer", "model and data", "engine", "output")
 """The groups of a run's options, in the order of --help-all."""
-USUAL = ("data", "model", "clients", "sampled", "rounds", "local_steps", "perturbations", "batch_size", "lr", "seed")
-"""The options that --help has; besides these it has those that a method does not share with DeComFL."""
+USUAL = (
+    *("data", "model", "clients", "sampled", "rounds", "local_steps", "perturbations", "batch_size", "lr", "seed"),
+    *("server_optimizer", "server_lr"),
+)
+"""The options that --help has; besides these it has those that a method does not share with DeComFL, but rare ones."""
 
 
 def _with_method(args: Sequence[str], *, resilient: bool) -> tuple[list[str], bool]:
@@ -139,7 +142,8 @@ def command_of(
     options = run_options() | method.options()
     if method.alone:
         options = {key: each for key, each in options.items() if key not in ("clients", "sampled", "joined")}
-    usual = {*USUAL, *(method.options().keys() - DeComFL.options().keys())}
+    common = [name for name, each in method.options().items() if not each.rare]
+    usual = {*USUAL, *(name for name in common if name not in DeComFL.options())}
     grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
     ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
     searched = CHOSEN if method.tunable else ()
@@ -222,6 +226,12 @@ class TrainOptions:
         "engine",
     )
     workers: int | None = option(None, "The number of actors of federation ray. [default: 4]", "engine")
+    log_to: tuple[str, ...] = option(
+        (),
+        "Log every round to tensorboard:FOLDER, wandb:PROJECT or trackio:PROJECT; may be given more than once. Each "
+        "needs the extra of its name.",
+        "output",
+    )
 
 
 _ONLY_WITH = {
@@ -283,16 +293,17 @@ def _is_of_saved_run(place: RunPlace) -> bool:
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
+    from decomfl_lab.runs.hooks import logger_of
     from decomfl_lab.runs.progress import run_bar
     from decomfl_lab.runs.told import Rebuilt
 
-    out = options.place.out
+    out, hooks = options.place.out, [logger_of(text) for text in options.log_to]
     run = prepared(method, options.place, flags, _elsewhere(options.federation, options.workers))
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
         print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
     try:
         with run_bar(title(run)) as show:
-            run.train(out=out, on_round=show, on_start=_tell_start)
+            run.train(out=out, on_round=show, on_start=_tell_start, hooks=hooks)
     except DivergedError:
         if len(run.metrics):
             print(_table(run.metrics))

@@ -5,14 +5,16 @@ What trains a client's copy (``Trainer``) and how it is sent back (``Uplink``) i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.federations.newcomers import padded
+from decomfl_lab.federations.server_optimizers import ServerOptimizer
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Dense, Examples
 from decomfl_lab.protocol.server import sample_clients
@@ -68,7 +70,8 @@ class FedAvgFederation:
 
         x_{r+1} = Σ_{i ∈ C_r} w_i x_{i,r}^{K+1} / Σ_{i ∈ C_r} w_i, added in float64 in the order of the clients' numbers
 
-    with w_i = 1, or the number n_i of the client's examples, which it says with its first model.
+    with w_i = 1, or the number n_i of the client's examples, which it says with its first model; or x_{r+1} is a step
+    of the server along that mean minus x_r (``ServerOptimizer``).
 
     Source: McMahan et al. 2017, Algorithm 1, where w_i = n_i.
     """
@@ -84,8 +87,11 @@ class FedAvgFederation:
         eta: Schedule[float],
         uplink: Uplink | None = None,
         weighting: str = Weighting.CLIENTS,
+        optimizer: ServerOptimizer | None = None,
     ) -> None:
         self.x = setting.x.detach().clone()
+        self.optimizer = ServerOptimizer() if optimizer is None else optimizer
+        self._moments = self.optimizer.start(self.x.numel())
         self.K, self.eta, self.m, self.seed = K, eta, setting.sampled, setting.seed
         self.present = setting.present
         self.clients = list(clients)
@@ -128,7 +134,10 @@ class FedAvgFederation:
         if not np.isfinite(total).all():
             raise DivergedError("mean of the clients' models")
         weights = self.weights.of(chosen)
-        self.x = torch.from_numpy(total / (len(chosen) if weights is None else sum(weights))).to(self.x)
+        mean = total / (len(chosen) if weights is None else sum(weights))
+        if not self.optimizer.takes_mean:
+            mean = self.optimizer.step(self.x.cpu().numpy().astype(np.float64), mean, self._moments)
+        self.x = torch.from_numpy(mean).to(self.x)
         self.round += 1
         return float(np.average(losses, weights=weights))
 
@@ -143,6 +152,8 @@ class FedAvgFederation:
 
     def save(self) -> Saved:
         """See ``Federation``."""
+        import torch
+
         values = {
             "round": self.round,
             "steps_taken": [client.steps_taken for client in self.clients],
@@ -152,12 +163,15 @@ class FedAvgFederation:
         kept = {i: client.kept_tensors for i, client in self._keeping()}
         values["states"] = {str(i): list(state) for i, state in kept.items()}
         tensors = {f"client.{i}.{name}": own for i, state in kept.items() for name, own in state.items()}
-        return {"x": self.x} | tensors, values
+        moments = {f"server.{name}": torch.from_numpy(own) for name, own in self._moments.items()}
+        return {"x": self.x} | moments | tensors, values
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``."""
         tensors, values = padded(saved, len(self.clients))
         self.x.copy_(tensors["x"])
+        for name in self._moments:
+            self._moments[name] = self._moment(f"server.{name}", tensors)
         self.round = values["round"]
         for steps, client in zip(values["steps_taken"], self.clients, strict=True):
             client.steps_taken = steps
@@ -169,6 +183,20 @@ class FedAvgFederation:
             }
         self.weights.examples = dict(values.get("examples", ()))
         self.ledger = Ledger.from_json(len(self.clients), values["ledger"])
+
+    def _moment(self, name: str, tensors: Mapping[str, Tensor]) -> NDArray[np.float64]:
+        """What the server keeps under this name, of a checkpoint; InputError where it cannot be that."""
+        import torch
+
+        require(
+            name in tensors, "checkpoint", f"have {name}, which the server keeps from round to round", "one without"
+        )
+        there, right = tensors[name], (torch.float64, tuple(self.x.shape))
+        got = there.dtype, tuple(there.shape)
+        require(got == right, f"{name} of the checkpoint", f"be {right[0]} of shape {right[1]}", got)
+        sound = bool(there.isfinite().all()) and (name != "server.v" or bool((there >= 0).all()))
+        require(sound, f"{name} of the checkpoint", "be finite numbers, of v none below 0", "others")
+        return there.cpu().numpy().copy()
 
     def _keeping(self) -> list[tuple[int, Keeping]]:
         """The clients that keep anything, and have taken a step, by their numbers."""

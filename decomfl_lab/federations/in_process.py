@@ -17,11 +17,12 @@ from decomfl_lab.estimators.differences import central_curved
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.attacks import Attack
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import LogEntry, RunLog
-from decomfl_lab.protocol.messages import Held, Plan
+from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord, unsound
@@ -42,8 +43,10 @@ class DeComFLFederation:
             before the next one begins.
         remote: Whether clients are in other processes.
         digest_next: Whether the log gets the model's digest with the next round.
+        attack: What some of the clients send in place of what they measured; None where nobody lies.
     """
 
+    attack: Attack | None = None
     log: RunLog | None = None
     follows: ClassVar[bool] = False
     remote: ClassVar[bool] = False
@@ -57,6 +60,7 @@ class DeComFLFederation:
         *,
         copies: bool = False,
         forgetful: bool = False,
+        attack: Attack | None = None,
     ) -> None:
         """A federation.
 
@@ -68,10 +72,12 @@ class DeComFLFederation:
                 By the laws of replay these are the same bits; M clients would make each direction M times.
             forgetful: Whether nothing is kept of a client's model between its rounds; with copies one is kept for all,
                 of the oldest round that there is a record of, from which the records give every client's.
+            attack: What some of the clients send in place of what they measured; None where nobody lies.
         """
         self.delivery = server if isinstance(server, Delivery) else Delivery(server)
         self.clients = list(clients)
         self.observer = observer
+        self.attack = attack
         self.copies = copies
         self.forgetful = forgetful or copies
         self.drift: float | None = None
@@ -149,10 +155,7 @@ class DeComFLFederation:
         chosen, tracking = self.delivery.sample(), self.delivery.wants_reports
         held = [self.clients[i].report() for i in chosen] if tracking else []
         clients, plans = zip(*self._plans(chosen, held), strict=True)
-        replies = handle_all(clients, plans)
-        for reply in replies:
-            if unsound(reply.scalars).size:  # named here: the codec refuses to carry it on
-                raise DivergedError(f"scalars of client {reply.client}")
+        replies = self.replies(clients, plans)
         weights = self.server.weights
         said = [client.examples() for client in clients if weights.lacks(client.id)]
         self.delivery.hear(self.ledger.control(own.client, own, upwards=True) for own in said)
@@ -163,6 +166,18 @@ class DeComFLFederation:
         if self.curvature is not None:
             self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))
         return float(np.average([reply.loss for reply in replies], weights=weights.of(answered)))
+
+    def replies(self, clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
+        """What the clients send: what they measure, or a lie.
+
+        Raises:
+            DivergedError: If a client measures no finite number.
+        """
+        measured = handle_all(clients, plans)
+        for reply in measured:
+            if unsound(reply.scalars).size:  # named here: the codec refuses to carry it on
+                raise DivergedError(f"scalars of client {reply.client}")
+        return measured if self.attack is None else self.attack(measured)
 
     def repeat(self, entry: LogEntry) -> None:
         """Be a round further by its entry in a log: what was sent is counted, and nothing is measured.

@@ -374,7 +374,10 @@ def table(
 
 
 def markdown(rows: Sequence[Looked]) -> str:
-    """The table of docs/exactness.md: of how many wrong values a law notices how many, at first and at later places."""
+    """The table of ``--places``: of how many wrong values a law notices how many, at first and at later places.
+
+    Below it stands what each kind of wrong value is.
+    """
     names = FaultPlace._fields
     lines = ["| law | wrong is | noticed | " + " | ".join(f"{name} 0, later" for name in names) + " |"]
     lines.append("|" + "---|" * (3 + len(names)))
@@ -382,4 +385,5 @@ def markdown(rows: Sequence[Looked]) -> str:
         shares = [f"{row.at(name, first=True)}, {row.at(name, first=False)}" for name in names]
         shares = [share.replace("–, –", "") for share in shares]
         lines.append(f"| {row.law} | {row.kind} | {row.noticed}/{len(row.places)} | {' | '.join(shares)} |")
-    return "\n".join(lines)
+    kinds = dict.fromkeys(row.kind for row in rows)
+    return "\n".join([*lines, "", *(f"- {kind}: {WRONG[kind]}" for kind in kinds)])

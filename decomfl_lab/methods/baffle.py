@@ -40,7 +40,8 @@ class Baffle(LoggingDifferences):
         model = Replica(self.start(setting.x), self.rule, low_rank=self.low_rank(setting))
         server = self.server(setting, model, tracking=Tracking.CLIENTS, keep=1)
         clients = self.clients(setting, model, self.measured_by(), self.mu, lean=self.lean)
-        return DeComFLFederation(ModelsDown(server), clients, model, forgetful=True)
+        attack = self.attack_of(setting)
+        return DeComFLFederation(ModelsDown(server), clients, model, forgetful=True, attack=attack)
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: R·q times a model and a plan down and scalars up."""

@@ -154,7 +154,8 @@ class _Lagging(Scalars):
         if self.drifts:
             start = make_replica(x, self.rule, corrected=True, private_key=key, low_rank=low_rank)
         clients = self.clients(setting, start, estimator, mu, lean=lean)
-        return DeComFLFederation(Delivery(server, policy=policy), clients, observer, copies=self.rebuild == "copy")
+        delivery, copies = Delivery(server, policy=policy), self.rebuild == "copy"
+        return DeComFLFederation(delivery, clients, observer, copies=copies, attack=self.attack_of(setting))
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``; lag is included.

@@ -9,6 +9,7 @@ import numpy as np
 
 from decomfl_lab.errors import is_number, require, require_choice, require_int
 from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, Uplink
+from decomfl_lab.federations.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
@@ -33,9 +34,17 @@ class FedAvg(Method):
     """K local first-order steps; models both ways.
 
         client:  x_{i,r}^{k+1} = optimizer(x_{i,r}^k, ∇f_i(x_{i,r}^k; ξ)),   k = 1..K
-        server:  x_{r+1} = (1/m) Σ_i x_{i,r}^{K+1}, or Σ_i n_i x_{i,r}^{K+1} / Σ_i n_i
+        server:  x̄_r = (1/m) Σ_i x_{i,r}^{K+1}, or Σ_i n_i x_{i,r}^{K+1} / Σ_i n_i,   x_{r+1} = x̄_r
 
-    Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
+    With another server optimizer x_{r+1} is a step of the server along the update Δ_r = x̄_r − x_r, with m_{−1} = 0 and
+    v_{−1} = τ²:
+
+        sgd:     x_{r+1} = x_r + η_s Δ_r
+        others:  m_r = β₁ m_{r−1} + (1 − β₁) Δ_r,   x_{r+1} = x_r + η_s m_r / (√v_r + τ),   v_r = v_{r−1} + Δ_r²
+                 (adagrad), β₂ v_{r−1} + (1 − β₂) Δ_r² (adam), v_{r−1} − (1 − β₂) Δ_r² sign(v_{r−1} − Δ_r²) (yogi)
+
+    Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017;
+    Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2 (FedAdagrad, FedAdam, FedYogi).
     """
 
     name: ClassVar[str] = "fedavg"
@@ -53,6 +62,19 @@ class FedAvg(Method):
         earlier=FRESH,
     )
     weighting: str = weighting_option()
+    server_optimizer: str = option(
+        "sgd",
+        f"How the server goes along the mean update: {', '.join(SERVER_OPTIMIZERS)}. sgd with rate 1 takes the mean of "
+        "the models.",
+        "optimizer",
+        rare=True,
+    )
+    server_lr: float = option(
+        1.0, "The server's learning rate η_s; the others want less than sgd.", "optimizer", rare=True
+    )
+    server_beta1: float = option(0.9, "The β₁ of adagrad, adam and yogi in [0, 1).", "optimizer", rare=True)
+    server_beta2: float = option(0.99, "The β₂ of adam and yogi in [0, 1).", "optimizer", rare=True)
+    server_tau: float = option(1e-3, "The adaptivity τ of adagrad, adam and yogi.", "optimizer", rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,6 +85,25 @@ class FedAvg(Method):
         decays = is_number(self.weight_decay) and 0.0 <= self.weight_decay < float("inf")
         require(decays, "weight_decay λ", "be a finite number of at least 0", self.weight_decay)
         require_weighting(self.weighting)
+        self._require_server()
+
+    def _require_server(self) -> None:
+        """InputError unless the server's options are in range, and none is given that its optimizer has no use for."""
+        kind, known = self.server().name, self.options()
+        unused = {"sgd": ("beta1", "beta2", "tau"), "adagrad": ("beta2",)}.get(kind, ())
+        for name in (f"server_{each}" for each in unused):
+            rule = f"be left out with server_optimizer {kind}, which has no use for it"
+            require(getattr(self, name) == known[name].default, name, rule, getattr(self, name))
+
+    def server(self) -> ServerOptimizer:
+        """How the server goes along the mean update."""
+        return ServerOptimizer(
+            name=self.server_optimizer,
+            lr=self.server_lr,
+            beta1=self.server_beta1,
+            beta2=self.server_beta2,
+            tau=self.server_tau,
+        )
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """How a trained copy comes back."""
@@ -71,8 +112,15 @@ class FedAvg(Method):
     def federation(self, setting: TrainingSetting) -> FedAvgFederation:
         """See ``Method.federation``."""
         clients = [FedAvgClient(objective, self, setting.engine) for objective in setting.objectives]
-        uplink, weighting = self.uplink(setting), self.weighting
-        return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta, uplink=uplink, weighting=weighting)
+        return FedAvgFederation(
+            setting,
+            clients,
+            K=self.local_steps,
+            eta=self.eta,
+            uplink=self.uplink(setting),
+            weighting=self.weighting,
+            optimizer=self.server(),
+        )
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: R·q times a model each way."""

@@ -21,6 +21,7 @@ from decomfl_lab.methods.weighting_option import require_weighting, weighting_op
 from decomfl_lab.noise import Distribution, LowRank
 from decomfl_lab.options import option
 from decomfl_lab.protocol.aggregation import Aggregation, Mean
+from decomfl_lab.protocol.attacks import ATTACKS, VOTES, Attack
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.weights import Weighting, Weights, require_weighable
 from decomfl_lab.protocol.wire import (
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from decomfl_lab.replicas.replica import Replica
 
 __all__ = ["Differences", "LoggingDifferences", "Scalars"]
+
+NOBODY = "none"
+"""The attack where nobody lies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +107,14 @@ class Scalars(Perturbing):
         f"How many seeds a plan or a record carries: {', '.join(Seeding)}. With per-run and pool each client is told "
         f"the run's seed once; pool takes all directions from {POOL}, which two bytes tell apart.",
     )
+    attack: str = option(
+        NOBODY,
+        f"What lying clients send in place of their scalars, to try an aggregation: {NOBODY}, {', '.join(ATTACKS)}. "
+        "They know what the honest ones send (docs/robust.md).",
+        rare=True,
+    )
+    attackers: int = option(0, "The number f of the sampled clients that lie, others in every round.", rare=True)
+    attack_scale: float = option(0.0, "The scale c of the attack; 0 for the one that is usual of its kind.", rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,6 +127,28 @@ class Scalars(Perturbing):
         rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
         require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
         require_weighable(require_weighting(self.weighting), self.aggregation)
+        self._require_attack()
+
+    def _require_attack(self) -> None:
+        """InputError unless the attack is one that these scalars can have, and its options are in range."""
+        require_choice("attack", self.attack, (NOBODY, *ATTACKS))
+        if self.attack == NOBODY:
+            for name, default in (("attackers", 0), ("attack_scale", 0.0)):
+                rule = f"be left out with attack {NOBODY}"
+                require(getattr(self, name) == default, name, rule, getattr(self, name))
+            return
+        Attack(self.attack, self.attackers, 0, self.attack_scale)
+        if self.dtype is np.int8:
+            require_choice(f"attack on the signs of {self.name}", self.attack, (NOBODY, *VOTES))
+
+    def attack_of(self, setting: TrainingSetting) -> Attack | None:
+        """The attack in a run; None where nobody lies; InputError where it needs more clients than take part."""
+        if self.attack == NOBODY:
+            return None
+        made = Attack(self.attack, self.attackers, setting.seed, self.attack_scale)
+        rule = f"be at least {made.least} with attack {self.attack} by {self.attackers} of them"
+        require(setting.sampled >= made.least, "sampled clients m", rule, setting.sampled)
+        return made
 
     @property
     def K(self) -> int:
@@ -122,9 +156,10 @@ class Scalars(Perturbing):
         return 1
 
     def averaged(self) -> Self:
-        """See ``Method.averaged``."""
+        """See ``Method.averaged``; nobody lies then."""
+        honest = replace(self, attack=NOBODY, attackers=0, attack_scale=0.0)
         is_option = any(own.name == "aggregation" for own in fields(self))
-        return replace(self, aggregation=Mean()) if is_option else self
+        return replace(honest, aggregation=Mean()) if is_option else honest
 
     @property
     def P(self) -> Schedule[int]:

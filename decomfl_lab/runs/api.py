@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import name_of_loss
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.hooks import Hook, as_hooks
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.progress import run_bar
 from decomfl_lab.runs.run import Run, load_run
-from decomfl_lab.runs.told import Progress
 from decomfl_lab.runs.trial import tried
 from decomfl_lab.runs.tuning import tuned, without_auto
 
@@ -44,7 +44,7 @@ def train(
     out: Path | str | None = None,
     device: str | None = None,
     progress: bool = False,
-    on_round: Callable[[Run], object] | None = None,
+    on_round: Hook | Sequence[Hook] | None = None,
     federation: Elsewhere | None = None,
     **options: Any,
 ) -> Run:
@@ -64,8 +64,10 @@ def train(
         out: A folder in which the run is saved, and from which it resumes.
         device: The device, cpu, cuda, cuda:N or auto; None for the one that the examples are on.
         progress: Whether a progress bar is shown on stderr.
-        on_round: A function that is called with the run after every round: ``run.round``, ``run.model``,
-            ``run.metrics``. What it raises ends the training.
+        on_round: A function, or a list of them, that is called after every round with a ``runs.hooks.Round``: round,
+            train_loss, test_accuracy and test_loss where the round was evaluated, up_bytes, down_bytes, lr, seconds,
+            and copies of model and metrics; ``stop()`` ends the run. ``lab.TensorBoard(folder)``,
+            ``lab.Trackio(project)`` and ``lab.WandB(project)`` are such functions.
         federation: Where the clients are, ``Ray(workers=N)`` for N actors of Ray, or another
             ``federations.carrier.Elsewhere``; None for this process. Records, losses and models are the same to the
             bit.
@@ -81,11 +83,13 @@ def train(
     Raises:
         InputError: If a value breaks a rule; the message names the argument, the rule and the value.
         DivergedError: If scalars or models are no longer finite; the run up to there is its attribute ``run``.
+        HookError: If a hook fails; the run is saved, and the error's attribute ``run``.
 
     Source: [DeComFL, Algorithms 3 and 4] for the default method.
     """
     require("data" not in options, "data", "be given as clients", options.get("data"))
     require(isinstance(model, nn.Module), "model", "be a torch.nn.Module", model)
+    hooks = as_hooks(on_round)
     dataset = own_dataset(clients, test, whole=BatchLoss.of(loss).form is Form.MODEL)
     assert dataset.parts is not None
     M = len(dataset.parts)
@@ -96,14 +100,7 @@ def train(
     run = Run.of(*tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted), federation)
     folder = None if out is None else as_path("out", out)
     with run_bar(config.method.name) if progress else nullcontext() as show:
-
-        def after(at: Progress) -> None:
-            if show is not None:
-                show(at)
-            if on_round is not None:
-                on_round(run)
-
-        run.train(out=folder, on_round=after)
+        run.train(out=folder, on_round=show, hooks=hooks)
     return run
 
 

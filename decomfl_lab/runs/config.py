@@ -137,6 +137,7 @@ class TrainConfig:
         "How many of the clients came later, and when, as ROUND=NUMBER,...: of 6 clients with 4=1 there are 5 in "
         "rounds 0 to 3, and client 5 begins at x_0 in round 4. Where fewer than m are there, all are sampled. A run "
         "that goes on with more clients writes it itself.",
+        rare=True,
     )
     rounds: int = option(100, "The number R of communication rounds.")
     seed: int = option(0, "The seed of everything random: weights, split, batches, clients, directions.")
@@ -169,13 +170,17 @@ class TrainConfig:
     )
     eval_every: int = option(10, "The number of rounds between two evaluations on the held-out data.", "output")
     eval_first: int = option(
-        0, "The number of rounds before the first evaluation, at most --eval-every; 0 for as many.", "output"
+        0,
+        "The number of rounds before the first evaluation, at most --eval-every; 0 for as many.",
+        "output",
+        rare=True,
     )
     log_start: bool = option(
         False,
         "Write x_0 itself into the log run.dcl, compressed, so that the file alone is enough to rebuild a model whose "
         "initial weights are your own.",
         "output",
+        rare=True,
     )
     test_examples: int = option(
         0, "How many held-out examples to evaluate on, a fixed random choice; 0 for all.", "output"
@@ -304,11 +309,11 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, schedules with text keys (as TOML and JSON want them); without data where there is a task."""
         values = {name: getattr(self, name) for name in run_options() if name != "data" or not self.task}
-        # Left out where nothing is asked for, as in the files of older runs.
-        for rare in ("joined", "eval_first", "log_start"):
-            if not values[rare]:
-                del values[rare]
-        found = {"method": name_of(self.method), **values, **self.method.plain()}
+        values |= self.method.plain()
+        for name, own in (run_options() | self.method.options()).items():
+            if own.rare and values[name] == own.default:
+                del values[name]
+        found = {"method": name_of(self.method), **values}
         schedules = {name: value for name, value in found.items() if isinstance(value, Mapping)}
         return found | {name: {str(r): v for r, v in sorted(own.items())} for name, own in schedules.items()}
 

@@ -218,4 +218,8 @@ def movable(federation: Federation, method: Method) -> DeComFLFederation:
     if found is None or not found.movable:
         rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
         raise InputError(f"method must {rule}, got {method.name}")
+    kind = None if found.attack is None else found.attack.kind
+    require(
+        kind is None, "attack", "be none where clients are in other processes, as liars here know all replies", kind
+    )
     return found

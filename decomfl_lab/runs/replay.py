@@ -23,7 +23,6 @@ from decomfl_lab.models.registry import MODELS, size_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.outside import Header, read_as
-from decomfl_lab.protocol.client import handle_all
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Tracking
@@ -293,7 +292,7 @@ class _Rolling:
             if server.weights.lacks(client.id):
                 server.note_examples(client.id, client.examples().n)
         plans = server.plan_round(entry.answered, reports)
-        replies = handle_all(clients, [plans[client.id] for client in clients])
+        replies = self.federation.replies(clients, [plans[client.id] for client in clients])
         for client in clients:
             client.replica.forget()
         again = server.aggregate(replies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from torch import inference_mode, nn
 
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import first_clients
-from decomfl_lab.errors import DivergedError, InputError, require, require_int
+from decomfl_lab.errors import DivergedError, HookError, InputError, require, require_int
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
 from decomfl_lab.files import held
@@ -30,6 +30,7 @@ from decomfl_lab.runs.building import dataset_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, config_like
 from decomfl_lab.runs.course import Course
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
+from decomfl_lab.runs.hooks import Hook, as_hooks, call, closing
 from decomfl_lab.runs.joining import data_then, joining
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.told import Progress, Rebuilt, Sent
@@ -162,15 +163,16 @@ class Run(Course):
         out: Path | None = None,
         on_round: OnRound | None = None,
         on_start: OnStart | None = None,
+        hooks: Sequence[Hook] = (),
         any_code: bool = False,
     ) -> None:
-        """Go on to the last round of the configuration; see ``train``."""
+        """Go on to the last round of the configuration; see ``train``, and ``runs.hooks`` for hooks of the user's."""
         self.folder, self.saved = out or self.folder, None
 
         def words() -> str:
             return told.interrupted(self.round, self.saved, out)
 
-        with nullcontext() if out is None else held(out), telling(words):
+        with nullcontext() if out is None else held(out), telling(words), closing(hooks):
             # First be where the folder is, by its checkpoint or by its log.
             if out is not None and (out / CHECKPOINT_FILE).exists():
                 kept.resume(self, out, any_code=any_code)
@@ -180,9 +182,11 @@ class Run(Course):
             elif out is not None:
                 kept.require_no_others(self, out)
             with kept.remembered(self) if out is None else kept.logged(self, out):
-                self._train(out, on_round, on_start)
+                self._train(out, on_round, on_start, hooks)
 
-    def _train(self, out: Path | None, on_round: OnRound | None, on_start: OnStart | None) -> None:
+    def _train(
+        self, out: Path | None, on_round: OnRound | None, on_start: OnStart | None, hooks: Sequence[Hook]
+    ) -> None:
         """Play the rounds that are left, and save now and then."""
         config, rows, by_records = self.config, self.rows, self.federation.by_records
         if config.task and not rows:
@@ -203,11 +207,19 @@ class Run(Course):
                 try:
                     if on_round is not None:
                         on_round(self._progress(loss))
+                    stops = call(hooks, self, loss)
                     if came:
                         raise Interrupted(number=came[0])
                 except KeyboardInterrupt:
                     saver.save()
                     raise
+                except HookError as error:
+                    saver.save()
+                    raise told.failed(error, self, out) from error.__cause__
+                if stops:
+                    if not rows or rows[-1]["round"] != self.round:
+                        self.evaluate()
+                    break
                 saver.save_if_it_is_time()
             saver.save()
             if self.first is not None:
@@ -245,18 +257,14 @@ class Run(Course):
         scalars = self.federation.ledger.scalars_per_client
         return Progress(self.round, self.config.rounds, loss, accuracy, scalars, test_loss)
 
-    def more(self, rounds: int, *, on_round: Callable[[Run], object] | None = None, **options: Any) -> Run:
-        """Train so many rounds more, and return the run; options as ``train``'s, ``on_round`` gets the run.
+    def more(self, rounds: int, *, on_round: Hook | Sequence[Hook] | None = None, **options: Any) -> Run:
+        """Train so many rounds more, and return the run; ``on_round`` is that of ``decomfl_lab.train``.
 
         A run that was trained with ``out``, or loaded, is saved in its folder again, unless ``out`` says otherwise.
         """
+        hooks = as_hooks(on_round)
         self.config = self.config.but(rounds=self.round + require_int("rounds", rounds, 1))
-
-        def after(_: Progress) -> None:
-            if on_round is not None:
-                on_round(self)
-
-        self.train(**{"out": self.folder} | options, on_round=after)
+        self.train(**{"out": self.folder} | options, hooks=hooks)
         return self
 
     def save(self, folder: Path | str) -> None:

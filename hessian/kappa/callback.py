@@ -16,7 +16,7 @@ from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import InputError, require_int
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.objectives.batch_loss import LossFunction
-from decomfl_lab.runs.run import Run
+from decomfl_lab.runs.hooks import Round
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 
@@ -68,10 +68,10 @@ class KappaEvery:
         self.report = report
         self.history: list[tuple[int, EffectiveRank]] = []
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, at: Round) -> None:
         """After a round of ``lab.train(..., on_round=...)``."""
-        if run.round == 1 or run.round % self.every == 0:
-            self.measure(run.model, run.round)
+        if at.round == 1 or at.round % self.every == 0:
+            self.measure(at.model, at.round)
 
     def measure(self, model: nn.Module, step: int) -> dict[str, float] | None:
         """Measure κ now and report it; the row, or None where it cannot be measured.

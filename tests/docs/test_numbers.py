@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from pathlib import Path
+import runpy
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,10 @@ def said(page: str, *sentences: str) -> list[str]:
     return [sentence for sentence in sentences if " ".join(sentence.split()) not in text]
 
 
-def cells(page: str, name: str) -> list[list[str]]:
+def cells(name: str) -> list[list[str]]:
     """The rows of a table that is made of records."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    block = text.split(f"<!-- table: {name} -->")[1].split("<!-- end of table -->")[0]
-    return [line.strip("| ").split(" | ") for line in block.strip().splitlines()[2:]]
+    block = tables.page().split(f"## {tables.TABLES[name].title}\n")[1].split("\n## ")[0]
+    return [line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")][1:]
 
 
 def number(text: str) -> float:
@@ -41,14 +40,16 @@ def number(text: str) -> float:
 # --- tables that a command makes --------------------------------------------------------------------------------------
 
 
-def test_the_tables_are_those_that_the_command_makes_of_the_records() -> None:
-    text = (ROOT / SCALES).read_text(encoding="utf-8")
-    assert text == tables.written(text), "python -m paper_repro.commands.tables docs/paper-scales.md makes them anew"
+def test_the_command_prints_every_table_under_its_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(tables.__file__), run_name="__main__")
+    assert capsys.readouterr().out == tables.page()
+    headings = re.findall(r"^## (.*)$", tables.page(), re.MULTILINE)
+    assert headings == [table.title for table in tables.TABLES.values()]
 
 
 def test_the_table_of_figure_2_has_the_numbers_of_the_rows() -> None:
     lines_2 = lines(rows("fig2", "full"))
-    for panel, series, seeds, r, ours, _, by_text in cells(SCALES, "figure-2"):
+    for panel, series, seeds, r, ours, _, by_text in cells("figure-2"):
         own = lines_2[(lines_2.panel == panel) & (lines_2.series == series)]
         at = {reading: each[each["round"] == number(r)].test_accuracy for reading, each in own.groupby("reading")}
         assert (len(at["as-plotted"]), f"{at['as-plotted'].mean():.3f}") == (number(seeds), ours)
@@ -57,7 +58,7 @@ def test_the_table_of_figure_2_has_the_numbers_of_the_rows() -> None:
 
 @LOGS
 def test_the_table_of_figure_2_has_the_authors_numbers() -> None:
-    for panel, series, _, r, _, theirs, _ in cells(SCALES, "figure-2"):
+    for panel, series, _, r, _, theirs, _ in cells("figure-2"):
         own = images.authors_2(panel)[lambda t, s=series: t.series == s]  # type: ignore[misc]
         assert f"{own[own['round'] == number(r)].test_accuracy.mean():.3f}" == theirs
 
@@ -65,7 +66,7 @@ def test_the_table_of_figure_2_has_the_authors_numbers() -> None:
 def test_the_table_of_estimators_has_the_numbers_of_the_rows() -> None:
     two = rows("fig2", "full")
     plotted = two[two.reading == "as-plotted"]
-    for panel, series, r, distance, differences, projection in cells(SCALES, "estimators"):
+    for panel, series, r, distance, differences, projection in cells("estimators"):
         frame = rows("fig3", "full") if panel == "Figure 3" else plotted[plotted.panel == panel]
         own = frame[(frame.series == series) & (frame.seed == 0)]
         pair = own.pivot(index="round", columns="check", values="test_accuracy").dropna()
@@ -78,7 +79,7 @@ def test_the_table_of_estimators_has_the_numbers_of_the_rows() -> None:
 
 def test_the_table_of_curves_has_the_numbers_of_the_rows() -> None:
     parts = {"Figure 3": "fig3", "top-k": "topk", "Table 1": "table1"}
-    table = cells(SCALES, "curves")
+    table = cells("curves")
     for part, series, seeds, r, last, best, _, least, end, trained in table:
         every = lines(rows(parts[part], "full"))
         own = kept(every[every.series == series], "series")
@@ -94,7 +95,7 @@ def test_the_table_of_curves_has_the_numbers_of_the_rows() -> None:
 @LOGS
 def test_the_table_of_curves_has_the_authors_last_accuracies() -> None:
     theirs = images.authors_3()
-    for part, series, *_, told, _, _, _ in cells(SCALES, "curves"):
+    for part, series, *_, told, _, _, _ in cells("curves"):
         if part == "Figure 3" and told != "–":
             own = rows("fig3", "full")[lambda t, s=series: t.series == s]["round"]  # type: ignore[misc]
             both = theirs[(theirs.series == series.removesuffix(" by signed value")) & theirs["round"].isin(own)]
@@ -103,7 +104,7 @@ def test_the_table_of_curves_has_the_authors_last_accuracies() -> None:
 
 def test_the_table_of_the_edge_has_the_numbers_of_the_rows() -> None:
     runs = others.edge_runs(rows("edge", "full"))
-    table = cells(SCALES, "edge")
+    table = cells("edge")
     for estimator, batch, P, K, beta, step, told in table:
         point = {"estimator": estimator, "batch": int(batch), "P": int(P), "K": int(K), "beta": float(beta)}
         own = runs[np.logical_and.reduce([runs[name] == value for name, value in point.items()])]
@@ -112,15 +113,12 @@ def test_the_table_of_the_edge_has_the_numbers_of_the_rows() -> None:
     assert len(table) == runs.groupby(others.POINT).ngroups
 
 
-def test_a_table_with_a_number_of_its_own_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    text = (ROOT / SCALES).read_text(encoding="utf-8")
+def test_a_table_with_a_number_of_its_own_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tables.page()
     (row,) = [line for line in text.splitlines() if line.startswith("| local-updates | FedAvg K=10 |")]
     planted = row.replace("0.991", "0.999", 1)
     assert planted != row
-    (tmp_path / "docs").mkdir()
-    (tmp_path / SCALES).write_text(text.replace(row, planted), encoding="utf-8")
-    assert tables.written(text.replace(row, planted)) == text
-    monkeypatch.setattr("tests.docs.test_numbers.ROOT", tmp_path)
+    monkeypatch.setattr(tables, "page", lambda: text.replace(row, planted))
     with pytest.raises(AssertionError):
         test_the_table_of_figure_2_has_the_numbers_of_the_rows()
 
@@ -253,6 +251,28 @@ def test_the_boards_line_in_the_readme_has_the_numbers_of_the_rows() -> None:
     spent = (own.wire_bytes / own.M).groupby(own.line).mean() / 1000
     told = f"{spent['DeComFL']:.1f} kB; FedAvg {spent['FedAvg']:.0f} kB (three seeds)"
     assert said("README.md", f"| MNIST, logistic, to 80 %: bytes a client | {told} |") == []
+
+
+def test_the_page_that_advises_has_the_numbers_of_the_rows() -> None:
+    runs = others.ends(rows("board", "default"))
+    own = runs[runs.problem == "MNIST, logistic"].set_index("line")
+    ours, fedavg = own.loc["DeComFL"], own.loc["FedAvg"]
+    spent = [(each.wire_bytes / each.M).mean() / 1000 for each in (ours, fedavg)]
+    two = lines(rows("fig2", "full"))
+    two = two[(two.reading == "as-plotted") & (two.panel == "local-updates") & (two["round"] == 1000)]
+    ends = [two[two.series == name].test_accuracy.mean() for name in ("DeComFL K=10 P=20", "FedAvg K=10")]
+    wire = next(row for row in outcomes() if row["id"] == "fig2.saving")["measured"]["FedAvg / DeComFL, wire"]
+    assert (
+        said(
+            "docs/is-it-for-me.md",
+            f"rounds | {ours['round'].mean():.0f} | {fedavg['round'].mean():.0f} |",
+            f"all clients | {ours.passes.mean():,.0f} forward | {fedavg.passes.mean():.0f} forward, ",
+            f"bytes a client | {spent[0]:.1f} kB | {spent[1]:.0f} kB |",
+            f"after 1,000 rounds | {100 * ends[0]:.1f} % | {100 * ends[1]:.1f} % |",
+            f"it sends {1 / wire:.1f} times as many bytes as FedAvg",
+        )
+        == []
+    )
 
 
 UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}

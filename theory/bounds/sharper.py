@@ -1,4 +1,4 @@
-"""The theorems with smaller constants, proved in docs/theory.md; those of Theorem 1 by interval arithmetic besides."""
+"""The theorems with smaller constants, proved in docs/theory.md; those of Theorem 1 in ``theory.bounds.intervals``."""
 
 from __future__ import annotations
 

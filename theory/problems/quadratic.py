@@ -3,6 +3,26 @@
 For f_i(x; ξ) = ½ xᵀHx − (b_i + s)ᵀx every step is linear in x, so E xxᵀ after a step is a linear function of E xxᵀ
 before it; and for the distributions of z used here the trace of each block of an eigenvalue group follows from the
 traces of the others. A step costs O(groups), whatever d is.
+
+*Proof.* H is common, so the mean x̄ of the sampled clients' models moves as one model: x̄⁺ = x̄ − η(Zv + e),
+v = Hx̄ − u − s̄, with u the mean over C of b_i, constant during a round, E uuᵀ = (φ/m)(1/M) Σ b_i b_iᵀ, and
+e = (1/P) Σ_p z_p ½μz_pᵀHz_p. With V = E vvᵀ and C = E x̄uᵀ (0 when a round begins)
+
+    E x̄⁺x̄⁺ᵀ = E x̄x̄ᵀ − η(E x̄vᵀ + E vx̄ᵀ) + η²[(1 − 1/P)V + (1/P) E zzᵀVzzᵀ + (μ²/4P) E (zᵀHz)² zzᵀ],
+    C⁺ = C − η(HC − E uuᵀ),
+
+for E zzᵀHz = 0 and what is odd in z has mean 0. E zzᵀVzzᵀ is (tr V) I + 2V (gaussian), d/(d + 2) times it (sphere),
+less 2 diag V (rademacher); E (zᵀHz)² zzᵀ is (T₁² + 2T₂)I + 4T₁H + 8H² (gaussian, T_n = tr Hⁿ), d²/((d + 2)(d + 4))
+times it (sphere), T₁² I (rademacher, H diagonal). Of each, the traces of the blocks of H's eigenspaces follow from
+those of V alone. ∎
+
+*With momentum*, and for central differences (e = 0): let w = Hx − u − s̄ be that gradient, and v the momentum. e is odd
+in z and so not correlated with Zw, x or v, hence
+
+    E v⁺v⁺ᵀ = β²E vvᵀ + β(E vwᵀ + E wvᵀ) + E ZwwᵀZ + E eeᵀ,   E xv⁺ᵀ = βE xvᵀ + E xwᵀ,   E v⁺uᵀ = βE vuᵀ + E wuᵀ.
+
+E x⁺x⁺ᵀ, E x⁺v⁺ᵀ and E x⁺uᵀ follow from x⁺ = x − ηv⁺, and traces by groups are closed under it, as before. u is new in
+every round, so E xuᵀ = E vuᵀ = 0 where one begins. ∎
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def test_help_shows_the_options_of_the_method_alone_in_groups(
     shown = capsys.readouterr().out
     flags = {flag.replace("-", "_") for flag in re.findall(r"^  --([a-z0-9-]+)", shown, re.M)}
     cohort = {"clients", "sampled", "joined"} if kind.alone else set()
-    own = {"device", "threads", "config", "out", "json", "trust_code", "federation", "workers"}
+    own = {"device", "threads", "config", "out", "json", "trust_code", "federation", "workers", "log_to"}
     assert flags - own == {*run_options(), *kind.options()} - cohort
     for group in ("Options:", "Optimizer:", "Model and data:", "Engine:", "Output:"):
         assert f"\n{group}\n" in shown

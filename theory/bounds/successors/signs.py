@@ -132,6 +132,16 @@ def sign_floor(spectrum: Spectrum, eta: float, noise: float = 0.0) -> tuple[floa
 
     Where τ = 0 the long-run mean of E‖∇f‖ is b exactly.
 
+    *Proof.* Far away f falls by ηc‖a‖ a step on average and steps have exponential moments, so the chain has a
+    stationary law with all moments (Meyn and Tweedie, chapters 14 and 15). With t, v, and w = zᵀHz, f⁺ = f − ηvt +
+    ½η²w. The mean of f⁺ − f is 0: **E g(‖a‖) = ½ηT** with the gain g(s) = √(2/π)s²/√(s² + τ²); for τ = 0 that is E‖a‖ =
+    b. *Below:* g is concave in s², so g at E‖a‖² is at least ½ηT, that is E‖a‖² ≥ q(b); and f ≥ ‖a‖²/(2L). *Above:* the
+    mean of f⁺² − f² is 0: 2E f g(‖a‖) = η(E‖a‖² + T E f) + (η³/4)(T² + 2T₂) − η²E vtw. Here E vtw ≥ (T + α)E g: with N
+    the part of z along u = a/‖a‖, w has the mean T + (N² − 1)uᵀHu given N, and N² − 1 has at least the mean 1 under the
+    weight |t| erf(|t|/(τ√2)), as it has under |t| and erf grows. With ‖a‖² ≤ 2Lf, 2E f g(‖a‖) ≤ η(2L + T)F + (η³/4)(2T₂
+    − T² − 2αT), F = E f, and as η²T² = 8b²/π and F ≥ b²/(2L), the last is at most η(4L/π) max(0, 2(T₂ − αT)/T² − 1) F.
+    On the left ‖a‖² ≥ 2αf, and f ↦ f²/√(2αf + τ²) is convex: 2√(2/π)·2αF²/√(2αF + τ²) ≤ η(...)F, which is 2αF ≤ q(B). ∎
+
     Args:
         spectrum: Spectrum of H; α is its least eigenvalue, > 0.
         eta: η > 0, the length of a step. [X]

@@ -1,0 +1,259 @@
+"""Hooks: what they are given, that they change nothing, fail without a loss and stop a run; loggers, and stand-ins."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import decomfl_lab as lab
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import HookError, InputError
+from decomfl_lab.runs.hooks import LOGGERS, logger_of
+
+G = torch.Generator().manual_seed(0)
+X, Y = torch.randn(60, 6, generator=G), torch.randint(3, (60,), generator=G)
+CLIENTS = list(zip(X.split(20), Y.split(20), strict=True))
+WEIGHT = torch.randn(3, 6, generator=G)
+
+
+def train(rounds: int = 5, **options: Any) -> lab.Run:
+    model = nn.Linear(6, 3)
+    with torch.no_grad():
+        model.weight.copy_(WEIGHT)
+        model.bias.zero_()
+    usual = {"lr": 0.05, "eval_every": 2, "test": (X, Y)}
+    return lab.train(model, cross_entropy, CLIENTS, rounds=rounds, **usual | options)
+
+
+def test_a_hook_is_given_every_round_with_evaluations_where_there_are_any() -> None:
+    seen: list[lab.Round] = []
+    run = train(on_round=seen.append, lr_schedule={3: 0.02})
+    assert [at.round for at in seen] == [1, 2, 3, 4, 5]
+    assert [math.isfinite(at.test_accuracy) for at in seen] == [False, True, False, True, True]
+    assert [at.lr for at in seen] == [0.05, 0.05, 0.05, 0.02, 0.02]
+    last = seen[-1]
+    assert (last.rounds, last.up_bytes, last.down_bytes) == (5, run.traffic.up_bytes, run.traffic.down_bytes)
+    assert last.test_accuracy == run.metrics.test_accuracy.iloc[-1]
+    assert sum(at.train_loss for at in seen[:2]) / 2 == pytest.approx(run.metrics.train_loss.iloc[0])
+    assert {*seen[0].values()} == {"train_loss", "up_bytes", "down_bytes", "lr", "seconds"}
+    assert {*last.values()} == {*seen[0].values(), "test_accuracy", "test_loss"}
+
+
+def test_hooks_are_called_in_their_order_and_by_more_too() -> None:
+    seen: list[tuple[str, int]] = []
+    first, second = (lambda at, name=name: seen.append((name, at.round)) for name in "ab")
+    run = train(2, on_round=[first, second])
+    run.more(1, on_round=second)
+    assert seen == [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("b", 3)]
+
+
+def disturbing(at: lab.Round) -> None:
+    """All that a careless hook may do."""
+    torch.manual_seed(at.round)
+    torch.rand(3)
+    with torch.no_grad():
+        for p in at.model.parameters():
+            p.zero_()
+    table = at.metrics
+    table["train_loss"] = 0.0
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(2)
+    torch.set_grad_enabled(False)
+
+
+@pytest.mark.parametrize("method", ["decomfl", "fedavg"])
+def test_a_hook_that_does_what_it_likes_changes_no_bit(method: str) -> None:
+    threads = torch.get_num_threads()
+    disturbed, alone = train(method=method, on_round=disturbing), train(method=method)
+    assert torch.equal(disturbed.federation.x, alone.federation.x)
+    assert disturbed.metrics.drop(columns="seconds").equals(alone.metrics.drop(columns="seconds"))
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, threads)
+    assert torch.is_grad_enabled()
+
+
+def test_a_hook_that_reaches_the_run_itself_and_changes_it_is_found_out() -> None:
+    run = train(2)
+    with pytest.raises(HookError, match="hook .*<lambda> must leave the run as it is, but changed it after round 3"):
+        run.more(2, on_round=lambda at: run.federation.x.mul_(2))
+    changed = "must leave the run as it is, but changed it"
+    with pytest.raises(HookError, match=changed):
+        train(2).more(2, on_round=lambda at: at._run.federation.advance())
+    inputs = X.clone()  # of one client, whose tensors are not copied
+    with pytest.raises(HookError, match=changed):
+        lab.train(nn.Linear(6, 3), cross_entropy, [(inputs, Y)], rounds=3, on_round=lambda at: inputs.zero_())
+
+
+def failing(at: lab.Round) -> None:
+    if at.round == 3:
+        raise OSError("the disk is\nfull")
+
+
+@pytest.mark.parametrize("method", ["decomfl", "fedavg"])
+def test_a_hook_that_fails_loses_nothing(method: str, tmp_path: Path) -> None:
+    saved = rf"hook failing failed after round 3 with OSError: the disk is\\nfull; the run is saved in {tmp_path}"
+    with pytest.raises(HookError, match=saved) as found:
+        train(out=tmp_path, method=method, on_round=failing)
+    assert isinstance(found.value.__cause__, OSError)
+    assert found.value.run.round == 3
+    whole, resumed = train(method=method), train(out=tmp_path, method=method)
+    assert torch.equal(whole.federation.x, resumed.federation.x)
+    assert whole.metrics.drop(columns="seconds").equals(resumed.metrics.drop(columns="seconds"))
+    if method == "decomfl":
+        assert lab.replay(tmp_path, nn.Linear(6, 3)) is not None
+    with pytest.raises(HookError, match="the run up to there is the error's attribute run") as found:
+        train(method=method, on_round=failing)
+    assert torch.equal(found.value.run.more(2).federation.x, whole.federation.x)
+
+
+def test_a_hook_stops_a_run_which_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    run = train(out=tmp_path, on_round=lambda at: at.stop() if at.round == 3 else None)
+    assert (run.round, run.metrics["round"].tolist()) == (3, [2, 3])
+    assert run.verify()
+    whole, resumed = train(), train(out=tmp_path)
+    assert torch.equal(whole.federation.x, resumed.federation.x)
+    assert whole.metrics.drop(columns="seconds").equals(resumed.metrics.drop(columns="seconds"))
+
+
+def test_what_is_no_hook_is_refused_before_anything_is_trained() -> None:
+    for wrong in (3, "print", [print, None]):
+        with pytest.raises(
+            InputError, match="on_round must be a function of a round, or a list of such functions, got"
+        ):
+            train(on_round=wrong)
+
+
+class Kept:
+    """A hook that can be closed."""
+
+    closed = 0
+
+    def __call__(self, at: lab.Round) -> None:
+        if at.round == 2:
+            raise RuntimeError("enough")
+
+    def close(self) -> None:
+        self.closed += 1
+        raise OSError("gone")
+
+
+def test_hooks_are_closed_in_whatever_way_a_run_ends(caplog: pytest.LogCaptureFixture) -> None:
+    hook = Kept()
+    with pytest.raises(HookError, match="hook Kept failed after round 2 with RuntimeError: enough"):
+        train(on_round=hook)
+    assert hook.closed == 1
+    assert "hook Kept could not be closed: gone" in caplog.text
+
+
+class Tracker:
+    """What wandb and trackio are called by."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    def init(self, **options: Any) -> None:
+        self.said.append(options)
+
+    def log(self, values: dict[str, float], *, step: int) -> None:
+        self.said.append((step, values))
+
+    def finish(self) -> None:
+        self.said.append("finished")
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_trackers_get_the_configuration_and_every_round(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Tracker()
+    monkeypatch.setitem(sys.modules, name, library)
+    hook = {"wandb": lab.WandB, "trackio": lab.Trackio}[name]("p", name="first")
+    run = train(2, on_round=hook)
+    begun, *rounds, ended = library.said
+    assert begun == {"config": run.config.to_dict(), "project": "p", "name": "first"}
+    assert [step for step, _ in rounds] == [1, 2]
+    assert rounds[1][1]["test_accuracy"] == run.metrics.test_accuracy.iloc[-1]
+    assert ended == "finished"
+    run.more(1, on_round=hook)
+    assert library.said[-2][0] == 3
+
+
+def test_tensorboard_gets_a_number_for_each_name_and_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said: list[Any] = []
+
+    class Writer:
+        def __init__(self, folder: str) -> None:
+            said.append(folder)
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            said.append((name, step, value))
+
+        def close(self) -> None:
+            said.append("closed")
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    args = ["--data", "digits", "--model", "logistic", "--rounds", "2", "--eval-every", "2"]
+    assert main(["train", *args, "--log-to", f"tensorboard:{tmp_path}"]) == 0
+    assert said[0] == str(tmp_path)
+    assert [step for name, step, _ in said[1:-1] if name == "test_accuracy"] == [2]
+    assert [step for name, step, _ in said[1:-1] if name == "train_loss"] == [1, 2]
+    assert said[-1] == "closed"
+
+
+def test_a_tensorboard_file_is_read_back(tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = train(3, on_round=lab.TensorBoard(tmp_path))
+    found = events.EventAccumulator(str(tmp_path)).Reload()
+    assert [each.step for each in found.Scalars("train_loss")] == [1, 2, 3]
+    assert found.Scalars("test_accuracy")[-1].value == pytest.approx(run.metrics.test_accuracy.iloc[-1])
+
+
+def test_a_tracker_keeps_a_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    train(3, on_round=lab.WandB("p", mode="offline", settings=wandb.Settings(silent=True)))
+    assert list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
+
+
+def test_a_local_table_of_trackio_has_the_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+    pytest.importorskip("trackio")
+    run = train(3, on_round=lab.Trackio("p", name="first"))
+    with closing(sqlite3.connect(tmp_path / "p.db")) as table:
+        rows = [
+            (step, json.loads(said)) for step, said in table.execute("select step, metrics from metrics order by id")
+        ]
+    assert [step for step, _ in rows] == [1, 2, 3]
+    assert rows[-1][1]["test_accuracy"] == run.metrics.test_accuracy.iloc[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mlflow:x", "log_to must be one of tensorboard, wandb, trackio, got 'mlflow'"),
+        ("wandb", "log_to must say where to, as wandb:runs, got 'wandb'"),
+        ("trackio:", "log_to must say where to, as trackio:runs, got 'trackio:'"),
+    ],
+)
+def test_a_logger_that_there_is_not_is_refused(text: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--log-to", text]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+def test_a_logger_that_is_not_installed_says_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(module: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(InputError, match=rf"logger {name} needs the extra {name}: pip install 'decomfl-lab\[{name}\]'"):
+        logger_of(f"{name}:here")
