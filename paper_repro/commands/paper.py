@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
+from decomfl_lab.plain import print_json
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import PARTS, VERDICTS, WORDS, named, rows
 
@@ -42,7 +42,7 @@ def _answer(*, as_json: bool) -> None:
 
     lines = answer()
     if as_json:
-        print(json.dumps([asdict(each) for each in lines], indent=1, ensure_ascii=False))
+        print_json([asdict(each) for each in lines], indent=1)
         return
     from rich.console import Console
     from rich.table import Table
@@ -66,7 +66,7 @@ def _list(parts: Sequence[str], *, as_json: bool) -> None:
     """Print the registry: a table a part and the words in them, 100 columns wide, or rows of JSON."""
     found = rows(parts)
     if as_json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print_json(found, indent=1)
         return
     from rich.console import Console
     from rich.table import Table
