@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from decomfl_lab.cli.command import WHOLE, Flag, beside, flags_of
-from decomfl_lab.cli.layers import COMMANDS, contributed, installed, load
+from decomfl_lab.cli.layers import contributed, load
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.federations.carrier import FEDERATIONS
@@ -319,7 +319,7 @@ def _elsewhere(name: str, workers: int | None) -> Elsewhere | None:
     if name == HERE:
         require(workers is None, "workers", f"be left out for federation {HERE}", workers)
         return None
-    kind = load(FEDERATIONS, name, f"federation {name}")
+    kind = load(FEDERATIONS, name)
     by: Elsewhere = kind() if workers is None else kind(workers=workers)
     return by
 
@@ -367,12 +367,9 @@ def _what_next(config: TrainConfig, out: Path | None) -> str:
         f"kappa {out}{trusting}": "the effective rank of its curvature",
         **({f"replay {out}{trusting}": "the model again, from the log of scalars alone"} if logged else {}),
     }
-    here = [
-        f"  {f'decomfl {words}':<40} {why}"
-        for words, why in wanted.items()
-        if installed(COMMANDS, words.partition(" ")[0])
-    ]
-    return "\n".join([f"written to {out}; look at it by", *here])
+    width = max(len(f"decomfl {words}") for words in wanted) + 2
+    lines = [f"  {f'decomfl {words}':<{width}} {why}" for words, why in wanted.items()]
+    return "\n".join([f"written to {out}; look at it by", *lines])
 
 
 def _tell_start(row: dict[str, float]) -> None:

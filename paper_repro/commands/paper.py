@@ -18,8 +18,11 @@ __all__ = ["paper"]
 def paper(options: PaperOptions) -> None:
     """Regenerate the paper's figures, tables and verdicts on claims.
 
+    Without --scale the page OUT/report.html first shows what is recorded with the code, within a minute. Then the
+    beginnings of the runs of default scale check it on this machine, section by section.
+
     Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
-    computed again, and an interrupted command resumes. Open OUT/report.html when it is done.
+    computed again, and an interrupted command resumes. The page is whole at any time.
     """
     if options.answer:
         _answer(as_json=options.as_json)
