@@ -36,7 +36,18 @@ def test_every_dependency_has_a_tested_version() -> None:
         *project["dependencies"],
         *(
             item
-            for name in ("dev", "docs", "llm", "paper", "peers", "stream", "tensorboard", "trackio", "wandb")
+            for name in (
+                "dev",
+                "docs",
+                "llm",
+                "notebooks",
+                "paper",
+                "peers",
+                "stream",
+                "tensorboard",
+                "trackio",
+                "wandb",
+            )
             for item in extras[name]
         ),
     ]  # type: ignore[misc,index]
