@@ -41,7 +41,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
 """How the kinds of curves are drawn that have no band, but for their colours."""
 _EXTRA = {
     "checks": "dots: finite differences, μ = 1e-4",
-    "longer": "thin: recorded runs at full scale",
+    "longer": "thin: recorded runs",
     "reference": "authors' logs (same colours)",
 }
 

@@ -1,4 +1,4 @@
-"""A figure as an element of a page: text stays text, names are its own, and what it is stands beside it."""
+"""A figure as elements of a page: a drawing for each panel, so that a narrow page can set them one below the other."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.transforms import Bbox
 
 from figures.style import rc
 
-__all__ = ["Picture", "dark_greys", "picture"]
+__all__ = ["Drawing", "Picture", "dark_greys", "picture"]
 
 _LONG: Final = re.compile(r"-?\d+\.\d{2,}")
 _GAPS: Final = re.compile(r"\s*([A-Za-z])\s*")
@@ -33,43 +38,150 @@ _DARK: Final = 0.9
 """The lightness in the dark of what is black in the light."""
 
 
+_OUTSIDE: Final = 40.0
+"""Pixels around a figure in which labels may stand that the figure itself does not show."""
+_MARGIN: Final = 2.0
+"""Points left free around a drawing, so that no line is cut in half."""
+
+
 @dataclass(frozen=True)
-class Picture:
-    """A figure for a page.
+class Drawing:
+    """A panel of a figure, or an entry of its legend.
 
     Attributes:
-        svg: The figure without its caption, as an ``svg`` element that HTML holds as it is.
-        caption: The caption, as text on one line.
+        svg: The drawing as an ``svg`` element that HTML holds as it is.
         width: The width in points, at which letters have their own sizes.
     """
 
     svg: str
-    caption: str
     width: float
 
 
-def picture(figure: Figure, name: str) -> Picture:
-    """The figure as an ``svg`` element, whose ids are distinct from those of figures with another ``name``.
+@dataclass(frozen=True)
+class Picture:
+    """A figure for a page, without its heading.
 
-    A caption as ``figures.layout.page`` sets it is left out of the drawing. The label that is read out in place of the
-    drawing is made of the figure's heading and those of its panels.
+    Attributes:
+        label: What is read out instead of the drawings: the heading and those of the panels.
+        rows: The panels, row by row from above, each from left to right.
+        legend: The entries of the legend below the panels; none if there is no such legend.
+        caption: The caption, as text on one line.
+    """
+
+    label: str
+    rows: list[list[Drawing]]
+    legend: list[Drawing]
+    caption: str
+
+    @property
+    def svgs(self) -> list[str]:
+        """All drawings."""
+        return [each.svg for row in (*self.rows, self.legend) for each in row]
+
+
+def picture(figure: Figure, name: str) -> Picture:
+    """The figure as drawings whose ids are distinct from those of figures with another ``name``.
+
+    Each panel is one of its own, with the ticks and axis labels that it shares with others in the figure. A caption as
+    ``figures.layout.page`` sets it is not drawn but stands beside the drawings.
     """
     foot = figure.subfigs[1] if len(figure.subfigs) == 2 and figure.subfigs[1].texts else None
-    width, height = figure.get_size_inches()
-    buffer = io.BytesIO()
+    parts: dict[str, Bbox] = {}
     with matplotlib.rc_context({**rc(), "svg.hashsalt": name, "path.simplify_threshold": 0.4}):
-        if foot is not None:
-            foot.set_visible(False)
+        renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+        figure.draw_without_rendering()  # finds the places
+        figure.set_layout_engine(None)
+        for ax in figure.axes:
+            _stand_alone(ax)
+        legends = [legend for each in (figure, *figure.subfigs) for legend in each.legends]
+        rows = [
+            [_named(f"panel-{n}", [ax], renderer, parts) for n, ax in row]
+            for row in _rows([*enumerate(figure.axes)], renderer)
+        ]
+        entries = [
+            _named(f"entry-{i}-{n}", entry, renderer, parts)
+            for i, legend in enumerate(legends)
+            for n, entry in enumerate(_entries(legend))
+        ]
+        buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-        if foot is not None:
-            foot.set_visible(True)
-    below = 0.0 if foot is None else height * foot.bbox.height / figure.bbox.height
     root = ET.fromstring(buffer.getvalue())
-    box = f"0 0 {_rounded(str(72 * width))} {_rounded(str(72 * (height - below)))}"
-    head = f'<svg viewBox="{box}" role="img" aria-label="{escape(_label(figure))}" style="{_DEFAULTS}">'
-    body = "".join(_markup(child, _referenced(root)) for child in root)
+    groups = _groups(root, parts)
+    shared = _referenced(root)
+    height = 72 * float(figure.get_size_inches()[1])
+    scale = 72 / figure.dpi
+    # Clip paths, and markers that several parts share, stand beside the parts: the first one gets them.
+    inside = {element for own in groups.values() for each in own for element in each.iter()}
+    groups[next(iter(parts))] += [each for each in root.iter() if each.tag.endswith("}defs") and each not in inside]
+    drawn = {part: _drawing(groups[part], box, scale, height, shared) for part, box in parts.items()}
     caption = "" if foot is None else " ".join(text.get_text().replace("\n", " ") for text in foot.texts)
-    return Picture(f"{head}{body}</svg>", caption, 72.0 * float(width))
+    return Picture(
+        _label(figure), [[drawn[part] for part in row] for row in rows], [drawn[e] for e in entries], caption
+    )
+
+
+def _stand_alone(ax: Axes) -> None:
+    """Show the ticks and labels of the axes that a panel shares, which a figure shows at its edges alone."""
+    beside_x, beside_y = (
+        [other for other in shared.get_siblings(ax) if other is not ax]
+        for shared in (ax.get_shared_x_axes(), ax.get_shared_y_axes())
+    )
+    # A figure may have emptied the labels of its inner panels.
+    if beside_x:
+        ax.tick_params(axis="x", labelbottom=True)
+        ax.set_xlabel(next(filter(None, (each.get_xlabel() for each in (ax, *beside_x))), ""))
+    if beside_y:
+        ax.tick_params(axis="y", labelleft=True)
+        ax.set_ylabel(next(filter(None, (each.get_ylabel() for each in (ax, *beside_y))), ""))
+
+
+def _rows(axes: list[tuple[int, Axes]], renderer: RendererAgg) -> list[list[tuple[int, Axes]]]:
+    """The panels with their numbers, row by row: those stand in one whose middles another of it spans."""
+    rows: list[list[tuple[int, Axes]]] = []
+    for n, ax in sorted(axes, key=lambda each: -each[1].get_window_extent(renderer).y1):
+        box = ax.get_window_extent(renderer)
+        middle = (box.y0 + box.y1) / 2
+        first = rows[-1][0][1].get_window_extent(renderer) if rows else None
+        if first is not None and first.y0 < middle < first.y1:
+            rows[-1].append((n, ax))
+        else:
+            rows.append([(n, ax)])
+    return [sorted(row, key=lambda each: each[1].get_window_extent(renderer).x0) for row in rows]
+
+
+def _entries(legend: Legend) -> Iterator[list[Artist]]:
+    """The artists of each entry of a legend: its handle and its text."""
+    for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
+        yield [text] if handle is None else [handle, text]
+
+
+def _named(name: str, artists: list[Artist], renderer: RendererAgg, parts: dict[str, Bbox]) -> str:
+    """The name under which artists are found in the SVG; their place is added to ``parts``."""
+    for artist in artists:
+        artist.set_gid(name)
+    # An artist far outside its axes, as one at 0 on a logarithmic axis, has no place in the figure.
+    page = Bbox.from_bounds(0, 0, renderer.width, renderer.height).padded(_OUTSIDE)
+    boxes = [artist.get_tightbbox(renderer) for artist in artists]
+    parts[name] = Bbox.union([cut for box in boxes if box is not None and (cut := Bbox.intersection(box, page))])
+    return name
+
+
+def _groups(root: ET.Element, names: Iterable[str]) -> dict[str, list[ET.Element]]:
+    """The elements of each name, which several artists may have."""
+    found: dict[str, list[ET.Element]] = {name: [] for name in names}
+    for element in root.iter():
+        if element.get("id") in found:
+            found[str(element.get("id"))].append(element)
+    return found
+
+
+def _drawing(elements: list[ET.Element], box: Bbox, scale: float, height: float, shared: set[str]) -> Drawing:
+    """Some elements of a figure of a ``height`` in points, cut out at a place in pixels."""
+    left, right = box.x0 * scale - _MARGIN, box.x1 * scale + _MARGIN
+    top, bottom = height - box.y1 * scale - _MARGIN, height - box.y0 * scale + _MARGIN
+    view = " ".join(_rounded(str(number)) for number in (left, top, right - left, bottom - top))
+    body = "".join(_markup(element, shared) for element in elements)
+    return Drawing(f'<svg viewBox="{view}" style="{_DEFAULTS}">{body}</svg>', right - left)
 
 
 def _label(figure: Figure) -> str:

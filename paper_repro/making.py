@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast
 
+import joblib
 import pandas as pd
 
 from decomfl_lab.devices import find_device
@@ -39,11 +41,13 @@ from paper_repro.workflow.claims import (
     otherwise,
     outcomes_json,
 )
+from paper_repro.workflow.claims import PARTS as PART_FACTS
 from paper_repro.workflow.drawing import Drawn, drawn, ingredients
 from paper_repro.workflow.health import decided_by_health, ill_words
+from paper_repro.workflow.live import Overlay, agreement, beginning, overlay
 from paper_repro.workflow.measures import CHECKED, COUNTS
 from paper_repro.workflow.part import Made, Options, Part
-from paper_repro.workflow.pools import require_backend
+from paper_repro.workflow.pools import pool_of, require_backend
 from paper_repro.workflow.reference import require_reference
 from paper_repro.workflow.report import RECORDED, Section, page_section, render_report
 from paper_repro.workflow.runs import KEPT, Job, Recordable, Result, Work, finished, is_whole, keep, run_all
@@ -71,6 +75,10 @@ PARTS: dict[str, Part] = {
 PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "table1", "smollm2")
 """Parts that can be drawn while some of their runs are not finished."""
 LARGEST: Final = "full"
+LIVE: Final = "live"
+"""The folder, in that of the report, of figures and tables of live runs."""
+FEW: Final = 3
+"""Parts that are drawn by this process alone: to start others takes as long."""
 MOST_JOBS: Final = 4096
 """Processes at a time; joblib ends where a number does not fit 32 bits, and a machine long before."""
 
@@ -88,7 +96,9 @@ def make_report(
     """
     options, names = _resolved(asked)
     options = replace(options, problems=problems, lines=lines)
-    outcomes = _report(names, options, silent=asked.as_json or silent)
+    outcomes = _report(
+        names, options, live=asked.recorded_first and not (problems or lines), silent=asked.as_json or silent
+    )
     if asked.as_json and not silent:
         print(outcomes_json(outcomes))
     return outcomes
@@ -119,7 +129,7 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
         if folder is not None:
             require_writable(name, folder / "any")
     names = [name for name in PARTS if name in chosen]
-    largest = asked.from_recorded and not asked.scale
+    largest = (asked.from_recorded and not asked.scale) or asked.recorded_first
     there = not asked.from_recorded or any(recorded.is_there(name, "" if largest else scale) for name in names)
     wanted = "name a part that is recorded" + ("" if largest else f" at scale {scale}")
     require(there, "--only", wanted, ",".join(names))
@@ -154,8 +164,8 @@ def _hours(asked: PaperOptions) -> float | None:
     return asked.hours if asked.minutes is None else asked.minutes / 60
 
 
-def _report(names: Sequence[str], options: Options, *, silent: bool) -> list[ClaimOutcome]:
-    """Make the parts and write the report; say what came of it unless it is to be silent."""
+def _report(names: Sequence[str], options: Options, *, live: bool, silent: bool) -> list[ClaimOutcome]:
+    """Make the parts and write the report, ``live`` over what is recorded; say what came of it, if not silent."""
     started, out = time.monotonic(), options.out
 
     def interrupted() -> str:
@@ -167,16 +177,26 @@ def _report(names: Sequence[str], options: Options, *, silent: bool) -> list[Cla
             require_bits(find_device(options.device))
             if options.hours is not None:
                 options = replace(options, hours=options.hours - (time.monotonic() - started) / 3600)
-        made, provenance, words = (_recorded if options.from_recorded else _make)(names, options)
+        drawing = live or options.from_recorded
+        made, provenance, words = (_recorded if drawing else _make)(names, options)
         outcomes = [outcome for part in made for outcome in part.claims]
         minutes = (time.monotonic() - started) / 60
-        facts = {"scale": RECORDED if options.from_recorded else options.scale.name}
+        facts = {"scale": RECORDED if drawing else options.scale.name}
         changes = "; ".join(dict.fromkeys(own for part, own in options.changes.items() if part in names))
         facts |= {"changed": f"{changes}: not the paper's"} if changes else {}
-        facts |= _facts(provenance, None if options.from_recorded else minutes)
+        facts |= _facts(provenance, None if drawing else minutes)
         write_atomically(out / "claims.json", outcomes_json(outcomes))
-        sections = [part.section for part in made]
-        write_atomically(out / "report.html", render_report(sections, facts=facts, claims=outcomes))
+
+        def show(overlays: Mapping[str, Overlay], status: str) -> None:
+            sections = [{**part.section, "live": overlays.get(part.section["id"])} for part in made]
+            page = render_report(sections, facts=facts, claims=outcomes, live=status)
+            write_atomically(out / "report.html", page)
+
+        show({}, "")
+        if live:
+            print(f"{out / 'report.html'} shows what is recorded; now it is checked by live runs", file=sys.stderr)
+            _run_live([part.section["id"] for part in made], outcomes, options, show)
+            minutes = (time.monotonic() - started) / 60
     if not silent:
         for outcome in outcomes:
             row = outcome.row()
@@ -357,6 +377,77 @@ def _finished(runs: Sequence[_Run]) -> tuple[int, int]:
     return sum(done.values()), len(done)
 
 
+# --- parts that are recorded, and run live ----------------------------------------------------------------------------
+
+
+def _run_live(
+    names: Sequence[str],
+    recorded_outcomes: Sequence[ClaimOutcome],
+    options: Options,
+    show: Callable[[Mapping[str, Overlay], str], None],
+) -> None:
+    """Run the beginnings of the parts' runs; ``show`` each part over what is recorded of it as soon as it is done."""
+    works = {name: [beginning(work) for work in PARTS[name].jobs(options)] for name in PARTS if name in names}
+    # The dearest of a part first, so that its processes end together.
+    works = {
+        name: sorted(own, key=lambda work: -work.cost())
+        for name, own in works.items()
+        if own and name not in options.spared
+    }
+    # A part of one long piece begins first: nothing else can be done of it meanwhile.
+    works = dict(sorted(works.items(), key=lambda item: len(item[1]) > 1))
+    left = {name: {work.key() for work in own} for name, own in works.items()}
+    results: dict[str, Result] = {}
+    overlays: dict[str, Overlay] = {}
+
+    def ended(work: Work, result: Result) -> None:
+        key = work.key()
+        results[key] = result
+        for name in [name for name, keys in left.items() if key in keys]:
+            left[name].discard(key)
+            if left[name]:
+                continue
+            overlays[name] = _overlay(name, works[name], results, recorded_outcomes, options)
+            done = ", ".join(PART_FACTS[each].title.partition(":")[0] for each in PARTS if each in overlays)
+            far = "" if len(overlays) == len(works) else " so far (load this page again to see more)"
+            show(overlays, f"Checked live on this machine{far}: {len(overlays)} of {len(works)} parts: {done}.")
+
+    run_all(
+        [*chain.from_iterable(works.values())],
+        options.cache,
+        n_jobs=options.jobs,
+        backend=options.backend,
+        hours=options.hours,
+        resume=options.resume,
+        on_result=ended,
+    )
+
+
+def _overlay(
+    name: str,
+    works: Sequence[Work],
+    results: Mapping[str, Result],
+    recorded_outcomes: Sequence[ClaimOutcome],
+    options: Options,
+) -> Overlay:
+    """A part of live runs, drawn over what is recorded of it, with what the comparison says."""
+    own = {work.key(): results[work.key()] for work in works}
+    rows = pd.concat([frame for frame, _ in own.values()], ignore_index=True)
+    provenance = [facts for _, facts in own.values() if facts]
+    # The recorded runs of the same settings are drawn thin, to their end.
+    kept = _record(name, options)
+    at = replace(options, longer=kept)
+
+    def make() -> Made:
+        part = PARTS[name].make(rows, provenance, at)
+        claims = decided_by_health(rows, decided(part.claims, options.scale.name))
+        return replace(part, section=replace(part.section, id=f"{name}-live"), claims=claims)
+
+    found = agreement(works, own, rows, kept)
+    made = drawn(options.out / LIVE, name, ingredients(name, rows, provenance, at), make, _source(rows, None, name))
+    return overlay(works, found, made, recorded_outcomes, _facts(provenance, None).get("data", ""))
+
+
 # --- parts that are drawn ---------------------------------------------------------------------------------------------
 
 
@@ -450,9 +541,9 @@ def _recorded(names: Sequence[str], options: Options) -> tuple[list[Drawn], list
     """The parts from what is kept with the code, at one scale or each at its largest."""
     outcomes: dict[str, Sequence[ClaimOutcome]] = {}
     data: dict[str, str] = {}
-    made: list[Drawn] = []
     provenance: list[Mapping[str, Any]] = []
     missing: dict[str, str] = {}
+    there: dict[str, recorded.Recorded] = {}
     for name in names:
         kept = recorded.largest(name) if options.largest else recorded.load(name, options.scale.name)
         if kept is None:
@@ -460,10 +551,16 @@ def _recorded(names: Sequence[str], options: Options) -> tuple[list[Drawn], list
         elif not _drawable(name, kept.rows, complete=kept.complete):
             missing[name] = kept.words
         else:
-            made.append(_kept(name, kept, options))
-            provenance += [each for each in kept.provenance if each]
-            outcomes[name] = made[-1].claims
-            data[name] = "; ".join(dict.fromkeys(str(each["data"]) for each in kept.provenance if "data" in each))
+            there[name] = kept
+    # A part takes seconds to draw: where all are drawn, the processes that may run them later share it.
+    n_jobs = options.jobs if len(there) > FEW else 1
+    with pool_of("loky", n_jobs) as pool:
+        made = [*pool(joblib.delayed(_kept)(name, kept, options) for name, kept in there.items())]
+    made.sort(key=lambda part: [*there].index(part.section["id"]))
+    for part, (name, kept) in zip(made, there.items(), strict=True):
+        provenance += [each for each in kept.provenance if each]
+        outcomes[name] = part.claims
+        data[name] = "; ".join(dict.fromkeys(str(each["data"]) for each in kept.provenance if "data" in each))
     if options.record is not None:
         recorded.save_outcomes(outcomes, data, options.record)
     words = f"not recorded: {', '.join(missing)}" if missing else ""

@@ -118,10 +118,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             verdicts.append(band(BANDS[reading], bands, caption[0], testable=scale.name == "full", wanted=wanted))
         verdicts.append(saving_in_the_logs(authors))
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
-    first = panel(options.count, readings[0], next(iter(PANELS)))
     section = Section(
         id="fig2",
-        hero=comparison([first], styles, least=6.4, caption=f"One panel of Figure 2, scale {scale.words()}."),
         figure=drawn[options.count],
         settings=settings_table(scale),
         notes=curves.notes("fig2"),

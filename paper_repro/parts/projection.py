@@ -26,7 +26,7 @@ from paper_repro.workflow.measures import (
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import READINGS, ProjectionScale, Scale
+from paper_repro.workflow.scales import READINGS, SCALES, ProjectionScale, Scale
 from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
 
 __all__ = ["claims", "jobs", "make"]
@@ -113,14 +113,19 @@ def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
 
 
+def _counted(rows: pd.DataFrame, size: ProjectionScale) -> pd.DataFrame:
+    """The rows with the two countings by formula."""
+    return rows.assign(
+        table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],
+        plotted_scalars=[plotted_scalars_decomfl(r, K=size.K, P=size.P) for r in rows["round"]],
+    )
+
+
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """Accuracy against communication at every η, final accuracy against η, and the verdicts."""
     size = options.scale.projection
     words = scale_words(options.scale)
-    rows = rows.assign(
-        table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],
-        plotted_scalars=[plotted_scalars_decomfl(r, K=size.K, P=size.P) for r in rows["round"]],
-    )
+    rows = _counted(rows, size)
     missing = unready(rows, ["series"])
     equal = equal_rounds(rows, size)
     final = final_by_rate(equal)
@@ -131,9 +136,21 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         for n, eta in enumerate(rates)
     }
     finite = settled(rows[np.isfinite(rows.test_loss)], ["series"])
+    # Another scale has other rates: only runs at the same rates are drawn thin behind these.
+    longer = None
+    if options.longer is not None:
+        kept = options.longer.rows
+        kept = kept[kept.series.isin(finite.series) & np.isfinite(kept.test_loss)]
+        longer = settled(_counted(kept, SCALES[options.longer.scale].projection), ["series"])
     figure = comparison(
         [
-            by_communication(finite, options.count, title="solid: zeroth order; dashed: projection", xscale="linear"),
+            by_communication(
+                finite,
+                options.count,
+                title="solid: zeroth order; dashed: projection",
+                xscale="linear",
+                longer=longer,
+            ),
             Panel(
                 frame=final,
                 x="eta",

@@ -17,8 +17,11 @@ class PaperOptions:
 
     scale: str = option(
         "",
-        "The scale: smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). "
-        "[default: default; with --from-recorded the largest that is recorded of each part]",
+        "Run at this scale: smoke (2 minutes), default (a quarter of an hour) or full (the paper's sizes). "
+        "[default: what is recorded is shown, and the beginnings of the runs at default scale check it]",
+    )
+    live_only: bool = option(
+        False, "Show nothing that is recorded: run at --scale, or else at default scale, and draw these runs alone."
     )
     only: str = option(
         "",
@@ -111,3 +114,12 @@ class PaperOptions:
         "Run nothing: is the paper right? Ten lines, each a sentence with numbers, its verdict and where to read on.",
     )
     as_json: bool = option(False, "Print the verdicts, the list or the answer as JSON on stdout.", flag="--json")
+
+    @property
+    def recorded_first(self) -> bool:
+        """Whether what is recorded is shown first, and live runs are laid over it.
+
+        Not where something is asked for that only whole runs can have.
+        """
+        other = self.live_only or self.from_recorded or self.resume or bool(self.record or self.changes or self.scale)
+        return not other and self.device == "cpu"

@@ -71,9 +71,12 @@ def pool_of(backend: str, n_jobs: int) -> Iterator[joblib.Parallel]:
         with _deaf():
             stack.enter_context(BACKENDS[backend](n_jobs))
             stack.enter_context(joblib.parallel_config(backend, n_jobs=n_jobs))
-            pool = stack.enter_context(joblib.Parallel())
+            # Clusters give all results at the end; processes of this machine give each as it comes.
+            pool = stack.enter_context(
+                joblib.Parallel(return_as="generator_unordered" if backend == "loky" else "list")
+            )
             # Work for each process, so that all of them are started while SIGINT is ignored.
-            pool(joblib.delayed(int)() for _ in range(joblib.effective_n_jobs(n_jobs)))
+            list(pool(joblib.delayed(int)() for _ in range(joblib.effective_n_jobs(n_jobs))))
         yield pool
 
 

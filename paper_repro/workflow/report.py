@@ -37,7 +37,7 @@ _NOTES: Final = (
     "A check that everything runs. Nothing here is the paper's experiment.",
     "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",
     "Run with the settings listed beside the paper's.",
-    "Nothing here was computed now: every section says when, by which code and at which scale its rows were.",
+    "It shows recorded runs. Each section says when they were made, at which scale and by which code.",
 )
 _BADGES: Final = dict(zip((*SCALE_NAMES, RECORDED), _NOTES, strict=True))
 
@@ -110,7 +110,6 @@ class Section:
         id: The part; an anchor in the page: a letter, then letters, digits, "_" and "-"; unique in a report.
         title: Heading, as "Figure 2: accuracy by communication"; by default that of the part of this id.
         figure: The figure; None for a section that is a table only.
-        hero: The figure that stands for the whole report if this is its first section that has one.
         settings: One row for each setting, with what was run here beside what the paper and its logs used.
         notes: Paragraphs of plain text: how scalars were counted, what was left out.
         table: The numbers behind the figure; None for none.
@@ -126,7 +125,6 @@ class Section:
     id: str
     title: str = ""
     figure: Figure | None = None
-    hero: Figure | None = None
     settings: pd.DataFrame = field(default_factory=pd.DataFrame)
     notes: Sequence[str] = ()
     table: pd.DataFrame | None = None
@@ -150,7 +148,11 @@ class Section:
 
 
 def render_report(
-    sections: Sequence[Section | Mapping[str, Any]], *, facts: Mapping[str, str], claims: Sequence[ClaimOutcome]
+    sections: Sequence[Section | Mapping[str, Any]],
+    *,
+    facts: Mapping[str, str],
+    claims: Sequence[ClaimOutcome],
+    live: str = "",
 ) -> str:
     """Return the report as one HTML page, with style, figures, tables as CSV and the script that sorts them inside.
 
@@ -160,6 +162,7 @@ def render_report(
             "full" or "recorded"; it becomes the badge. The others (data, seeds, time, versions, device) are listed as
             given.
         claims: The verdicts, each shown in the section of its part, in the order given.
+        live: What has been checked live, in a sentence; sections then have a "live", a ``live.Overlay``.
 
     Raises:
         InputError: If "scale" is missing or unknown, two sections or two claims share an id, or a claim's part has no
@@ -188,11 +191,11 @@ def render_report(
         scales=Counter(section["scale"] for section in ready if section["scale"]),
         data=[found[1] for piece in facts.get("data", "").split("; ") if (found := _COUNTED.match(piece))],
         facts={name: text for name, text in facts.items() if name != "scale"},
+        live=live,
         tally_of_all=_tally(claims),
         findings=_findings(claims),
-        hero=next((section["hero"] for section in ready if section["hero"]), None),
         sections=[{**section, **_judged(section, claims), "facts": _own(section, facts)} for section in ready],
-        dark=dark_greys(each["svg"] for section in ready for each in _pictures(section)),
+        dark=dark_greys(svg for section in ready for svg in _svgs(section)),
         words={**_TEXTS["words"], **_TEXTS["symbols"]},
         seen=set,  # the template makes one a section: a word is linked at its first place in each
     )
@@ -203,8 +206,11 @@ def _own(section: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, str
     return {name: text for name, text in section["facts"].items() if shared.get(name) != text}
 
 
-def _pictures(section: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [each for each in (section["hero"], section["picture"], *section["more"].values()) if each]
+def _svgs(section: Mapping[str, Any]) -> list[str]:
+    """All drawings of a section, those of live runs included."""
+    shown = [section, section["live"].section] if section["live"] else [section]
+    pictures = [each for part in shown for each in (part["picture"], *part["more"].values()) if each]
+    return [svg for each in pictures for svg in each["svgs"]]
 
 
 def _tally(claims: Sequence[ClaimOutcome]) -> list[tuple[str, str, str, int]]:
@@ -225,11 +231,19 @@ def finding(outcome: ClaimOutcome) -> str:
     """The sentence of ``report.toml`` about a claim, with its numbers, or the claim where one of them is not there."""
     text = _TEXTS["findings"].get(outcome.id, "")
     # A number that was never reached has no place in a sentence, and the claim itself is told instead.
-    numbers = {name: value for name, value in outcome.measured.items() if value is not None}
+    numbers: dict[str, Any] = {name: value for name, value in outcome.measured.items() if value is not None}
+    numbers |= {f"{name}, in words": _sends(name, value) for name, value in numbers.items() if " / " in name and value}
     try:
         return str(text.format_map(numbers)) or outcome.row()["claim"]
     except KeyError:
         return str(outcome.row()["claim"])
+
+
+def _sends(name: str, ratio: float) -> str:
+    """The ratio of two methods' scalars, named "A / B" or "A / B, counting", with the one first that sends more."""
+    one, other = name.partition(",")[0].split(" / ")
+    more, less, times = (one, other, ratio) if ratio >= 1 else (other, one, 1 / ratio)
+    return f"{more} sends {times:.3g} times as much as {less}"
 
 
 def _judged(section: Mapping[str, Any], claims: Sequence[ClaimOutcome]) -> dict[str, Any]:
@@ -288,8 +302,8 @@ def page_section(section: Section) -> dict[str, Any]:
         "title": section.title,
         "scale": section.scale,
         "command": section.command,
+        "live": None,
         "picture": _picture(section.figure, section.id),
-        "hero": _picture(section.hero, f"{section.id}-hero"),
         "more": {heading: _picture(figure, f"{section.id}-{number}") for number, (heading, figure) in more},
         "tally": Counter((each.verdict, each.tone) for each in section.folded).most_common(),
         "folded": [
@@ -304,7 +318,11 @@ def page_section(section: Section) -> dict[str, Any]:
 
 
 def _picture(figure: Figure | None, name: str) -> dict[str, Any] | None:
-    return None if figure is None else asdict(picture(figure, name))
+    """The drawings of a figure, and the widths that a page needs to set them as the figure does."""
+    if figure is None:
+        return None
+    found = picture(figure, name)
+    return {**asdict(found), "svgs": found.svgs, "width": max(sum(each.width for each in row) for row in found.rows)}
 
 
 def _table(frame: pd.DataFrame) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 import hashlib
-import itertools
 import json
 import math
 import re
@@ -16,7 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -157,6 +156,7 @@ class Job:
         title: The title of its progress bar.
         urgency: A number; where time is limited, runs of a smaller one go first.
         device: The device; it is no part of the key, as losses agree to rounding and all else to the bit.
+        whole: The rounds of the run of which this is the beginning; 0 for a run that is whole itself.
     """
 
     config: TrainConfig
@@ -164,6 +164,13 @@ class Job:
     title: str
     urgency: int = field(default=0, kw_only=True)
     device: str = field(default="cpu", kw_only=True)
+    whole: int = field(default=0, kw_only=True)
+
+    def beginning(self, share: float) -> Job:
+        """The first rounds of this run, a ``share`` of them but at least up to the second evaluation: the same bits."""
+        config = self.config
+        rounds = min(config.rounds, max(math.ceil(share * config.rounds), 2 * config.eval_every))
+        return replace(self, config=config.but(rounds=rounds), whole=config.rounds if rounds < config.rounds else 0)
 
     def key(self) -> str:
         """See ``Work``: configuration, seed, data and code."""
@@ -212,8 +219,8 @@ class Job:
 
     def _labelled(self, rows: pd.DataFrame, *, finished: bool, diverged: bool) -> pd.DataFrame:
         """The rows with labels, seed, rounds ``planned`` and held-out ``examples`` (a task's are in its labels)."""
-        own: dict[str, Any] = {"seed": self.config.seed, "diverged": diverged, "finished": finished}
-        own["planned"] = self.config.rounds
+        own: dict[str, Any] = {"seed": self.config.seed, "diverged": diverged, "finished": finished and not self.whole}
+        own["planned"] = self._planned
         if not self.config.task:
             held_out = len(self.dataset().test_labels)
             own["examples"] = min(self.config.test_examples or held_out, held_out)
@@ -221,7 +228,11 @@ class Job:
 
     def among(self, rows: pd.DataFrame) -> pd.DataFrame:
         """See ``Recordable``: those with its labels, seed and rounds ``planned``."""
-        return alike(rows, {**self.labels, "seed": self.config.seed, "planned": self.config.rounds})
+        return alike(rows, {**self.labels, "seed": self.config.seed, "planned": self._planned})
+
+    @property
+    def _planned(self) -> int:
+        return self.whole or self.config.rounds
 
     def name(self) -> str:
         """A name to keep its records under: its title, and a digest of settings, seed and data."""
@@ -333,14 +344,14 @@ class _Turn:
         self._path.unlink(missing_ok=True)
 
 
-def _execute(work: Work, folder: Path, turn: _Turn, threads: int) -> bool:
+def _execute(work: Work, folder: Path, turn: _Turn, threads: int) -> tuple[Path, bool]:
     """Do one piece of work in this process; its folder ends with ``DONE_FILE``, written last.
 
     Returns:
-        Whether it has to be asked for again, as another process is at it.
+        The folder, and whether the work has to be asked for again, as another process is at it.
     """
     if not turn.lasts():
-        return False
+        return folder, False
     # A process is used for many works: what the last one set would stay.
     torch.set_num_threads(threads)
     shown = 0.0
@@ -360,21 +371,34 @@ def _execute(work: Work, folder: Path, turn: _Turn, threads: int) -> bool:
             if not (folder / DONE_FILE).exists():
                 write_atomically(folder / DONE_FILE, _sealed(work.run(folder, report), folder))
     except HeldError:
-        return True
+        return folder, True
     except KeyboardInterrupt:
         turn.end()  # for all
-    return False
+    return folder, False
 
 
-def _execute_all(pool: joblib.Parallel, works: Sequence[tuple[Path, Work]], turn: _Turn, processes: int) -> None:
+def _execute_all(
+    pool: joblib.Parallel,
+    works: Sequence[tuple[Path, Work]],
+    turn: _Turn,
+    processes: int,
+    ended: Callable[[Path], None],
+) -> None:
     """Do the works, or see that others do them: what they have begun comes last, and waits for them.
 
-    Training runs that are fewer than the processes share these, a thread each: no record depends on it.
+    Training runs that are fewer than the processes share these, a thread each: no record depends on it. ``ended`` is
+    called with the folder of each work that is done, while others go on.
     """
-    while works and turn.lasts():
-        threads = max(1, processes // len(works)) if all(isinstance(work, Job) for _, work in works) else 1
-        again = pool(joblib.delayed(_execute)(work, folder, turn, threads) for folder, work in works)
-        works = list(itertools.compress(works, again))
+    left = dict(works)
+    while left and turn.lasts():
+        threads = max(1, processes // len(left)) if all(isinstance(work, Job) for work in left.values()) else 1
+        asked, left = left, {}
+        calls = (joblib.delayed(_execute)(work, folder, turn, threads) for folder, work in asked.items())
+        for folder, again in pool(calls):
+            if again:
+                left[folder] = asked[folder]
+            elif (folder / DONE_FILE).exists():
+                ended(folder)
 
 
 class _Tally:
@@ -409,7 +433,7 @@ class _Tally:
 
 
 class _Watcher(threading.Thread):
-    """Shows how far the works are, all and each, and ends their turn when a signal has come.
+    """Shows how far the works are, all and (if asked to) each, and ends their turn when a signal has come.
 
     They then have ``PATIENCE_SECONDS`` to save what they have. It also ends when the ``seconds`` are over; then they
     have the time that the round takes.
@@ -419,10 +443,11 @@ class _Watcher(threading.Thread):
     """
 
     def __init__(
-        self, works: Mapping[Path, Work], before: int, turn: _Turn, came: Sequence[int], seconds: float
+        self, works: Mapping[Path, Work], before: int, turn: _Turn, came: Sequence[int], seconds: float, *, each: bool
     ) -> None:
         super().__init__(daemon=True)
         self.late = False
+        self._each = each
         self._until = time.monotonic() + seconds
         self._titles = {folder: work.title for folder, work in works.items()}
         self._tally = _Tally(works, before)
@@ -466,6 +491,8 @@ class _Watcher(threading.Thread):
         if at.round != self._seen.get(folder):
             self._seen[folder] = at.round
             self._tally.reached(folder, min(at.round / max(1, at.rounds), UNSEALED))
+            if not self._each:
+                return
             bars.update(title, at)
             if at.round == at.rounds:
                 bars.remove(title)
@@ -491,6 +518,7 @@ def run_all(
     backend: str = "loky",
     hours: float | None = None,
     resume: bool = False,
+    on_result: Callable[[Work, Result], None] | None = None,
 ) -> list[Result | None]:
     """Do all work that has no result yet, ``n_jobs`` at a time, and gather the results.
 
@@ -506,6 +534,8 @@ def run_all(
             the cheapest of it before the others. Without a limit the dearest does, so that the processes end together.
         resume: Whether to take up ``Resumable`` work that another version of the code has begun or done, or that is
             ``KEPT`` with the code where nobody has begun it in ``root``.
+        on_result: Called with each work that is done and its result, while others go on. With it works go in the order
+            in which they are given, if the time is not limited, and one bar stands for all.
 
     Returns:
         Rows and provenance of each; where the hours did not suffice rows so far, or None.
@@ -528,20 +558,32 @@ def run_all(
     first = {folder: need for folder, need in first.items() if not (folder / DONE_FILE).exists()}
     free = {folder: work for folder, work in todo.items() if folder not in dependent and folder not in first}
     limited = hours is not None
+
+    def ended(folder: Path) -> None:
+        if on_result is not None:
+            for each in (work for own, work in zip(folders, works, strict=True) if own == folder):
+                on_result(each, each.result(folder, _ended(folder)))
+
+    for folder in dict.fromkeys(folders):
+        if folder not in todo:
+            ended(folder)
     if todo:
         warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # joblib renews large ones
         with telling(lambda: _kept(folders, root)), postponed() as came:
             turn = _Turn(root)
             every = first | todo  # what is needed may be asked for by itself as well
             before = len(set(folders) - set(every))
-            watcher = _Watcher(every, before, turn, came, 3600 * hours if hours is not None else math.inf)
+            seconds = 3600 * hours if hours is not None else math.inf
+            watcher = _Watcher(every, before, turn, came, seconds, each=on_result is None)
             with turn.taken(), watcher:
                 with pool_of(backend, n_jobs) as pool:
                     # What others wait for comes before all else.
                     ordered = [*_in_order(first, limited=limited), *_in_order(free, limited=limited)]
+                    if on_result is not None and not limited:
+                        ordered.sort(key=lambda each: (each[0] not in first, folders.index(each[0])))
                     processes = joblib.effective_n_jobs(n_jobs) if backend == "loky" else 1
-                    _execute_all(pool, ordered, turn, processes)
-                    _execute_all(pool, _in_order(dependent, limited=limited), turn, processes)
+                    _execute_all(pool, ordered, turn, processes, ended)
+                    _execute_all(pool, _in_order(dependent, limited=limited), turn, processes, ended)
                 # The turn ends by a signal, or when the hours are over, which is no interruption.
                 if not turn.lasts() and not (watcher.late and not came):
                     raise Interrupted(number=came[0] if came else signal.SIGINT)

@@ -22,6 +22,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
 from paper_repro.workflow.claims import CLAIMS, VERDICTS, ClaimOutcome, outcomes_json, rows
 from paper_repro.workflow.claims import claim as registered
+from paper_repro.workflow.live import Overlay
 from paper_repro.workflow.report import _TEXTS, Folded, Section, finding, page_section, render_report
 
 
@@ -123,17 +124,37 @@ def test_every_claim_is_once_in_the_section_of_its_part_with_its_verdict_and_num
     assert html.count("smoke (reduced)") == 3  # of each section, not of each claim
 
 
-def test_the_first_screen_has_counts_findings_and_the_hero_before_any_table_or_section() -> None:
+def test_the_first_screen_has_counts_and_findings_and_no_figure_that_stands_below() -> None:
     told = [
         claim(),
         *(claim(id=f"fig2.{name}") for name in ("slow-start", "estimators", "band", "p-over-k", "perturbations")),
     ]
-    html = page([*parts_of("fig2", hero=drawing()), *parts_of("llm", hero=drawing())], told)
+    html = page(parts_of("fig2", "llm"), told)
     first = html[html.index('<div id="top">') : html.index("<section")]
-    assert re.findall(r"<b>(\d)</b> ([^<]+)<", first) == [("6", VERDICTS[0]), *(("0", each) for each in VERDICTS[1:])]
+    assert re.findall(r"<b>(\d)</b> ([^<]+)<", first) == [("6", VERDICTS[0])]
     assert re.findall(r'<a href="#section-(\w+)">more</a>', first) == ["fig2"] * 5
-    assert first.count("<svg") == html.count('id="hero"') == 1
-    assert "<table" not in first
+    assert not re.search("<svg|<table", first)
+
+
+def test_the_method_that_sends_more_is_told_first() -> None:
+    ratios = {"accuracy reached by both": 0.97, "FedAvg / DeComFL, wire": 0.4, "FedAvg / DeComFL, plotted": 2.4}
+    told = finding(claim(measured=ratios))
+    assert "DeComFL sends 2.5 times as much as FedAvg in bytes" in told
+    assert "FedAvg sends 2.4 times as much as DeComFL" in told
+
+
+def test_a_section_says_what_live_runs_say_of_it_and_shows_their_figure() -> None:
+    below = page_section(section(id="fig2-live", title="live"))
+    told = Overlay(tone="no", sign="✗", verdict="differs here", words=["3 of 4 rows"], section=below)
+    ready = [{**page_section(section()), "live": told}, page_section(section(id="llm"))]
+    html = render_report(ready, facts={"scale": "recorded"}, claims=[], live="Checked live: 1 of 2 parts.")
+    own = html[html.index('id="live-fig2"') : html.index('id="section-llm"')]
+    assert "✗ differs here" in own
+    assert "3 of 4 rows" in own
+    assert 'id="live-figure-fig2"' in own
+    assert html.index("1 of 2 parts") < html.index("<section")
+    assert "live-llm" not in html
+    assert len(set(tags(html).all("id"))) == len(tags(html).all("id"))
 
 
 def test_findings_are_in_the_order_of_their_list_with_their_numbers() -> None:
@@ -190,7 +211,7 @@ def test_a_browser_sorts_by_a_column_and_has_no_message(tmp_path: Path) -> None:
 
 
 def test_the_report_needs_no_other_file() -> None:
-    html = page([section(hero=drawing(), more_figures={"Another": drawing()})])
+    html = page([section(more_figures={"Another": drawing()})])
     parsed = tags(html)
     assert not set(parsed.names) & {"link", "iframe", "object", "embed", "img"}
     assert all(address.startswith(("#", "data:text/csv")) for address in (*parsed.all("href"), *parsed.all("src")))
@@ -198,7 +219,7 @@ def test_the_report_needs_no_other_file() -> None:
 
 
 def test_every_link_has_its_target_and_ids_are_distinct() -> None:
-    parsed = tags(page(parts_of("fig2", "table1", hero=drawing(), more_figures={"Another": drawing()})))
+    parsed = tags(page(parts_of("fig2", "table1", more_figures={"Another": drawing()})))
     ids = parsed.all("id")
     assert len(set(ids)) == len(ids)
     clips = [found for value in parsed.all("clip-path") for found in re.findall(r"url\(#(.*)\)", value)]

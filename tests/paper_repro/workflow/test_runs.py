@@ -24,7 +24,7 @@ from decomfl_lab.runs.folder import CONFIG_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.progress import left_words
 from decomfl_lab.runs.told import Progress
 from paper_repro.workflow import runs
-from paper_repro.workflow.runs import DONE_FILE, SO_FAR, TURN_FILE, Job, Result, finished, run_all
+from paper_repro.workflow.runs import DONE_FILE, SO_FAR, TURN_FILE, Job, Result, Work, finished, run_all
 
 
 class Small:
@@ -207,12 +207,30 @@ def test_with_little_time_the_urgent_go_first_and_of_those_the_cheap_ones() -> N
     assert [path.name for path, _ in runs._in_order(works, limited=False)] == ["a", "b", "c"]
 
 
+def test_each_result_is_told_when_it_comes_in_the_order_given_and_what_was_there_first(tmp_path: Path) -> None:
+    told: list[tuple[str, int]] = []
+
+    def come(work: Work, result: runs.Result) -> None:
+        told.append((work.key(), len(result[0])))
+
+    works = [job(4), job(2), Small()]
+    run_all([works[1]], tmp_path, n_jobs=1)
+    run_all(works, tmp_path, n_jobs=1, on_result=come)
+    assert [key for key, _ in told] == [works[n].key() for n in (1, 0, 2)]
+    assert all(rows for _, rows in told)
+
+
 @pytest.mark.parametrize(("count", "processes", "threads"), [(1, 4, 4), (2, 4, 2), (3, 4, 1), (9, 4, 1), (1, 1, 1)])
 def test_training_runs_that_are_fewer_than_the_processes_share_these(
     count: int, processes: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(runs, "_execute", lambda work, folder, turn, threads: seen.append(threads))
+
+    def executed(_work: Work, folder: Path, _turn: Any, threads: int) -> tuple[Path, bool]:
+        seen.append(threads)
+        return folder, False
+
+    monkeypatch.setattr(runs, "_execute", executed)
     monkeypatch.setattr(runs.joblib, "effective_n_jobs", lambda _: processes)
     run_all([job(10 + n) for n in range(count)], tmp_path, n_jobs=1)
     assert seen == [threads] * count

@@ -1,0 +1,171 @@
+"""What this machine runs beside what is recorded: the beginnings of the same runs, and how far the numbers agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from decomfl_lab.errors import plural
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome
+from paper_repro.workflow.drawing import Drawn
+from paper_repro.workflow.recorded import Recorded
+from paper_repro.workflow.runs import Job, Recordable, Result, Work
+
+__all__ = ["SHARE", "Agreement", "Overlay", "agreement", "beginning", "overlay"]
+
+SHARE: Final = 0.15
+"""The share of a training run's rounds that is run live."""
+_POINTS: Final = 0.02
+"""Accuracies that differ by less are alike: processors round losses differently, and training magnifies it."""
+_RELATIVE: Final = 0.05
+"""The same of other numbers, as a share of the larger one."""
+_ACCURACIES: Final = ("test_accuracy", "calibrated_accuracy")
+_NOT_COMPARED: Final = ("seconds", "finished", "planned", "diverged")
+"""Columns of times, and of what is known of a run when it ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlay:
+    """What live runs say of a section of the page.
+
+    Attributes:
+        tone: The colour of the badge, one of those of verdicts.
+        sign: Its sign.
+        verdict: Its words.
+        words: Paragraphs: what was run, how its numbers compare, which verdicts it decides.
+        section: The section of the live runs, as ``page_section`` makes it; its figures show the recorded ones thin.
+    """
+
+    tone: str
+    sign: str
+    verdict: str
+    words: Sequence[str]
+    section: Mapping[str, Any]
+
+
+def beginning(work: Work) -> Work:
+    """The work as it is run live: of a training run the first rounds, of other work all."""
+    return work.beginning(SHARE) if isinstance(work, Job) else work
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How rows that were made here compare with the recorded rows of the same work, at the same scale.
+
+    Attributes:
+        rows: The number of rows made here.
+        compared: How many of them are recorded too.
+        equal: How many of these are equal in every number.
+        largest: Column -> the largest difference: of accuracies themselves, of other numbers as a share.
+        other_data: Whether the recorded rows are of other data, so that nothing was compared.
+    """
+
+    rows: int
+    compared: int = 0
+    equal: int = 0
+    largest: Mapping[str, float] | None = None
+    other_data: bool = False
+
+    @property
+    def alike(self) -> bool | None:
+        """Whether all differences are those of rounding; None where nothing was compared."""
+        if not self.compared:
+            return None
+        return all(
+            value <= (_POINTS if name in _ACCURACIES else _RELATIVE) for name, value in (self.largest or {}).items()
+        )
+
+    def __str__(self) -> str:
+        if self.other_data:
+            return "The recorded rows are of other data, so the numbers are not compared; the figure shows both."
+        if not self.compared:
+            return "None of these rows is recorded at this scale, so the numbers are not compared."
+        said = f"{self.equal} of {plural(self.compared, 'row')} equal the recorded ones in every digit."
+        if self.equal == self.compared:
+            return said
+        name, value = max((self.largest or {}).items(), key=lambda each: each[1])
+        amount = f"{100 * value:.2g} points" if name in _ACCURACIES else f"{value:.2g} of its value"
+        return f"{said} The largest difference is in {name}: {amount}."
+
+
+def agreement(
+    works: Sequence[Work], results: Mapping[str, Result], rows: pd.DataFrame, kept: Recorded | None
+) -> Agreement:
+    """Compare what was made here with what is recorded of the same work.
+
+    Args:
+        works: The work of a part, as it was run.
+        results: The results by ``Work.key``.
+        rows: The rows of all of it.
+        kept: What is recorded of the part at the same scale; None where nothing is.
+    """
+    if kept is None:
+        return Agreement(len(rows))
+    here = {facts.get("data_digest") for _, facts in results.values() if facts}
+    there = {facts.get("data_digest") for facts in kept.provenance}
+    if not here <= there | {None}:
+        return Agreement(len(rows), other_data=True)
+    pairs = [_pair(work, results[work.key()][0], kept) for work in works if isinstance(work, Recordable)]
+    if not all(isinstance(work, Recordable) for work in works):
+        # Rows that do not say whose they are stand in one order, and are as many as are recorded, or are others.
+        pairs = [(rows.reset_index(drop=True), kept.rows.reset_index(drop=True))] if len(rows) == len(kept.rows) else []
+    found = [_compared(*pair) for pair in pairs if len(pair[0])]
+    if not found:
+        return Agreement(len(rows))
+    equal = pd.concat([same for same, _ in found])
+    largest = pd.concat([gaps for _, gaps in found], axis=1).max(axis=1)
+    return Agreement(len(rows), len(equal), int(equal.sum()), {str(n): float(v) for n, v in largest.items() if v > 0})
+
+
+def _pair(work: Recordable, rows: pd.DataFrame, kept: Recorded) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of a run that are recorded too, and the recorded ones, round by round."""
+    own = work.among(kept.rows).drop_duplicates("round").set_index("round", drop=False)
+    shared = rows[rows["round"].isin(own.index)].reset_index(drop=True)
+    return shared, own.loc[shared["round"]].reset_index(drop=True)
+
+
+def _compared(rows: pd.DataFrame, kept: pd.DataFrame) -> tuple[pd.Series[bool], pd.Series[float]]:
+    """Which rows are equal in all numbers, and the largest difference of each column of numbers."""
+    columns = [name for name in rows if name in kept and name not in _NOT_COMPARED]
+    columns = [name for name in columns if all(pd.api.types.is_numeric_dtype(f[name]) for f in (rows, kept))]
+    a, b = (frame[columns].astype(float) for frame in (rows, kept))
+    gaps = (a - b).abs().where(~(a.isna() & b.isna()), 0.0).fillna(np.inf)  # a number beside none is no rounding
+    size = pd.DataFrame(np.maximum(a.abs(), b.abs()), columns=columns).replace(0.0, 1.0).fillna(1.0)
+    relative = gaps / size.assign(**{name: 1.0 for name in _ACCURACIES if name in columns})
+    return (gaps == 0).all(axis=1), relative.max()
+
+
+def overlay(
+    works: Sequence[Work],
+    found: Agreement,
+    made: Drawn,
+    recorded: Sequence[ClaimOutcome],
+    data: str,
+) -> Overlay:
+    """What the page says of a part that was run live, and its drawing over what is recorded."""
+    known = {each.id: each.verdict for each in recorded}
+    decides = [each for each in made.claims if each.verdict != UNTESTED]
+    others = [each for each in decides if known.get(each.id) != each.verdict]
+    begun = sum(isinstance(work, Job) and bool(work.whole) for work in works)
+    did = {f"the first {SHARE:.0%} of {plural(begun, 'training run')}": begun}
+    did |= {plural(whole := len(works) - begun, "whole run"): whole}
+    words = [f"Done here at default scale: {' and '.join(name for name, count in did.items() if count)}. {found}"]
+    if decides:
+        same = f"Verdicts that these rows decide: {len(decides)}, as recorded: {len(decides) - len(others)}"
+        told = [f"{each.id} reads “{each.verdict}” here, “{known.get(each.id, 'nothing')}” there" for each in others]
+        words.append("; ".join([same, *told]) + ".")
+    if data:
+        words.append(f"Data here: {data}.")
+    if found.alike is None:
+        tone, sign, verdict = ("untested", "–", "run live, not compared")
+    elif not found.alike:
+        tone, sign, verdict = ("no", "✗", "differs here")
+    elif others:
+        tone, sign, verdict = ("depends", "±", "numbers as recorded, a verdict is not")
+    else:
+        tone, sign, verdict = ("yes", "✓", "checked live")
+    return Overlay(tone=tone, sign=sign, verdict=verdict, words=words, section=made.section)

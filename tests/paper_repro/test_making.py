@@ -1,0 +1,83 @@
+"""``decomfl paper`` shows what is recorded before anything is run, and then what this machine says of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decomfl_lab.cli.main import main
+from paper_repro import making
+from paper_repro.parts import projection
+from paper_repro.workflow.asked import PaperOptions
+from paper_repro.workflow.runs import Job
+
+
+@pytest.fixture
+def two_short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The live runs are the first three rounds of two runs."""
+    jobs = projection.jobs
+    monkeypatch.setattr(projection, "jobs", lambda options: jobs(options)[:2])
+    monkeypatch.setattr(making, "beginning", lambda work: Job.beginning(work, 0.1))
+
+
+COMMAND = ["paper", "--only", "projection", "--jobs", "1", "--out"]
+
+
+@pytest.mark.usefixtures("two_short_runs")
+def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before: list[str] = []
+    run_all = making.run_all
+
+    def spied(*given: Any, **named: Any) -> Any:
+        before.append((tmp_path / "report.html").read_text())
+        return run_all(*given, **named)
+
+    monkeypatch.setattr(making, "run_all", spied)
+    assert main([*COMMAND, str(tmp_path)]) == 0
+    after = (tmp_path / "report.html").read_text()
+    assert before[0].count("<svg") > 5
+    assert "Checked live" not in before[0]
+    assert "Checked live on this machine: 1 of 1 parts: Figure 4." in after
+    assert 'id="live-projection"' in after
+    assert after.endswith("</html>")
+    # The verdicts are those of the recorded runs, before and after.
+    verdicts = [
+        re.findall(r'id="claim-(\S+)">\s*<summary><span class="verdict (\w+)', page) for page in (*before, after)
+    ]
+    assert verdicts[0] == verdicts[1] != []
+    assert (tmp_path / "live" / "figures" / "projection.png").exists()
+    assert "shows what is recorded" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("two_short_runs")
+def test_an_interrupted_command_leaves_the_whole_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(making, "run_all", interrupted)
+    assert main([*COMMAND, str(tmp_path)]) == 130
+    page = (tmp_path / "report.html").read_text()
+    assert page.endswith("</html>")
+    assert page.count("<svg") > 5
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"live_only": True},
+        {"scale": "smoke"},
+        {"from_recorded": True},
+        {"changes": ("fig2.M=10",)},
+        {"record": Path("x")},
+        {"resume": True},
+        {"device": "cuda"},
+    ],
+)
+def test_what_only_whole_runs_can_have_is_not_laid_over_recorded_ones(asked: dict[str, Any]) -> None:
+    assert PaperOptions().recorded_first
+    assert not PaperOptions(**asked).recorded_first

@@ -1,0 +1,97 @@
+"""Live runs begin recorded ones, and a number that is not as recorded is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from decomfl_lab.runs.config import TrainConfig
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.drawing import Drawn
+from paper_repro.workflow.live import Agreement, agreement, beginning, overlay
+from paper_repro.workflow.recorded import Recorded
+from paper_repro.workflow.runs import Job, run_all
+
+FACTS = {"data_digest": "digits", "data": "digits"}
+
+
+def job(**changes: Any) -> Job:
+    settings: dict[str, Any] = {"clients": 4, "sampled": 2, "rounds": 8, "eval_every": 1, "batch_size": 8, "lr": 0.001}
+    return Job(TrainConfig(**(settings | changes)), {"series": "DeComFL"}, "a run")
+
+
+def rows(**changes: Any) -> pd.DataFrame:
+    frame = pd.DataFrame({"round": [0, 1, 2], "test_accuracy": [0.1, 0.2, 0.3], "train_loss": [2.3, 2.2, 2.1]})
+    return frame.assign(series="DeComFL", seed=0, planned=8, finished=False, seconds=[0.0, 1.0, 2.0], **changes)
+
+
+def kept(frame: pd.DataFrame, **facts: str) -> Recorded:
+    return Recorded("default", frame, [FACTS | facts], "2026-01-01", "abc", (1, 1))
+
+
+def compared(recorded: Recorded | None, here: pd.DataFrame | None = None) -> Agreement:
+    work = job().beginning(0.25)
+    here = rows() if here is None else here
+    return agreement([work], {work.key(): (here, FACTS)}, here, recorded)
+
+
+def test_a_beginning_has_the_rows_of_the_whole_run_and_is_not_called_finished(tmp_path: Path) -> None:
+    whole = job()
+    (long, _), (short, _) = (result for result in run_all([whole, beginning(whole)], tmp_path, n_jobs=1) if result)
+    assert short["round"].max() == 2
+    assert not short.finished.any()
+    assert set(short.planned) == {8}
+    numbers = ["test_accuracy", "test_loss", "train_loss", "wire_bytes"]
+    pd.testing.assert_frame_equal(short[numbers], long[long["round"] <= 2][numbers], check_exact=True)
+
+
+def test_a_run_is_begun_up_to_its_second_evaluation_at_least() -> None:
+    assert job(rounds=100, eval_every=20).beginning(0.25).config.rounds == 40
+    assert job(rounds=3, eval_every=2).beginning(0.25) == job(rounds=3, eval_every=2)
+
+
+def test_equal_rows_are_told_as_equal_and_seconds_are_not_compared() -> None:
+    found = compared(kept(rows().assign(seconds=9.0)))
+    assert found.alike
+    assert str(found) == "3 of 3 rows equal the recorded ones in every digit."
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "alike"),
+    [
+        ("test_accuracy", [0.1, 0.2, 0.3 + 1e-9], True),
+        ("test_accuracy", [0.1, 0.25, 0.3], False),
+        ("train_loss", [2.3, 2.2, 2.11], True),
+        ("train_loss", [2.3, 2.2, 3.1], False),
+        ("train_loss", [2.3, 2.2, float("nan")], False),
+    ],
+)
+def test_a_changed_number_is_told_with_its_column(column: str, value: list[float], alike: bool) -> None:
+    found = compared(kept(rows(**{column: value})))
+    assert found.alike is alike
+    assert found.equal == 2
+    assert f"The largest difference is in {column}" in str(found)
+
+
+def test_runs_on_other_data_or_without_a_record_are_not_compared() -> None:
+    other = compared(kept(rows(), data_digest="another"))
+    assert (other.alike, other.compared) == (None, 0)
+    assert "of other data" in str(other)
+    assert compared(None).alike is None
+    assert compared(kept(rows().assign(planned=9))).compared == 0
+
+
+def test_the_badge_says_what_differs() -> None:
+    made = Drawn({}, [ClaimOutcome("fig2.saving", "holds")])
+    same = [ClaimOutcome("fig2.saving", "holds")]
+    work, found = [job().beginning(0.25)], compared(kept(rows()))
+    assert overlay(work, found, made, same, "").tone == "yes"
+    turned = overlay(work, found, made, [ClaimOutcome("fig2.saving", "does not hold")], "digits")
+    assert turned.tone == "depends"
+    assert "fig2.saving reads “holds” here, “does not hold” there" in turned.words[1]
+    assert overlay(work, replace(found, largest={"train_loss": 0.5}), made, same, "").tone == "no"
+    assert overlay(work, Agreement(3), made, same, "").tone == "untested"
