@@ -11,7 +11,7 @@ ARGS ?=
 .PHONY: help setup paper test thorough anywhere engines mutants fuzz lint types docs linkcheck notebooks format clean
 
 help:
-	@echo "make paper   every figure and table at default scale -> $(OUT)/report.html (ARGS='--scale smoke' for less)"
+	@echo "make paper   every figure and table as recorded, then checked by live runs -> $(OUT)/report.html (ARGS=--live-only for live runs alone)"
 	@echo "make test    the tests, linter and type checker"
 	@echo "make thorough the tests that take long: planted faults of kernels, memory at several sizes, races, benchmarks"
 	@echo "make anywhere the same bits with other instructions and libraries, and on ARM by an emulator where apt-get is there"

@@ -14,6 +14,7 @@ _WHERE = {
     "memory": "memory:memory",
     "round": "round:round_",
     "llm-round": "llm_round:llm_round",
+    "mezo": "mezo:mezo",
     "device": "device:device",
     "stream": "stream:stream",
     "tuning": "tuning:tuning",

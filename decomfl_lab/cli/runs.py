@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import brief, printable, require_choice
 from decomfl_lab.options import option
+from decomfl_lab.plain import print_json
 from decomfl_lab.runs.folder import COLUMNS, Found, found_runs
 
 __all__ = ["runs", "where"]
@@ -46,17 +46,16 @@ def runs(options: RunsOptions) -> None:
     require_choice("sort", options.sort, SHOWN)
     if options.columns:
         width = max(map(len, COLUMNS))
-        print(
-            json.dumps(dict(COLUMNS))
-            if options.as_json
-            else "\n".join(f"{k:<{width}}  {v}" for k, v in COLUMNS.items())
-        )
+        if options.as_json:
+            print_json(COLUMNS)
+        else:
+            print("\n".join(f"{k:<{width}}  {v}" for k, v in COLUMNS.items()))
         return
     found = found_runs(where(options.folders))
     found.sort(key=lambda each: _place(_row(each)[options.sort]))
     rows = list(map(_row, found))
     if options.as_json:
-        print(json.dumps([row | {"remark": each.remark} for row, each in zip(rows, found, strict=True)]))
+        print_json([row | {"remark": each.remark} for row, each in zip(rows, found, strict=True)])
     else:
         table = [SHOWN, *(tuple(map(_cell, row, row.values())) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import AnyDistribution, Distribution
-from decomfl_lab.replicas.rebuild import axpy_
+from decomfl_lab.replicas.rebuild import axpy_, blocks_of
 
 __all__ = ["memory_of", "moved", "reads_no_element", "stamp_of", "virtual"]
 
@@ -257,9 +257,14 @@ class _Virtual(TorchFunctionMode):
         reached: ids of the parameters whose elements some function was given.
     """
 
-    def __init__(self, parts: Iterable[_Part], direction: _Direction, c: float) -> None:
+    def __init__(self, parts: Sequence[_Part], direction: _Direction, c: float, *, in_blocks: bool) -> None:
         super().__init__()
         self.parts = {id(part.w): part for part in parts}
+        # Small tensors may be formed together with their neighbours: of these blocks the last is kept.
+        numbers = blocks_of([part.w.detach() for part in parts]) if in_blocks else []
+        blocks = [[parts[n] for n in block] for block in numbers]
+        self.blocks = {id(part.w): block for block in blocks if len(block) > 1 for part in block}
+        self.block: tuple[int, dict[int, Tensor]] = 0, {}
         self.direction = direction
         self.c = c
         self.reached: set[int] = set()
@@ -313,12 +318,25 @@ class _Virtual(TorchFunctionMode):
         return self.direction.formed_rows(part.w.detach(), part.first, self.c, rows)
 
     def _form(self, part: _Part) -> Tensor:
-        t = self.direction.formed(part.w, part.first, self.c)
+        block = self.blocks.get(id(part.w))
+        t = self.direction.formed(part.w, part.first, self.c) if block is None else self._of_block(part, block)
         # matmul folds its operands, and so rounds, by this flag even where no graph is recorded. Where one is, or
         # where autocast keeps casts of what has the flag, it would keep every formed tensor in memory.
         if part.w.requires_grad and not torch.is_grad_enabled() and not torch.is_autocast_enabled(t.device.type):
             t.requires_grad_()
         return t
+
+    def _of_block(self, part: _Part, block: list[_Part]) -> Tensor:
+        """What ``_Direction.formed`` makes, with the rest of the block; the same tensor for as long as that is kept."""
+        if self.block[0] != id(block):
+            self.block = 0, {}  # before there is another
+            with torch.inference_mode(False), torch.no_grad():
+                whole = torch.cat([own.w.detach().view(-1) for own in block])
+                pieces = self.direction.formed(whole, block[0].first, self.c).split([own.w.numel() for own in block])
+                # Each has memory of its own, which a view of it that stays keeps, and no more.
+                made = {id(own.w): t.view(own.w.shape).clone() for own, t in zip(block, pieces, strict=True)}
+            self.block = id(block), made
+        return self.block[1][id(part.w)]
 
     def _swap(self, value: Any, formed: dict[int, Tensor], calls: bool) -> Any:
         """The value with parameters replaced, however deep in lists, tuples and dicts; each is formed once.
@@ -456,7 +474,8 @@ def moved(
 ) -> Iterator[None]:
     """``virtual`` of parameters whose module is not known: they are x in this order.
 
-    Compiled code is not seen as such. It is found where no torch function is given the parameter (``strict``).
+    Compiled code is not seen as such. It is found where no torch function is given the parameter (``strict``). Small
+    tensors are formed with their neighbours, up to ``rebuild.BLOCK`` elements together, which is faster.
 
     Args:
         named: The parameters, each once, and what errors call them; float32, float64, bfloat16 or float16.
@@ -471,13 +490,15 @@ def moved(
     """
     firsts = [0, *accumulate(w.numel() for _, w in named)]
     parts = [_Part(name, w, first) for (name, w), first in zip(named, firsts, strict=False)]
-    with _moved(parts, _direction(firsts[-1], seed, p, distribution), mu, strict=strict):
+    with _moved(parts, _direction(firsts[-1], seed, p, distribution), mu, strict=strict, in_blocks=True):
         yield
 
 
 @contextmanager
-def _moved(parts: Sequence[_Part], direction: _Direction, mu: float, *, strict: bool) -> Iterator[None]:
-    mode = _Virtual(parts, direction, _step(mu))
+def _moved(
+    parts: Sequence[_Part], direction: _Direction, mu: float, *, strict: bool, in_blocks: bool = False
+) -> Iterator[None]:
+    mode = _Virtual(parts, direction, _step(mu), in_blocks=in_blocks)
     before = [stamp_of(part.w) for part in parts]
     with mode:
         yield

@@ -21,7 +21,7 @@ from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import SCRATCH, AnyDistribution, Backend, Distribution, Program
 
-__all__ = ["BLOCK", "axpy_", "backend_for", "form_points_", "project", "rebuild_"]
+__all__ = ["BLOCK", "axpy_", "backend_for", "blocks_of", "form_points_", "project", "rebuild_"]
 
 BLOCK = 1 << 16
 """Elements that go through the cache at a time where a tensor cannot be updated in its place."""
@@ -70,6 +70,26 @@ def _blocks(first: int, tensors: Sequence[Tensor]) -> Iterator[tuple[int, list[T
         for a in range(0, tensors[0].shape[0], rows):
             part = [tensor[a] if rows == 1 else tensor[a : a + rows] for tensor in tensors]
             yield from _blocks(first + a * row, part)
+
+
+def blocks_of(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """The numbers of consecutive tensors that one pass can take as one vector, as it would take longer to begin many.
+
+    They are contiguous, float32 or float64, alike in type and device, and of at most ``BLOCK`` elements together; any
+    other tensor stands alone.
+    """
+    found: list[list[int]] = []
+    size, last = 0, None
+    for n, tensor in enumerate(tensors):
+        whole = tensor.is_contiguous() and tensor.dtype in (torch.float32, torch.float64)
+        kind = (tensor.dtype, tensor.device) if whole else None
+        size += tensor.numel()
+        if kind is None or kind != last or size > BLOCK:
+            found.append([])
+            size = tensor.numel()
+        found[-1].append(n)
+        last = kind
+    return found
 
 
 def _run(

@@ -5,7 +5,6 @@ What loads torch is imported where it is used, so that the help comes at once.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import sys
@@ -24,6 +23,7 @@ from decomfl_lab.interrupts import telling
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.options import TRUST_CODE, option
 from decomfl_lab.pictures import require_picture, save_picture
+from decomfl_lab.plain import print_json
 from decomfl_lab.plugins import is_own
 from hessian.kappa.settings import Settings
 from hessian.operators.options import HOW, MODEL, OTHERS, CurvatureOptions
@@ -295,7 +295,7 @@ def kappa(options: KappaOptions) -> None:
         )
     if options.as_json:
         found = {"estimate": result.to_json(), "density": density and _density_json(density, settings.confidence)}
-        print(json.dumps({**measured.facts, **found, "split_sample": split and split.to_json()}, ensure_ascii=False))
+        print_json({**measured.facts, **found, "split_sample": split and split.to_json()})
     else:
         _print(result, density, split, measured.facts)
     if options.plot is not None:
@@ -345,8 +345,10 @@ class _Measured:
 
     def tell(self, name: str, found: hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer) -> None:
         """Print what was found, with its facts."""
-        whole = json.dumps({**self.facts, name: found.to_json()}, ensure_ascii=False)
-        print(whole if self.options.as_json else f"{found.summary()}\n{_about(self.facts)}")
+        if self.options.as_json:
+            print_json({**self.facts, name: found.to_json()})
+        else:
+            print(f"{found.summary()}\n{_about(self.facts)}")
         if isinstance(found, hessian.ByLayer) and self.options.plot is not None:
             print(f"written to {found.plot(self.options.plot)}", file=sys.stderr)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.plain import print_json
 
 if TYPE_CHECKING:
     from paper_repro.pretraining.family import PretrainProgress
@@ -80,7 +80,7 @@ def pretrain(options: PretrainOptions) -> None:
 
         facts = run(config, options.out, on_step=show)
     if options.as_json:
-        print(json.dumps(facts))
+        print_json(facts)
         return
     print(pd.DataFrame(facts["evaluations"]).to_string(index=False, float_format="{:.4g}".format))
     print(f"{options.size}: d = {facts['d']:,}, {facts['tokens']:,} tokens; seed {options.seed}; code {facts['code']}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections import Counter
@@ -17,6 +16,7 @@ import click
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_choice
 from decomfl_lab.options import option
+from decomfl_lab.plain import print_json
 from theory.findings.finding import KINDS, STATUSES, Cause, Entry, EntryResult
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def audit(options: AuditOptions) -> None:
     source = _read(options.paper) if options.paper else None
     results = _gathered(entries)
     if options.as_json:
-        print(json.dumps([result.row() for result in results], ensure_ascii=False))
+        print_json([result.row() for result in results])
     elif options.statement:
         print("\n\n".join(map(_in_full, results)))
     elif options.cause:

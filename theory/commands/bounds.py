@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import sys
 from collections import defaultdict
@@ -18,6 +17,7 @@ from decomfl_lab.cli.command import beside, flags_of
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.options import option
+from decomfl_lab.plain import print_json
 from theory.notation.setting import RARE, Setting
 
 if TYPE_CHECKING:  # help needs no formula
@@ -252,7 +252,6 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
 def _dump(
     variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values], notes: Sequence[str]
 ) -> None:
-    from hessian.estimate import plain
 
     first = next(iter(variants.values()))
     about = {
@@ -265,7 +264,7 @@ def _dump(
     own = {
         title: {**found[title], "assumptions": each.assumptions, "note": each.note} for title, each in variants.items()
     }
-    print(json.dumps(plain({**about, "distribution": setting.distribution, "variants": own}), ensure_ascii=False))
+    print_json({**about, "distribution": setting.distribution, "variants": own})
 
 
 def _notes(variants: Mapping[str, Statement], setting: Setting, given: Values, *, terms: bool) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from decomfl_lab.carriers.commands.serve import with_extra
 from decomfl_lab.cli.command import command
 from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.plain import print_json
 
 __all__ = ["certificates"]
 
@@ -43,7 +43,7 @@ def certificates(options: CertificatesOptions) -> None:
 
     made = make_certificates(options.folder, options.clients, options.host, options.days)
     if options.as_json:
-        print(json.dumps([str(path) for path in made]))
+        print_json([str(path) for path in made])
     else:
         names = ": " + ", ".join(path.name for path in made) if made else ""
         print(f"{len(made)} files made in {options.folder}{names}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.interrupts import telling
 from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.plain import print_json
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def join(options: JoinOptions) -> None:
         )
     found = {"client": options.client, "round": host.replica.round, "digest": host.replica.digest()}
     if options.as_json:
-        print(json.dumps(found))
+        print_json(found)
     else:
         print(f"the run is over; digest of the model after round {found['round']}: {found['digest']}")
 

@@ -22,7 +22,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import AnyDistribution, Distribution, LowRank, direction
 from decomfl_lab.objectives import perturbed
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
-from decomfl_lab.objectives.perturbed import virtual
+from decomfl_lab.objectives.perturbed import moved, virtual
 
 Distributions = st.sampled_from(list(Distribution))
 Seeds = st.integers(0, 2**64 - 1)
@@ -482,3 +482,16 @@ def test_bad_arguments_are_refused_by_name(changes: dict[str, object], message: 
     good = {"module": module, "layout": layout, "seed": 0, "p": 0, "mu": 0.1}
     with pytest.raises(InputError, match=message), virtual(**{**good, **changes}):  # type: ignore[arg-type]
         raise AssertionError
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_parameters_without_their_module_are_formed_to_the_same_bits(dtype: torch.dtype) -> None:
+    module = nn.Sequential(nn.Linear(3, 40), nn.Linear(40, 1700), nn.Linear(1700, 3), nn.Linear(3, 3)).to(dtype)
+    named = list(module.named_parameters())
+    layout = Layout(tuple(name for name, _ in named), tuple(w.shape for _, w in named), dtype)
+    x, found = torch.ones(2, 3, dtype=dtype), []
+    for context in (virtual(module, layout, 5, 1, 0.1), moved(named, 5, 1, 0.1)):
+        with torch.no_grad(), context:
+            found.append(module(x))
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], module(x))
