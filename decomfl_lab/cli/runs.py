@@ -34,14 +34,14 @@ class RunsOptions:
 def runs(options: RunsOptions) -> None:
     """List the runs in folders: settings, state and last values.
 
-    FOLDERS are searched with all that is in them; without any, the folder runs, or else the one you are in. A run is
+    FOLDERS are searched, with all folders in them; without any, the folder runs, or else the one you are in. A run is
     finished; interrupted (the same command goes on); running; diverged; without a checkpoint; or damaged.
 
       decomfl runs
       decomfl runs runs/a runs/b --sort accuracy
       decomfl runs --columns              what the columns of metrics.csv are
 
-    K are local steps, P directions, η the learning rate, d parameters; MB are those that all clients sent and got.
+    K are local steps, P directions, η the learning rate, d parameters; MB are those that all clients sent and received.
     """
     require_choice("sort", options.sort, SHOWN)
     if options.columns:

@@ -59,12 +59,12 @@ class VerifyOptions:
     seed: int = option(0, "Seed of the random cases.")
     states: bool = option(
         False,
-        "In the place of random cases, search all states that small federations can reach while messages are "
+        "Instead of random cases, search all states that small federations can reach while messages are "
         "lost, doubled and late and clients and the server crash; a line for each, with its number of states.",
     )
     histories: int | None = option(
         None,
-        "In the place of random cases, play this number of runs of small federations in simulated time, from --seed "
+        "Instead of random cases, play this number of runs of small federations in simulated time, from --seed "
         "on, while frames are lost, late and doubled and processes die; one that ends wrongly is printed, made short.",
     )
     places: bool = option(
@@ -82,7 +82,7 @@ def verify(options: VerifyOptions) -> None:
 
     Exit code 0 if all laws hold, 1 if one is broken, 3 if none could be tried; a broken law prints its smallest
     counter-example. With `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and
-    the shortest way there if some state is wrong; with `--histories`, 1 and a short history if some end is.
+    the shortest way there if some state is wrong; with `--histories`, 1 and a short history if one ends wrongly.
     """
     if options.target_template:
         print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")

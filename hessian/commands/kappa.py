@@ -128,7 +128,7 @@ class OtherOptions:
     ball_points: int = option(4, "Random points of the ball, beside its centre.", OTHERS)
     forward_only: int = option(
         0,
-        "Take only values of the loss, along so many random directions; 0 takes products.",
+        "Take only values of the loss, along this number of random directions; 0 takes products.",
         OTHERS,
     )
 
@@ -226,8 +226,8 @@ def kappa(options: KappaOptions) -> None:
 
     SOURCE is a folder of `decomfl train --out`, a folder of transformers (with --task, or your own --data and --loss)
     or a safetensors file of weights (with --model, and --data or --task). Without it --model is trained here for
-    --train-steps, or is your own as it is made. A run that was trained in Python on its user's own gets --model and
-    --data again. Modules of your own are looked for in the current folder first.
+    --train-steps, or is your own as it is made. A run that was trained in Python on your own objects needs --model
+    and --data again. Modules of your own are looked for in the current folder first.
 
       decomfl kappa --data digits --model mlp           trained here, seconds
 

@@ -30,7 +30,7 @@ class PretrainOptions:
     tokens: int | None = option(None, "Take as many steps as predict at least N tokens, instead of --steps.")
     batch: int = option(8, "The number of sequences a step. [default: 8]")
     verdicts: int = option(
-        0, "The steps more in which the model learns film reviews' sentiment from their lines. [default: 0]"
+        0, "Further steps in which the model learns the sentiment of film reviews, line by line. [default: 0]"
     )
     lr: float = option(3e-3, "The largest learning rate. [default: 0.003]")
     seed: int = option(0, "The seed of weights and order. [default: 0]")
@@ -40,7 +40,7 @@ class PretrainOptions:
 
 @command
 def pretrain(options: PretrainOptions) -> None:
-    """Pretrain a small OPT language model from nothing but text.
+    """Pretrain a small OPT language model from text alone.
 
     The text is $DECOMFL_DATA/corpus, or else Python's language reference. The folder is then a model for decomfl
     train --model; the same flags give the same bits with the same threads.

@@ -32,7 +32,7 @@ class AuditOptions:
     """The options of ``decomfl audit``."""
 
     everything: bool = option(False, "List every statement with its status, a line each.", flag="--all")
-    cause: tuple[str, ...] = option((), "Show a cause with every statement that it spoils. Repeatable.")
+    cause: tuple[str, ...] = option((), "Show a cause with every statement that it affects. Repeatable.")
     statement: tuple[str, ...] = option(
         (),
         "Show a statement in full: theorem-1, lemma-3, equation-6, line-N of the paper's source, a LaTeX "
@@ -56,7 +56,7 @@ class AuditOptions:
 
 @command
 def audit(options: AuditOptions) -> None:
-    """What the paper says, what is true, and evidence, made again.
+    """What the paper says, what is true, and the evidence for it.
 
       decomfl audit                       the findings that matter, on one screen
 

@@ -56,7 +56,7 @@ def check(options: CheckOptions) -> None:
 
     Quadratics are computed exactly, with spectra, starts, noise and clients of all sorts; sums of cosines and
     piecewise quadratic losses are simulated where no closed form is known. Exit code 0 if it holds on all of them, 1 if
-    it fails on one (or simulation cannot tell), 2 for bad input. Holding on all of them proves nothing.
+    it fails on one (or simulation cannot tell), 2 for bad input. That it holds on all of them is no proof.
     """
     found, named = _sought(options.statement, options.variant, options.on, options.effort, options.seed, first=True)
     if options.as_json:

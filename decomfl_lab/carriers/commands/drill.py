@@ -44,7 +44,7 @@ class DrillOptions:
     rounds: int = option(50, "Number of rounds.")
     clients: int = option(4, "Number of clients, all but one of them sampled a round.")
     seed: int = option(0, "Seed of everything random.")
-    out: Path | None = option(None, "Empty folder for the run and the words of its processes. [default: none kept]")
+    out: Path | None = option(None, "Empty folder for the run and what its processes print. [default: none kept]")
     as_json: bool = option(False, "Print one JSON object.", flag="--json")
 
 
