@@ -8,10 +8,10 @@ ENGINES_STAMP := $(ENGINES)/.installed
 OUT ?= out
 ARGS ?=
 
-.PHONY: help setup paper test thorough anywhere engines mutants fuzz lint types docs linkcheck format clean
+.PHONY: help setup paper test thorough anywhere engines mutants fuzz lint types docs linkcheck notebooks format clean
 
 help:
-	@echo "make paper   every figure and table at default scale -> $(OUT)/report.html (ARGS='--scale smoke' for less)"
+	@echo "make paper   every figure and table as recorded, then checked by live runs -> $(OUT)/report.html (ARGS=--live-only for live runs alone)"
 	@echo "make test    the tests, linter and type checker"
 	@echo "make thorough the tests that take long: planted faults of kernels, memory at several sizes, races, benchmarks"
 	@echo "make anywhere the same bits with other instructions and libraries, and on ARM by an emulator where apt-get is there"
@@ -19,6 +19,7 @@ help:
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
 	@echo "make fuzz    ten million damaged messages to the decoders (ARGS='--runs 100000' for fewer)"
 	@echo "make docs    the site of docs/, with the public names, the commands and the examples -> $(OUT)/docs/html/index.html"
+	@echo "make notebooks the tutorials as notebooks, to play with -> $(OUT)/notebooks (ARGS=--run runs them)"
 	@echo "make linkcheck every link of the site; those to other machines need a network"
 	@echo "make setup | lint | types | format | clean"
 
@@ -74,6 +75,9 @@ linkcheck: BUILDER = linkcheck
 docs linkcheck: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/sphinx-build -W --keep-going -q -b $(BUILDER) -d $(OUT)/docs/doctrees docs $(OUT)/docs/$(BUILDER) $(ARGS)
+
+notebooks: $(STAMP)
+	$(BIN)/python -m tests.docs.notebooks $(OUT)/notebooks $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

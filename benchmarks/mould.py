@@ -20,7 +20,6 @@ import csv
 import dataclasses
 import inspect
 import io
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -41,6 +40,7 @@ from decomfl_lab.errors import InputError, require_choice
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.options import option
 from decomfl_lab.pictures import require_picture, save_picture
+from decomfl_lab.plain import print_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -219,7 +219,7 @@ class BenchmarkCommand(Screened):
             write_atomically(table, _csv(tables))
         if given["as_json"]:
             record = {**circumstances(self.meanings), "timed": any(row.timed for row in rows)}
-            print(json.dumps(record | {"tables": list(map(asdict, tables))}, ensure_ascii=False))
+            print_json(record | {"tables": list(map(asdict, tables))})
         else:
             for each in tables:
                 each.show()

@@ -37,8 +37,8 @@ class PlotOptions:
 def plot(options: PlotOptions) -> None:
     """Draw the curves of runs, named by what differs between them.
 
-    RUNS are folders of `decomfl train --out`, or folders that hold such. Runs that differ in their seed alone are one
-    curve, their mean with a band.
+    RUNS are folders of `decomfl train --out`, or folders that have such folders. Runs that differ in their seed alone
+    are one curve, their mean with a band.
 
       decomfl plot runs/first
       decomfl plot runs --x bytes --out curves.svg

@@ -11,23 +11,15 @@ import numpy as np
 from scipy import stats
 
 from decomfl_lab.errors import require
+from decomfl_lab.plain import plain
 
-__all__ = ["Estimate", "Jsonable", "plain", "require_confidence", "to_its_width"]
+__all__ = ["Estimate", "Jsonable", "require_confidence", "to_its_width"]
 
 
 def require_confidence(confidence: float) -> float:
     """Return ``confidence`` if it is in (0, 1), else raise InputError."""
     require(0.0 < confidence < 1.0, "confidence", "be between 0 and 1, e.g. 0.95", confidence)
     return float(confidence)
-
-
-def plain(value: Any) -> Any:
-    """The value ready for ``json.dumps``: lists for tuples, None for numbers that are not finite."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {name: plain(entry) for name, entry in value.items()}
-    return [plain(entry) for entry in value] if isinstance(value, tuple | list) else value
 
 
 def to_its_width(value: float, low: float, high: float) -> tuple[str, str, str]:

@@ -21,6 +21,7 @@ from decomfl_lab.errors import require, require_choice, require_finite_positive,
 from decomfl_lab.files import held, require_writable, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.laws.devices import require_bits
+from decomfl_lab.runs.progress import RunBars
 from decomfl_lab.runs.provenance import code_version
 from figures.curves import Count
 from paper_repro.language_models import llm, pretrained, sizes
@@ -554,8 +555,11 @@ def _recorded(names: Sequence[str], options: Options) -> tuple[list[Drawn], list
             there[name] = kept
     # A part takes seconds to draw: where all are drawn, the processes that may run them later share it.
     n_jobs = options.jobs if len(there) > FEW else 1
-    with pool_of("loky", n_jobs) as pool:
-        made = [*pool(joblib.delayed(_kept)(name, kept, options) for name, kept in there.items())]
+    made: list[Drawn] = []
+    with pool_of("loky", n_jobs) as pool, RunBars() as bars:
+        for part in pool(joblib.delayed(_kept)(name, kept, options) for name, kept in there.items()):
+            made.append(part)
+            bars.show("recorded parts", len(made), len(there), "drawn")
     made.sort(key=lambda part: [*there].index(part.section["id"]))
     for part, (name, kept) in zip(made, there.items(), strict=True):
         provenance += [each for each in kept.provenance if each]

@@ -32,7 +32,7 @@ def export(options: ExportOptions) -> None:
 
     RUN is a folder of `decomfl train --out`. OUT ends in .safetensors for a file of weights by parameter name; of a run
     that fine-tuned a language model it may be a new folder, which `from_pretrained` of transformers reads and
-    `decomfl train --model` too. What lora added is merged.
+    `decomfl train --model` too. LoRA's weights are merged.
 
       decomfl export runs/first digits.safetensors
       decomfl export runs/sst2 opt-sst2

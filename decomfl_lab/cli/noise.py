@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from decomfl_lab.noise import (
 )
 from decomfl_lab.noise.vectors import stream_vectors
 from decomfl_lab.options import option
+from decomfl_lab.plain import print_json
 
 __all__ = ["noise"]
 
@@ -57,7 +57,7 @@ def noise(options: NoiseOptions) -> None:
     prints 3ef2ee42.
     """
     if options.vectors:
-        print(json.dumps(stream_vectors(), indent=1))
+        print_json(stream_vectors(), indent=1)
         return
     kind = Distribution(require_choice("distribution", options.distribution, Distribution))
     try:
@@ -113,7 +113,7 @@ def noise(options: NoiseOptions) -> None:
             "d": whole,
             "bits": bits,
         }
-        print(json.dumps(about))
+        print_json(about)
         return
     at = options.first
     for part in parts:

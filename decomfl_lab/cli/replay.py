@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import telling
 from decomfl_lab.options import REQUIRED, TRUST_CODE, option
+from decomfl_lab.plain import print_json
 
 __all__ = ["replay"]
 
@@ -85,7 +85,7 @@ def replay(options: ReplayOptions) -> None:
         for row in rows["measured"]:
             row["difference"] = None if math.isnan(row["difference"]) else row["difference"]  # JSON has no NaN
         facts = {"round": found.round, "rounds": found.rounds, "digest": found.digest, "agrees": found.agrees}
-        print(json.dumps(facts | rows))
+        print_json(facts | rows)
     else:
         print("\n".join(map(str, [found, *found.measured])))
         kept = f"written to {options.save}" if found.agrees else f"{options.save} is not written"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import brief, printable, require_choice
 from decomfl_lab.options import option
+from decomfl_lab.plain import print_json
 from decomfl_lab.runs.folder import COLUMNS, Found, found_runs
 
 __all__ = ["runs", "where"]
@@ -34,29 +34,28 @@ class RunsOptions:
 def runs(options: RunsOptions) -> None:
     """List the runs in folders: settings, state and last values.
 
-    FOLDERS are searched with all that is in them; without any, the folder runs, or else the one you are in. A run is
+    FOLDERS are searched, with all folders in them; without any, the folder runs, or else the one you are in. A run is
     finished; interrupted (the same command goes on); running; diverged; without a checkpoint; or damaged.
 
       decomfl runs
       decomfl runs runs/a runs/b --sort accuracy
       decomfl runs --columns              what the columns of metrics.csv are
 
-    K are local steps, P directions, η the learning rate, d parameters; MB are those that all clients sent and got.
+    K are local steps, P directions, η the learning rate, d parameters; MB are those that all clients sent and received.
     """
     require_choice("sort", options.sort, SHOWN)
     if options.columns:
         width = max(map(len, COLUMNS))
-        print(
-            json.dumps(dict(COLUMNS))
-            if options.as_json
-            else "\n".join(f"{k:<{width}}  {v}" for k, v in COLUMNS.items())
-        )
+        if options.as_json:
+            print_json(COLUMNS)
+        else:
+            print("\n".join(f"{k:<{width}}  {v}" for k, v in COLUMNS.items()))
         return
     found = found_runs(where(options.folders))
     found.sort(key=lambda each: _place(_row(each)[options.sort]))
     rows = list(map(_row, found))
     if options.as_json:
-        print(json.dumps([row | {"remark": each.remark} for row, each in zip(rows, found, strict=True)]))
+        print_json([row | {"remark": each.remark} for row, each in zip(rows, found, strict=True)])
     else:
         table = [SHOWN, *(tuple(map(_cell, row, row.values())) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from decomfl_lab.cli.command import WHOLE, Flag, beside, flags_of
-from decomfl_lab.cli.layers import COMMANDS, contributed, installed, load
+from decomfl_lab.cli.layers import contributed, load
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.federations.carrier import FEDERATIONS
@@ -24,6 +23,7 @@ from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.options import TRUST_CODE, Option, option
+from decomfl_lab.plain import print_json
 from decomfl_lab.plugins import code_in, require_trusted
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE
@@ -319,7 +319,7 @@ def _elsewhere(name: str, workers: int | None) -> Elsewhere | None:
     if name == HERE:
         require(workers is None, "workers", f"be left out for federation {HERE}", workers)
         return None
-    kind = load(FEDERATIONS, name, f"federation {name}")
+    kind = load(FEDERATIONS, name)
     by: Elsewhere = kind() if workers is None else kind(workers=workers)
     return by
 
@@ -336,10 +336,11 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
 
     facts, rows = provenance(run.dataset), run.metrics
     if as_json:
-        result = {"config": run.config.to_dict(), "provenance": facts, "metrics": _records(rows), "remark": run.remark}
+        config, table = run.config.to_dict(), rows.to_dict("records")
+        result: dict[str, Any] = {"config": config, "provenance": facts, "metrics": table, "remark": run.remark}
         if rebuilt.clients:
             result["rebuilt"] = {"clients": rebuilt.clients, "equal": rebuilt.equal}
-        print(json.dumps(result | more))
+        print_json(result | more)
         return
     print(_table(rows))
     if rows["round"].iloc[0] == 0:
@@ -366,23 +367,15 @@ def _what_next(config: TrainConfig, out: Path | None) -> str:
         f"kappa {out}{trusting}": "the effective rank of its curvature",
         **({f"replay {out}{trusting}": "the model again, from the log of scalars alone"} if logged else {}),
     }
-    here = [
-        f"  {f'decomfl {words}':<40} {why}"
-        for words, why in wanted.items()
-        if installed(COMMANDS, words.partition(" ")[0])
-    ]
-    return "\n".join([f"written to {out}; look at it by", *here])
+    width = max(len(f"decomfl {words}") for words in wanted) + 2
+    lines = [f"  {f'decomfl {words}':<{width}} {why}" for words, why in wanted.items()]
+    return "\n".join([f"written to {out}; look at it by", *lines])
 
 
 def _tell_start(row: dict[str, float]) -> None:
     """What a task's model can do before it is trained, as soon as it is known (the table has it too)."""
     plain, calibrated = row["test_accuracy"], row["calibrated_accuracy"]
     print(f"zero-shot accuracy {plain:.4f}, calibrated {calibrated:.4f}", file=sys.stderr, flush=True)
-
-
-def _records(rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
-    """The rows for JSON, which has no NaN: null where nothing was measured."""
-    return rows.astype(object).where(rows.notna(), None).to_dict("records")
 
 
 def _table(rows: pd.DataFrame) -> str:

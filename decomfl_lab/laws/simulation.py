@@ -896,6 +896,7 @@ class Simulation:
         key = i, steps, replica.round, replica.digest()
         if key not in self._measured:
             terms, r = Terms.of(self.delivery(setting).server), replica.round
+            assert terms.eta is not None
             client = self._client(setting, i)
             client.replica.restore(replica.snapshot())
             client.steps_taken = steps

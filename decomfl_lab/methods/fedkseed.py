@@ -26,7 +26,7 @@ __all__ = ["FedKSeed"]
 
 @dataclass(frozen=True, kw_only=True)
 class FedKSeed(DeComFL):
-    """DeComFL along a pool of S directions: who missed much gets S sums instead of records.
+    """DeComFL along a pool of S directions: after many missed rounds S sums replace records.
 
         client:  g_{i,r,p}^k as in DeComFL,   x ← x − (η/P) Σ_p g_p z_p,   k = 1..K,   along z_{r,p}^k of z_1, ..., z_S
         all:     A_j ← A_j + Σ_{k,p: z_{r,p}^k = z_j} rint(−(η/P) g_{r,p}^k 2^(−e)),   x_{r+1} = x_0 + Σ_j 2^e A_j z_j

@@ -254,6 +254,13 @@ def omega(rule: Aggregation, n: int, f: int) -> float:
         trimmed by t, f ≤ t:    t/(n − t − f)        the mean is trimmed by 0, the median by t = ⌊(n − 1)/2⌋
         krum that tolerates t:  (√(2h(n − t − 2)/((h − 1)q)) + √((t + 1)/q))²,   h = n − f,  q = n − t − f − 1
 
+    *Proof for Krum* (docs/robust.md has the others, and the lemma that is used). An honest reply's sum over its n − t −
+    2 nearest others is at most that over its n − t − 2 nearest honest ones, at most (n − t − 2)/(h − 1) of the sum over
+    all h − 1, whose mean over the honest is 2hs². So the least sum is at most S = 2hs²(n − t − 2)/(h − 1). Of the reply
+    A that has it and its n − t − 2 neighbours at least q are honest: at most f are liars, A among them or not. These q
+    have Σ ‖A − g_j‖² ≤ S, so their mean is within √(S/q) of A; by the lemma, along the line from ḡ to it, it is within
+    s√((h − q)/q) of ḡ, and h − q = t + 1. ∎
+
     Source: docs/robust.md.
     """
     match rule:

@@ -54,7 +54,7 @@ _EVERY = {
     "wire_bytes": "The bytes that all clients together sent and got so far.",
     "up_bytes": "Those of wire_bytes that went from clients to the server.",
     "gradient_scalars": "The scalars g, or numbers of a model's update, that were sent so far, both ways.",
-    "model_pulls": "How often the server sent its model in place of the records that a client had missed.",
+    "model_pulls": "How often the server sent its model instead of the records that a client had missed.",
     "seconds": "The seconds of training so far, without evaluations.",
 }
 _SOME = {

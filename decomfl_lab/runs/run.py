@@ -111,8 +111,10 @@ class Run(Course):
     def traffic(self) -> Sent:
         """What was sent so far."""
         ledger = self.federation.ledger
-        up, d = ledger.bytes_up, self.federation.x.numel()
-        return Sent(self.config.clients, self.round, up, ledger.bytes - up, 4 * d)
+        up, d, config = ledger.bytes_up, self.federation.x.numel(), self.config
+        took_part = sum(min(config.sampled, config.present(r)) for r in range(self.round))
+        part = 0.0 if config.method.alone else took_part / config.clients / max(1, self.round)
+        return Sent(config.clients, self.round, up, ledger.bytes - up, 4 * d, part)
 
     def verify(self) -> Rebuilt:
         """Bring a copy of every client's model up to date by the records it missed, and compare it with the global one.

@@ -50,6 +50,7 @@ class Sent:
         up_bytes: The bytes clients → server, all together.
         down_bytes: The bytes server → clients, all together.
         model_bytes: The bytes of the model, d numbers of 4 bytes.
+        part: The share of the rounds that a client took part in, mean over all; 0 for one agent that sends nothing.
     """
 
     clients: int
@@ -57,12 +58,19 @@ class Sent:
     up_bytes: int
     down_bytes: int
     model_bytes: int
+    part: float = 0.0
+
+    @property
+    def models_bytes(self) -> float:
+        """What a client would have got and sent, had the model gone both ways in each round that it took part in."""
+        return 2 * self.model_bytes * self.rounds * self.part
 
     def __str__(self) -> str:
         up, down = (1e-3 * count / self.clients for count in (self.up_bytes, self.down_bytes))
+        instead = f"; the model both ways instead: {1e-3 * self.models_bytes:,.1f} kB" if self.models_bytes else ""
         return (
             f"wire: {up + down:,.2f} kB a client, {up:,.2f} of them up (mean over the {self.clients:,}), after "
-            f"{self.rounds:,} rounds; the model itself has {1e-3 * self.model_bytes:,.1f} kB"
+            f"{self.rounds:,} rounds; the model itself has {1e-3 * self.model_bytes:,.1f} kB{instead}"
         )
 
 

@@ -5,7 +5,6 @@ What loads torch is imported where it is used, so that the help comes at once.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import sys
@@ -24,6 +23,7 @@ from decomfl_lab.interrupts import telling
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.options import TRUST_CODE, option
 from decomfl_lab.pictures import require_picture, save_picture
+from decomfl_lab.plain import print_json
 from decomfl_lab.plugins import is_own
 from hessian.kappa.settings import Settings
 from hessian.operators.options import HOW, MODEL, OTHERS, CurvatureOptions
@@ -128,7 +128,7 @@ class OtherOptions:
     ball_points: int = option(4, "Random points of the ball, beside its centre.", OTHERS)
     forward_only: int = option(
         0,
-        "Take only values of the loss, along so many random directions; 0 takes products.",
+        "Take only values of the loss, along this number of random directions; 0 takes products.",
         OTHERS,
     )
 
@@ -226,8 +226,8 @@ def kappa(options: KappaOptions) -> None:
 
     SOURCE is a folder of `decomfl train --out`, a folder of transformers (with --task, or your own --data and --loss)
     or a safetensors file of weights (with --model, and --data or --task). Without it --model is trained here for
-    --train-steps, or is your own as it is made. A run that was trained in Python on its user's own gets --model and
-    --data again. Modules of your own are looked for in the current folder first.
+    --train-steps, or is your own as it is made. A run that was trained in Python on your own objects needs --model
+    and --data again. Modules of your own are looked for in the current folder first.
 
       decomfl kappa --data digits --model mlp           trained here, seconds
 
@@ -295,7 +295,7 @@ def kappa(options: KappaOptions) -> None:
         )
     if options.as_json:
         found = {"estimate": result.to_json(), "density": density and _density_json(density, settings.confidence)}
-        print(json.dumps({**measured.facts, **found, "split_sample": split and split.to_json()}, ensure_ascii=False))
+        print_json({**measured.facts, **found, "split_sample": split and split.to_json()})
     else:
         _print(result, density, split, measured.facts)
     if options.plot is not None:
@@ -345,8 +345,10 @@ class _Measured:
 
     def tell(self, name: str, found: hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer) -> None:
         """Print what was found, with its facts."""
-        whole = json.dumps({**self.facts, name: found.to_json()}, ensure_ascii=False)
-        print(whole if self.options.as_json else f"{found.summary()}\n{_about(self.facts)}")
+        if self.options.as_json:
+            print_json({**self.facts, name: found.to_json()})
+        else:
+            print(f"{found.summary()}\n{_about(self.facts)}")
         if isinstance(found, hessian.ByLayer) and self.options.plot is not None:
             print(f"written to {found.plot(self.options.plot)}", file=sys.stderr)
 

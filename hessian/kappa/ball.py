@@ -27,7 +27,8 @@ import numpy as np
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from hessian.estimate import Estimate, Jsonable, plain, require_confidence
+from decomfl_lab.plain import plain
+from hessian.estimate import Estimate, Jsonable, require_confidence
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 from hessian.operators.given import as_operator

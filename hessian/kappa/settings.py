@@ -25,9 +25,9 @@ class Settings:
 
     rtol: float = option(0.05, "Stop when the interval of κ is within ± this share of it.")
     confidence: float = option(0.95, "The confidence of every interval.", HOW)
-    max_products: int = option(200, "Stop after so many products H·v in any case.", HOW)
+    max_products: int = option(200, "Stop after this number of products H·v in any case.", HOW)
     products: int | None = option(
-        None, "Take exactly so many products, whatever the error. [default: what --rtol needs]", HOW
+        None, "Take exactly this number of products, whatever the error. [default: what --rtol needs]", HOW
     )
     seed: int = option(0, "The seed of the random vectors, and of a model trained here.")
     trace: float | None = None

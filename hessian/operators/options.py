@@ -46,8 +46,7 @@ class CurvatureOptions:
     weight_decay: float = option(0.0, "Add the curvature λI of a penalty (λ/2)‖x‖² to the loss's.", MODEL)
     trust: bool = option(
         False,
-        "Take model, loss and data for one function of the parameters, and torch's derivatives for its, without "
-        "trying it.",
+        "Do not try whether model, loss and data are one function of the parameters with torch's derivatives.",
         MODEL,
     )
     parameters: str | Sequence[str] | Callable[[str], bool] | None = option(

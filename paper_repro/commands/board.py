@@ -11,6 +11,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
 from decomfl_lab.options import option
+from decomfl_lab.plain import print_json
 from paper_repro.workflow.claims import decided, named
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _print(table: pd.DataFrame, outcomes: list[ClaimOutcome], out: Path, *, as_j
     verdicts = [outcome.row() for outcome in outcomes]
     if as_json:
         rows = json.loads(table.to_json(orient="records"))
-        print(json.dumps({"table": rows, "claims": verdicts}, indent=1, ensure_ascii=False))
+        print_json({"table": rows, "claims": verdicts}, indent=1)
         return
     from paper_repro.studies.board import shown
     from paper_repro.studies.board_runs import RULE

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
+from decomfl_lab.plain import print_json
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import PARTS, VERDICTS, WORDS, named, rows
 
@@ -18,8 +18,11 @@ __all__ = ["paper"]
 def paper(options: PaperOptions) -> None:
     """Regenerate the paper's figures, tables and verdicts on claims.
 
+    Without --scale the page OUT/report.html first shows what is recorded with the code, within a minute. Then the
+    beginnings of the runs of default scale check it on this machine, section by section.
+
     Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
-    computed again, and an interrupted command resumes. Open OUT/report.html when it is done.
+    computed again, and an interrupted command resumes. The page is whole at any time.
     """
     if options.answer:
         _answer(as_json=options.as_json)
@@ -39,7 +42,7 @@ def _answer(*, as_json: bool) -> None:
 
     lines = answer()
     if as_json:
-        print(json.dumps([asdict(each) for each in lines], indent=1, ensure_ascii=False))
+        print_json([asdict(each) for each in lines], indent=1)
         return
     from rich.console import Console
     from rich.table import Table
@@ -63,7 +66,7 @@ def _list(parts: Sequence[str], *, as_json: bool) -> None:
     """Print the registry: a table a part and the words in them, 100 columns wide, or rows of JSON."""
     found = rows(parts)
     if as_json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print_json(found, indent=1)
         return
     from rich.console import Console
     from rich.table import Table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.plain import print_json
 
 if TYPE_CHECKING:
     from paper_repro.pretraining.family import PretrainProgress
@@ -30,7 +30,7 @@ class PretrainOptions:
     tokens: int | None = option(None, "Take as many steps as predict at least N tokens, instead of --steps.")
     batch: int = option(8, "The number of sequences a step. [default: 8]")
     verdicts: int = option(
-        0, "The steps more in which the model learns film reviews' sentiment from their lines. [default: 0]"
+        0, "Further steps in which the model learns the sentiment of film reviews, line by line. [default: 0]"
     )
     lr: float = option(3e-3, "The largest learning rate. [default: 0.003]")
     seed: int = option(0, "The seed of weights and order. [default: 0]")
@@ -40,7 +40,7 @@ class PretrainOptions:
 
 @command
 def pretrain(options: PretrainOptions) -> None:
-    """Pretrain a small OPT language model from nothing but text.
+    """Pretrain a small OPT language model from text alone.
 
     The text is $DECOMFL_DATA/corpus, or else Python's language reference. The folder is then a model for decomfl
     train --model; the same flags give the same bits with the same threads.
@@ -80,7 +80,7 @@ def pretrain(options: PretrainOptions) -> None:
 
         facts = run(config, options.out, on_step=show)
     if options.as_json:
-        print(json.dumps(facts))
+        print_json(facts)
         return
     print(pd.DataFrame(facts["evaluations"]).to_string(index=False, float_format="{:.4g}".format))
     print(f"{options.size}: d = {facts['d']:,}, {facts['tokens']:,} tokens; seed {options.seed}; code {facts['code']}")

@@ -65,18 +65,18 @@ class PaperOptions:
     record: Path | None = option(
         None,
         "Keep the rows of the parts made here, of finished runs and of those under way, in this folder "
-        "(paper_repro/results: with the code); a run that came further in what is recorded there stays. "
+        "(paper_repro/results: with the code); a recorded run that is further on stays. "
         "With --from-recorded keep the verdicts that --list shows.",
         "What is recorded",
     )
     hours: float | None = option(
         None,
-        "Stop after this many hours: runs under way are saved, what is there is drawn, and the same command "
-        "goes on. Whole series come first, cheap ones before dear ones.",
+        "Stop after this many hours: runs under way are saved, what exists is drawn, and the same command "
+        "goes on. Whole series come first, cheap ones first.",
         "Time and machines",
     )
     minutes: float | None = option(
-        None, "Stop likewise after this many minutes, for a machine that is lent for a while.", "Time and machines"
+        None, "Stop likewise after this many minutes, for a machine that you have for a while.", "Time and machines"
     )
     device: str = option(
         "cpu",

@@ -98,8 +98,8 @@ with evaluate(False):  # so that a formula is printed as it is written here
         eta={"descent": 1 / (9 * L * (K + 2 * (rho - 1)))},
         distributions=_SMOOTHED,
         assumptions=EACH,
-        note="ρ − 1 = (d + 1)/P for Gaussian directions. The step size owes nothing to m: the drift is a term of its "
-        "own, without 1/m.",
+        note="ρ − 1 = (d + 1)/P for Gaussian directions. The step size does not depend on m: the drift is a term of "
+        "its own, without 1/m.",
     )
 
     _THEOREM_1_SINGLE: Final = Statement(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections import Counter
@@ -17,6 +16,7 @@ import click
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_choice
 from decomfl_lab.options import option
+from decomfl_lab.plain import print_json
 from theory.findings.finding import KINDS, STATUSES, Cause, Entry, EntryResult
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class AuditOptions:
     """The options of ``decomfl audit``."""
 
     everything: bool = option(False, "List every statement with its status, a line each.", flag="--all")
-    cause: tuple[str, ...] = option((), "Show a cause with every statement that it spoils. Repeatable.")
+    cause: tuple[str, ...] = option((), "Show a cause with every statement that it affects. Repeatable.")
     statement: tuple[str, ...] = option(
         (),
         "Show a statement in full: theorem-1, lemma-3, equation-6, line-N of the paper's source, a LaTeX "
@@ -56,7 +56,7 @@ class AuditOptions:
 
 @command
 def audit(options: AuditOptions) -> None:
-    """What the paper says, what is true, and evidence, made again.
+    """What the paper says, what is true, and the evidence for it.
 
       decomfl audit                       the findings that matter, on one screen
 
@@ -93,7 +93,7 @@ def audit(options: AuditOptions) -> None:
     source = _read(options.paper) if options.paper else None
     results = _gathered(entries)
     if options.as_json:
-        print(json.dumps([result.row() for result in results], ensure_ascii=False))
+        print_json([result.row() for result in results])
     elif options.statement:
         print("\n\n".join(map(_in_full, results)))
     elif options.cause:

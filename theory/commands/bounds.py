@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import sys
 from collections import defaultdict
@@ -18,6 +17,7 @@ from decomfl_lab.cli.command import beside, flags_of
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.options import option
+from decomfl_lab.plain import print_json
 from theory.notation.setting import RARE, Setting
 
 if TYPE_CHECKING:  # help needs no formula
@@ -74,7 +74,7 @@ def _command(name: str, own: type, run: Callable[[Any, Values], None]) -> click.
 def _stepsize(options: StepsizeOptions, constants: Values) -> None:
     """How large may η be, and which condition of a theorem binds?
 
-    Every condition is shown, and what can be proved beside it.
+    Every condition is shown, next to what can be proved.
 
       decomfl stepsize --theorem 1 --d 28938 --m 10 --P 20 --K 4 --L 1
 
@@ -83,7 +83,7 @@ def _stepsize(options: StepsizeOptions, constants: Values) -> None:
       decomfl stepsize --theorem 1 --d 28938 --L 1 --D 2 --R 1000 --sigma 0.5
 
     "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md. The smallest η of a column is the
-    largest that its statement allows. With --D and --R the rate-optimal η is there too, the one of the smallest bound
+    largest that its statement allows. With --D and --R the rate-optimal η is shown too, the one of the smallest bound
     (σ and σ_G are 0 unless given), and the largest μ whose terms are a tenth of the others (less gains nothing).
     """
     setting, variants = _asked(options.theorem, options.named, constants)
@@ -128,8 +128,8 @@ def _bound(options: BoundOptions, constants: Values) -> None:
 
     "stated" is the paper to the letter, "corrected" what is proved in docs/theory.md, "sharper" and "wider" what is
     proved there with smaller constants and for larger η. Without constants the formulas are shown; without η each bound
-    is at the largest that it allows. An η or μ larger than a condition allows is said and not
-    refused: the number is there, but nobody claims it.
+    is at the largest that it allows. An η or μ larger than a condition allows is not refused: the number is shown, with
+    a note that nothing is proved of it.
     """
     at = options.at
     if not constants and not options.as_json:
@@ -252,7 +252,6 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
 def _dump(
     variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values], notes: Sequence[str]
 ) -> None:
-    from hessian.estimate import plain
 
     first = next(iter(variants.values()))
     about = {
@@ -265,7 +264,7 @@ def _dump(
     own = {
         title: {**found[title], "assumptions": each.assumptions, "note": each.note} for title, each in variants.items()
     }
-    print(json.dumps(plain({**about, "distribution": setting.distribution, "variants": own}), ensure_ascii=False))
+    print_json({**about, "distribution": setting.distribution, "variants": own})
 
 
 def _notes(variants: Mapping[str, Statement], setting: Setting, given: Values, *, terms: bool) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,6 +11,7 @@ import click
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require_choice, require_int
 from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.plain import print_json
 from theory.notation.setting import Variant
 
 if TYPE_CHECKING:  # help needs no formula
@@ -56,7 +56,7 @@ def check(options: CheckOptions) -> None:
 
     Quadratics are computed exactly, with spectra, starts, noise and clients of all sorts; sums of cosines and
     piecewise quadratic losses are simulated where no closed form is known. Exit code 0 if it holds on all of them, 1 if
-    it fails on one (or simulation cannot tell), 2 for bad input. Holding on all of them proves nothing.
+    it fails on one (or simulation cannot tell), 2 for bad input. That it holds on all of them is no proof.
     """
     found, named = _sought(options.statement, options.variant, options.on, options.effort, options.seed, first=True)
     if options.as_json:
@@ -129,8 +129,6 @@ def _statement(target: str, variant: str) -> tuple[Statement, str]:
 def _dump(found: Tightness, named: str) -> None:
     from dataclasses import asdict
 
-    from hessian.estimate import plain
-
     rows: list[dict[str, Any]] = [
         {
             "class": each.family, "alone": each.alone, "largest": each.ratio,
@@ -145,7 +143,7 @@ def _dump(found: Tightness, named: str) -> None:
         "statement": found.statement.name, "says": str(found.statement), "holds": found.holds, "tried": found.tried,
         "ratio": found.worst.check.ratio, "instances": rows, "left_out": dict(found.left_out),
     }  # fmt: skip
-    print(json.dumps(plain(whole), ensure_ascii=False))
+    print_json(whole)
 
 
 def _print_answer(found: Tightness, named: str) -> None:

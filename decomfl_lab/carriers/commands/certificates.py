@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from decomfl_lab.carriers.commands.serve import with_extra
 from decomfl_lab.cli.command import command
 from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.plain import print_json
 
 __all__ = ["certificates"]
 
@@ -33,8 +33,8 @@ def certificates(options: CertificatesOptions) -> None:
     They are for decomfl serve and decomfl join, with the authority that signs them.
 
     The server's is for localhost and the hosts that are given. A client needs three of the files: ca.crt, client-3.crt
-    and client-3.key; carry them to it on a way that you trust, and keep ca.key at home. What is there already is never
-    overwritten: with more --clients, or after deleting a pair, only what is missing is made.
+    and client-3.key; carry them to it in a way that you trust, and keep ca.key secret. Existing files are never
+    overwritten: with more --clients, or after you deleted a pair, only the missing files are made.
 
     Example: decomfl certificates certs --clients 4 --host fl.example.org
     """
@@ -43,7 +43,7 @@ def certificates(options: CertificatesOptions) -> None:
 
     made = make_certificates(options.folder, options.clients, options.host, options.days)
     if options.as_json:
-        print(json.dumps([str(path) for path in made]))
+        print_json([str(path) for path in made])
     else:
         names = ": " + ", ".join(path.name for path in made) if made else ""
         print(f"{len(made)} files made in {options.folder}{names}")

@@ -20,6 +20,7 @@ import click
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.options import option
+from decomfl_lab.plain import print_json
 
 if TYPE_CHECKING:
     from decomfl_lab.runs.config import TrainConfig
@@ -43,7 +44,7 @@ class DrillOptions:
     rounds: int = option(50, "Number of rounds.")
     clients: int = option(4, "Number of clients, all but one of them sampled a round.")
     seed: int = option(0, "Seed of everything random.")
-    out: Path | None = option(None, "Empty folder for the run and the words of its processes. [default: none kept]")
+    out: Path | None = option(None, "Empty folder for the run and what its processes print. [default: none kept]")
     as_json: bool = option(False, "Print one JSON object.", flag="--json")
 
 
@@ -92,7 +93,7 @@ def drill(options: DrillOptions) -> None:
     equal = {name: digest == wanted for name, digest in digests.items()}
     whole = len(digests) == options.clients + 1 and all(equal.values())
     if options.as_json:
-        print(json.dumps({"engine": options.engine, "simulated": wanted, "digests": digests, "equal": whole}))
+        print_json({"engine": options.engine, "simulated": wanted, "digests": digests, "equal": whole})
     else:
         for name, digest in digests.items():
             print(f"{name:10} {digest} {'equal' if equal[name] else 'DIFFERS'}")
@@ -269,7 +270,7 @@ def by_ray(config: str, out: str) -> None:
     run.train(out=Path(out))
     federation = movable(run.federation, run.config.method)
     clients = {f"client {i}": digest for i, digest in sorted(federation.rebuilt().items())}
-    print(json.dumps({"server": federation.observer.digest(), **clients}))
+    print_json({"server": federation.observer.digest(), **clients})
 
 
 def _ray(config: TrainConfig, folder: Path) -> dict[str, str]:

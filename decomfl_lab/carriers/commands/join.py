@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.interrupts import telling
 from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.plain import print_json
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ class JoinOptions:
     )
     trust_code: bool = option(
         False,
-        "Run the code that --config names as module:function, or without it the server. [default: what names "
-        "code is refused]",
+        "Run the code that --config, or without it the server, names as module:function. [default: refuse it]",
     )
     device: str = option("cpu", "Where losses are computed: cpu, cuda, cuda:N or auto.")
     threads: int = option(1, "CPU threads of torch.")
@@ -49,11 +48,11 @@ class JoinOptions:
 
 @command
 def join(options: JoinOptions) -> None:
-    """Be a client of a server's run, with the data that are here.
+    """Be a client of a server's run, with the data of this machine.
 
-    Its data never leave: scalars do. Run, x_0 and directions follow from the configuration, and x_0 is compared with
-    the server's by its digest before anything is said. Connections that break are made again for --patience seconds;
-    a client that was stopped may be started again at any time and gets the records that it lacks. At the end it prints
+    The data stay here: only scalars are sent. Run, x_0 and directions follow from the configuration, and x_0 is
+    compared with the server's by its digest first. Connections that break are made again for --patience seconds; a
+    client that was stopped may be started again at any time and gets the records that it lacks. At the end it prints
     the digest of its model, which is the server's.
 
     Example: decomfl join 127.0.0.1:8470 --client 0 --key fl/keys/client-0.key
@@ -120,7 +119,7 @@ def join(options: JoinOptions) -> None:
         )
     found = {"client": options.client, "round": host.replica.round, "digest": host.replica.digest()}
     if options.as_json:
-        print(json.dumps(found))
+        print_json(found)
     else:
         print(f"the run is over; digest of the model after round {found['round']}: {found['digest']}")
 

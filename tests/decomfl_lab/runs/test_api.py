@@ -101,6 +101,15 @@ def test_the_traffic_of_ones_own_method_is_that_of_the_ledger(method: Any, model
     assert run.round == 2
 
 
+def test_what_models_would_have_cost_is_what_fedavg_sends() -> None:
+    wide = nn.Linear(4, 3000)
+    pairs = [(torch.randn(8, 4), torch.arange(8) % 3) for _ in range(4)]
+    sent = lab.train(wide, clients=pairs, method="fedavg", sampled=3, rounds=5).traffic
+    assert (sent.up_bytes + sent.down_bytes) / 4 == pytest.approx(sent.models_bytes, rel=2e-3)
+    assert f"; the model both ways instead: {1e-3 * sent.models_bytes:,.1f} kB" in str(sent)
+    assert "instead" not in str(lab.train(wide, clients=pairs[:1], method="mezo", rounds=1).traffic)
+
+
 def test_a_wrong_formula_of_the_traffic_is_told(model: nn.Module) -> None:
     found = lab.train(model, clients=PAIRS, method=Chatty(forgotten=0.1), rounds=1).check_traffic()
     assert not found

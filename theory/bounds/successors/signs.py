@@ -188,6 +188,20 @@ def feedsign(honest: int, liars: int = 0) -> Statement:
     c is E|⟨z, u⟩| of a unit vector u: √(2/π) for Gaussian z, a little more on the sphere. f, σ and σ_G are those of the
     honest clients, who all take part (M = m = h); liars may know everything.
 
+    *Proof.* f(x_{r+1}) ≤ f(x_r) − ηv⟨a, z⟩ + ½η² zᵀHz, and E zᵀHz = T ≤ κL. Let W be the number of honest votes against
+    sign⟨a, z⟩, e_i = u_i − a. Liars do most by voting against it, all of them. Then E v⟨a, z⟩ ≥ E|t|(1 − ψ), where ψ =
+    2 if W + f > n/2, 1 if W + f = n/2 (z and −z occur alike and with the same W, and the tie's +1 is right for one of
+    them), 0 otherwise.
+
+    - ψ ≤ 2W/k. For odd n the vote fails from W = k on. For even n, ψ = 1 at W = k − 1 ≥ 1, and 1 ≤ 2(k − 1)/k if k ≥ 2,
+      which f < h gives.
+    - Who votes wrongly has |t| ≤ |⟨e_i, z⟩|, as ⟨u_i, z⟩ = t + ⟨e_i, z⟩ has another sign than t. So ψ|t| ≤ (2/k) Σ_i
+      |⟨e_i, z⟩|, whose mean is at most (2c/k) Σ_i E‖e_i‖ ≤ 2c(h/k)√(σ² + σ_G²).
+    - Also W t² ≤ Σ_i ⟨e_i, z⟩² and ψ ≤ 2√(W/k), so ψ|t| ≤ 2(Σ_i ⟨e_i, z⟩²/k)^{1/2}, whose mean is at most 2√(h/k)√(σ² +
+      σ_G²).
+
+    So ηE v⟨a, z⟩ ≥ ηc‖a‖ − ηc·2 min(·)√(σ² + σ_G²). Sum over r, divide by ηcR. ∎
+
     Args:
         honest: h.
         liars: f, fewer than h.

@@ -1,0 +1,25 @@
+"""Values as JSON has them, which has neither NaN nor infinity: what ``--json`` prints, of every command."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["plain", "print_json"]
+
+
+def plain(value: Any) -> Any:
+    """The value ready for ``json.dumps``: lists for tuples, None for numbers that are not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: plain(entry) for name, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, tuple | list) else value
+
+
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    """Print the value as ``plain`` JSON on stdout; characters that a terminal would act upon are escaped."""
+    text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))

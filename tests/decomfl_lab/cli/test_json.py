@@ -1,0 +1,114 @@
+"""What ``--json`` prints is JSON: no NaN, no Infinity, and nothing that a terminal acts upon; of every command."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.plain import plain, print_json
+from decomfl_lab.runs.folder import METRICS
+from tests.decomfl_lab.cli.test_screens import EVERY
+
+ROOT = Path(__file__).parents[3]
+WITH_JSON = [path.removeprefix("decomfl ") for path, own in EVERY if any("--json" in each.opts for each in own.params)]
+TINY = "--data digits --model logistic --rounds 2 --eval-every 2 --clients 4 --sampled 2 --perturbations 2"
+LINES = {
+    "audit": "--statement eq.hh",
+    "bound": "--theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --R 1000",
+    "certificates": "made --clients 1",
+    "check": f"{ROOT}/examples/my_bound.py:right",
+    "kappa": "run --products 5",
+    "noise": "--d 10",
+    "paper": "--list",
+    "replay": "run",
+    "runs": "run",
+    "stepsize": "--theorem 1 --d 28938 --m 10 --P 20 --K 4 --L 1",
+    "verify": "--law revert-leaves-every-bit --cases 2",
+}
+"""A line of each command that needs a moment; the others are in ``ELSEWHERE``."""
+ELSEWHERE = {
+    "bench": "seconds of each; tests/benchmarks",
+    "board": "an hour",
+    "drill": "other engines",
+    "join": "a server",
+    "pretrain": "hours",
+    "tightness": "minutes; it prints as check does",
+    "serve": "clients; it prints what train does",
+}
+"""What the others need."""
+SLOW = {"check": pytest.mark.thorough}
+
+
+def told(text: str) -> Any:
+    """The value; an AssertionError where it is no JSON."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def _of(line: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    assert main([*line.split(), "--json"]) == 0
+    return told(capsys.readouterr().out)
+
+
+def test_every_command_with_the_flag_is_in_a_table() -> None:
+    known = {*LINES, *ELSEWHERE, "train"}
+    assert {path.split()[0] for path in WITH_JSON} == known
+    assert known - {*LINES, *ELSEWHERE} == {"train"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("json") / "run"
+    assert main(["train", *TINY.split(), "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in LINES])
+def test_each_command_prints_one_value(name: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(run.parent)
+    assert _of(f"{name} {LINES[name]}", capsys)
+
+
+def test_train_prints_configuration_table_and_what_was_rebuilt(run: Path, capsys: Any) -> None:
+    trained = _of(f"train {TINY} --out {run}", capsys)
+    assert trained["rebuilt"] == {"clients": 4, "equal": 4}
+    assert trained["config"]["rounds"] == trained["metrics"][-1]["round"] == 2
+
+
+def test_no_command_prints_json_in_another_way() -> None:
+    packages = ("decomfl_lab", "hessian", "theory", "figures", "paper_repro", "benchmarks")
+    sources = {path: path.read_text("utf-8") for package in packages for path in (ROOT / package).rglob("*.py")}
+    asked = {path: text for path, text in sources.items() if "as_json" in text}
+    assert len(asked) >= len(LINES)
+    assert [str(path) for path, text in asked.items() if re.search(r"json\.dumps|print\(.*to_json", text)] == []
+
+
+def test_runs_that_know_no_number_say_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.toml").write_text('method = "decomfl"\nlr = inf\nlocal_steps = nan\n')
+    row = dict.fromkeys(METRICS, "1") | {"test_accuracy": "", "test_loss": "inf", "train_loss": "-inf"}
+    (tmp_path / "metrics.csv").write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    (found,) = _of(f"runs {tmp_path}", capsys)
+    assert (found["η"], found["K"], found["loss"], found["accuracy"]) == (None, None, None, None)
+    assert main(["runs", str(tmp_path)]) == 0  # for people it is still what was measured
+    assert "inf" in capsys.readouterr().out
+
+
+def test_a_value_becomes_json_wherever_it_hides(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"a": math.inf, "κ": (1.5, [-math.inf, {"b": math.nan}]), "text": "a\u202eb\x1b[2J\U000e0001"}
+    print_json(value)
+    out = capsys.readouterr().out
+    assert told(out) == {"a": None, "κ": [1.5, [None, {"b": None}]], "text": value["text"]}
+    assert out.rstrip("\n").isprintable()
+    assert "κ" in out
+    assert plain(value)["κ"][1] == [None, {"b": None}]
+    with pytest.raises(AssertionError, match="Infinity is no JSON"):
+        told(json.dumps(value))
