@@ -37,7 +37,7 @@ PUBLIC: dict[str, list[str]] = {}
 """The names of each package."""
 HOMES: dict[str, str] = {}
 """The public name of what a module within defines."""
-for _package in ("decomfl_lab", "decomfl_lab.laws", "hessian", "theory"):
+for _package in ("decomfl_lab", "decomfl_lab.laws", "decomfl_lab.optim", "hessian", "theory"):
     _module = importlib.import_module(_package)
     _found = {name: getattr(_module, name) for name in sorted(_module.__all__)}
     PUBLIC[_package] = [name for name, each in _found.items() if not isinstance(each, types.ModuleType)]

@@ -127,7 +127,7 @@ def round_costs(
     require_columns("frame", frame, ("series", "d", "bytes", "printed"))
     require_known("series", {*frame.series, *formulas}, styles)
     with matplotlib.rc_context(rc()):
-        figure, plots = page(8.4, 4.2, title=title, caption=[caption])
+        figure, plots = page(5.8, 4.2, title=title, caption=[caption])
         ax = plots.subplots()
         d = np.geomspace(frame.d.min() / 2, frame.d.max() * 2, 50)
         for name, (constant, slope) in formulas.items():
@@ -142,5 +142,5 @@ def round_costs(
         ax.set_ylabel("bytes a client and round")
         handles = [_spot("o", style.color, series) for series, style in styles.items() if series in set(frame.series)]
         handles += [_spot("D", _SOFT, "printed in the paper", hollow=True), _line(("the paper's formula", "dashed"))]
-        plots.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+        plots.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return figure

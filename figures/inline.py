@@ -15,7 +15,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
+from matplotlib.offsetbox import DrawingArea, HPacker, OffsetBox
 from matplotlib.transforms import Bbox
 
 from figures.style import rc
@@ -94,15 +94,19 @@ def picture(figure: Figure, name: str) -> Picture:
         for ax in figure.axes:
             _stand_alone(ax)
         legends = [legend for each in (figure, *figure.subfigs) for legend in each.legends]
-        rows = [
-            [_named(f"panel-{n}", [ax], renderer, parts) for n, ax in row]
-            for row in _rows([*enumerate(figure.axes)], renderer)
-        ]
-        entries = [
-            _named(f"entry-{i}-{n}", entry, renderer, parts)
-            for i, legend in enumerate(legends)
-            for n, entry in enumerate(_entries(legend))
-        ]
+        # An artist far outside its axes, as one at 0 on a logarithmic axis, has no place in the figure.
+        paper = Bbox.from_bounds(0, 0, renderer.width, renderer.height).padded(_OUTSIDE)
+        numbers = {ax: f"panel-{n}" for n, ax in enumerate(figure.axes)}
+        for ax, part in numbers.items():
+            ax.set_gid(part)
+            parts[part] = Bbox.intersection(ax.get_tightbbox(renderer) or ax.bbox, paper) or ax.bbox
+        rows = [[numbers[ax] for ax in row] for row in _rows(figure.axes, renderer)]
+        entries: list[str] = []
+        for box in (box for legend in legends for box in _entries(legend)):
+            entries.append(f"entry-{len(entries)}")
+            for artist in (artist for part in box.get_children() for artist in part.get_children()):
+                artist.set_gid(entries[-1])
+            parts[entries[-1]] = box.get_window_extent(renderer)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     root = ET.fromstring(buffer.getvalue())
@@ -135,35 +139,26 @@ def _stand_alone(ax: Axes) -> None:
         ax.set_ylabel(next(filter(None, (each.get_ylabel() for each in (ax, *beside_y))), ""))
 
 
-def _rows(axes: list[tuple[int, Axes]], renderer: RendererAgg) -> list[list[tuple[int, Axes]]]:
-    """The panels with their numbers, row by row: those stand in one whose middles another of it spans."""
-    rows: list[list[tuple[int, Axes]]] = []
-    for n, ax in sorted(axes, key=lambda each: -each[1].get_window_extent(renderer).y1):
-        box = ax.get_window_extent(renderer)
-        middle = (box.y0 + box.y1) / 2
-        first = rows[-1][0][1].get_window_extent(renderer) if rows else None
-        if first is not None and first.y0 < middle < first.y1:
-            rows[-1].append((n, ax))
+def _rows(axes: list[Axes], renderer: RendererAgg) -> list[list[Axes]]:
+    """The panels row by row: those stand in one row whose middles its first one spans."""
+    places = {ax: ax.get_window_extent(renderer) for ax in axes}
+    rows: list[list[Axes]] = []
+    for ax, box in sorted(places.items(), key=lambda each: -each[1].y1):
+        first = places[rows[-1][0]] if rows else None
+        if first is not None and first.y0 < (box.y0 + box.y1) / 2 < first.y1:
+            rows[-1].append(ax)
         else:
-            rows.append([(n, ax)])
-    return [sorted(row, key=lambda each: each[1].get_window_extent(renderer).x0) for row in rows]
+            rows.append([ax])
+    return [sorted(row, key=lambda ax: places[ax].x0) for row in rows]
 
 
-def _entries(legend: Legend) -> Iterator[list[Artist]]:
-    """The artists of each entry of a legend: its handle and its text."""
-    for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
-        yield [text] if handle is None else [handle, text]
-
-
-def _named(name: str, artists: list[Artist], renderer: RendererAgg, parts: dict[str, Bbox]) -> str:
-    """The name under which artists are found in the SVG; their place is added to ``parts``."""
-    for artist in artists:
-        artist.set_gid(name)
-    # An artist far outside its axes, as one at 0 on a logarithmic axis, has no place in the figure.
-    page = Bbox.from_bounds(0, 0, renderer.width, renderer.height).padded(_OUTSIDE)
-    boxes = [artist.get_tightbbox(renderer) for artist in artists]
-    parts[name] = Bbox.union([cut for box in boxes if box is not None and (cut := Bbox.intersection(box, page))])
-    return name
+def _entries(box: Artist) -> Iterator[HPacker]:
+    """The boxes of a legend that hold a handle and its text."""
+    for part in box.get_children():
+        if isinstance(part, HPacker) and any(isinstance(each, DrawingArea) for each in part.get_children()):
+            yield part
+        elif isinstance(part, OffsetBox):
+            yield from _entries(part)
 
 
 def _groups(root: ET.Element, names: Iterable[str]) -> dict[str, list[ET.Element]]:

@@ -81,8 +81,8 @@ def training_spectra(
         "Bars of κ: its interval.",
     ]
     with matplotlib.rc_context(rc()):
-        figure, plots = page(max(9.6, 2.7 * len(steps)), 5.6, title=title, caption=explained)
-        upper, lower = plots.subfigures(2, 1, squeeze=False, height_ratios=[1.05, 1.0])[:, 0]
+        figure, plots = page(max(9.6, 2.7 * len(steps)), 6.8, title=title, caption=explained)
+        upper, lower = plots.subfigures(2, 1, squeeze=False, height_ratios=[0.9, 1.25])[:, 0]
         axes = cast(list[Axes], list(upper.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]))
         widths = curves.groupby("step")["bandwidth"].first()
         scale = _Scale.of(curves, float(widths.max()), d)
@@ -179,7 +179,7 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
     ax.set_title("effective rank κ")
     ax.set_xlabel("steps of training")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
 
 
 def _outer(ax: Axes, extremes: pd.DataFrame) -> None:
@@ -191,4 +191,4 @@ def _outer(ax: Axes, extremes: pd.DataFrame) -> None:
     ax.set_title("outer eigenvalues and loss")
     ax.set_xlabel("steps of training")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))

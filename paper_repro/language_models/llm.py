@@ -272,7 +272,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     if rows.empty:
         nothing = Section(
             id="llm",
-            title="Tables 2, 5 and 6: fine-tuning language models (not computed)",
             settings=beside,
             notes=[f"Not computed: {_missing(options.scale) or 'no rows'}.", engine_words()],
         )
@@ -297,7 +296,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     }
     section = Section(
         id="llm",
-        title="Tables 2, 5 and 6: fine-tuning language models (accuracy and cost; settings; LoRA)",
         figure=figures["llm"],
         settings=beside,
         notes=[_models_words(options.scale), *notes("llm"), engine_words()],

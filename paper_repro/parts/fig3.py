@@ -289,7 +289,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     }
     section = Section(
         id="fig3",
-        title=f"Figure 3: DeComFL and first-order methods on {_SHOWN[data]}",
         figure=figures["fig3"],
         settings=settings_table(scale, data),
         notes=notes,
