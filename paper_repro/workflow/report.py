@@ -236,7 +236,8 @@ def finding(outcome: ClaimOutcome) -> str:
     text = _TEXTS["findings"].get(outcome.id, "")
     # A number that was never reached has no place in a sentence, and the claim itself is told instead.
     numbers: dict[str, Any] = {name: value for name, value in outcome.measured.items() if value is not None}
-    numbers |= {f"{name}, in words": _sends(name, value) for name, value in numbers.items() if " / " in name and value}
+    ratios = {name: value for name, value in numbers.items() if name.partition(",")[0].count(" / ") == 1 and value}
+    numbers |= {f"{name}, in words": _sends(name, value) for name, value in ratios.items()}
     try:
         return str(text.format_map(numbers)) or outcome.row()["claim"]
     except KeyError:

@@ -144,7 +144,7 @@ def test_a_sentence_that_two_parts_judge_is_told_once_on_the_first_screen() -> N
 
 def test_the_method_that_sends_more_is_told_first() -> None:
     ratios = {"accuracy reached by both": 0.97, "FedAvg / DeComFL, wire": 0.4, "FedAvg / DeComFL, plotted": 2.4}
-    told = finding(claim(measured=ratios))
+    told = finding(claim(measured=ratios | {"after K=10, best / last": 2.0, "a / b / c": 3.0}))
     assert "DeComFL sends 2.5 times as much as FedAvg in bytes" in told
     assert "FedAvg sends 2.4 times as much as DeComFL" in told
 
