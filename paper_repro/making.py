@@ -41,6 +41,7 @@ from paper_repro.workflow.claims import (
     named,
     otherwise,
     outcomes_json,
+    recorded_outcomes,
 )
 from paper_repro.workflow.claims import PARTS as PART_FACTS
 from paper_repro.workflow.drawing import Drawn, drawn, ingredients
@@ -561,7 +562,12 @@ def _recorded(names: Sequence[str], options: Options) -> tuple[list[Drawn], list
             made.append(part)
             bars.show("recorded parts", len(made), len(there), "drawn")
     made.sort(key=lambda part: [*there].index(part.section["id"]))
-    for part, (name, kept) in zip(made, there.items(), strict=True):
+    # What needs more than the rows, as the authors' curves, has its verdict from when it was recorded.
+    verdicts = [] if options.record is not None else recorded_outcomes()
+    for n, (name, kept) in enumerate(there.items()):
+        known = {each.id for each in made[n].claims}
+        others = [each for each in verdicts if claim(each.id).part == name and each.id not in known]
+        part = made[n] = replace(made[n], claims=[*made[n].claims, *others])
         provenance += [each for each in kept.provenance if each]
         outcomes[name] = part.claims
         data[name] = "; ".join(dict.fromkeys(str(each["data"]) for each in kept.provenance if "data" in each))

@@ -57,6 +57,7 @@ def _answer(*, as_json: bool) -> None:
         found = f"{each.says}\n→ docs/{each.link}, {each.again}"
         table.add_row(each.topic, Text(each.verdict, style="bold"), Text(found))
     console.print(table)
+    console.print("Several words in one line: its sentences have different verdicts, the gravest is named first.")
     recorded = sorted({each.recorded.partition(" by code")[0] for each in lines if each.recorded})
     days = " and ".join(text.removeprefix("recorded ") for text in recorded)
     console.print(f"Numbers from runs were recorded {days}; all others are computed now.")
@@ -85,7 +86,7 @@ def _list(parts: Sequence[str], *, as_json: bool) -> None:
             name = row["id"].partition(".")[2]
             asked = [row["question"], row["subject"], row["where"]]
             asked += [f"{each['status']}: “{each['quote']}” {each['place']}" for each in row["sentences"]]
-            known = (name, f"from scale {row['scale']}", row["verdict"])
+            known = (name, row["verdict"], f"(decided from scale {row['scale']} on)")
             cells = (known, asked, (row["measures"], row["rule"]))
             table.add_row(*(Text("\n".join(filter(None, cell))) for cell in cells))
         console.print(table)

@@ -79,6 +79,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     rows, lines = curves.rows, curves.lines
     authors = fig2_reference(options.authors) if options.authors is not None else None
     caption = [
+        "as-plotted: the settings of the authors' logs; as-written: those of the paper's text.",
         f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, curves.dots)}",
         estimators.words(rows, CURVE),
         curves.missing,
@@ -115,7 +116,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             bands = bands_table(pd.concat(of_each), CURVE[1:], every[every.reading == reading])
             tables[f"fig2-bands-{reading}"] = bands
             wanted = len(LOCAL_STEPS) + len(PERTURBATIONS)
-            verdicts.append(band(BANDS[reading], bands, caption[0], testable=scale.name == "full", wanted=wanted))
+            verdicts.append(band(BANDS[reading], bands, caption[1], testable=scale.name == "full", wanted=wanted))
         verdicts.append(saving_in_the_logs(authors))
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
     section = Section(

@@ -85,7 +85,7 @@ def _known(entries: Mapping[str, Entry], label: str) -> Entry:
 
 
 def _run(recorded: Mapping[str, Any], sources: list[str], what: str) -> str:
-    """``ID | NAME | FORMAT``: a number of a recorded outcome."""
+    """``ID | NAME | FORMAT``: a number of a recorded outcome; ``1/FORMAT`` for one over it."""
     name, number, *form = map(str.strip, what.split("|"))
     require(name in recorded, "measurement of the answer", "be recorded", name)
     row = recorded[name]
@@ -107,7 +107,10 @@ def _number(
 ) -> str:
     require(name in numbers, f"number of {whose}", f"be one of {', '.join(numbers)}", name)
     sources.append(source)
-    return format(numbers[name], form[0] if form else "")
+    told = form[0] if form else ""
+    if told.startswith("1/"):  # a ratio the other way round
+        return format(1 / numbers[name], told.removeprefix("1/"))
+    return format(numbers[name], told)
 
 
 def _count(entries: Mapping[str, Entry], what: str) -> str:

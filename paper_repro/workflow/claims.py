@@ -43,6 +43,7 @@ __all__ = [
     "named",
     "otherwise",
     "outcomes_json",
+    "recorded_outcomes",
     "require_distinct_ids",
     "rows",
     "verdicts",
@@ -318,6 +319,12 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
             nothing = {"verdict": "not recorded", "measured": {}, "recorded": ""}
             found += [{**told, **each} for each in kept.get(own.id, [nothing])]
     return found
+
+
+def recorded_outcomes() -> list[ClaimOutcome]:
+    """The recorded outcomes; ``scale`` says the date, the code and the sizes."""
+    names = ("id", "verdict", "measured", "subject")
+    return [ClaimOutcome(scale=row["recorded"], **{name: row[name] for name in names}) for row in _recorded()]
 
 
 def verdicts() -> dict[str, str]:

@@ -193,7 +193,9 @@ def ill_words(part: str, rows: pd.DataFrame) -> list[str]:
     if short:
         told.append(f"Not judged: {len(short)} of the runs that claims rest on, of {_FEW} evaluations each.")
     if "norm" not in rows:
-        told.append("Norm not recorded: whether the parameters of these runs grow without bound is not known.")
+        told.append(
+            "The norm of the parameters was not recorded for these runs, so nobody checked that it stays bounded."
+        )
     return told
 
 

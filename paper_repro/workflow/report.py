@@ -224,7 +224,11 @@ def _findings(claims: Sequence[ClaimOutcome]) -> list[dict[str, Any]]:
     decided = {each.id: each for each in claims if each.verdict in VERDICTS[:3]}
     # A dictionary keeps the first place of a name, so those that report.toml names come before the rest.
     order = dict.fromkeys([*(name for name in _TEXTS["findings"] if name in decided), *decided])
-    return [{**_claim(decided[name]), "says": finding(decided[name])} for name in [*order][:_FINDINGS]]
+    # Two parts may judge one sentence: it is told once.
+    told: dict[str, ClaimOutcome] = {}
+    for name in order:
+        told.setdefault(finding(decided[name]), decided[name])
+    return [{**_claim(outcome), "says": says} for says, outcome in [*told.items()][:_FINDINGS]]
 
 
 def finding(outcome: ClaimOutcome) -> str:

@@ -12,7 +12,11 @@ from decomfl_lab.cli.main import main
 from paper_repro import making
 from paper_repro.parts import projection
 from paper_repro.workflow.asked import PaperOptions
+from paper_repro.workflow.claims import ClaimOutcome, verdicts
+from paper_repro.workflow.drawing import Drawn
+from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job
+from paper_repro.workflow.scales import SCALES
 
 
 @pytest.fixture
@@ -64,6 +68,17 @@ def test_an_interrupted_command_leaves_the_whole_page(tmp_path: Path, monkeypatc
     page = (tmp_path / "report.html").read_text()
     assert page.endswith("</html>")
     assert page.count("<svg") > 5
+
+
+def test_a_verdict_that_needs_the_authors_curves_is_shown_as_it_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "_kept", lambda name, *_: Drawn({"id": name}, [ClaimOutcome("fig2.saving", "holds")]))
+    options = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire", from_recorded=True, jobs=1)
+    (made,), _, _ = making._recorded(["fig2"], options)
+    told = {each.id: each for each in made.claims}
+    assert told["fig2.saving"].scale == ""  # as it was drawn, and not replaced
+    assert told["fig2.band"].verdict == verdicts()["fig2.band"]
+    assert told["fig2.band"].scale.startswith("recorded on ")
+    assert all(name.startswith("fig2.") for name in told)
 
 
 @pytest.mark.parametrize(

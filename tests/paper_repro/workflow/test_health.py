@@ -137,7 +137,7 @@ def test_a_norm_that_grows_without_slowing_down_is_an_illness_and_one_that_settl
 def test_rows_without_a_norm_are_said_to_have_none() -> None:
     rows = two(run(falling()))
     assert complaint(run(falling())) is None
-    assert ill_words("fig3", rows)[-1].startswith("Norm not recorded")
+    assert ill_words("fig3", rows)[-1].startswith("The norm of the parameters was not recorded")
     assert ill_words("fig3", rows.assign(norm=1.0)) == []
 
 

@@ -136,6 +136,12 @@ def test_the_first_screen_has_counts_and_findings_and_no_figure_that_stands_belo
     assert not re.search("<svg|<table", first)
 
 
+def test_a_sentence_that_two_parts_judge_is_told_once_on_the_first_screen() -> None:
+    told = [claim(id=name) for name in ("projection.insensitive", "edge.more-stable")]
+    html = page(parts_of("projection", "edge"), told)
+    assert html[: html.index("<section")].count(">more</a>") == 1
+
+
 def test_the_method_that_sends_more_is_told_first() -> None:
     ratios = {"accuracy reached by both": 0.97, "FedAvg / DeComFL, wire": 0.4, "FedAvg / DeComFL, plotted": 2.4}
     told = finding(claim(measured=ratios))
