@@ -37,7 +37,8 @@ def export(options: ExportOptions) -> None:
       decomfl export runs/first digits.safetensors
       decomfl export runs/sst2 opt-sst2
 
-    The data of the run must be available here, since the model's shape depends on them.
+    The data of the run must be available here, since the model's shape depends on them. A model that was given as an
+    object in Python has no name, and is exported there.
 
     With --conformance no run is needed (docs/how-to/implementation.md).
     """
@@ -49,9 +50,16 @@ def export(options: ExportOptions) -> None:
     require(options.out.parent.is_dir(), "out", "be in a folder that exists", str(options.out))
     require(not options.out.is_dir(), "out", "be a file, or a folder that does not exist yet", str(options.out))
     from decomfl_lab.runs.export import export as write
+    from decomfl_lab.runs.kept import NotGivenError
     from decomfl_lab.runs.run import load_run
 
-    loaded = load_run(options.run, trust_code=options.trust_code)
+    try:
+        loaded = load_run(options.run, trust_code=options.trust_code)
+    except NotGivenError as error:
+        raise InputError(
+            f"run {options.run} must be exported from Python, as it was trained there and its {error.lacking} have no "
+            f"name: run = {error.call}; safetensors.torch.save_model(run.model, {str(options.out)!r})"
+        ) from None
     write(loaded, options.out)
     print(f"written to {options.out}: the model after {loaded.round} of {loaded.config.rounds} rounds")
 

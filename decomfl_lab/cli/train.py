@@ -275,7 +275,7 @@ def prepared(
         require(flags.get(name) is None or found in those, name, rule, flags.get(name))
     use_threads_(place.threads)
     dataset = dataset_of(run_config, place.device)
-    run_config = run_config if "clients" in values else fitted(run_config, dataset)
+    run_config = run_config if "clients" in values else fitted(run_config, dataset, values.get("sampled"))
     if place.out is not None:
         run_config = joining(run_config, dataset, place.out, follows=follows)
     start, tuning = tuned(tried(Prepared.of(run_config, dataset)), wanted)

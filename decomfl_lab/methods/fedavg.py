@@ -70,7 +70,7 @@ class FedAvg(Method):
         rare=True,
     )
     server_lr: float = option(
-        1.0, "The server's learning rate η_s; the others want less than sgd.", "optimizer", rare=True
+        1.0, "The server's learning rate η_s; 0.01 to 0.1 for all but sgd.", "optimizer", rare=True
     )
     server_beta1: float = option(0.9, "The β₁ of adagrad, adam and yogi in [0, 1).", "optimizer", rare=True)
     server_beta2: float = option(0.99, "The β₂ of adam and yogi in [0, 1).", "optimizer", rare=True)

@@ -49,10 +49,20 @@ def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
     return (task_dataset(config) if config.task else load_dataset(config.data)).to(place)
 
 
-def fitted(config: TrainConfig, dataset: Dataset) -> TrainConfig:
-    """The run with as many clients as the data bring, where they come as clients' own."""
+def fitted(config: TrainConfig, dataset: Dataset, sampled: int | None = None) -> TrainConfig:
+    """The run with as many clients as the data bring, where they come as clients' own.
+
+    Args:
+        config: The run.
+        dataset: Its data.
+        sampled: The number of sampled clients where the user gave it; None for the configuration's, or all if fewer.
+
+    Raises:
+        InputError: If ``sampled`` is more than the clients.
+    """
     M = config.clients if dataset.parts is None else len(dataset.parts)
-    return config if config.method.alone else config.but(clients=M, sampled=min(config.sampled, M))
+    m = min(config.sampled, M) if sampled is None else sampled
+    return config if config.method.alone else config.but(clients=M, sampled=m)
 
 
 def loss_of(config: TrainConfig) -> LossFunction | None:

@@ -83,6 +83,9 @@ class Course:
         """A module of its own with the global model's parameters, which gives the losses that evaluations report.
 
         A BatchNorm has the statistics of the calibration images (``objectives.normalisation``), in eval mode.
+
+        Each reading makes a new module. Take it once before it is used (``model = run.model``): inside a function that
+        torch.func differentiates it cannot be made.
         """
         self._bind()
         with calibrated(self.module, self._calibration):

@@ -47,6 +47,7 @@ from decomfl_lab.runs.provenance import code_version, read_provenance, write_pro
 from decomfl_lab.runs.told import Progress
 
 __all__ = [
+    "NotGivenError",
     "logged",
     "publish",
     "read_saved",
@@ -125,8 +126,21 @@ def read_saved(
     return tensors, saved
 
 
+class NotGivenError(InputError):
+    """What the run's user brought is not given again.
+
+    Attributes:
+        lacking: What is not given.
+        call: The call that gives it, in Python.
+    """
+
+    def __init__(self, lacking: str, call: str) -> None:
+        super().__init__(f"{lacking} must be given again, as {call}: the run trained its user's own, got None")
+        self.lacking, self.call = lacking, call
+
+
 def require_own(config: TrainConfig, call: str, **given: Any) -> None:
-    """InputError that shows the call to write where what is given lacks something that the run's user brought.
+    """NotGivenError that shows the call to write where what is given lacks something that the run's user brought.
 
     Args:
         config: The run.
@@ -137,9 +151,7 @@ def require_own(config: TrainConfig, call: str, **given: Any) -> None:
     wanted = [name for name in kept if name in given and kept[name].split(" ")[0] == OWN]
     if lacking := [name for name in wanted if given[name] is None]:
         again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)
-        raise InputError(
-            f"{' and '.join(lacking)} must be given again, as {call}{again}): the run trained its user's own, got None"
-        )
+        raise NotGivenError(" and ".join(lacking), f"{call}{again})")
 
 
 def resume(run: Course, folder: Path, *, any_code: bool) -> None:

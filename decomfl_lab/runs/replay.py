@@ -181,7 +181,8 @@ def replay(
     Args:
         path: The log, ``run.dcl``, or its folder. It is not written to, and may be that of a run under way.
         model: The model, where the run trained a module of one's own; at x_0, where the log lacks that. Of an
-            optimizer's log it is any module with its parameters, and not needed where the log has x_0.
+            optimizer's log it is any module with its parameters, and not needed where the log has x_0. It is copied and
+            stays as it is; the rebuilt one is ``model`` of what is returned.
         loss: The loss, to measure, where it cannot be found by its name.
         clients: The clients' examples, to measure, where they brought their own.
         test: The held-out examples of then, to measure.
@@ -192,6 +193,9 @@ def replay(
         on_round: A function of (rounds done, rounds in all), called now and then.
         trust_code: Whether to import the code that the log names as module:function and that is needed and not given
             here: a method or model, and to measure data and loss.
+
+    Returns:
+        What agrees, which ``print`` shows, and the rebuilt model: ``rebuilt = lab.replay(...); rebuilt.model``.
 
     Raises:
         InputError: If the log was changed, is of another stream version or other data than are available here, a round

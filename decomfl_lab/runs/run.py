@@ -225,7 +225,8 @@ class Run(Course):
                 saver.save_if_it_is_time()
             saver.save()
             if self.first is not None:
-                told.warn_if_risen(self.first, rows[-1]["train_loss"], config.method.eta(self.round - 1))
+                method = config.method
+                told.warn_if_risen(self.first, rows[-1]["train_loss"], method, method.eta(self.round - 1))
 
     def _play_round(self, out: Path | None) -> float:
         """One round, evaluated where the configuration says so; its training loss."""

@@ -118,7 +118,7 @@ def diverged(error: DivergedError, done: int, method: Method, out: Path | None) 
     if done == 0 and plain.get("local_steps", 1) == 1 and "mu" in plain and str(error.args[0]).startswith("scalars"):
         blame = f"before any step: a loss is no finite number at x_0 or mu = {plain['mu']:g} from it; try a smaller mu"
         return DivergedError(error.args[0], f"in round 0, {blame}{kept}")
-    return DivergedError(error.args[0], f"in round {done} at lr = {lr:g}; try lr = {lr / 10:g}{kept}")
+    return DivergedError(error.args[0], f"in round {done} {_remedy(method, lr)}{kept}")
 
 
 def failed(error: HookError, run: Run, out: Path | None) -> HookError:
@@ -129,13 +129,25 @@ def failed(error: HookError, run: Run, out: Path | None) -> HookError:
     return found
 
 
-def warn_if_risen(first: float, last: float, lr: float) -> None:
-    """Warn where the training loss ended far above that of the first round."""
+def warn_if_risen(first: float, last: float, method: Method, lr: float) -> None:
+    """Warn where the training loss ended far above that of the first round, and name what to try."""
     if last > RISEN * abs(first):
         logger.warning(
-            f"the training loss ended at {last:.3g}, far above the {first:.3g} of the first round, at lr = {lr:g}; try "
-            f"lr = {lr / 10:g}"
+            f"the training loss ended at {last:.3g}, far above the {first:.3g} of the first round, "
+            f"{_remedy(method, lr)}"
         )
+
+
+def _remedy(method: Method, lr: float) -> str:
+    """What a run went wrong with, and what to try: the rule that liars pass, a server's own step, else the lr."""
+    plain = method.plain()
+    if plain.get("attackers", 0) and "aggregation" in plain:
+        liars, rule = plural(plain["attackers"], "attacker"), plain["aggregation"]
+        return f"with {liars} ({plain['attack']}) and --aggregation {rule}; try another --aggregation (docs/robust.md)"
+    if plain.get("server_optimizer", "sgd") != "sgd":
+        own = plain["server_lr"]
+        return f"with server_optimizer {plain['server_optimizer']} at --server-lr {own:g}; try --server-lr {own / 10:g}"
+    return f"at lr = {lr:g}; try lr = {lr / 10:g}"
 
 
 def curves(rows: pd.DataFrame, clients: int, title: str) -> Figure:

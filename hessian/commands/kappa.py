@@ -454,11 +454,11 @@ class _Progress:
             self.logger.warning(f"{products:,} products take about {hours:.1f} hours at the pace of the first")
         words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {_interval(at.low, at.high)}"
         if at.needed is not None and products is None:
-            words += f"; ± {settings.rtol:g} takes about {_foretold(at)} in all"
+            words += f"; ± {100 * settings.rtol:g} % of κ takes about {_foretold(at)} in all"
             if at.products >= FORETOLD and at.needed > settings.max_products and not self.told:
                 self.told = True
                 self.logger.warning(
-                    f"± {settings.rtol:g} of κ takes about {_foretold(at)} products: --max-products "
+                    f"± {100 * settings.rtol:g} % of κ takes about {_foretold(at)} products: --max-products "
                     f"{settings.max_products} is not enough, and the interval will be wider"
                 )
         self.bars.show("products", at.products, settings.limit, words)

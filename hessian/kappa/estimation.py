@@ -425,6 +425,7 @@ class _Run:
             probes=len(self.sampled.values),
             products=self.products,
             quadratic_forms=self.forms.quadratic_forms,
+            limit=self.settings.limit,
             rtol=self.settings.rtol,
             reached=reached,
             needed=self._needed_in_all(),

@@ -77,6 +77,7 @@ class EffectiveRank(Jsonable):
         probes: Random probes of the complement, N.
         products: All products with H, quadratic forms included.
         quadratic_forms: Those that needed only vᵀHv.
+        limit: The most products that were allowed.
         rtol: Asked half-width of the interval, relative to κ.
         reached: Whether the interval is that narrow.
         needed: The products in all that ``rtol`` takes: ``products`` where it is reached, else as foretold (see
@@ -110,6 +111,7 @@ class EffectiveRank(Jsonable):
     probes: int
     products: int
     quadratic_forms: int
+    limit: int
     rtol: float
     reached: bool
     needed: int | None
@@ -126,7 +128,8 @@ class EffectiveRank(Jsonable):
     def __str__(self) -> str:
         """κ with its interval to two digits of its half-width (to six of κ at most), and what it cost.
 
-        Where the interval is not as narrow as asked for, its half-width and what that would cost.
+        Where the interval is not as narrow as asked for, also whether the products ended, its half-width as a share of
+        κ, and what the half-width asked for would cost.
         """
         if math.isnan(self.kappa):
             return f"κ is undefined: H is zero along every direction tried ({plural(self.products, 'product')})"
@@ -135,8 +138,10 @@ class EffectiveRank(Jsonable):
         percent = f"{100 * self.confidence:g} %"
         spent = plural(self.products, "product")
         if not self.reached and self.kappa:
-            spent += f": ± {(high - low) / 2 / abs(self.kappa):.2g}"
-            spent += "" if self.needed is None else f", where ± {self.rtol:.2g} takes about {self.needed}"
+            spent += ", the most allowed" if self.products >= self.limit else ""
+            spent += f": ± {50 * (high - low) / abs(self.kappa):.2g} % of κ"
+            asked = f"± {100 * self.rtol:.2g} %"
+            spent += "" if self.needed is None else f", where {asked} takes about {plural(self.needed, 'product')}"
         return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({spent})"
 
     def plot(self, path: str | Path, density: SpectralDensity | None = None) -> Path:

@@ -53,7 +53,7 @@ class Trace(Jsonable):
 
     def __str__(self) -> str:
         value, low, high = to_its_width(self.value, *self.interval)
-        short = "" if self.reached else f", not within ± {self.rtol:.2g}"
+        short = "" if self.reached else f", not within ± {100 * self.rtol:.2g} % of it"
         spent = plural(self.products, "product")
         return f"tr(H) = {value}, {100 * self.confidence:g} % interval {low} .. {high} ({spent}{short})"
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import decomfl_lab as lab
 from decomfl_lab.cli.main import main
 from decomfl_lab.cli.runs import SHOWN
 from decomfl_lab.files import held, is_held
@@ -182,3 +183,27 @@ def test_an_exported_language_model_is_read_by_transformers_and_answers_as_the_r
     torch.testing.assert_close(again(ids), run.model(ids))
     assert not torch.allclose(again(ids), task_module(run.config)(ids), atol=1e-5)  # it has learnt
     assert main(argv) == 2  # it is there already
+
+
+def test_a_run_of_a_python_object_is_exported_from_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [(torch.randn(8, 3), torch.arange(8) % 2)] * 2
+    lab.train(torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy, pairs, rounds=1, out=tmp_path)
+    assert main(["export", str(tmp_path), str(tmp_path / "w.safetensors")]) == 2
+    told = capsys.readouterr().err
+    assert f"run = lab.load({str(tmp_path)!r}, model=model, clients=clients, test=test); safetensors.torch" in told
+    assert told.count("\n") == 1
+
+
+def test_more_sampled_clients_than_ones_own_data_have_are_refused_where_they_are_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = tmp_path / "own.py"
+    code.write_text(
+        "import torch\n"
+        "def net(): return torch.nn.Linear(3, 2)\n"
+        "def clients(): return [(torch.ones(4, 3), torch.zeros(4).long())] * 3\n"
+    )
+    command = ["train", "--data", f"{code}:clients", "--model", f"{code}:net", "--rounds", "1"]
+    assert main([*command, "--sampled", "4"]) == 2
+    assert "sampled clients m (of M=3) must be an integer in 1..3, got 4" in capsys.readouterr().err
+    assert main(command) == 0  # the default is 10, and shrinks

@@ -18,7 +18,7 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.runs import run
+from decomfl_lab.runs import run, told
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, METRICS
 from decomfl_lab.runs.prepared import build_federation
@@ -274,3 +274,23 @@ def test_copied_replicas_are_the_replayed_ones(changes: dict[str, Any], tmp_path
         assert {c.replica.round for c in federation.clients} > {6}
     pd.testing.assert_frame_equal(*tables)
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (lab.DeComFL(lr=0.1), "the first round, at lr = 0.1; try lr = 0.01"),
+        (
+            lab.DeComFL(attack="scaled", attackers=2),
+            "with 2 attackers (scaled) and --aggregation mean; try another --aggregation (docs/robust.md)",
+        ),
+        (lab.FedAvg(server_optimizer="yogi"), "with server_optimizer yogi at --server-lr 1; try --server-lr 0.1"),
+    ],
+)
+def test_a_loss_that_rose_is_told_with_what_made_it_rise(
+    method: Any, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told.warn_if_risen(1.0, 9.0, method, 0.1)
+    assert not caplog.messages
+    told.warn_if_risen(1.0, 11.0, method, 0.1)
+    assert [message.endswith(says) for message in caplog.messages] == [True]

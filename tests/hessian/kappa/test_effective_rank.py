@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,11 @@ def test_a_result_short_of_its_half_width_tells_it_and_what_it_takes() -> None:
     assert whole.needed == whole.products
     assert short.needed is not None
     assert whole.products / 2 <= short.needed <= 2 * whole.products
-    half = (short.interval[1] - short.interval[0]) / 2 / short.kappa
-    assert f"(12 products: ± {half:.2g}, where ± 0.05 takes about {short.needed})" in str(short)
+    percent = 50 * (short.interval[1] - short.interval[0]) / short.kappa
+    wanted = f"± {percent:.2g} % of κ, where ± 5 % takes about {short.needed} products)"
+    assert str(short).endswith(f"(12 products, the most allowed: {wanted}")
+    unlimited = replace(short, limit=200)
+    assert str(unlimited).endswith(f"(12 products: {wanted}")
     assert str(whole).endswith(f"({whole.products} products)")
 
 

@@ -297,3 +297,13 @@ def test_data_are_not_copied_pieces_are_views_of_them(data, chunk):
         assert piece.targets.data_ptr() == LABELS[start:].data_ptr()
         start += piece.examples
     assert start == 600
+
+
+def test_weights_of_one_a_client_make_the_f_that_training_has() -> None:
+    torch.manual_seed(0)
+    model, loss = nn.Linear(3, 2), cross_entropy
+    clients = [(torch.randn(n, 3), torch.arange(n) % 2) for n in (4, 20)]
+    each = [loss(model(inputs), targets).item() for inputs, targets in clients]
+    alike = MeanLoss(model, loss, clients, weights=[1.0] * len(clients)).value
+    assert alike == pytest.approx(sum(each) / 2, rel=1e-6)
+    assert MeanLoss(model, loss, clients).value == pytest.approx((4 * each[0] + 20 * each[1]) / 24, rel=1e-6)
