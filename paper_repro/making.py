@@ -390,12 +390,7 @@ def _run_live(
 ) -> None:
     """Run the beginnings of the parts' runs; ``show`` each part over what is recorded of it as soon as it is done."""
     works = {name: [beginning(work) for work in PARTS[name].jobs(options)] for name in PARTS if name in names}
-    # The dearest of a part first, so that its processes end together.
-    works = {
-        name: sorted(own, key=lambda work: -work.cost())
-        for name, own in works.items()
-        if own and name not in options.spared
-    }
+    works = {name: own for name, own in works.items() if own and name not in options.spared}
     # A part of one long piece begins first: nothing else can be done of it meanwhile.
     works = dict(sorted(works.items(), key=lambda item: len(item[1]) > 1))
     left = {name: {work.key() for work in own} for name, own in works.items()}
@@ -414,8 +409,10 @@ def _run_live(
             far = "" if len(overlays) == len(works) else " so far (load this page again to see more)"
             show(overlays, f"Checked live on this machine{far}: {len(overlays)} of {len(works)} parts: {done}.")
 
+    # The dearest of a part first, so that its processes end together.
+    ordered = (sorted(own, key=lambda work: -work.cost()) for own in works.values())
     run_all(
-        [*chain.from_iterable(works.values())],
+        [*chain.from_iterable(ordered)],
         options.cache,
         n_jobs=options.jobs,
         backend=options.backend,

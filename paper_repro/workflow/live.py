@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from decomfl_lab.errors import plural
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome
+from paper_repro.workflow.claims import VERDICTS, ClaimOutcome
 from paper_repro.workflow.drawing import Drawn
 from paper_repro.workflow.recorded import Recorded
 from paper_repro.workflow.runs import Job, Recordable, Result, Work
@@ -23,6 +23,9 @@ _POINTS: Final = 0.02
 """Accuracies that differ by less are alike: processors round losses differently, and training magnifies it."""
 _RELATIVE: Final = 0.05
 """The same of other numbers, as a share of the larger one."""
+_PEAK: Final = 0.5
+"""The same of measured memory: small models lie within the granularity of what a process takes."""
+_MEMORY: Final = ("peak_bytes", "models", "phi_share")
 _ACCURACIES: Final = ("test_accuracy", "calibrated_accuracy")
 _NOT_COMPARED: Final = ("seconds", "finished", "planned", "diverged")
 """Columns of times, and of what is known of a run when it ends."""
@@ -75,9 +78,8 @@ class Agreement:
         """Whether all differences are those of rounding; None where nothing was compared."""
         if not self.compared:
             return None
-        return all(
-            value <= (_POINTS if name in _ACCURACIES else _RELATIVE) for name, value in (self.largest or {}).items()
-        )
+        limits = {**dict.fromkeys(_ACCURACIES, _POINTS), **dict.fromkeys(_MEMORY, _PEAK)}
+        return all(gap <= limits.get(name, _RELATIVE) for name, gap in (self.largest or {}).items())
 
     def __str__(self) -> str:
         if self.other_data:
@@ -148,7 +150,7 @@ def overlay(
 ) -> Overlay:
     """What the page says of a part that was run live, and its drawing over what is recorded."""
     known = {each.id: each.verdict for each in recorded}
-    decides = [each for each in made.claims if each.verdict != UNTESTED]
+    decides = [each for each in made.claims if each.verdict in VERDICTS[:3]]
     others = [each for each in decides if known.get(each.id) != each.verdict]
     begun = sum(isinstance(work, Job) and bool(work.whole) for work in works)
     did = {f"the first {SHARE:.0%} of {plural(begun, 'training run')}": begun}

@@ -77,6 +77,11 @@ def test_a_changed_number_is_told_with_its_column(column: str, value: list[float
     assert f"The largest difference is in {column}" in str(found)
 
 
+def test_measured_memory_may_differ_by_more() -> None:
+    assert compared(kept(rows(peak_bytes=100)), rows(peak_bytes=130)).alike
+    assert not compared(kept(rows(peak_bytes=100)), rows(peak_bytes=300)).alike
+
+
 def test_runs_on_other_data_or_without_a_record_are_not_compared() -> None:
     other = compared(kept(rows(), data_digest="another"))
     assert (other.alike, other.compared) == (None, 0)
