@@ -138,7 +138,8 @@ def require_own(config: TrainConfig, call: str, **given: Any) -> None:
     if lacking := [name for name in wanted if given[name] is None]:
         again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)
         raise InputError(
-            f"{' and '.join(lacking)} must be given again, as {call}{again}): the run trained its user's own, got None"
+            f"{' and '.join(lacking)} must be given again, as {call}{again}): the run was trained with what was given "
+            "in Python, got None"
         )
 
 
