@@ -7,9 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import InputError, require
 
-__all__ = ["Layout"]
+__all__ = ["Layout", "require_trainable"]
+
+
+def require_trainable(module: nn.Module) -> None:
+    """InputError that says why, where a module has no trainable parameters."""
+    parameters = list(module.parameters())
+    lack = "all of them frozen (requires_grad=False)" if parameters else "none at all"
+    holds = any(p.requires_grad for p in parameters)
+    if not holds:
+        raise InputError(f"module must have trainable parameters, got a {type(module).__name__} with {lack}")
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,7 @@ class Layout:
     def of(cls, module: nn.Module) -> Layout:
         """The layout of the module's trainable parameters; InputError if there are none or dtypes differ."""
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        require(bool(named), "module", "have trainable parameters", type(module).__name__)
+        require_trainable(module)
         dtypes = {p.dtype for _, p in named}
         require(
             len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64},

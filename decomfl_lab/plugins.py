@@ -149,7 +149,10 @@ def made(argument: str, target: str, kind: type[T]) -> T:
         try:
             found = found()
         except Exception as error:  # whatever a user's function does
-            raise _refusal(argument, "be a function without arguments", target, error) from error
+            inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+            takes_some = isinstance(error, TypeError) and not inside  # the call itself failed
+            rule = "be a function without arguments" if takes_some else "run without an error"
+            raise _refusal(argument, rule, target, error) from error
     if not isinstance(found, kind):
         what = f"{kind.__module__}.{kind.__qualname__}"
         raise InputError(f"{argument} {target!r} must make a {what}, got {type(found).__name__}")

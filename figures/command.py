@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require
+from decomfl_lab.errors import plural, require
 from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.runs.folder import CONFIG_FILE, Found, found_runs
@@ -53,7 +53,7 @@ def plot(options: PlotOptions) -> None:
     from figures.runs import run_curves
 
     save_picture(run_curves(curves_of(found), x=options.x, y=options.y), options.out)
-    print(f"{len(found)} runs drawn to {options.out}")
+    print(f"{plural(len(found), 'run')} drawn to {options.out}")
 
 
 def curves_of(found: Sequence[Found]) -> pd.DataFrame:

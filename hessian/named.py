@@ -139,7 +139,7 @@ def from_run(
         more = [f"--{name}" for name in given if given[name] is not None and name not in may]
         require(not more, " and ".join(more), "stay unset for a run, which has its own", more)
         lacking = [f"--{name} module:function" for name in wanted if given[name] is None]
-        rule = f"be given for {folder}, which was trained in Python on its user's own and knows no name of it"
+        rule = f"be given for {folder}, which was trained in Python and has no name of it"
         require(not lacking, " and ".join(lacking), rule, None)
     chosen = None if loss is None else own_loss(loss)
     whole = chosen is not None and BatchLoss.of(chosen).form is Form.MODEL

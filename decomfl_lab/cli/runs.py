@@ -17,7 +17,7 @@ from decomfl_lab.runs.folder import COLUMNS, Found, found_runs
 
 __all__ = ["runs", "where"]
 
-SHOWN = ("folder", "method", "data", "model", "d", "K", "P", "η", "rounds", "accuracy", "loss", "MB", "state")
+SHOWN = ("folder", "method", "data", "model", "d", "K", "P", "η", "rounds", "accuracy", "loss", "kB/client", "state")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,8 @@ def runs(options: RunsOptions) -> None:
       decomfl runs runs/a runs/b --sort accuracy
       decomfl runs --columns              what the columns of metrics.csv are
 
-    K are local steps, P directions, η the learning rate, d parameters; MB are those that all clients sent and received.
+    K are local steps, P directions, η the learning rate, d parameters; kB/client is what a client sent and
+    received, mean over all.
     """
     require_choice("sort", options.sort, SHOWN)
     if options.columns:
@@ -77,6 +78,7 @@ def _row(found: Found) -> dict[str, Any]:
     """The row of a run, None where something is not known."""
     config, last = found.config, found.last
     accuracy, loss, sent = (last.get(name, math.nan) for name in ("test_accuracy", "test_loss", "wire_bytes"))
+    clients = config.get("clients")
     known = {
         "folder": str(found.folder),
         "method": config.get("method"),
@@ -89,7 +91,7 @@ def _row(found: Found) -> dict[str, Any]:
         "rounds": [found.round, config.get("rounds")],
         "accuracy": accuracy,
         "loss": loss,
-        "MB": sent / 1e6,
+        "kB/client": sent / 1e3 / clients if isinstance(clients, int) and clients > 0 else None,
         "state": found.state,
     }
     return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in known.items()}

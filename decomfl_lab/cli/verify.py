@@ -177,7 +177,7 @@ def verify(options: VerifyOptions) -> None:
         outcomes.append(outcome)
         clear()
         if not options.as_json:
-            print(outcome, flush=True)
+            print(outcomes.told(-1), flush=True)
 
     def interrupted() -> str:
         clear()

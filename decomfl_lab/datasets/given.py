@@ -68,7 +68,9 @@ def batches_of(name: str, data: Any, *, whole: bool = False) -> tuple[list[Batch
             found = list(data)
         except Exception as error:  # what is in them is the user's own
             raise _refusal(name, data, error) from error
-    require(bool(found), name, "hold at least one batch", "none")
+    if not found:
+        kind = "an empty list" if isinstance(data, list) else f"a {_kind(data)} without any"
+        raise InputError(f"{name} must hold at least one batch, got {kind}")
     return [_batch(f"batch {b} of {name}", own, whole) for b, own in enumerate(found)], True
 
 

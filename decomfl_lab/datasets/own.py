@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -66,8 +67,13 @@ def own_dataset(clients: Sequence[Any], test: Any = None, *, whole: bool = False
     kinds = tuple(type(each).__name__ for each in clients) if one else clients
     require(not one, "clients", "be a list with the examples of each client: of one client [(inputs, targets)]", kinds)
     pairs = [examples(f"client {i}", own, whole=whole) for i, own in enumerate(clients)]
-    alike = {str(shape_of(pair)) for pair in pairs}
-    require(len(alike) == 1, "clients", "have inputs and targets of the same shapes and types", sorted(alike))
+    usual, *_ = counted = Counter(_form(pair) for pair in pairs).most_common()
+    if len(counted) > 1:
+        i, other = next((i, _form(pair)) for i, pair in enumerate(pairs) if _form(pair) != usual[0])
+        raise InputError(
+            f"clients must have inputs and targets of the same shapes and types, got client {i} with {other}, where "
+            f"{plural(usual[1], 'other')} {'have' if usual[1] > 1 else 'has'} {usual[0]}"
+        )
     inputs, targets = joined(pairs)
     held = mapped(lambda tensor: tensor[:0], pairs[0]) if test is None else examples("test", test, whole=whole)
     ends = np.cumsum([0, *(row_count(pair) or 0 for pair in pairs)])
@@ -83,6 +89,25 @@ def own_dataset(clients: Sequence[Any], test: Any = None, *, whole: bool = False
         digest=_digest(ends, (inputs, targets, *held)),
         parts=[np.arange(a, b) for a, b in pairwise(ends)],
     )
+
+
+def _form(batch: Batch) -> str:
+    """The shapes and types of an example, in words: what clients must have in common."""
+    return " and ".join(
+        f"{what} {_words(shape_of(tree))}" for what, tree in zip(("input", "target"), batch, strict=True)
+    )
+
+
+def _words(form: Any) -> str:
+    """What ``shape_of`` says of a tree, in words."""
+    if isinstance(form, dict):
+        return f"{{{', '.join(f'{key}: {_words(value)}' for key, value in form.items())}}}"
+    if not isinstance(form, tuple):
+        return str(form)
+    if len(form) == 2 and isinstance(form[1], str) and all(isinstance(size, int) for size in form[0]):
+        shape, dtype = form
+        return f"of shape {shape} ({dtype})" if shape else f"a single {dtype}"
+    return f"({', '.join(map(_words, form))})"
 
 
 def _digest(ends: NDArray[np.int64], tree: Any) -> str:

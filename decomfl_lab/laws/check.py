@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from inspect import signature
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -85,6 +86,12 @@ class Outcome:
         """Whether no case failed."""
         return self.status == "holds" or not self.tried
 
+    @property
+    def error(self) -> str:
+        """What was raised, without the case, where the law was broken by a crash; else empty."""
+        first, *rest = self.counterexample.split("\n") if self.status == "crashed" else [""]
+        return "\n".join([first, *takewhile(lambda line: line.startswith(" " * 9), rest)])
+
     def __str__(self) -> str:
         if not self.tried:
             return f"{_MARKS[self.status]}              {self.law}: {self.counterexample}"
@@ -118,8 +125,16 @@ class Outcomes(list[Outcome]):
         told = [f"{count} {what}" for what, count in others.items() if count]
         return ", ".join([line, *told, *([f"and none of these looks at your {unseen}"] if unseen else [])])
 
+    def told(self, index: int) -> str:
+        """An outcome in lines; only its name and the earlier law, where that ended with the same error."""
+        own = self[index]
+        like = next((each for each in self[:index] if own.error and each.error == own.error), None)
+        if like is None:
+            return str(own)
+        return f"{_MARKS[own.status]} at case {own.cases:<3d}  {own.law}: the same error as in {like.law}"
+
     def __str__(self) -> str:
-        return "\n".join([*map(str, self), self.summary])
+        return "\n".join([*map(self.told, range(len(self))), self.summary])
 
     def junit(self, name: str) -> str:
         """The outcomes as JUnit's XML, which servers of continuous integration read: a test case a law."""
@@ -151,6 +166,10 @@ class _Untried(BaseException):
     """A law is given up: status and reason. No Exception, of which hypothesis would look for a smaller one."""
 
 
+class _NothingMade(BaseException):
+    """A part of an implementation returned None; no Exception, as no case makes that smaller."""
+
+
 class _Watch:
     """An implementation whose own parts are noted as they are used; the lab's stand for those that it refuses to be.
 
@@ -178,6 +197,8 @@ class _Watch:
             if part in self.law.parts:
                 self.check()
             return PARTS[part](self.of, *of, **named)
+        if made is None:
+            raise _NothingMade(f"{part} of {self.own.name} must return what the laws are to use, got None")
         self.used.add(part)
         return made
 
@@ -247,6 +268,8 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
             run()
     except Unsatisfiable:
         pass
+    except _NothingMade as nothing:
+        raise InputError(str(nothing)) from None
     except _Untried as untried:
         status, why = untried.args
         return came_out(status, 0, why)

@@ -106,6 +106,8 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int, draws: s
     Raises:
         InputError: If the name is unknown or the images do not fit the model.
     """
+    rule = "be a model for images, or be given with --task, as names of the hub and folders are language models"
+    require("/" not in name, "model", rule, name)
     require_choice("model", name, MODELS)
     require_choice("draws", draws, DRAWS)
     d = size_of(name, in_shape, classes)

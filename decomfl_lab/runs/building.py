@@ -42,7 +42,7 @@ __all__ = [
 def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
     """The data of a run, its task's prompts, its data set or its user's own; InputError if they are not here."""
     place = find_device(device)
-    require(config.data != OWN, "clients", "be given, as the run was trained on its user's own examples", None)
+    require(config.data != OWN, "clients", "be given again, as the run was trained on examples given in Python", None)
     if is_own(config.data):
         whole = loss_is_of_model(config)
         return data_of(made("data", config.data, object), whole=whole).to(place)
@@ -71,7 +71,9 @@ def loss_of(config: TrainConfig) -> LossFunction | None:
         return cross_entropy
     if config.loss == OWN_LOSS:
         return None
-    require(is_own(config.loss), "loss", "be given, as the run was trained with its user's own", config.loss)
+    require(
+        is_own(config.loss), "loss", "be given again, as the run was trained with a loss given in Python", config.loss
+    )
     return own_loss(config.loss)
 
 
@@ -119,7 +121,7 @@ def workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None, x
         _start_at_(task, x)
         return task.to(dataset.device)
     lacks = config.model == OWN and module is None
-    require(not lacks, "model", "be given, as the run trained its user's own module", None)
+    require(not lacks, "model", "be given again, as the run trained a module given in Python", None)
     if module is not None or is_own(config.model):
         own = prepared(made("model", config.model, nn.Module) if module is None else module, shared=False)
     else:
@@ -155,7 +157,10 @@ def require_classes(measure: BatchLoss, dataset: Dataset) -> None:
     targets = dataset.train_labels
     if measure.loss is cross_entropy and isinstance(targets, Tensor):
         classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
-        rule = "be of one's own where targets are numbers and not classes (int64) or their probabilities"
+        rule = (
+            "suit the targets: these are numbers, and cross-entropy takes classes (int64) or their probabilities; "
+            "choose another loss, as torch.nn.functional.mse_loss"
+        )
         require(classes, "loss", rule, CROSS_ENTROPY)
 
 

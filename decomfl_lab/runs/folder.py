@@ -181,6 +181,8 @@ def read_rows(path: Path) -> list[dict[str, float]]:
         raise InputError(f"{path} must be a file that can be read ({error.strerror})") from None
     except (ValueError, csv.Error) as error:
         raise InputError(f"{path} must be a table of numbers, as a run writes it ({error})") from None
+    known = not cells or "round" in cells[0]
+    require(known, str(path), "be a table of numbers, as a run writes it", cells[:1])
     require_rows(rows, str(path))
     return rows
 

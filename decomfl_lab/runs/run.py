@@ -114,7 +114,8 @@ class Run(Course):
         up, d, config = ledger.bytes_up, self.federation.x.numel(), self.config
         took_part = sum(min(config.sampled, config.present(r)) for r in range(self.round))
         part = 0.0 if config.method.alone else took_part / config.clients / max(1, self.round)
-        return Sent(config.clients, self.round, up, ledger.bytes - up, 4 * d, part)
+        by_models = self.federation.by_records is None
+        return Sent(config.clients, self.round, up, ledger.bytes - up, 4 * d, part, by_models)
 
     def verify(self) -> Rebuilt:
         """Bring a copy of every client's model up to date by the records it missed, and compare it with the global one.

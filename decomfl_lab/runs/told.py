@@ -51,6 +51,7 @@ class Sent:
         down_bytes: The bytes server → clients, all together.
         model_bytes: The bytes of the model, d numbers of 4 bytes.
         part: The share of the rounds that a client took part in, mean over all; 0 for one agent that sends nothing.
+        by_models: Whether the method sends models, so that there is nothing to compare them with.
     """
 
     clients: int
@@ -59,6 +60,7 @@ class Sent:
     down_bytes: int
     model_bytes: int
     part: float = 0.0
+    by_models: bool = False
 
     @property
     def models_bytes(self) -> float:
@@ -67,7 +69,8 @@ class Sent:
 
     def __str__(self) -> str:
         up, down = (1e-3 * count / self.clients for count in (self.up_bytes, self.down_bytes))
-        instead = f"; the model both ways instead: {1e-3 * self.models_bytes:,.1f} kB" if self.models_bytes else ""
+        compared = self.models_bytes and not self.by_models
+        instead = f"; the model both ways instead: {1e-3 * self.models_bytes:,.1f} kB" if compared else ""
         return (
             f"wire: {up + down:,.2f} kB a client, {up:,.2f} of them up (mean over the {self.clients:,}), after "
             f"{self.rounds:,} rounds; the model itself has {1e-3 * self.model_bytes:,.1f} kB{instead}"

@@ -629,7 +629,7 @@ def _rows(
             yield f"κ {name}", "–", "–", f"{what}: not measured (--density-products 50)"
     trace = result.trace
     yield "trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}"
-    tail = f"above the interval with at most {50 * (1 - result.confidence):.3g} %"
+    tail = f"true ‖H‖₂ is above the interval in at most {50 * (1 - result.confidence):.3g} % of runs"
     yield "‖H‖₂", f"{result.norm:.5g}", _interval(*result.norm_interval), f"largest magnitude; {tail}"
     for name, value, residual in (
         ("λ_max", result.lambda_max, result.lambda_max_residual),

@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from decomfl_lab.datasets.given import Data, batches_of
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
-from decomfl_lab.layout import Layout
+from decomfl_lab.layout import Layout, require_trainable
 from decomfl_lab.objectives.batch_loss import (
     BatchLoss,
     Form,
@@ -763,7 +763,7 @@ def _choose(module: nn.Module, parameters: Callable[[str], bool] | Sequence[str]
     for name, p in module.named_parameters(remove_duplicate=False):
         aliases.setdefault(id(p), []).append(name)
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    require(bool(trainable), "module", "have trainable parameters", type(module).__name__)
+    require_trainable(module)
     if parameters is None:
         return trainable
     if callable(parameters):

@@ -62,7 +62,10 @@ def test_a_class_or_function_is_called_and_an_object_of_the_kind_is_taken_as_it_
         ),
         ("own_things:g", r"imported, got 'own_things:g' \(AttributeError: module 'own_things' has no attribute 'g'\)$"),
         ("own_broken:f", r"\(NameError: name 'z' is not defined, own_broken.py line 2\)$"),
-        ("own_things:fails", r"without arguments, got 'own_things:fails' \(KeyError: .*, own_things.py line 17\)$"),
+        (
+            "own_things:fails",
+            r"must run without an error, got 'own_things:fails' \(KeyError: .*, own_things.py line 17\)$",
+        ),
         ("own_things:refuses", r"^own must be true, got 0 \(model 'own_things:refuses', own_things.py line 14\)$"),
         ("own_things:row", r"has no attribute 'row'; did you mean rows\?\)$"),
         ("own_neighbour:WIDTH", "model 'own_neighbour:WIDTH' must make a torch.nn.modules.module.Module, got int"),

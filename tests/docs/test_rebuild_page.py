@@ -190,7 +190,9 @@ def test_a_log_that_cannot_be_followed_is_refused_when_it_is_opened(
         vectors / "run-hiso.dcl": "This reader does not know the method hiso.",
         vectors / "run-grid.dcl": "This reader does not know models in 16 bits or on a grid.",
         vectors / "run-low-rank.dcl": "This reader does not know low-rank directions.",
-        tmp_path / "given.dcl": "x_0 is not in the log: it was not drawn from the noise stream.",
+        tmp_path / "given.dcl": (
+            "x_0 is not in the log: only models built into decomfl can be rebuilt here, others by decomfl replay."
+        ),
     }.items():
         page.choose("#files", log)
         said = f"{told} The page still has the file mnist.dcl."

@@ -142,3 +142,24 @@ def test_the_list_of_laws_that_are_known_not_to_hold_is_strict() -> None:
 def test_a_list_that_names_no_law_or_no_reason_is_refused(xfail: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         laws.pytest_suite(laws.Implementation(), xfail=xfail)
+
+
+class _Crashes(laws.Implementation):
+    def client(self, *_: Any) -> Any:
+        raise RuntimeError("boom")
+
+
+class _MakesNothing(laws.Implementation):
+    def client(self, *_: Any) -> Any:
+        return None
+
+
+def test_an_error_that_many_laws_end_with_is_told_once() -> None:
+    told = str(laws.verify(_Crashes(), cases=1, laws=["replies-are-measurements", "rebuilt-client-equals-server"]))
+    assert told.count("boom") == 1
+    assert "rebuilt-client-equals-server: the same error as in replies-are-measurements" in told
+
+
+def test_a_part_that_makes_nothing_is_refused_by_its_name() -> None:
+    with pytest.raises(InputError, match="^client of _MakesNothing must return what the laws are to use, got None$"):
+        laws.verify(_MakesNothing(), cases=1, laws=["replies-are-measurements"])

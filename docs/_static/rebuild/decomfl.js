@@ -214,8 +214,8 @@ globalThis.decomfl = (function library() {
   }
 
   function startOf({ start, d }) {
-    if (start?.by === "file") refuse("x_0 stands in the log packed, which this reader does not unpack");
-    if (start?.by !== "stream") refuse("x_0 is not in the log: it was not drawn from the noise stream");
+    if (start?.by === "file") refuse("x_0 is packed in the log (--log-start), which cannot be read here: decomfl replay does that");
+    if (start?.by !== "stream") refuse("x_0 is not in the log: only models built into decomfl can be rebuilt here, others by decomfl replay");
     if (!/^[0-9a-f]{16}$/.test(start.key)) refuse(`the key of x_0 must be 16 hexadecimal digits, got ${start.key}`);
     const key = split(BigInt(`0x${start.key}`)), parts = start.tensors.map((tensor, t) => tensorOf(tensor, key, t));
     const x = new Float32Array(joined(parts.map(bytesOf)).buffer);

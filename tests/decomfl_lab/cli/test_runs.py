@@ -51,7 +51,11 @@ def test_a_run_is_listed_with_what_it_was_and_what_came_of_it(runs: Path, capsys
     row = _listed(runs, capsys)[1]
     last = load_run(runs / "b").metrics.iloc[-1]
     assert (row["folder"], row["K"], row["P"], row["d"]) == (str(runs / "b"), 2, 2, 650)
-    assert (row["rounds"], row["state"], row["MB"]) == ([4, 4], "finished", last.wire_bytes / 1e6)
+    assert (row["rounds"], row["state"], row["kB/client"]) == (
+        [4, 4],
+        "finished",
+        last.wire_bytes / 1e3 / CONFIG.clients,
+    )
     assert (row["accuracy"], row["loss"]) == pytest.approx((last.test_accuracy, last.test_loss), rel=1e-12)
 
 

@@ -158,7 +158,7 @@ BAD = {
     "an array": (X.numpy(), f"{MUST}, got 'ndarray'"),
     "a name": ("mnist", f"{MUST}, got 'str'"),
     "nothing": (None, f"{MUST}, got 'NoneType'"),
-    "no batches": ([], "^data must hold at least one batch"),
+    "no batches": ([], "^data must hold at least one batch, got an empty list$"),
     "no examples": (Rows([]), "^data must have at least one example, got 0"),
     "no labels": ({"x": X}, r"^keys of data must have labels, the targets, got \['x'\]"),
     "no labels in a batch": ([{"x": X}], "^keys of batch 0 of data must have labels"),

@@ -103,7 +103,11 @@ def test_numbers_that_are_none_are_named_by_their_example_in_any_tree(batch: Any
     [
         ([], "clients must be a list with the examples of one client at least"),
         ((X, Y), r"clients must be a list .*: of one client \[\(inputs, targets\)\], got \('Tensor', 'Tensor'\)"),
-        ([(X, Y), (X[:, :1], Y)], "clients must have inputs and targets of the same shapes and types"),
+        ([(X, Y), (X[:, :1], Y)], "clients must have inputs and targets of the same shapes and types, got client "),
+        (
+            [(X, Y)] * 3 + [(X[:, :1], Y)],
+            r"got client 3 with input of shape \(1,\).*, where 3 others have input of shape",
+        ),
         ([(X, Y), (X.double(), Y)], "clients must have inputs and targets of the same shapes and types.*float64"),
         ([(X, Y), NAMED], "clients must have inputs and targets of the same shapes and types"),
     ],

@@ -262,3 +262,10 @@ def test_a_link_to_itself_is_no_configuration_that_was_left(made: dict[str, Path
     (tmp_path / LOG_FILE).symlink_to(LOG_FILE)
     run.save(tmp_path)
     assert lab.replay(tmp_path).agrees
+
+
+def test_a_line_of_somebodys_is_no_table_and_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / METRICS_FILE).write_text("my notes\n")
+    with pytest.raises(lab.InputError, match="must be a table of numbers, as a run writes it"):
+        lab.train(torch.nn.Linear(2, 2), clients=[(torch.zeros(2, 2), torch.tensor([0, 1]))], rounds=1, out=tmp_path)
+    assert (tmp_path / METRICS_FILE).read_text() == "my notes\n"
