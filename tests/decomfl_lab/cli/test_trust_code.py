@@ -309,6 +309,7 @@ def test_whatever_key_names_code_is_refused_and_shown_as_one_line() -> None:
 WRITTEN = "a file or folder that is written, and not read before"
 NO_NAMES = "a file of numbers, keys or certificates, which names nothing"
 PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
+    ("bench", "trainer"): "code that the user names",
     ("audit", "paper"): "a paper in TeX",
     **{("bench", name): WRITTEN for name in ("csv", "plot", "write")},
     ("bench", "records"): NO_NAMES,
