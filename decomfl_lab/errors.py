@@ -76,9 +76,6 @@ class RoundingWarning(UserWarning):
     """What is computed is mostly rounding; the message is one line, and says what would be better."""
 
 
-_MANY = 20
-"""Above so many names an error lists them after what was given, not before."""
-
 _SHORT = Repr()
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 20
 _SHORT.maxstring = _SHORT.maxother = _MOST = 160
@@ -115,21 +112,12 @@ def require(holds: bool, argument: str, rule: str, value: Any) -> None:
 
 
 def require_choice(argument: str, value: str, known: Iterable[str]) -> str:
-    """Return ``value`` if it is one of ``known``, else raise InputError that lists them and names the nearest.
-
-    Of more than ``_MANY`` names the nearest comes first, and the list at the end, in the order of likeness.
-    """
+    """Return ``value`` if it is one of ``known``, else raise InputError that lists them and names the nearest."""
     names = list(known)
     if value not in names:
         near = difflib.get_close_matches(str(value), names, 1)
         meant = f" (did you mean {near[0]}?)" if near else ""
-        if len(names) <= _MANY:
-            raise InputError(f"{argument} must be one of {', '.join(names)}, got {shown(value)}{meant}")
-        names.sort(key=lambda name: -difflib.SequenceMatcher(None, str(value), name).ratio())
-        listed = ", ".join(names)
-        raise InputError(
-            f"{argument} must be a known one, got {shown(value)}{meant}; known, the nearest first: {listed}"
-        )
+        raise InputError(f"{argument} must be one of {', '.join(names)}, got {shown(value)}{meant}")
     return value
 
 

@@ -7,7 +7,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 import pytest
 
-from decomfl_lab.errors import InputError, known_options, require, require_choice, require_int, shown
+from decomfl_lab.errors import InputError, known_options, require, require_int, shown
 
 
 @pytest.mark.parametrize("value", [3, -0.5, "x" * 100, "a  b", (1, 2), [], None, {"a": [1]}, {1, 2}, b"DC"])
@@ -49,10 +49,3 @@ def test_options_of_a_typed_dict_are_known_by_its_keys() -> None:
         area("page", widht=3)  # type: ignore[call-arg]
     with pytest.raises(InputError, match="got 'sizes'"):
         area("page", sizes={})  # type: ignore[call-arg]
-
-
-def test_of_many_names_the_nearest_comes_first_and_the_list_last() -> None:
-    names = [f"name-{i}" for i in range(40)] + ["rounds"]
-    said = r"^key must be a known one, got 'roundz' \(did you mean rounds\?\); known, the nearest first: rounds, "
-    with pytest.raises(InputError, match=said):
-        require_choice("key", "roundz", names)

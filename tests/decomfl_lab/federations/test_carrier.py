@@ -54,7 +54,7 @@ def test_the_command_line_knows_it_by_its_entry_point(monkeypatch):
         name = "hosts"
 
     monkeypatch.setattr(command, "contributed", lambda group: [Entry])
-    monkeypatch.setattr(command, "load", lambda group, name, what: Hosts)
+    monkeypatch.setattr(command, "load", lambda group, name: Hosts)
     assert isinstance(command._elsewhere("hosts", None), Hosts)
     with pytest.raises(InputError, match="federation must be one of in-process, hosts, got 'ray'"):
         command._elsewhere("ray", None)
