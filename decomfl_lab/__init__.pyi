@@ -15,6 +15,7 @@ from .methods.fedavg_topk import FedAvgTopK as FedAvgTopK
 from .methods.fedcom import FedCom as FedCom
 from .methods.fedkseed import FedKSeed as FedKSeed
 from .methods.fedzo import FedZO as FedZO
+from .methods.fedzo import FedZOProjection as FedZOProjection
 from .methods.feedsign import FeedSign as FeedSign
 from .methods.fzoo import FZOO as FZOO
 from .methods.hiso import HiSo as HiSo

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from decomfl_lab.errors import DivergedError, require_int
+from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE, require_rule
-from decomfl_lab.methods.scalars import Differences
+from decomfl_lab.methods.scalars import Differences, Perturbing
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.noise import Distribution, derive_seed
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from decomfl_lab.noise import LowRank
     from decomfl_lab.objectives.objective import Objective
 
-__all__ = ["FedZO", "FedZOClient"]
+__all__ = ["FedZO", "FedZOClient", "FedZOProjection", "WalkingByDifferences"]
 
 _OWN_DIRECTIONS = 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walking(Differences):
+class Walking(Perturbing):
     """Options of methods whose clients walk along directions of their own."""
 
     local_steps: int = option(1, "The number K of local steps a round.")
@@ -44,6 +45,10 @@ class Walking(Differences):
         require_int("local_steps K", self.local_steps, 1)
         require_rule(self.rule)
 
+    def measure(self) -> tuple[Estimator, float]:
+        """How a client measures its scalars, and the radius μ, which is of no use to an estimator of slopes."""
+        raise NotImplementedError
+
     def client(self, setting: TrainingSetting, i: int) -> FedZOClient:
         """Client i."""
         objective, low_rank = setting.objectives[i], self.low_rank(setting)
@@ -51,17 +56,17 @@ class Walking(Differences):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedZO(Walking):
-    """K local zeroth-order steps along own directions; models both ways.
+class WalkingByDifferences(Walking, Differences):
+    """Options of those of them whose scalars are differences."""
 
-        client:  x_{i,r}^{k+1} = rule(x_{i,r}^k, g_{i,r}^k, z_{i,r}^k),   z of seeds that no other client has
-        server:  x_{r+1} = (1/m) Σ_i x_{i,r}^{K+1}, or Σ_i n_i x_{i,r}^{K+1} / Σ_i n_i
+    def measure(self) -> tuple[Estimator, float]:
+        """See ``Walking``."""
+        return self.measured_by(), self.mu
 
-    Source: Fang, Yu, Jiang, Shi, Jones and Zhou, "Communication-efficient stochastic zeroth-order optimization
-    for federated learning" (FedZO), IEEE TSP 2022, Algorithm 1.
-    """
 
-    name: ClassVar[str] = "fedzo"
+@dataclass(frozen=True, kw_only=True)
+class _Averaged(Walking):
+    """Options of methods that average the models at the ends of the walks."""
 
     weighting: str = weighting_option()
 
@@ -77,6 +82,37 @@ class FedZO(Walking):
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: R·q times a model each way."""
         return models_both_ways(cohort, d, weighting=self.weighting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedZO(_Averaged, WalkingByDifferences):
+    """K local zeroth-order steps along own directions; models both ways.
+
+        client:  x_{i,r}^{k+1} = rule(x_{i,r}^k, g_{i,r}^k, z_{i,r}^k),   z of seeds that no other client has
+        server:  x_{r+1} = (1/m) Σ_i x_{i,r}^{K+1}, or Σ_i n_i x_{i,r}^{K+1} / Σ_i n_i
+
+    Source: Fang, Yu, Jiang, Shi, Jones and Zhou, "Communication-efficient stochastic zeroth-order optimization
+    for federated learning" (FedZO), IEEE TSP 2022, Algorithm 1.
+    """
+
+    name: ClassVar[str] = "fedzo"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedZOProjection(_Averaged):
+    """FedZO with scalars ⟨∇f, z⟩ by one backward pass a step.
+
+        g_{i,r,p}^k = ⟨∇f_i(x; ξ), z_{i,r,p}^k⟩,   the limit of both differences as μ → 0
+
+    Source: FedZO's, with the gradient projection of DeComFL's appendix.
+    """
+
+    name: ClassVar[str] = "fedzo-projection"
+    gradients: ClassVar[bool] = True
+
+    def measure(self) -> tuple[Estimator, float]:
+        """See ``Walking``."""
+        return projection, 1.0
 
 
 class FedZOClient:
@@ -113,7 +149,7 @@ class FedZOClient:
 
         own, distribution = self.method, Distribution(self.method.distribution)
         replica = Replica(x, own.rule, low_rank=self.low_rank)
-        walker = Client(self.id, replica, self.objective, own.measured_by(), own.mu, engine=self.engine)
+        walker = Client(self.id, replica, self.objective, *own.measure(), engine=self.engine)
         walker.steps_taken, walker.resolution = self.steps_taken, self.resolution
         steps = range(self.steps_taken, self.steps_taken + K)
         seeds = tuple(derive_seed(self.seed, _OWN_DIRECTIONS, self.id, step) for step in steps)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.methods.fedzo import FedZOClient, Walking
+from decomfl_lab.methods.fedzo import FedZOClient, WalkingByDifferences
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.records.schedules import Schedule
@@ -22,7 +22,7 @@ __all__ = ["MeZO"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeZO(Walking):
+class MeZO(WalkingByDifferences):
     """One agent with all the data, no communication.
 
         x_{t+1} = rule(x_t, g_t, z_t),   g_{t,p} = (f(x_t + μ z_{t,p}) − f(x_t − μ z_{t,p})) / 2μ

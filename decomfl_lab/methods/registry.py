@@ -9,7 +9,7 @@ from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.fedavg_topk import FedAvgTopK
 from decomfl_lab.methods.fedcom import FedCom
 from decomfl_lab.methods.fedkseed import FedKSeed
-from decomfl_lab.methods.fedzo import FedZO
+from decomfl_lab.methods.fedzo import FedZO, FedZOProjection
 from decomfl_lab.methods.feedsign import FeedSign
 from decomfl_lab.methods.fzoo import FZOO
 from decomfl_lab.methods.hiso import HiSo
@@ -23,7 +23,7 @@ METHODS: dict[str, type[Method]] = {
     each.name: each
     for each in (
         *(DeComFL, DeComFLProjection, HiSo, FZOO, FeedSign, FedKSeed),
-        *(FedZO, FedAvg, FedCom, FedAvgTopK, Baffle, MeZO),
+        *(FedZO, FedZOProjection, FedAvg, FedCom, FedAvgTopK, Baffle, MeZO),
     )
 }
 

@@ -72,15 +72,18 @@ def jobs(options: Options) -> list[Job]:
     first_order = next(job.config for job in runs if job.labels["series"] == "FedAvg K=10")
     ours = next(job.config for job in runs if job.labels["series"] == OURS)
     others: dict[str, TrainConfig] = {
-        FEDZO: ours.but("fedzo", rounds=size.fedzo_rounds),
+        FEDZO: ours.but(size.fedzo_method, rounds=size.fedzo_rounds),
         "FedCom 8 bit K=10": first_order.but("fedcom", quantize_bits=8),
         "FedAvg+Top-k 10 % K=10": first_order.but("fedavg-topk", top_k=0.1),
     }
     for n, seed in enumerate(size.seeds):
         for series, config in others.items():
+            labels = {"series": series}
+            if config.method.name == "fedzo-projection":
+                labels["estimator"] = "projection"
             slow = config.method.name == "fedzo"
             title = f"Table 1: {series}, seed {seed}"
-            runs.append(Job(config.but(seed=seed), {"series": series}, title, urgency=3 if slow else n))
+            runs.append(Job(config.but(seed=seed), labels, title, urgency=3 if slow else n))
     return runs
 
 
@@ -130,7 +133,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = f"{fig2.scale_words(options.scale)}; K={K}, P={P}, d={D:,}. {unready(rows, ['series'])}".strip(". ")
     section = Section(
         id="table1",
-        notes=notes("table1", fedzo_rounds=size.fedzo_rounds),
+        notes=notes(
+            "table1",
+            fedzo_rounds=size.fedzo_rounds,
+            fedzo_by="finite differences" if size.fedzo_method == "fedzo" else "projection",
+        ),
         table=table,
         facts={"scale": words},
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import joblib
 import numpy as np
@@ -33,7 +33,15 @@ from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
-from decomfl_lab.runs.folder import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE, looked_at, read_rows
+from decomfl_lab.runs.folder import (
+    CHECKPOINT_FILE,
+    CONFIG_FILE,
+    LOG_FILE,
+    METRICS_FILE,
+    PROVENANCE_FILE,
+    looked_at,
+    read_rows,
+)
 from decomfl_lab.runs.progress import RunBars, left_words
 from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import train
@@ -61,7 +69,9 @@ __all__ = [
 Result = tuple[pd.DataFrame, dict[str, Any]]
 """Rows and provenance."""
 KEPT = Path(__file__).parents[1] / "results" / "runs"
-"""What is kept with the code of runs under way: all of their folders but the checkpoint, which the log gives again."""
+"""What is kept with the code of runs under way: what they can go on from, elsewhere too."""
+MOST_KEPT: Final = 2**20
+"""The largest checkpoint that is kept so, in bytes."""
 SO_FAR = "so_far"
 """The key in the provenance of an unfinished run that says how many of its rounds there are."""
 
@@ -594,7 +604,7 @@ def _folder(work: Work, root: Path, *, resume: bool) -> Path:
     own = root / work.key()
     if not (resume and isinstance(work, Resumable)):
         return own
-    # Nobody began it here: what is kept with the code is copied, and its log gives the model again.
+    # Nobody began it here: what is kept with the code is copied, and its log or checkpoint gives the model.
     if (begun := work.begun(root)) is None and (kept := work.begun(KEPT)) is not None:
         for file in kept.iterdir():
             manifest.check(file)
@@ -605,9 +615,9 @@ def _folder(work: Work, root: Path, *, resume: bool) -> Path:
 def keep(works: Sequence[Work], root: Path, into: Path, *, resume: bool) -> None:
     """Keep, in a sub-folder of ``into`` each, what training runs under way in ``root`` can go on from elsewhere.
 
-    That is all of their folders but the checkpoint, where clients send scalars: a few bytes a scalar. What is there of
-    a run that is finished is removed, and of no run with other settings; what came further stays. Runs on a task name
-    their machine's files, and are left out.
+    Where clients send scalars that is the log, a few bytes a scalar; of other runs it is the checkpoint, if that is
+    small. What is there of a run that is finished is removed, and of no run with other settings; what came further
+    stays. Runs on a task name their machine's files, and are left out.
     """
     for work in works:
         if not isinstance(work, Job) or work.config.task:
@@ -617,15 +627,23 @@ def keep(works: Sequence[Work], root: Path, into: Path, *, resume: bool) -> None
         kept = work.begun(into) or into / work.name()
         if (folder / DONE_FILE).exists():
             shutil.rmtree(kept, ignore_errors=True)
-        elif (folder / LOG_FILE).exists() and _rounds_in(folder) > (_rounds_in(kept) if kept.exists() else 0):
+        elif _goes_on_from(folder) and _rounds_in(folder) > (_rounds_in(kept) if kept.exists() else 0):
             keep_folder(folder, kept)
 
 
 def keep_folder(folder: Path, kept: Path) -> None:
-    """Copy all of a run's folder but the checkpoint: enough to go on from, where clients send scalars."""
+    """Copy what a run can go on from: all of its folder, but no checkpoint beside a log, which gives it again."""
     kept.mkdir(parents=True, exist_ok=True)
-    for name in (LOG_FILE, METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE):
+    for name in (_goes_on_from(folder), METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE):
         write_atomically(kept / name, (folder / name).read_bytes())
+
+
+def _goes_on_from(folder: Path) -> str:
+    """The log or, without one, the checkpoint, if it is small; "" where there is neither."""
+    if (folder / LOG_FILE).exists():
+        return LOG_FILE
+    checkpoint = folder / CHECKPOINT_FILE
+    return CHECKPOINT_FILE if checkpoint.exists() and checkpoint.stat().st_size <= MOST_KEPT else ""
 
 
 def _result(work: Work, folder: Path) -> Result | None:

@@ -202,6 +202,7 @@ class Fig2Scale(ImageScale):
         written_method: The method of that reading: decomfl (finite differences) or decomfl-projection.
         fedavg_rounds: Rounds of the baseline.
         fedzo_rounds: The rounds of Table 1's FedZO.
+        fedzo_method: Its method: fedzo (finite differences) or fedzo-projection.
         eta_factor: Factor on the learning rate of DeComFL in the "as-plotted" reading, whose η/(1 - β) = 0.01 is at the
             edge of stability: smaller batches than the authors' may need a smaller one.
         eval_every: Rounds of DeComFL between two evaluations, for each K.
@@ -218,6 +219,7 @@ class Fig2Scale(ImageScale):
     written_method: str = "decomfl"
     fedavg_rounds: int
     fedzo_rounds: int
+    fedzo_method: str = "fedzo"
     eta_factor: float = 1.0
     eval_every: Mapping[int, int]
     written_every: int = 1
@@ -225,6 +227,7 @@ class Fig2Scale(ImageScale):
 
     def __post_init__(self) -> None:
         require_choice("written_method", self.written_method, ("decomfl", "decomfl-projection"))
+        require_choice("fedzo_method", self.fedzo_method, ("fedzo", "fedzo-projection"))
 
 
 @dataclass(frozen=True, kw_only=True)

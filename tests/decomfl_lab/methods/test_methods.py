@@ -303,8 +303,9 @@ def _zo_by_hand(objective, x: torch.Tensor, seeds: list[int], eta: float, P: int
     return x
 
 
-def test_fedzo_is_the_average_of_walks_along_own_directions() -> None:
-    federation, _, _ = _federation("fedzo", local_steps=3)
+@pytest.mark.parametrize("method", ["fedzo", "fedzo-projection"])
+def test_fedzo_is_the_average_of_walks_along_own_directions(method: str) -> None:
+    federation, _, _ = _federation(method, local_steps=3)
     start = federation.x.clone()
     chosen = sample_clients(3, 0, 6, 3)
     walks = []

@@ -46,7 +46,7 @@ def test_two_hospitals_find_the_pooled_optimum_by_examples_and_the_mean_of_their
         assert run.check_traffic()
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedcom", "fedavg-topk", "fedzo"])
+@pytest.mark.parametrize("method", ["fedavg", "fedcom", "fedavg-topk", "fedzo", "fedzo-projection"])
 def test_a_mean_of_models_is_numpys_weighted_one(method: str) -> None:
     own = own_dataset([(torch.randn(n, 4), torch.arange(n) % 2) for n in (3, 20, 7)])
     config = TrainConfig(method, weighting="examples", model="logistic", clients=3, sampled=3, lr=0.1, data="own")

@@ -15,12 +15,13 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.runs import course, provenance, run
 from decomfl_lab.runs import kept as of_run
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.folder import CONFIG_FILE, LOG_FILE, METRICS_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.progress import left_words
 from decomfl_lab.runs.told import Progress
 from paper_repro.workflow import runs
@@ -91,7 +92,7 @@ def _one(results: list[Result | None]) -> Result:
     return result
 
 
-def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch, work: Job | None = None) -> Result:
     """What there is when the time is over after so many rounds."""
 
     def slowly(*args: Any, on_round: Callable[[Progress], None], **kwargs: Any) -> pd.DataFrame:
@@ -108,7 +109,7 @@ def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     with monkeypatch.context() as patch:
         patch.setattr(runs, "train", slowly)
-        return _one(run_all([job()], root, n_jobs=1, hours=1.0, resume=True))
+        return _one(run_all([work or job()], root, n_jobs=1, hours=1.0, resume=True))
 
 
 def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +189,34 @@ def test_a_run_under_way_is_kept_by_its_records_and_goes_on_from_them_elsewhere(
     assert (other.title, other.name()[:7]) == (job().title, job().name()[:7])
     assert other.name() != job().name()
     runs.keep([job()], tmp_path / "there", kept, resume=True)
+    assert not list(kept.iterdir())
+
+
+def test_a_run_without_a_log_is_kept_by_its_checkpoint_if_that_is_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+    monkeypatch.setattr(runs, "KEPT", tmp_path / "none")
+    dense = Job(CONFIG.but("fedcom", rounds=60, eval_every=2), {}, "no log")
+    whole, _ = _one(run_all([dense], tmp_path / "whole", n_jobs=1))
+    _stopped_after(9, tmp_path / "here", monkeypatch, dense)
+    monkeypatch.setattr(runs, "MOST_KEPT", 100)
+    runs.keep([dense], tmp_path / "here", kept, resume=True)
+    assert not kept.exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(runs, "KEPT", kept)
+    runs.keep([dense], tmp_path / "here", kept, resume=True)
+    names = (CHECKPOINT_FILE, CONFIG_FILE, METRICS_FILE, provenance.PROVENANCE_FILE)
+    assert sorted(path.relative_to(kept).as_posix() for path in kept.rglob("*.*")) == [
+        f"{dense.name()}/{name}" for name in names
+    ]
+    begun = []
+    advance = FedAvgFederation.advance
+    monkeypatch.setattr(FedAvgFederation, "advance", lambda own: begun.append(own.round) or advance(own))
+    rows, _ = _one(run_all([dense], tmp_path / "there", n_jobs=1, resume=True))
+    assert begun == list(range(9, 60))
+    pd.testing.assert_frame_equal(rows.drop(columns="seconds"), whole.drop(columns="seconds"))
+    runs.keep([dense], tmp_path / "there", kept, resume=True)
     assert not list(kept.iterdir())
 
 
