@@ -62,8 +62,9 @@ class Agreement:
     Attributes:
         rows: The number of rows made here.
         compared: How many of them are recorded too.
-        equal: How many of these are equal in every number.
+        equal: How many of these are equal, in every number and every text.
         largest: Column -> the largest difference: of accuracies themselves, of other numbers as a share.
+        texts: The columns of text that differ in a row.
         other_data: Whether the recorded rows are of other data, so that nothing was compared.
     """
 
@@ -71,27 +72,30 @@ class Agreement:
     compared: int = 0
     equal: int = 0
     largest: Mapping[str, float] | None = None
+    texts: Sequence[str] = ()
     other_data: bool = False
 
     @property
     def alike(self) -> bool | None:
-        """Whether all differences are those of rounding; None where nothing was compared."""
+        """Whether all differences are those of rounding, and no text differs; None where nothing was compared."""
         if not self.compared:
             return None
         limits = {**dict.fromkeys(_ACCURACIES, _POINTS), **dict.fromkeys(_MEMORY, _PEAK)}
-        return all(gap <= limits.get(name, _RELATIVE) for name, gap in (self.largest or {}).items())
+        return not self.texts and all(gap <= limits.get(name, _RELATIVE) for name, gap in (self.largest or {}).items())
 
     def __str__(self) -> str:
         if self.other_data:
             return "The recorded rows are of other data, so the numbers are not compared; the figure shows both."
         if not self.compared:
             return "None of these rows is recorded at this scale, so the numbers are not compared."
-        said = f"{self.equal} of {plural(self.compared, 'row')} equal the recorded ones in every digit."
-        if self.equal == self.compared:
-            return said
-        name, value = max((self.largest or {}).items(), key=lambda each: each[1])
-        amount = f"{100 * value:.2g} points" if name in _ACCURACIES else f"{value:.2g} of its value"
-        return f"{said} The largest difference is in {name}: {amount}."
+        said = [f"{self.equal} of {plural(self.compared, 'row')} equal the recorded ones in every digit and word."]
+        if self.largest:
+            name, value = max(self.largest.items(), key=lambda each: each[1])
+            amount = f"{100 * value:.2g} points" if name in _ACCURACIES else f"{value:.2g} of its value"
+            said.append(f"The largest difference of numbers is in {name}: {amount}.")
+        if self.texts:
+            said.append(f"Texts differ in {', '.join(self.texts)}.")
+        return " ".join(said)
 
 
 def agreement(
@@ -118,9 +122,11 @@ def agreement(
     found = [_compared(*pair) for pair in pairs if len(pair[0])]
     if not found:
         return Agreement(len(rows))
-    equal = pd.concat([same for same, _ in found])
-    largest = pd.concat([gaps for _, gaps in found], axis=1).max(axis=1)
-    return Agreement(len(rows), len(equal), int(equal.sum()), {str(n): float(v) for n, v in largest.items() if v > 0})
+    equal = pd.concat([same for same, *_ in found])
+    gaps = pd.concat([gaps for _, gaps, _ in found], axis=1).max(axis=1)
+    largest = {str(name): float(gap) for name, gap in gaps.items() if gap > 0}
+    texts = dict.fromkeys(name for *_, names in found for name in names)
+    return Agreement(len(rows), len(equal), int(equal.sum()), largest, tuple(texts))
 
 
 def _pair(work: Recordable, rows: pd.DataFrame, kept: Recorded) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -130,15 +136,19 @@ def _pair(work: Recordable, rows: pd.DataFrame, kept: Recorded) -> tuple[pd.Data
     return shared, own.loc[shared["round"]].reset_index(drop=True)
 
 
-def _compared(rows: pd.DataFrame, kept: pd.DataFrame) -> tuple[pd.Series[bool], pd.Series[float]]:
-    """Which rows are equal in all numbers, and the largest difference of each column of numbers."""
-    columns = [name for name in rows if name in kept and name not in _NOT_COMPARED]
-    columns = [name for name in columns if all(pd.api.types.is_numeric_dtype(f[name]) for f in (rows, kept))]
+def _compared(rows: pd.DataFrame, kept: pd.DataFrame) -> tuple[pd.Series[bool], pd.Series[float], list[str]]:
+    """Which rows are equal, the largest difference of each column of numbers, and the columns whose text differs."""
+    shared = [str(name) for name in rows if name in kept and name not in _NOT_COMPARED]
+    columns = [name for name in shared if all(pd.api.types.is_numeric_dtype(f[name]) for f in (rows, kept))]
+    # A file has no text and no list where a frame has an empty one.
+    here, there = (frame[[n for n in shared if n not in columns]].fillna("").astype(str) for frame in (rows, kept))
+    same = here == there
     a, b = (frame[columns].astype(float) for frame in (rows, kept))
     gaps = (a - b).abs().where(~(a.isna() & b.isna()), 0.0).fillna(np.inf)  # a number beside none is no rounding
     size = pd.DataFrame(np.maximum(a.abs(), b.abs()), columns=columns).replace(0.0, 1.0).fillna(1.0)
     relative = gaps / size.assign(**{name: 1.0 for name in _ACCURACIES if name in columns})
-    return (gaps == 0).all(axis=1), relative.max()
+    texts = [str(name) for name, alike in same.all().items() if not alike]
+    return (gaps == 0).all(axis=1) & same.all(axis=1), relative.max(), texts
 
 
 def overlay(

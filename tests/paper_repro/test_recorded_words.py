@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from paper_repro import making
@@ -20,6 +21,7 @@ from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import READINGS, SCALES
 from tests.paper_repro.recomputed.common import RESULTS, lines, outcomes, rows, scale_of, trained
+from theory.findings.registry import ENTRIES
 
 OUTCOMES = {outcome["id"]: outcome for outcome in outcomes()}
 LOGS = pytest.mark.skipif(not os.environ.get("DECOMFL_REFERENCE"), reason="needs DECOMFL_REFERENCE")
@@ -83,7 +85,7 @@ def test_what_is_said_of_the_rows_is_in_them_or_beside_them(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "plant", "found"),
     [
-        ("fig2.local-updates", lambda o: {"recorded": re.sub("-2[0-9] at", "-27 at", o["recorded"])}, "date"),
+        ("fig2.local-updates", lambda o: {"recorded": re.sub("-[0-9]+ at", "-00 at", o["recorded"])}, "date"),
         (
             "fig2.local-updates",
             lambda o: {"recorded": re.sub("; diverged.*", "", o["recorded"])},
@@ -107,6 +109,30 @@ def test_planted_words_are_noticed(name: str, plant: Callable[[Mapping[str, Any]
     planted = {**OUTCOMES[name], **plant(OUTCOMES[name])}
     assert planted != OUTCOMES[name]
     assert any(found in told for told in wrong(planted))
+
+
+# --- the audit --------------------------------------------------------------------------------------------------------
+
+WORDS = ["label", "place", "line", "kind", "quote", "says", "tests", "status", "carries", "restates", "why", "instead"]
+
+
+def otherwise(audit: pd.DataFrame) -> list[tuple[str, str]]:
+    """(label, column) where a recorded row of the audit does not have the words of its entry in the registry."""
+    own = pd.DataFrame([{name: getattr(entry, name) for name in WORDS} for entry in ENTRIES]).fillna("").astype(str)
+    there = audit[WORDS].fillna("").astype(str)
+    assert there.label.tolist() == own.label.tolist()
+    changed = (own != there).stack()
+    return [(own.label[i], str(name)) for i, name in changed[changed].index]
+
+
+def test_the_recorded_audit_has_the_words_of_the_registry() -> None:
+    assert otherwise(rows("audit", "default")) == []
+
+
+def test_a_word_that_was_changed_after_the_recording_is_noticed() -> None:
+    audit = rows("audit", "default")
+    audit.loc[audit.label == "line-964", "why"] += " So it is."
+    assert otherwise(audit) == [("line-964", "why")]
 
 
 # --- whole ------------------------------------------------------------------------------------------------------------

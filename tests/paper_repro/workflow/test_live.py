@@ -57,7 +57,7 @@ def test_a_run_is_begun_up_to_its_second_evaluation_at_least() -> None:
 def test_equal_rows_are_told_as_equal_and_seconds_are_not_compared() -> None:
     found = compared(kept(rows().assign(seconds=9.0)))
     assert found.alike
-    assert str(found) == "3 of 3 rows equal the recorded ones in every digit."
+    assert str(found) == "3 of 3 rows equal the recorded ones in every digit and word."
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,15 @@ def test_a_changed_number_is_told_with_its_column(column: str, value: list[float
     found = compared(kept(rows(**{column: value})))
     assert found.alike is alike
     assert found.equal == 2
-    assert f"The largest difference is in {column}" in str(found)
+    assert f"The largest difference of numbers is in {column}" in str(found)
+
+
+def test_a_changed_text_is_told_with_its_column() -> None:
+    here = rows(why=["", "as it is", None])
+    assert compared(kept(rows(why=[None, "as it is", ""])), here).equal == 3
+    found = compared(kept(rows(why=[None, "as it was", ""])), here)
+    assert (found.alike, found.equal, found.texts) == (False, 2, ("why",))
+    assert str(found) == "2 of 3 rows equal the recorded ones in every digit and word. Texts differ in why."
 
 
 def test_measured_memory_may_differ_by_more() -> None:
