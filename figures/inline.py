@@ -87,7 +87,9 @@ def picture(figure: Figure, name: str) -> Picture:
     """
     foot = figure.subfigs[1] if len(figure.subfigs) == 2 and figure.subfigs[1].texts else None
     parts: dict[str, Bbox] = {}
-    with matplotlib.rc_context({**rc(), "svg.hashsalt": name, "path.simplify_threshold": 0.4}):
+    # Else it would be laid out once more where it is drawn, and panels would not be where they were found.
+    fixed = {"figure.autolayout": False, "figure.constrained_layout.use": False}
+    with matplotlib.rc_context({**rc(), **fixed, "svg.hashsalt": name, "path.simplify_threshold": 0.4}):
         renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
         figure.draw_without_rendering()  # finds the places
         figure.set_layout_engine(None)

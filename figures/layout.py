@@ -33,7 +33,7 @@ def page(width: float, height: float, *, title: str, caption: Sequence[str]) -> 
         caption: Sentences to set under the plots in small grey text, wrapped; empty ones are left out.
     """
     text = " ".join(" ".join(caption).split())
-    lines = textwrap.wrap(text, width=int(width * _CHARACTERS_AN_INCH))
+    lines = textwrap.wrap(text, width=int(width * _CHARACTERS_AN_INCH), break_on_hyphens=False)
     foot_height = _CAPTION_LINE * len(lines) + 0.22
     plots_height = height + (0.4 if title else 0.0)
     figure = Figure(figsize=(width, plots_height + foot_height))

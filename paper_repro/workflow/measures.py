@@ -56,6 +56,8 @@ COUNTS: tuple[Count, ...] = ("wire", "table1", "plotted")
 LEVELS = (0.97, 0.95, 0.90, 0.85, 0.80, 0.75, 0.70, 0.65, 0.60, 0.55, 0.50, 0.40, 0.30, 0.20)
 LEAST_LEVEL: float = limits().least_level
 """Below this accuracy a comparison on MNIST says nothing about training."""
+MANY: Final = 3
+"""Where more runs than this were only begun, a caption gives their number and not their names."""
 LOGS = "the authors' logs: M=100, m=10; scalars by formula, expectation"
 """The scale of an outcome on the authors' own logged curves."""
 TEST_ERROR = 0.016
@@ -95,14 +97,17 @@ def ended(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
-    """What there is so far of each run that is not finished: "series, seed 0: 340 of 1,250 rounds"."""
+    """What there is so far of each run that is not finished: "series, seed 0: 340 of 1,250 rounds".
+
+    Where none of many is, as where runs were only begun, their number.
+    """
     if "finished" not in rows or rows.empty or rows.finished.all():
         return []
     found = []
     for name, own in rows[~rows.finished.astype(bool)].groupby([*by, "seed"], sort=False, dropna=False):
         title = ", ".join([*map(str, name[:-1]), f"seed {name[-1]}"])
         found.append(f"{title}: {int(own['round'].max()):,} of {int(own.planned.iloc[0]):,} rounds")
-    return found
+    return [f"all {len(found)} runs"] if len(found) > MANY and not rows.finished.any() else found
 
 
 def left_out(rows: pd.DataFrame, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Any, int]]:

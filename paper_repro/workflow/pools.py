@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
@@ -67,6 +68,9 @@ def pool_of(backend: str, n_jobs: int) -> Iterator[joblib.Parallel]:
         backend: One of ``BACKENDS``.
         n_jobs: The number of processes, -1 for one a CPU; where it is 1 it is this one.
     """
+    # joblib renews processes that have grown large. Where warnings are errors, the thread that does it would end there,
+    # and nobody would ever bring the results.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
     with ExitStack() as stack:
         with _deaf():
             stack.enter_context(BACKENDS[backend](n_jobs))

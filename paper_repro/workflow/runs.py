@@ -13,7 +13,6 @@ import shutil
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -578,7 +577,6 @@ def run_all(
         if folder not in todo:
             ended(folder)
     if todo:
-        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")  # joblib renews large ones
         with telling(lambda: _kept(folders, root)), postponed() as came:
             turn = _Turn(root)
             every = first | todo  # what is needed may be asked for by itself as well

@@ -69,9 +69,12 @@ def test_every_panel_stands_alone_with_the_ticks_and_labels_that_it_shares_and_t
     for n, svg in enumerate(panels):
         assert [f"panel {k}" in svg for k in range(4)] == [k == n for k in range(4)]
         assert all(f">{text}</text>" in svg for text in ("rounds", "loss"))
-        _, _, width, height = map(float, ET.fromstring(svg).attrib["viewBox"].split())
+        _, top, width, height = map(float, ET.fromstring(svg).attrib["viewBox"].split())
         assert 200 < width < 300
         assert height > 150
+        written = re.search(r'translate\([\d.]+ ([\d.]+)\)"[^>]*>rounds<|y="([\d.]+)"[^>]*>rounds<', svg)
+        assert written is not None
+        assert 0 < top + height - float(written[1] or written[2]) < 8  # nothing is left free below the lowest text
     assert [f">line {n}</text>" in each.svg for n, each in enumerate(found.legend)] == [True] * 4
     assert all(each.width < 120 for each in found.legend)
 

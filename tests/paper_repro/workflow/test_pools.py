@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +16,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from joblib.externals.loky import process_executor
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.told import Progress
+from paper_repro.workflow.pools import pool_of
 from paper_repro.workflow.runs import DONE_FILE, TURN_FILE, run_all
 
 RUNS = 4
@@ -109,6 +113,23 @@ def test_what_a_killed_runner_had_begun_is_done_by_the_other_and_its_turn_ends(t
     run_all(works(), tmp_path, n_jobs=1)
     assert sorted(path.parent.name for path in tmp_path.glob(f"*/{DONE_FILE}")) == [f"run-{n}" for n in range(RUNS)]
     assert not list(tmp_path.glob(f"{TURN_FILE}-*"))
+
+
+def test_a_pool_whose_process_is_renewed_warns_of_nothing_also_where_warnings_are_errors() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pool_of("loky", 1):
+            pass
+        # What loky's thread says then, which ends by it where it is an error, and all results with it.
+        warnings.warn(_renewed(), UserWarning, stacklevel=1)
+
+
+def _renewed() -> str:
+    """The beginning of the warning, as the installed loky has it."""
+    source = Path(process_executor.__file__).read_text(encoding="utf-8")
+    found = re.search(r'"(A worker stopped while some jobs were given[^"]*)"', source)
+    assert found is not None
+    return found[1]
 
 
 @pytest.mark.engine
