@@ -88,8 +88,8 @@ def picture(figure: Figure, name: str) -> Picture:
     foot = figure.subfigs[1] if len(figure.subfigs) == 2 and figure.subfigs[1].texts else None
     parts: dict[str, Bbox] = {}
     # Else it would be laid out once more where it is drawn, and panels would not be where they were found.
-    fixed = {"figure.autolayout": False, "figure.constrained_layout.use": False}
-    with matplotlib.rc_context({**rc(), **fixed, "svg.hashsalt": name, "path.simplify_threshold": 0.4}):
+    fixed = rc() | {"figure.autolayout": False, "figure.constrained_layout.use": False}
+    with matplotlib.rc_context({**fixed, "svg.hashsalt": name, "path.simplify_threshold": 0.4}):
         renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
         figure.draw_without_rendering()  # finds the places
         figure.set_layout_engine(None)

@@ -118,9 +118,14 @@ def found_runs(folders: Sequence[Path]) -> list[Found]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
+    reports: set[Path] = set()
     for place, folders, files in os.walk(folder):
         holds = {CONFIG_FILE, METRICS_FILE} <= {*files} or CHECKPOINT_FILE in files
-        if holds or (LOCK_FILE in files and is_held(Path(place))):
+        locked = not holds and LOCK_FILE in files and is_held(Path(place))
+        if locked and folders:  # a report that is being made, and holds those of its folders that are not of runs
+            reports.add(Path(place))
+        # A run that has just begun has a lock alone.
+        elif holds or (locked and Path(place).parent not in reports):
             folders.clear()
             yield Path(place)
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -33,7 +33,7 @@ from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
 from decomfl_lab.runs.config import OBJECTS, config_from_mapping, config_like
-from decomfl_lab.runs.folder import LOG_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.kept import require_own
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.run import Run
@@ -203,7 +203,12 @@ def replay(
 
     Source: [DeComFL, eq. (reconstruct)].
     """
-    path = Path(path) / LOG_FILE if Path(path).is_dir() else Path(path)
+    folder = path = Path(path)
+    if folder.is_dir():
+        path = folder / LOG_FILE
+        # Methods that send models keep no log.
+        rule = f"have a log {LOG_FILE}, as where clients send scalars; decomfl export has the model of other runs"
+        require(path.exists() or not (folder / CHECKPOINT_FILE).exists(), "folder", rule, str(folder))
     require_finite_positive("tolerance", tolerance)
     with RunLog.open(path, write=False) as log:
         header = read_as(Header, log.header, f"header of the log {path}")

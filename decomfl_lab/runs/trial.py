@@ -66,7 +66,7 @@ def tried(start: Prepared) -> Prepared:
         if not additive:
             trial.check_wholes(losses, moved_losses)
         if start.method.gradients:
-            trial.check_slopes(start.method.name)
+            trial.check_slopes(start.method.name, varies=losses != moved_losses)
     return replace(start, loss=replace(start.loss, additive=additive, tried=True), own=False)
 
 
@@ -241,18 +241,20 @@ class _Trial:
         with torch.no_grad():
             return float(self.measure(self.module, *batch))
 
-    def check_slopes(self, method: str) -> None:
+    def check_slopes(self, method: str, *, varies: bool) -> None:
         """InputError where ∇fᵀv of a batch is no difference of values along v = ∇f/‖∇f‖ + z/(2‖z‖), z random.
 
         Both are computed in float64 where module and loss take it; a kink moves a difference of values by as much as
-        the step.
+        the step. A loss that ``varies`` from x_0 to a point near it must have a slope somewhere.
         """
         self.layout.bind(self.module, self.x)
         z = torch.randn(self.x.numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         z = (z / z.norm()).to(self.x.device)
+        flat = varies
         for name, batch in self.batches:
             with taking(name, tensors(batch)):
                 gradient = self._gradient(method, self.module, self.measure, batch)
+            flat = flat and not gradient.any()
             try:
                 wide = copy.deepcopy(self.module).double(), self.measure.wide(), mapped(_doubled, batch)
                 agrees, told = self._agrees(*wide, gradient, z)
@@ -266,6 +268,15 @@ class _Trial:
                     f"{told.format(name)}: is there a backward of your own, a hook, or detach in between? A method of "
                     "differences (decomfl) needs none"
                 )
+        if not flat:
+            return
+        self.layout.bind(self.module, moved(self.x, FAR[0]))
+        if not any(self._gradient(method, self.module, self.measure, batch).any() for _, batch in self.batches):
+            raise InputError(
+                f"loss must have slopes for {method}, got a gradient that is 0 in every parameter, at x_0 and near it, "
+                "though the loss changes there: round, sign, argmax and comparisons have none. A method of differences "
+                "(decomfl) needs none"
+            )
 
     def _gradient(self, method: str, module: nn.Module, measure: BatchLoss, batch: Batch) -> Tensor:
         """∇f of a batch, (d,) in float64."""

@@ -112,6 +112,19 @@ def test_damaged_files_are_listed_and_never_a_traceback(
     assert main(["plot", str(tmp_path / "runs"), "--out", str(tmp_path / "c.svg")]) in (0, 2)
 
 
+def test_a_report_that_is_being_made_is_no_run_and_hides_none(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, begun = tmp_path / "paper", tmp_path / "begun"
+    shutil.copytree(runs, report / "runs")
+    wanted = [row["folder"] for row in _listed(tmp_path, capsys)]
+    assert wanted
+    with held(report), held(report / "figures"):
+        assert [row["folder"] for row in _listed(tmp_path, capsys)] == wanted
+    with held(begun):
+        assert [row["folder"] for row in _listed(tmp_path, capsys)] == [str(begun), *wanted]
+
+
 def test_a_run_is_running_while_somebody_holds_its_folder(runs: Path) -> None:
     code = (
         "import sys, pathlib; from decomfl_lab.runs.folder import looked_at; "

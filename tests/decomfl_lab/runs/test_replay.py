@@ -352,3 +352,9 @@ def test_a_shorter_run_than_the_log_has_is_refused(out: Path, tmp_path: Path) ->
     (tmp_path / "run" / CHECKPOINT_FILE).unlink()
     with pytest.raises(lab.InputError, match="rounds must be at least the 7 of the run"):
         train(TINY.but(rounds=6), out=tmp_path / "run")
+
+
+def test_the_folder_of_a_run_without_a_log_says_who_keeps_one(tmp_path: Path) -> None:
+    train(TrainConfig("fedcom", data="digits", model="logistic", clients=2, sampled=1, rounds=1), out=tmp_path)
+    with pytest.raises(lab.InputError, match=r"^folder must have a log run\.dcl, as where clients send scalars; "):
+        lab.replay(tmp_path)

@@ -227,6 +227,27 @@ def test_a_backward_ten_per_cent_short_is_caught_wherever_it_is(where: Callable[
         judged(Shortened(where), method=GRADIENTS)
 
 
+@pytest.mark.parametrize("method", [GRADIENTS, "fedzo-projection", "decomfl-projection"])
+def test_a_loss_that_changes_without_a_slope_anywhere_is_refused_where_slopes_are_measured(method: str) -> None:
+    def rounded(outputs: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy((8 * outputs).round(), targets)
+
+    rule = f"loss must have slopes for {method}, got a gradient that is 0 in every parameter"
+    with pytest.raises(InputError, match=rule):
+        judged(loss=rounded, method=method)
+    assert judged(loss=rounded).additive
+    assert judged(loss=lambda outputs, targets: cross_entropy(8 * outputs, targets), method=method).additive
+
+
+def test_a_model_that_begins_where_its_gradient_is_0_is_no_reason_to_refuse_it() -> None:
+    module = net()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    balanced = [(torch.zeros(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))] * 2  # the last bias has a slope of 0 there
+    assert judged(module, clients=balanced, method=GRADIENTS, batch_size=6).additive
+
+
 @pytest.mark.parametrize("where", [everywhere, of_client_1, in_one_batch])
 def test_a_method_of_differences_asks_for_no_derivative(where: Callable[[Tensor], Tensor]) -> None:
     assert judged(Shortened(where)).additive
