@@ -70,7 +70,7 @@ def test_another_word_for_an_option_gets_a_hint(word: str, capsys: pytest.Captur
     ("typed", "completed"),
     [
         ("decomfl tr", "train"),
-        ("decomfl train fedz", "fedzo"),
+        ("decomfl train fedk", "fedkseed"),
         ("decomfl train --data cif", "cifar10"),
         ("decomfl kappa --model cnn-m", "cnn-mnist"),
     ],
