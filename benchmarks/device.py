@@ -119,10 +119,11 @@ def device(options: DeviceOptions) -> Iterator[BitsRow | RatioRow]:
     add_), rounds of the CNNs by differences and by projection, and of a language model (against the way of MeZO and
     the authors' code), in float32 without TF32. On the CPU everything is small: the bits matter there, not the ratios.
     """
-    from decomfl_lab.devices import describe, find_device
+    from decomfl_lab.devices import describe, find_device, use_tf32_
     from decomfl_lab.laws.devices import checks
 
     place = find_device(options.device)
+    use_tf32_(False)
     differing = []
     for check in checks(place):
         yield BitsRow(device=describe(place), **check.to_dict())

@@ -32,6 +32,9 @@ __all__ = [
     "shown",
 ]
 
+MANY_NAMES = 16
+"""A list of more names than these comes last in a message, behind the value and the nearest name."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -117,7 +120,10 @@ def require_choice(argument: str, value: str, known: Iterable[str]) -> str:
     if value not in names:
         near = difflib.get_close_matches(str(value), names, 1)
         meant = f" (did you mean {near[0]}?)" if near else ""
-        raise InputError(f"{argument} must be one of {', '.join(names)}, got {shown(value)}{meant}")
+        got, every = f"got {shown(value)}{meant}", ", ".join(names)
+        if len(names) > MANY_NAMES:  # the list would hide the rest
+            raise InputError(f"{argument} must be one of {len(names)} names, {got}: {every}")
+        raise InputError(f"{argument} must be one of {every}, {got}")
     return value
 
 

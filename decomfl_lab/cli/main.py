@@ -46,10 +46,13 @@ results say so. `decomfl --show-completion bash` (zsh, fish) prints a script tha
 
 def application() -> click.Group:
     """The command with its sub-commands, none of which is loaded yet."""
+    commands = contributed(COMMANDS)
+    need = "be installed (pip install -e . in its folder), as its commands are entry points of the package"
+    require(bool(commands), "decomfl-lab", need, "none")
     begin = [f"  {job:<28} decomfl {words}" for job, words in JOBS.items()]
     app = LazyGroup(
         "decomfl",
-        contributed(COMMANDS),
+        commands,
         SECTIONS,
         help="\n".join(["Federated learning where clients send only scalars, exact to the bit.\n", *begin]),
         epilog=NOTES,

@@ -419,6 +419,7 @@ def _more_influential(left: pd.DataFrame, right: pd.DataFrame) -> ClaimOutcome:
         "gain a doubling of P": gain_p,
         "at round (P)": last_p,
         "standard error of the difference": float(error),
+        "fewest seeds of a series": seeds,
     }
     return ClaimOutcome("fig2.p-over-k", verdict, numbers(measured))
 

@@ -25,7 +25,8 @@ class PaperOptions:
     )
     only: str = option(
         "",
-        f"The parts to make, joined by commas: {', '.join(PARTS)}. [default: all; {', '.join(DEAR)} from "
+        f"The parts to make, joined by commas: {', '.join(PARTS)}. The page then has these alone. "
+        f"[default: all; {', '.join(DEAR)} from "
         "what is recorded at the scale, where it is, unless they are named here]",
     )
     out: Path = option(Path("out"), "The folder for report.html, figures, tables, claims.json and runs. [default: out]")

@@ -101,7 +101,8 @@ def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """
     # Merging on seed and round leaves evaluations that both have; a checked stretch is shorter than its line.
     keys = [*by, "seed", "round"]
-    lines, dots = (rows.loc[rows[CHECKED] == check, [*keys, "test_accuracy", "examples"]] for check in (False, True))
+    checked = rows[CHECKED].eq(True)  # a file has nothing, and not False, where only some runs check others
+    lines, dots = (rows.loc[checked == check, [*keys, "test_accuracy", "examples"]] for check in (False, True))
     both = dots.merge(lines.drop(columns="examples"), on=keys, suffixes=("", "_projection"))
     # Were both samples of one accuracy p, their difference would have this standard error.
     p = (both.test_accuracy + both.test_accuracy_projection) / 2

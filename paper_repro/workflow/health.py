@@ -18,7 +18,7 @@ import pandas as pd
 
 from decomfl_lab.errors import require
 from paper_repro.workflow.claims import CLAIMS, UNHEALTHY, VERDICTS, ClaimOutcome, claim, limits
-from paper_repro.workflow.measures import CHECKED, left_out, settled
+from paper_repro.workflow.measures import left_out, lines_of, settled
 
 __all__ = [
     "COMMON",
@@ -325,8 +325,7 @@ def _fits(name: str, patterns: Iterable[str]) -> bool:
 
 def _lines(rows: pd.DataFrame) -> pd.DataFrame:
     """The evaluations of runs that are no mere checks of others."""
-    own = rows[rows["round"].notna()]
-    return own[~own[CHECKED].eq(True)] if CHECKED in own else own
+    return lines_of(rows[rows["round"].notna()])
 
 
 def _keys(rows: pd.DataFrame) -> list[str]:

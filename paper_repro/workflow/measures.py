@@ -35,6 +35,7 @@ __all__ = [
     "highest_level",
     "last_round",
     "left_out",
+    "lines_of",
     "lost",
     "numbers",
     "ordered",
@@ -140,6 +141,11 @@ def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:
 def finite(value: float) -> float | None:
     """The number, None if it is not finite."""
     return float(value) if np.isfinite(value) else None
+
+
+def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without those of runs that are there to check others."""
+    return rows[~rows[CHECKED].eq(True)] if CHECKED in rows else rows
 
 
 def series_of(rows: pd.DataFrame, series: str) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.provenance import code_version
 from paper_repro.workflow import manifest
 from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
-from paper_repro.workflow.measures import CHECKED
+from paper_repro.workflow.measures import lines_of
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
 
 __all__ = ["RESULTS", "Recorded", "is_there", "largest", "load", "save", "save_outcomes", "source"]
@@ -61,7 +61,7 @@ class Recorded:
     @property
     def curves(self) -> set[tuple[str, ...]]:
         """The names of the curves of which a run was finished, those that check others aside."""
-        lines = self.rows[~self.rows[CHECKED].astype(bool)] if CHECKED in self.rows else self.rows
+        lines = lines_of(self.rows)
         if "finished" in lines:  # else they are all of runs that were
             lines = lines[lines.finished.astype(bool)]
         # Rates differ by scale: the smallest answers to the smallest.

@@ -80,6 +80,8 @@ PROGRESS_FILE = "progress.json"
 TURN_FILE = ".turn"
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 10.0
+SETTLED_SECONDS = 20.0
+"""How long a pace is watched before the time left is told from it."""
 UNSEALED = 0.999
 """The most of a work that counts as done before its folder says that it is."""
 ALL = "all runs"
@@ -433,12 +435,13 @@ class _Tally:
         return self.before + sum(share == 1 for share in self._shares.values()), self.before + len(self._shares)
 
     def left(self, now: float) -> float:
-        """The seconds that the rest takes; infinite where nothing was done since this was first asked."""
+        """The seconds that the rest takes; infinite so long as there is no pace, from ``SETTLED_SECONDS`` on."""
         # The pace is taken from the first look on: what was there at the start took no time now.
         done = sum(self._costs[folder] * share for folder, share in self._shares.items())
         there, since = self._first = self._first or (done, now)
         rest = sum(self._costs.values()) - done
-        return (now - since) * rest / (done - there) if done > there else math.inf
+        settled = now - since >= SETTLED_SECONDS and done > there
+        return (now - since) * rest / (done - there) if settled else math.inf
 
 
 class _Watcher(threading.Thread):

@@ -207,6 +207,22 @@ def test_each_verdict_of_table_1_can_come_out_either_way() -> None:
     ] == ("not tested at this scale")
 
 
+def test_runs_of_fedzo_by_finite_differences_check_those_by_projection_and_decide_nothing() -> None:
+    rows = table1_rows()
+    check = rows[rows.series == table1.FEDZO].assign(check=True, up_bytes=0.0)  # were it counted, the claim would fail
+    check.test_accuracy += 0.02 * (check["round"] == 2)
+    rows["check"] = rows.check.astype(object).where(rows.series != table1.FEDZO)  # as a file has it: missing, not False
+    made = table1.make(pd.concat([rows, check]), [{"data": "made up"}], options("full"))
+    assert verdicts(made.claims)["table1.per-round"] == "holds"
+    (told,) = (note for note in made.section.notes if "finite differences" in note)
+    assert "1 seed, accuracies are at most 2.00 points from those, at 3 evaluations, and 0.00 at the last" in told
+    alone = table1.make(rows, [{"data": "made up"}], options("full"))
+    assert not any("finite differences" in note for note in alone.section.notes)
+    planned = [job for job in table1.jobs(options("full")) if job.labels.get("check")]
+    assert [(job.config.method.name, job.config.seed) for job in planned] == [("fedzo", seed) for seed in (0, 1, 2)]
+    assert max(job.urgency for job in table1.jobs(options("full"))) == planned[0].urgency
+
+
 REFERENCE = """figure,series,seed,step,metric,value
 fig3_left,DeComFL K=5 P=25..200 lr=0.0005,4242,3,train_loss,2.0
 fig3_right,DeComFL K=5 P=25..200 lr=0.0005,4242,19,test_accuracy,0.5
@@ -298,7 +314,7 @@ def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(
     [
         ("M=3", "--set must be PART.SETTING=VALUE, as fig2.M=50, got 'M=3'"),
         ("fig9.M=3", "--set part must be one of fig2, fig3, "),
-        ("fig2.K=3", "--set fig2 setting must be one of M, m, batch_size, .*local_rounds, "),
+        ("fig2.K=3", "--set fig2 setting must be one of .* names, got 'K': M, m, batch_size, .*local_rounds, "),
         ("fig2.M=2.5", "--set fig2.M must be a whole number, got 2.5"),
         ("fig2.M=0", "--set fig2.M must have numbers above 0, and something in it, got 0"),
         ("fig2.local_rounds={a=1}", "--set fig2.local_rounds must have whole numbers for names"),

@@ -157,7 +157,8 @@ def _(frame: pd.DataFrame, _: str) -> Found:
     clear = abs(gain_p - gain_k) > margin or margin < own.precise
     seeds = min(each.seed.nunique() for each in (ks[1], ks[10], ps[10], ps[40]))
     verdict = decided(gain_p - gain_k > margin, min(k1, k10, p10, p40) >= own.trained and clear and seeds > 1)
-    return {**told, "standard error of the difference": error}, healthy(verdict, ks[1], ks[10], *ps.values())
+    told |= {"standard error of the difference": error, "fewest seeds of a series": seeds}
+    return told, healthy(verdict, ks[1], ks[10], *ps.values())
 
 
 @recomputes("fig2.fedavg-not-converged")

@@ -275,7 +275,8 @@ def test_the_time_left_follows_the_costs_at_the_pace_since_the_start() -> None:
     assert (tally.counts, tally.left(100.0)) == ((5, 7), math.inf)
     tally.reached(a, 1.0)
     assert tally.counts == (6, 7)
-    assert tally.left(110.0) == pytest.approx(60.0)  # 15 rounds took ten seconds, 90 are left
+    assert tally.left(110.0) == math.inf  # ten seconds are too few to tell a pace by
+    assert tally.left(130.0) == pytest.approx(180.0)  # 15 rounds took half a minute, 90 are left
     assert [left_words(seconds) for seconds in (60.0, 840.0, 9000.0, math.inf)] == [
         "about 1 min left", "about 14 min left", "about 2.5 h left", ""
     ]  # fmt: skip
