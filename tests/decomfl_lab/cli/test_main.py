@@ -165,6 +165,13 @@ def test_other_commands_refuse_by_name(argv: list[str], message: str, capsys: py
     assert message in _error(capsys, *argv)
 
 
+def test_a_copy_of_the_code_that_is_not_installed_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("decomfl_lab.cli.main.contributed", lambda group: [])
+    assert "decomfl-lab must be installed (pip install -e . in its folder)" in _error(capsys, "train")
+
+
 def test_train_prints_json_that_can_be_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--lr-schedule", "2=0.0005", "--local-steps", "2", "--json", "--out", str(tmp_path / "run")]
     assert main([*TINY, *flags]) == 0
