@@ -130,8 +130,8 @@ def test_every_method_and_variant_trains_from_the_command_line(flags: str, capsy
 def test_a_config_with_an_unknown_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.toml"
     path.write_text("learning_rate = 0.1\n")
-    assert "must be one of method, " in (message := _error(capsys, *TINY, "--config", str(path)))
-    assert "got 'learning_rate'" in message
+    assert " names, got 'learning_rate'" in (message := _error(capsys, *TINY, "--config", str(path)))
+    assert ": method, model, " in message
     path.write_text("lr = 'fast'\n")
     assert "lr in config" in _error(capsys, *TINY, "--config", str(path))
     path.write_text("lr = = 1\n")
@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pyte
         (["paper", "--count", "miles"], "count must be one of wire, table1, plotted, got 'miles'"),
         (["paper", "--reading", "aloud"], "reading must be one of as-plotted, as-written, both, got 'aloud'"),
         (["paper", "--reference", "/nowhere"], "reference must be a folder with a readable authors_curves.csv"),
-        (["verify", "--plant", "bug"], "fault must be one of revert-forgotten"),
+        (["verify", "--plant", "bug"], "fault must be one of 105 names, got 'bug': revert-forgotten"),
         (["verify", "--target", "mine:Mine", "--plant", "revert-forgotten"], "planted in the lab's own implementation"),
         (["verify", "--cases", "0"], "cases must be an integer of at least 1, got 0"),
         (["verify", "--law", "gravity"], "law must be one of"),

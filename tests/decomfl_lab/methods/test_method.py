@@ -37,7 +37,7 @@ def test_every_option_has_a_sentence_and_every_method_a_formula_and_a_source(kin
 def test_plain_values_give_the_method_back(kind: type[Method]) -> None:
     assert kind.of(kind().plain()) == kind()
     assert kind.of({"lr": 0.5}) == replace(kind(), lr=0.5)
-    with pytest.raises(InputError, match=rf"option of {kind.name} must be one of lr, .*, got 'mood'"):
+    with pytest.raises(InputError, match=rf"option of {kind.name} must be one of .*, got 'mood'"):
         kind.of({"mood": 1})
 
 

@@ -164,7 +164,10 @@ def test_a_violated_condition_is_said_and_the_bound_still_shown(capsys: pytest.C
     [
         (["bound", "--d", "9", "--L", "1"], "theorem must be 1 or 2 unless statement is given, got None"),
         (["bound", *THEOREM_2, "--statement", "theorem-1"], "theorem must stay unset where statement is given, got 2"),
-        (["bound", "--statement", "the.9", "--d", "9", "--L", "1"], "statement must be one of theorem-1,"),
+        (
+            ["bound", "--statement", "the.9", "--d", "9", "--L", "1"],
+            "statement must be one of 26 names, got 'the.9': theorem-1,",
+        ),
         (["stepsize", "--theorem", "2", "--d", "9", "--L", "1"], "kappa must be given"),
         (["stepsize", "--theorem", "1", "--L", "1"], "d must be given, got None"),
         (["bound", "--theorem", "2", "--P", "3"], "d, L, kappa must be given, got None"),

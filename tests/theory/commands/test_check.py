@@ -59,7 +59,10 @@ def test_tightness_has_a_row_a_class_and_shows_the_worst(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["check", "theorem-9"], "statement must be one of theorem-1,"),
+        (
+            ["check", "theorem-9"],
+            "statement must be one of 26 names, got 'theorem-9' (did you mean theorem-2?): theorem-1,",
+        ),
         (["check", "theorem-1", "--variant", "mine"], "variant must be one of stated, corrected"),
         (["check", "theorem-1", "--on", "cubics"], "--on must be one of quadratics, waves, piecewise, got 'cubics'"),
         (["check", "theorem-1", "--effort", "0"], "effort must be an integer of at least 1"),
