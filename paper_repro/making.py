@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -594,14 +594,22 @@ def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float | None) -> di
     runs = [code for each in provenance for code in each.get("codes", [each.get("code", "")]) if code]
     facts |= {"code": f"drawn by {code_version()}" + (f", run by {', '.join(dict.fromkeys(runs))}" if runs else "")}
     if provenance:
-        first = provenance[0]
-        hub = next((f", transformers {each['transformers']}" for each in provenance if "transformers" in each), "")
-        # Runs share data and models, so pieces repeat.
-        said = [piece for each in provenance for piece in str(each["data"]).split("; ")]
         facts |= {
-            "data": "; ".join(dict.fromkeys(said)),
-            "versions": f"Python {first['python']}, torch {first['torch']}, numpy {first['numpy']}{hub}",
-            "device": first["device"],
-            "noise": f"stream version {first['stream_version']}, backend {first['noise_backend']}",
+            # Runs share data and models, so pieces repeat.
+            "data": _once(piece for each in provenance for piece in str(each["data"]).split("; ")),
+            "versions": _once(map(_versions, provenance)),
+            "device": _once(each["device"] for each in provenance),
+            "noise": _once(
+                f"stream version {each['stream_version']}, backend {each['noise_backend']}" for each in provenance
+            ),
         }
     return facts
+
+
+def _versions(run: Mapping[str, Any]) -> str:
+    hub = f", transformers {run['transformers']}" if "transformers" in run else ""
+    return f"Python {run['python']}, torch {run['torch']}, numpy {run['numpy']}{hub}"
+
+
+def _once(said: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(said))

@@ -30,6 +30,13 @@ def two_short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 COMMAND = ["paper", "--only", "projection", "--jobs", "1", "--out"]
 
 
+def test_the_page_names_every_device_and_version_that_ran_what_it_shows(tmp_path: Path) -> None:
+    assert main(["paper", "--from-recorded", "--only", "table1", "--out", str(tmp_path)]) == 0
+    _, _, last = (tmp_path / "report.html").read_text().rpartition("This page")
+    for each in ("cpu (x86_64), 1 thread", "cuda (NVIDIA H200)", "torch 2.13.0+cpu", "torch 2.11.0+cu130"):
+        assert each in last, each
+
+
 @pytest.mark.usefixtures("two_short_runs")
 def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
