@@ -64,7 +64,7 @@ PLACES: Final[list[tuple[int, str]]] = sorted((int(line), place) for line, place
 """The line on which each section begins, and each algorithm, and the section that goes on after it."""
 
 # Lines that a later algorithm prints again are entries of their own.
-_WRITTEN: Final = [pair for each in _FILES.values() for pair in each.get("entry", {}).items()]
+_WRITTEN = [pair for each in _FILES.values() for pair in each.get("entry", {}).items()]
 _WRITTEN += [(label, dict(_WRITTEN)[first]) for label, first in _FILES["algorithms"]["again"].items()]
 _TABLES: Final = {
     entry["line"]: entry["number"] for _, entry in _WRITTEN if "line" in entry and "Table" in entry.get("number", "")
