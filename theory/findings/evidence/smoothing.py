@@ -139,18 +139,16 @@ def gradient_within_print(d: int) -> Evidence:
     return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}", "stated")
 
 
-supports("lemma.zo.basic", "eq.as")(gradient_within_print, 1)
-supports("lemma.zo.basic", "eq.as")(gradient_within_print, 10)
-supports("lemma.zo.basic", "eq.as")(gradient_within_print, 1000000)
+for _d in (1, 10, 10**6):
+    supports("lemma.zo.basic", "eq.as")(gradient_within_print, _d)
 
 
 def gradient_within_correction(d: int) -> Evidence:
     return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}")
 
 
-mends("lemma.zo.basic", "eq.as")(gradient_within_correction, 1)
-mends("lemma.zo.basic", "eq.as")(gradient_within_correction, 10)
-mends("lemma.zo.basic", "eq.as")(gradient_within_correction, 1000000)
+for _d in (1, 10, 10**6):
+    mends("lemma.zo.basic", "eq.as")(gradient_within_correction, _d)
 
 
 @support
@@ -159,9 +157,8 @@ def gradient_correction_is_sharp(d: int) -> Evidence:
     return exceeds(tilted_bias(d), half, f"f = (L/2)‖x‖x_1, d = {d}: more than half of μL√d is attained")
 
 
-mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, 1)
-mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, 10)
-mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, 1000000)
+for _d in (1, 10, 10**6):
+    mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, _d)
 
 
 def gradient_looseness(d: int, factor: float) -> Evidence:

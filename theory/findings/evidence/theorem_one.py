@@ -763,25 +763,6 @@ def fixed_step(name: str) -> Evidence:
     return within(searched(DISPLAYS[name]), f"{name}, rounds of three clients, K = 2")
 
 
-mends("the.1")(fixed_step, "corrected proof, A_1")
-mends("the.1")(fixed_step, "corrected proof, ΣB")
-mends("the.1")(fixed_step, "corrected proof, N")
-mends("the.1")(fixed_step, "corrected proof, mean gradient")
-mends("the.1")(fixed_step, "corrected proof, drift")
-mends("the.1")(fixed_step, "corrected proof, a round")
-supports("line-1056")(fixed_step, "line-1056")
-supports("line-1085")(fixed_step, "line-1085")
-supports("line-1101.2")(fixed_step, "line-1101, conclusion")
-supports("line-1135", "line-1142")(fixed_step, "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2")
-supports("line-1152")(fixed_step, "line-1152, Jensen")
-supports("line-1152")(fixed_step, "line-1152, smoothness")
-supports("line-1166")(fixed_step, "line-1166, Jensen")
-supports("eq.iffew.sio")(fixed_step, "line-1182 (a)")
-supports("eq.iffew.sio")(fixed_step, "line-1182 (b)")
-supports("line-1191")(fixed_step, "line-1191")
-supports("line-1204")(fixed_step, "line-1204")
-
-
 # The steps of the corrected proof in ``docs/theory.md``, for the same rounds: ρ = 3, s₆ = 15, φ = ½, σ = 0.
 
 
@@ -832,23 +813,26 @@ def _own_round(given: OneRound) -> tuple[float, float]:
     return r.a**2 + 4 / (r.eta * r.K) * _rise(r), math.fsum(bound)
 
 
-# Left and right sides of displays that are inequalities between expectations over a round.
-DISPLAYS: Final[dict[str, Sides]] = {
-    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": _descent,
-    "line-1152, Jensen": partial(_a1_terms, last=False),
-    "line-1152, smoothness": partial(_a1_terms, last=True),
-    "line-1166, Jensen": _a2_split,
-    "line-1182 (a)": _a4_three,
-    "line-1182 (b)": _a4_bias,
-    "line-1191": _a5,
-    "line-1204": _a3,
-    "line-1056": _three_parts,
-    "line-1085": _smooth_moment,
-    "line-1101, conclusion": _walk_sum,
-    "corrected proof, A_1": _own_a1,
-    "corrected proof, ΣB": _own_b,
-    "corrected proof, N": _own_n,
-    "corrected proof, mean gradient": _own_h,
-    "corrected proof, drift": _own_drift,
-    "corrected proof, a round": _own_round,
+# Displays that are inequalities between expectations over a round: their two sides, and the statements they speak for.
+_STEPS: Final[dict[str, tuple[Sides, Callable[..., object]]]] = {
+    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": (_descent, supports("line-1135", "line-1142")),
+    "line-1152, Jensen": (partial(_a1_terms, last=False), supports("line-1152")),
+    "line-1152, smoothness": (partial(_a1_terms, last=True), supports("line-1152")),
+    "line-1166, Jensen": (_a2_split, supports("line-1166")),
+    "line-1182 (a)": (_a4_three, supports("eq.iffew.sio")),
+    "line-1182 (b)": (_a4_bias, supports("eq.iffew.sio")),
+    "line-1191": (_a5, supports("line-1191")),
+    "line-1204": (_a3, supports("line-1204")),
+    "line-1056": (_three_parts, supports("line-1056")),
+    "line-1085": (_smooth_moment, supports("line-1085")),
+    "line-1101, conclusion": (_walk_sum, supports("line-1101.2")),
+    "corrected proof, A_1": (_own_a1, mends("the.1")),
+    "corrected proof, ΣB": (_own_b, mends("the.1")),
+    "corrected proof, N": (_own_n, mends("the.1")),
+    "corrected proof, mean gradient": (_own_h, mends("the.1")),
+    "corrected proof, drift": (_own_drift, mends("the.1")),
+    "corrected proof, a round": (_own_round, mends("the.1")),
 }
+DISPLAYS: Final[dict[str, Sides]] = {name: sides for name, (sides, _) in _STEPS.items()}
+for _name, (_, _speaks) in _STEPS.items():
+    _speaks(fixed_step, _name)
