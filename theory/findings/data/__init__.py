@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import tomllib
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any, Final
 
@@ -63,9 +64,19 @@ _FILES: Final = {
 PLACES: Final[list[tuple[int, str]]] = sorted((int(line), place) for line, place in _FILES["places"]["place"].items())
 """The line on which each section begins, and each algorithm, and the section that goes on after it."""
 
-# Lines that a later algorithm prints again are entries of their own.
-_WRITTEN = [pair for each in _FILES.values() for pair in each.get("entry", {}).items()]
-_WRITTEN += [(label, dict(_WRITTEN)[first]) for label, first in _FILES["algorithms"]["again"].items()]
+
+def _written() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every entry with its label; what is said, or printed, again elsewhere is an entry of its own."""
+    entries = [pair for each in _FILES.values() for pair in each.get("entry", {}).items()]
+    for label, entry in entries:
+        yield label, {name: value for name, value in entry.items() if name != "again"}
+        for again, quote in entry.get("again", {}).items():
+            yield again, {"restates": label, **({"quote": quote} if quote else {})}
+    for label, first in _FILES["algorithms"]["same"].items():
+        yield label, dict(entries)[first]
+
+
+_WRITTEN: Final = list(_written())
 _TABLES: Final = {
     entry["line"]: entry["number"] for _, entry in _WRITTEN if "line" in entry and "Table" in entry.get("number", "")
 }
