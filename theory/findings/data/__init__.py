@@ -66,14 +66,20 @@ PLACES: Final[list[tuple[int, str]]] = sorted((int(line), place) for line, place
 
 
 def _written() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every entry with its label; what is said, or printed, again elsewhere is an entry of its own."""
+    """Every entry with its label; what is said, or printed, again elsewhere is an entry of its own.
+
+    One that is judged ``as`` another has that one's status, cause, reason and correction, where it has none of its own.
+    """
     entries = [pair for each in _FILES.values() for pair in each.get("entry", {}).items()]
+    by_label = dict(entries)
     for label, entry in entries:
-        yield label, {name: value for name, value in entry.items() if name != "again"}
+        other = by_label[entry["as"]] if "as" in entry else {}
+        judged = {name: other[name] for name in ("status", "carries", "cause", "why", "instead") if name in other}
+        yield label, {name: value for name, value in {**judged, **entry}.items() if name not in ("again", "as")}
         for again, quote in entry.get("again", {}).items():
             yield again, {"restates": label, **({"quote": quote} if quote else {})}
     for label, first in _FILES["algorithms"]["same"].items():
-        yield label, dict(entries)[first]
+        yield label, by_label[first]
 
 
 _WRITTEN: Final = list(_written())
