@@ -85,20 +85,18 @@ class Evidence:
 
 def refutation(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
     """What the check finds, where it holds, speaks against the statement, whatever instrument found it."""
-
-    @wraps(check)
-    def found(*args: Q.args, **kwargs: Q.kwargs) -> Evidence:
-        return replace(check(*args, **kwargs), against=True)
-
-    return found
+    return _speaking(check, against=True)
 
 
 def support(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
     """What the check finds, where it holds, speaks for the statement, whatever instrument found it."""
+    return _speaking(check, against=False)
 
+
+def _speaking(check: Callable[Q, Evidence], *, against: bool) -> Callable[Q, Evidence]:
     @wraps(check)
     def found(*args: Q.args, **kwargs: Q.kwargs) -> Evidence:
-        return replace(check(*args, **kwargs), against=False)
+        return replace(check(*args, **kwargs), against=against)
 
     return found
 

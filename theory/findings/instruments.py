@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -27,17 +28,25 @@ __all__ = [
     "breaks",
     "differs",
     "equal",
+    "everywhere",
     "exceeds",
     "keeps",
+    "linear",
     "one_unit",
+    "over",
     "same",
     "search",
     "unlike",
+    "whole",
     "within",
     "wrong_unit",
 ]
 
 _ROUNDING = 1e-9
+
+# Ranges of whole numbers, and ranges that are searched on a linear scale.
+whole = partial(Axis, whole=True)
+linear = partial(Axis, log=False)
 
 
 def one_unit(**terms: sp.Expr) -> Evidence:
@@ -107,6 +116,38 @@ def within(worst: Worst, what: str = "") -> Evidence:
     """Evidence that a search found no violation of ``what``."""
     says = f"{what}: {worst}" if what else str(worst)
     return Evidence("search", worst.ratio <= 1 + _ROUNDING, says, {"ratio": worst.ratio, **worst.at})
+
+
+def over(*, effort: int, **axes: Axis) -> Callable[[Callable[..., float]], Callable[..., Worst]]:
+    """Make a ratio of two sides the search, in these ranges of its arguments, for where it is largest.
+
+    What the search itself is given comes before these arguments, of which the whole ones are int.
+    """
+
+    def make(ratio: Callable[..., float]) -> Callable[..., Worst]:
+        @wraps(ratio)
+        def worst(*given: Any) -> Worst:
+            def ratio_at(at: Mapping[str, float]) -> float:
+                return ratio(*given, **{name: int(at[name]) if axes[name].whole else at[name] for name in axes})
+
+            return search(ratio_at, axes, effort=effort)
+
+        return worst
+
+    return make
+
+
+def everywhere(what: str) -> Callable[[Callable[..., Worst]], Callable[..., Evidence]]:
+    """Make such a search the check that it finds no violation of ``what``."""
+
+    def make(worst: Callable[..., Worst]) -> Callable[..., Evidence]:
+        @wraps(worst)
+        def check(*given: Any) -> Evidence:
+            return within(worst(*given), what)
+
+        return check
+
+    return make
 
 
 def beyond(worst: Worst, what: str = "") -> Evidence:

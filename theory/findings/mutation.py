@@ -110,27 +110,24 @@ def _raw(get: Callable[[str], Any], label: str) -> dict[str, Any]:
     return next(entry for entry in get("data").RAW if entry["label"] == label)
 
 
+def _given(label: str, **values: Any) -> Callable[[Callable[[str], Any]], None]:
+    """Plants other values in the entry of that label."""
+    return lambda get: _raw(get, label).update(values)
+
+
 def _entries() -> Iterator[Mutation]:
     """Numbers in what is true instead, statuses, roles, and lines of algorithms."""
     for entry in RAW:
         label = entry["label"]
         text = re.sub("⟦[^⟧]*⟧", "", entry.get("instead", ""))
         if digit := re.search(r"\d", text):
-
-            def text_(get: Any, label: str = label, old: str = digit[0]) -> None:
-                raw = _raw(get, label)
-                head, mark, tail = raw["instead"].rpartition(old)
-                raw["instead"] = head + str((int(mark) + 1) % 10) + tail
-
-            yield Mutation(f"{label}: another number in what is true", "text", text_, label)
+            head, mark, tail = entry["instead"].rpartition(digit[0])
+            other_text = _given(label, instead=head + str((int(mark) + 1) % 10) + tail)
+            yield Mutation(f"{label}: another number in what is true", "text", other_text, label)
         if "status" in entry:
-
-            def status(get: Any, label: str = label) -> None:
-                raw = _raw(get, label)
-                raw["status"] = "refuted" if raw["status"] == "correct" else "correct"
-                raw.setdefault("why", "?")
-
-            yield Mutation(f"{label}: correct and refuted exchanged", "status", status)
+            status = "refuted" if entry["status"] == "correct" else "correct"
+            exchanged = _given(label, status=status, why=entry.get("why", "?"))
+            yield Mutation(f"{label}: correct and refuted exchanged", "status", exchanged)
         for role, other in _EXCHANGED.items():
             if (label, role) in _SPOKEN and "code" not in entry:  # a line's code has a fault of its own, below
 
@@ -141,12 +138,8 @@ def _entries() -> Iterator[Mutation]:
 
                 yield Mutation(f"{label}: what {role} it has the other role", "role", role_)
         if "code" in entry:
-
-            def code(get: Any, label: str = label) -> None:
-                raw = _raw(get, label)
-                raw["printed" if "printed" in raw else "plant"] = raw["code"]
-
-            yield Mutation(f"{label}: run as mended where it is run as printed or with a fault", "evidence", code)
+            mended = _given(label, **{"printed" if "printed" in entry else "plant": entry["code"]})
+            yield Mutation(f"{label}: run as mended where it is run as printed or with a fault", "evidence", mended)
 
 
 # Words and what a careless or hostile hand would write for them; "-" leaves a word out.
@@ -182,17 +175,10 @@ def _prose() -> Iterator[Mutation]:
         fields = [("quote", "quotation", 1), ("says", "wording", 3)] if quote else []
         for name, kind, most in fields:
             for text, what in _reworded(entry.get(name, ""), most):
-
-                def reword(get: Any, label: str = label, name: str = name, text: str = text) -> None:
-                    _raw(get, label)[name] = text
-
-                yield Mutation(f"{label}, {name}: {what}", kind, reword, label)
+                yield Mutation(f"{label}, {name}: {what}", kind, _given(label, **{name: text}), label)
         for run, role in entry.get("runs", {}).items():
-
-            def turn(get: Any, label: str = label, run: str = run, role: Role = role) -> None:
-                _raw(get, label)["runs"] = {**_raw(get, label)["runs"], run: _EXCHANGED.get(role, "supports")}
-
-            yield Mutation(f"{label}: {run}, which is {role}, has another role", "run", turn, label)
+            turned = _given(label, runs={**entry["runs"], run: _EXCHANGED.get(role, "supports")})
+            yield Mutation(f"{label}: {run}, which is {role}, has another role", "run", turned, label)
         if quote:
 
             def drop(get: Any, label: str = label) -> None:
@@ -201,12 +187,8 @@ def _prose() -> Iterator[Mutation]:
             yield Mutation(f"{label}: left out", "dropped", drop, label)
         figure = re.search(r"(?<![\d.-])[2-9](?![\d.])", re.sub("⟦[^⟧]*⟧|line-|Table", "", entry.get("says", "")))
         if entry["kind"] == "equation" and figure:
-
-            def print_(get: Any, label: str = label, old: str = figure[0]) -> None:
-                raw = _raw(get, label)
-                raw["says"] = raw["says"].replace(old, str((int(old) + 1) % 10), 1)
-
-            yield Mutation(f"{label}: another figure in the display", "printed", print_, label)
+            says = entry["says"].replace(figure[0], str((int(figure[0]) + 1) % 10), 1)
+            yield Mutation(f"{label}: another figure in the display", "printed", _given(label, says=says), label)
 
 
 def _causes() -> Iterator[Mutation]:

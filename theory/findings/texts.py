@@ -6,7 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from theory.bounds import statement
 from theory.findings.data import LINES, PROGRAMS
+from theory.findings.evidence.proof_one import PRINTED
+from theory.notation.formula import written
 
 __all__ = ["bounds_in", "filled"]
 
@@ -29,8 +32,6 @@ def bounds_in(text: str) -> list[str]:
 
 
 def _bound(what: str) -> str:
-    from theory.bounds import statement
-
     name, variant = what.split()
     each = statement(name, variant)  # type: ignore[arg-type]
     right = str(each).removeprefix(f"{each.title}: ")
@@ -38,17 +39,11 @@ def _bound(what: str) -> str:
 
 
 def _terms(what: str) -> str:
-    from theory.bounds import statement
-    from theory.notation.formula import written
-
     name, variant = what.split()
     return " + ".join(map(written, statement(name, variant).terms.values()))  # type: ignore[arg-type]
 
 
 def _display(key: str) -> str:
-    from theory.findings.evidence.proof_one import PRINTED
-    from theory.notation.formula import written
-
     return " + ".join(map(written, PRINTED[key].values()))
 
 

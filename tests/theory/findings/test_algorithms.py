@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from decomfl_lab.errors import InputError
 from tests.theory.findings.entries import confirmed, entry
+from theory.findings import data
 from theory.findings.data import LINES
 from theory.findings.evidence import algorithms
 from theory.findings.evidence.algorithms import PROGRAMS, SAMPLED, Symbols, UndefinedError, outcome, play
@@ -23,6 +25,12 @@ def test_a_line_is_either_mended_or_has_a_fault_to_plant(label: str) -> None:
     assert ("printed" in line) != ("plant" in line)
     assert "plant" in line or (own.why and own.instead)
     assert confirmed(label)
+
+
+@pytest.mark.parametrize("words", ["b", "a"])
+def test_words_that_do_not_stand_once_in_the_code_of_a_line_cannot_be_changed(words: str) -> None:
+    with pytest.raises(InputError, match=f"what line-9 changes in its code must stand there once, got '{words}'"):
+        data._changed("line-9", "    x = a + a", [words, "c"])
 
 
 @pytest.mark.parametrize("label", list(LINES)[::5])

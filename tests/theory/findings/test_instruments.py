@@ -16,10 +16,13 @@ from theory.findings.instruments import (
     breaks,
     differs,
     equal,
+    everywhere,
     exceeds,
     keeps,
     one_unit,
+    over,
     search,
+    whole,
     within,
     wrong_unit,
 )
@@ -76,6 +79,18 @@ def test_search_skips_what_is_not_admissible_and_repeats_itself() -> None:
     worst = search(ratio, axes, seed=3)
     assert worst == search(ratio, axes, seed=3)
     assert worst.ratio == 7.0
+
+
+def test_a_ratio_over_ranges_is_a_check_that_is_given_what_comes_before_them() -> None:
+    @everywhere("a share")
+    @over(effort=5, n=whole(1, 7))
+    def share(of: int, *, n: int) -> float:
+        assert isinstance(n, int)
+        return n / of
+
+    assert share(7).holds
+    assert share(7).numbers == {"ratio": 1.0, "n": 7.0}
+    assert not share(6).holds
 
 
 def test_numbers_are_compared_up_to_rounding() -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
 import tomllib
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any, Final
+
+from decomfl_lab.errors import require
 
 __all__ = ["ALGORITHMS", "CAUSES", "LINES", "PLACES", "PROGRAMS", "RAW", "UNJUDGED"]
 
 
 def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry with its line, place and kind, which follow from its label, its number and whether it quotes words.
+    """The entry with what follows from its label, its number and its other words.
 
-    Without a number it is running text where it quotes words, else a display. Where it says no status it is correct, or
-    a misprint if it is a line of an algorithm that is printed otherwise than it should be.
+    Its number is that of a table which begins on its line. Without one it is running text where it quotes words, else a
+    display. Where it says no status it is carried over if it carries another's fault, a misprint if it is an algorithm,
+    or a line of one that is printed otherwise than it should be, and else correct.
     """
-    number = entry.get("number", "")
     line = entry.get("line") or int(label.removeprefix("line-").partition(".")[0])
+    number = entry.get("number", _TABLES.get(line, ""))
     section = next(place for first, place in reversed(PLACES) if first <= line)
     if section.startswith("Algorithm"):
         kind, place = "algorithm line", f"{section}, source line {line}" if label.startswith("line-") else section
@@ -25,11 +30,25 @@ def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
         kind = "caption" if kind == "figure" else kind
     else:
         kind, place = ("claim", section) if "quote" in entry else ("equation", f"{section}, display without a number")
-    status = {} if "restates" in entry else {"status": "correct"}
+    implied = {} if "restates" in entry else {"status": "carried over" if "carries" in entry else "correct"}
     if "printed" in entry:
-        status = {"status": "misprint", "cause": "algorithm-slips"}
+        implied = {"status": "misprint", "cause": "algorithm-slips"}
+    elif place == section and kind == "algorithm line":
+        why = f"⟦slips {place}⟧ slips in it stop a literal run; mended, it does what it should"
+        implied = {"status": "misprint", "why": why, "instead": f"⟦mended {place}⟧"}
     own = {name: value for name, value in entry.items() if name != "number"}
-    return {"label": label, "line": line, "kind": kind, "place": place, **status, **own}
+    own |= {name: _changed(label, entry["code"], entry[name]) for name in ("printed", "plant") if name in entry}
+    return {"label": label, "line": line, "kind": kind, "place": place, **implied, **own}
+
+
+def _changed(label: str, code: str, change: str | list[str]) -> str:
+    """The code of a line with some of its words changed to others, or other code in its place."""
+    if isinstance(change, str):
+        return change
+    words, others = change
+    code = textwrap.dedent(code)
+    require(code.count(words) == 1, f"what {label} changes in its code", "stand there once", words)
+    return code.replace(words, others)
 
 
 def _order(entry: dict[str, Any]) -> tuple[int, int]:
@@ -45,9 +64,29 @@ _FILES: Final = {
 PLACES: Final[list[tuple[int, str]]] = sorted((int(line), place) for line, place in _FILES["places"]["place"].items())
 """The line on which each section begins, and each algorithm, and the section that goes on after it."""
 
-RAW: Final[list[dict[str, Any]]] = sorted(
-    (_whole(label, entry) for each in _FILES.values() for label, entry in each.get("entry", {}).items()), key=_order
-)
+
+def _written() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every entry with its label; what is said, or printed, again elsewhere is an entry of its own.
+
+    One that is judged ``as`` another has that one's status, cause, reason and correction, where it has none of its own.
+    """
+    entries = [pair for each in _FILES.values() for pair in each.get("entry", {}).items()]
+    by_label = dict(entries)
+    for label, entry in entries:
+        other = by_label[entry["as"]] if "as" in entry else {}
+        judged = {name: other[name] for name in ("status", "carries", "cause", "why", "instead") if name in other}
+        yield label, {name: value for name, value in {**judged, **entry}.items() if name not in ("again", "as")}
+        for again, quote in entry.get("again", {}).items():
+            yield again, {"restates": label, **({"quote": quote} if quote else {})}
+    for label, first in _FILES["algorithms"]["same"].items():
+        yield label, by_label[first]
+
+
+_WRITTEN: Final = list(_written())
+_TABLES: Final = {
+    entry["line"]: entry["number"] for _, entry in _WRITTEN if "line" in entry and "Table" in entry.get("number", "")
+}
+RAW: Final[list[dict[str, Any]]] = sorted((_whole(label, entry) for label, entry in _WRITTEN), key=_order)
 """Every entry as it is written, with its place, in the order of the paper."""
 
 UNJUDGED: Final[list[dict[str, Any]]] = [each for file in _FILES.values() for each in file.get("unjudged", ())]

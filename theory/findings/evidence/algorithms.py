@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.findings.data import ALGORITHMS, LINES
+from theory.findings.data import ALGORITHMS, LINES, RAW
 from theory.findings.data import PROGRAMS as LISTED
 from theory.findings.finding import Evidence, refutation
 from theory.findings.placed import mends, refutes, supports
@@ -279,13 +279,6 @@ def all_printed(name: str) -> Evidence:
     return Evidence("execution", bool(broken), f"all lines to the letter: {broken or 'nothing breaks'}")
 
 
-refutes("alg.cezo-fl", cause="algorithm-slips", witness=True)(all_printed, "Algorithm 1")
-refutes("alg.decomfl_client", cause="algorithm-slips")(all_printed, "Algorithm 2")
-refutes("alg.decomfl_server(P>1)", cause="algorithm-slips")(all_printed, "Algorithm 3")
-refutes("alg.decomfl_client(P>1)", cause="algorithm-slips")(all_printed, "Algorithm 4")
-refutes("alg.decomfl_client_proj", cause="algorithm-slips")(all_printed, "Algorithm 5")
-
-
 def mended(name: str) -> Evidence:
     """The program of that name with every line mended works."""
     broken = outcome(PROGRAMS[name])
@@ -293,12 +286,12 @@ def mended(name: str) -> Evidence:
 
 
 mends("line-275", "line-281")(mended, "rebuilt")
-mends("alg.cezo-fl")(mended, "Algorithm 1")
-mends("alg.decomfl_client")(mended, "Algorithm 2")
 mends("line-685")(mended, "synchronised")
-mends("alg.decomfl_server(P>1)")(mended, "Algorithm 3")
-mends("alg.decomfl_client(P>1)")(mended, "Algorithm 4")
-mends("alg.decomfl_client_proj")(mended, "Algorithm 5")
+
+for _entry in RAW:
+    if (_algorithm := _entry["place"]) in PROGRAMS:  # the place of a whole algorithm is its name alone
+        refutes(_entry["label"], cause="algorithm-slips", witness=_algorithm == "Algorithm 1")(all_printed, _algorithm)
+        mends(_entry["label"])(mended, _algorithm)
 
 for _label, _line in LINES.items():  # a printed line that differs from its code refutes itself
     if "printed" in _line:

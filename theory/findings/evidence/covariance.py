@@ -96,16 +96,16 @@ def _phi(clients: Clients, m: int) -> Fraction:
     return Fraction(clients.M - m, clients.M - 1)
 
 
+def _as_printed(clients: Clients, m: int, P: int, what: str) -> Evidence:
+    """The lemma for clients drawn with replacement."""
+    left, right = clients.second_moment(m, P, replacement=True), printed_covariance(clients, m, P)
+    return same(left, right, f"{what}, m = {m}, P = {P}")
+
+
 @mends("lemma.covariance", "line-1300")
 def lemma_with_replacement() -> Evidence:
-    return _all(
-        same(
-            clients.second_moment(m, P, replacement=True),
-            printed_covariance(clients, m, P),
-            f"with replacement, d = {clients.d}, m = {m}, P = {P}",
-        )
-        for clients, m, P in [(SAMPLE, 1, 1), (SAMPLE, 2, 1), (SAMPLE, 2, 3), (_ONE, 2, 2), (_ONE, 3, 4)]
-    )
+    cases = [(SAMPLE, 1, 1), (SAMPLE, 2, 1), (SAMPLE, 2, 3), (_ONE, 2, 2), (_ONE, 3, 4)]
+    return _all(_as_printed(clients, m, P, f"with replacement, d = {clients.d}") for clients, m, P in cases)
 
 
 @refutes("lemma.covariance", "line-1300", cause="sets-of-clients")
@@ -189,28 +189,27 @@ def sets_of_clients() -> Evidence:
     return unlike(left, right, "M = m = 2, ∇f_i = ±1: the sum over all clients is 0")
 
 
-@mends("eq.fejiosd")
-def sets_mended() -> Evidence:
+def _sums_of_gradients(what: str, *, replacement: bool) -> Evidence:
+    """E of Σ_{i,i'} ∇f_i ∇f_i'ᵀ over m clients as m²∇f∇fᵀ + mφΔ, with φ = 1 for draws with replacement."""
+    mean = np.outer(QUIET.gradient, QUIET.gradient)
     return _all(
         same(
-            m * m * QUIET.mean_square(m, replacement=False),
-            m * m * np.outer(QUIET.gradient, QUIET.gradient) + m * _phi(QUIET, m) * QUIET.between,
-            f"m²∇f∇fᵀ + mφΔ, m = {m}",
+            m * m * QUIET.mean_square(m, replacement=replacement),
+            m * m * mean + m * (1 if replacement else _phi(QUIET, m)) * QUIET.between,
+            f"{what}, m = {m}",
         )
         for m in (1, 2, 3)
     )
+
+
+@mends("eq.fejiosd")
+def sets_mended() -> Evidence:
+    return _sums_of_gradients("m²∇f∇fᵀ + mφΔ", replacement=False)
 
 
 @mends("eq.fejiosd")
 def draws() -> Evidence:
-    return _all(
-        same(
-            m * m * QUIET.mean_square(m, replacement=True),
-            m * m * np.outer(QUIET.gradient, QUIET.gradient) + m * QUIET.between,
-            f"with replacement, m = {m}",
-        )
-        for m in (1, 2, 3)
-    )
+    return _sums_of_gradients("with replacement", replacement=True)
 
 
 @supports("line-1324")
@@ -220,14 +219,7 @@ def trace_of_between() -> Evidence:
 
 
 def part(clients: Clients, what: str) -> Evidence:
-    return _all(
-        same(
-            clients.second_moment(m, P, replacement=True),
-            printed_covariance(clients, m, P),
-            f"{what}, m = {m}, P = {P}",
-        )
-        for m, P in [(1, 1), (2, 2), (2, 3)]
-    )
+    return _all(_as_printed(clients, m, P, what) for m, P in [(1, 1), (2, 2), (2, 3)])
 
 
 supports("line-1328")(part, QUIET, "T_1 without noise, clients drawn with replacement")

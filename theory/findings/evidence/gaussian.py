@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import sympy as sp
@@ -14,7 +13,19 @@ from scipy import stats
 from theory.bounds import statement
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence, support
-from theory.findings.instruments import Axis, at_most, equal, exceeds, search, unlike, within, wrong_unit
+from theory.findings.instruments import (
+    Axis,
+    at_most,
+    equal,
+    everywhere,
+    exceeds,
+    linear,
+    over,
+    unlike,
+    whole,
+    within,
+    wrong_unit,
+)
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import Setting, effective_factor, sixth_moment
@@ -48,33 +59,31 @@ def resting_noise() -> Evidence:
 
 
 @mends("line-1448")
-def quadratics() -> Evidence:
+@everywhere("exact quadratics against the corrected bound")
+@over(
+    effort=1,
+    d=whole(2, 1e6),
+    rank=linear(0.01, 0.99),
+    P=whole(1, 1e4),
+    m=whole(1, 100),
+    idle=whole(1, 100),
+    share=Axis(1e-3, 1),
+    R=whole(1, 1e5),
+    D=Axis(1e-6, 1e6),
+    mu=Axis(1e-9, 1e3),
+    sigma=Axis(1e-3, 1e3),
+    sigma_G=Axis(1e-3, 1e3),
+)
+def quadratics(**at: Any) -> float:
     """Exact E‖∇f‖² of quadratics, which H dominates everywhere (no escape), against the corrected bound."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        d, m, parts = int(at["d"]), int(at["m"]), (1.0, 1.0)
-        problem = Quadratic.of(
-            Spectrum.two_level(d, d ** at["rank"]),
-            D=at["D"], sigma=at["sigma"], sigma_G=at["sigma_G"], start=parts, noise=parts, dissimilarity=parts,
-        )  # fmt: skip
-        setting = problem.setting(P=int(at["P"]), m=m, M=m + int(at["idle"]), R=int(at["R"]), mu=at["mu"], G=0.0)
-        setting = replace(setting, eta=at["share"] * CORRECTED.step_sizes(setting).largest)
-        return expected(problem, setting).average / math.fsum(CORRECTED.bound(setting))
-
-    axes = {
-        "d": Axis(2, 1e6, whole=True),
-        "rank": Axis(0.01, 0.99, log=False),
-        "P": Axis(1, 1e4, whole=True),
-        "m": Axis(1, 100, whole=True),
-        "idle": Axis(1, 100, whole=True),
-        "share": Axis(1e-3, 1),
-        "R": Axis(1, 1e5, whole=True),
-        "D": Axis(1e-6, 1e6),
-        "mu": Axis(1e-9, 1e3),
-        "sigma": Axis(1e-3, 1e3),
-        "sigma_G": Axis(1e-3, 1e3),
-    }
-    return within(search(ratio, axes, effort=1), "exact quadratics against the corrected bound")
+    d, m, parts = at["d"], at["m"], (1.0, 1.0)
+    problem = Quadratic.of(
+        Spectrum.two_level(d, d ** at["rank"]),
+        D=at["D"], sigma=at["sigma"], sigma_G=at["sigma_G"], start=parts, noise=parts, dissimilarity=parts,
+    )  # fmt: skip
+    setting = problem.setting(P=at["P"], m=m, M=m + at["idle"], R=at["R"], mu=at["mu"], G=0.0)
+    setting = replace(setting, eta=at["share"] * CORRECTED.step_sizes(setting).largest)
+    return expected(problem, setting).average / math.fsum(CORRECTED.bound(setting))
 
 
 @mends("line-1448")
@@ -163,15 +172,11 @@ def always_outside() -> Evidence:
 
 
 @mends("line-1466", "line-1470")
-def bounded_gradient() -> Evidence:
+@everywhere("|g z| against z²G for f = √(1 + x²)")
+@over(effort=10, x=linear(-10, 10), mu=Axis(1e-3, 1e2), z=linear(-5, 5))
+def bounded_gradient(x: float, mu: float, z: float) -> float:
     """For f = √(1 + x²), G = 1 everywhere: |f(x + μz) − f(x)| |z|/μ ≤ z²G."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        x, mu, z = at["x"], at["mu"], at["z"]
-        return abs(math.hypot(1, x + mu * z) - math.hypot(1, x)) / (mu * abs(z)) if z else 0.0
-
-    axes = {"x": Axis(-10, 10, log=False), "mu": Axis(1e-3, 1e2), "z": Axis(-5, 5, log=False)}
-    return within(search(ratio, axes, effort=10), "|g z| against z²G for f = √(1 + x²)")
+    return abs(math.hypot(1, x + mu * z) - math.hypot(1, x)) / (mu * abs(z)) if z else 0.0
 
 
 # The tail --------------------------------------------------------------------------------------------------------
@@ -192,15 +197,14 @@ def shared_directions() -> Evidence:
     return exceeds(float(stats.chi2.sf(2, 1)), bound, "m = 100, d = P = 1: Pr[‖z‖² ≥ 2d] against exp(−mdP/16)")
 
 
+@over(effort=20, n=whole(1, 4000))
+def _tail(exponent: float, *, n: int) -> float:
+    return float(stats.chi2.sf(2 * n, n) * math.exp(exponent * n))
+
+
 def tail(variant: str) -> Evidence:
     exponent = 1 / 16 if variant == "stated" else _EXPONENT
-
-    def ratio(at: Mapping[str, float]) -> float:
-        return float(stats.chi2.sf(2 * at["n"], at["n"]) * math.exp(exponent * at["n"]))
-
-    return within(
-        search(ratio, {"n": Axis(1, 4000, whole=True)}, effort=20), f"Pr[χ²_n ≥ 2n] against exp(−{exponent:.4g} n)"
-    )
+    return within(_tail(exponent), f"Pr[χ²_n ≥ 2n] against exp(−{exponent:.4g} n)")
 
 
 supports("line-1446")(tail, "corrected")

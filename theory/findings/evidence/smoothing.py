@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -18,9 +18,12 @@ from theory.findings.instruments import (
     agree,
     at_most,
     equal,
+    everywhere,
     exceeds,
     keeps,
-    search,
+    linear,
+    over,
+    whole,
     within,
 )
 from theory.findings.placed import mends, refutes, supports
@@ -74,16 +77,12 @@ def _unit(d: int, t: float = 1.0) -> Setting:
 
 
 @supports("lemma.aa")
-def descent_lemma(constant: float = 0.5) -> Evidence:
+@everywhere("|cos y − cos x + sin x (y − x)| against (y − x)²/2")
+@over(effort=20, x=linear(-3, 3), y=linear(-3, 3))
+def descent_lemma(constant: float = 0.5, *, x: float, y: float) -> float:
     """|f(y) − f(x) − f'(x)(y − x)| ≤ constant·(y − x)² for f = cos, which is 1-smooth."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        x, y = at["x"], at["y"]
-        gap = y - x
-        return abs(math.cos(y) - math.cos(x) + math.sin(x) * gap) / (constant * gap**2) if abs(gap) > 1e-2 else math.nan
-
-    found = search(ratio, {"x": Axis(-3, 3, log=False), "y": Axis(-3, 3, log=False)}, effort=20)
-    return within(found, "|cos y − cos x + sin x (y − x)| against (y − x)²/2")
+    gap = y - x
+    return abs(math.cos(y) - math.cos(x) + math.sin(x) * gap) / (constant * gap**2) if abs(gap) > 1e-2 else math.nan
 
 
 @supports("lemma.aa")
@@ -140,18 +139,16 @@ def gradient_within_print(d: int) -> Evidence:
     return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}", "stated")
 
 
-supports("lemma.zo.basic", "eq.as")(gradient_within_print, 1)
-supports("lemma.zo.basic", "eq.as")(gradient_within_print, 10)
-supports("lemma.zo.basic", "eq.as")(gradient_within_print, 1000000)
+for _d in (1, 10, 10**6):
+    supports("lemma.zo.basic", "eq.as")(gradient_within_print, _d)
 
 
 def gradient_within_correction(d: int) -> Evidence:
     return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}")
 
 
-mends("lemma.zo.basic", "eq.as")(gradient_within_correction, 1)
-mends("lemma.zo.basic", "eq.as")(gradient_within_correction, 10)
-mends("lemma.zo.basic", "eq.as")(gradient_within_correction, 1000000)
+for _d in (1, 10, 10**6):
+    mends("lemma.zo.basic", "eq.as")(gradient_within_correction, _d)
 
 
 @support
@@ -160,9 +157,8 @@ def gradient_correction_is_sharp(d: int) -> Evidence:
     return exceeds(tilted_bias(d), half, f"f = (L/2)‖x‖x_1, d = {d}: more than half of μL√d is attained")
 
 
-mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, 1)
-mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, 10)
-mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, 1000000)
+for _d in (1, 10, 10**6):
+    mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, _d)
 
 
 def gradient_looseness(d: int, factor: float) -> Evidence:
@@ -173,17 +169,15 @@ def gradient_looseness(d: int, factor: float) -> Evidence:
 mends("lemma.zo.basic", "eq.as")(gradient_looseness, 1, 4.0)
 
 
-def moment_ratio(variant: str) -> Evidence:
+@over(effort=25, d=whole(1, 1e4), t=Axis(1e-4, 1e4))
+def _moments(variant: Variant, *, d: int, t: float) -> float:
+    left = max(tilted_moment(d, t), quadratic_moment(d, t))
+    return left / math.fsum(statement("second-moment", variant).bound(_unit(d, t), a=1.0))
+
+
+def moment_ratio(variant: Variant) -> Evidence:
     """Search over d and μL/a, for the worse of two functions of gradient a."""
-    each = statement("second-moment", "stated" if variant == "stated" else "corrected")
-
-    def ratio(at: Mapping[str, float]) -> float:
-        d, t = int(at["d"]), at["t"]
-        left = max(tilted_moment(d, t), quadratic_moment(d, t))
-        return left / math.fsum(each.bound(_unit(d, t), a=1.0))
-
-    found = search(ratio, {"d": Axis(1, 1e4, whole=True), "t": Axis(1e-4, 1e4)}, effort=25)
-    return within(found, f"E g²‖z‖², t = μL/a, {variant}")
+    return within(_moments(variant), f"E g²‖z‖², t = μL/a, {variant}")
 
 
 supports("lemma.zo.basic", "line-1011")(moment_ratio, "stated")
@@ -261,16 +255,16 @@ def minima_close() -> Evidence:
     return at_most(gap, 0.5 * 0.7**2 * 1.8, "the same f, L = 1.8: |min f^μ − min f| against μ²Ld/2")
 
 
+@over(effort=15, c=Axis(1e-3, 1.0), mu=Axis(1e-2, 3.0))
+def _rise_of_the_gap(share: float, *, c: float, mu: float) -> float:
+    f, smoothed = _wave(_GRID[::20], c, 0.0), _wave(_GRID[::20], c, mu)
+    difference = (smoothed - smoothed.min()) - (f - f.min())
+    return float(difference.max()) / (share * mu**2 * (1 + 4 * c))
+
+
 def gap_difference(share: float) -> Evidence:
     """Largest [f^μ(x) − min f^μ] − [f(x) − min f], as a multiple of share·μ²L: min f^μ ≥ min f makes ½ enough."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        f, smoothed = _wave(_GRID[::20], at["c"], 0.0), _wave(_GRID[::20], at["c"], at["mu"])
-        difference = (smoothed - smoothed.min()) - (f - f.min())
-        return float(difference.max()) / (share * at["mu"] ** 2 * (1 + 4 * at["c"]))
-
-    found = search(ratio, {"c": Axis(1e-3, 1.0), "mu": Axis(1e-2, 3.0)}, effort=15)
-    return within(found, f"f = −cos x − c sin 2x: rise of the gap against {share:g} μ²L")
+    return within(_rise_of_the_gap(share), f"f = −cos x − c sin 2x: rise of the gap against {share:g} μ²L")
 
 
 supports("eq.bbbb")(gap_difference, 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from itertools import product
 from typing import Final
@@ -64,13 +64,20 @@ def _costs(
     return Evidence("arithmetic", wrong == list(odd), says)
 
 
+def _cells(value: Callable[[str, str], float]) -> dict[str, float]:
+    """A value for each model and task of Table 2, by their names."""
+    return {f"{model} {name}": value(model, name) for model in RESULTS for name in RESULTS[model]}
+
+
+def _printed(column: int) -> dict[str, float]:
+    """The costs of a column of Table 2."""
+    return _cells(lambda model, name: RESULTS[model][name][column].cost or 0.0)
+
+
 @refutation
 def decomfl(odd: tuple[str, ...]) -> Evidence:
-    printed = {f"{model} {name}": cells[3].cost or 0.0 for model in RESULTS for name, cells in RESULTS[model].items()}
-    computed = {
-        f"{model} {name}": decomfl_megabytes(ROUNDS[model][name], P=10) for model in RESULTS for name in RESULTS[model]
-    }
-    return _costs("R·P·12 bytes, P = 10", printed, computed, odd)
+    computed = _cells(lambda model, name: decomfl_megabytes(ROUNDS[model][name], P=10))
+    return _costs("R·P·12 bytes, P = 10", _printed(3), computed, odd)
 
 
 refutes("table.llm-125m-1.3b", cause="table-cells", witness=True)(decomfl, ("OPT-1.3B RTE", "OPT-1.3B BoolQ"))
@@ -79,14 +86,9 @@ refutes("table.llm-125m-1.3b", cause="table-cells", witness=True)(decomfl, ("OPT
 @refutes("line-582.4", cause="table-cells")
 @refutation
 def fedzo() -> Evidence:
-    printed = {f"{model} {name}": cells[2].cost or 0.0 for model in RESULTS for name, cells in RESULTS[model].items()}
-    computed = {
-        f"{model} {name}": model_terabytes(ROUNDS[model][name], PARAMETERS[model])
-        for model in RESULTS
-        for name in RESULTS[model]
-    }
+    computed = _cells(lambda model, name: model_terabytes(ROUNDS[model][name], PARAMETERS[model]))
     formula = "R·(m/M)·2·4d bytes, d = 125·10⁶ or 1.3·10⁹"
-    return _costs(formula, printed, computed, ("OPT-125M CB",), "TB")
+    return _costs(formula, _printed(2), computed, ("OPT-125M CB",), "TB")
 
 
 @refutation
@@ -123,18 +125,16 @@ def counting() -> Evidence:
 
 def _rounds_of_fedavg() -> dict[str, float]:
     """Rounds that the costs of FedAvg in Table 2 imply."""
-    return {
-        f"{model} {name}": (cells[0].cost or 0.0) / model_terabytes(1, PARAMETERS[model])
-        for model in RESULTS
-        for name, cells in RESULTS[model].items()
-    }
+    printed = _printed(0)
+    return _cells(lambda model, name: printed[f"{model} {name}"] / model_terabytes(1, PARAMETERS[model]))
 
 
 @refutes("line-574", cause="rounds-apart", witness=True)
 @refutation
 def rounds_apart() -> Evidence:
     """Rounds of DeComFL over those of FedAvg, by task of Table 2."""
-    ratios = {name: ROUNDS[name.split()[0]][name.split()[1]] / rounds for name, rounds in _rounds_of_fedavg().items()}
+    implied = _rounds_of_fedavg()
+    ratios = _cells(lambda model, name: ROUNDS[model][name] / implied[f"{model} {name}"])
     low, high = min(ratios.values()), max(ratios.values())
     worst = max(ratios, key=lambda name: ratios[name])
     says = f"rounds of DeComFL over those that FedAvg's costs imply: {low:.2g} to {high:.2g} ({worst})"
@@ -234,11 +234,8 @@ def apart_as_printed() -> Evidence:
 @mends("line-578")
 def nearly_identical() -> Evidence:
     """Costs of DeComFL a round and direction, with the two cells of line 582 mended."""
-    bytes_a_round = {
-        f"{model} {name}": (0.18 if cells[3].cost == 1.8 else cells[3].cost or 0.0) * 1e6 / (10 * ROUNDS[model][name])
-        for model, rows in RESULTS.items()
-        for name, cells in rows.items()
-    }
+    mended = {name: 0.18 if cost == 1.8 else cost for name, cost in _printed(3).items()}
+    bytes_a_round = _cells(lambda model, name: mended[f"{model} {name}"] * 1e6 / (10 * ROUNDS[model][name]))
     low, high = min(bytes_a_round.values()), max(bytes_a_round.values())
     return Evidence(
         "arithmetic",
@@ -287,10 +284,8 @@ def settings() -> Evidence:
     """The rounds of line 888 against the costs of both tables of results, which were computed from them."""
     pairs = [
         (ROUNDS[model][name], (cells[3].cost or 0.0) / decomfl_megabytes(1, 10))
-        for model in RESULTS
-        for name, cells in RESULTS[model].items()
-    ] + [
-        (ROUNDS["OPT-125M+LoRA"][name], (cells[3].cost or 0) / decomfl_megabytes(1, 10)) for name, cells in LORA.items()
+        for model, rows in {**RESULTS, "OPT-125M+LoRA": LORA}.items()
+        for name, cells in rows.items()
     ]
     same = sum(math.isclose(rounds, implied) for rounds, implied in pairs)
     return Evidence(

@@ -28,9 +28,13 @@ from theory.findings.instruments import (
     beyond,
     breaks,
     equal,
+    everywhere,
     exceeds,
     keeps,
+    linear,
+    over,
     search,
+    whole,
     within,
 )
 from theory.findings.placed import mends, refutes, supports
@@ -43,6 +47,8 @@ from theory.problems.waves import Waves
 from theory.statements.statement import Variant
 
 __all__ = ["DISPLAYS", "TERMS", "at_largest", "line", "searched", "simplification", "witness"]
+
+Sides = Callable[[OneRound], tuple[float, float]]
 
 # Problems in one dimension, solved exactly by theory.problems.quadratic: f(x; ξ) = x²/2 − ξx, L = 1, E ξ² = σ².
 
@@ -139,37 +145,17 @@ def equal_clients(d: int = 10, m: int = 100) -> Evidence:
 
 # Searches over a round of three clients, whose two sides are finite sums.
 
-_AXES: Final = {
-    "x": Axis(-math.pi, math.pi, log=False),
-    "mu": Axis(0.02, 1.5),
-    "eta": Axis(0.01, 3.0),
-    "theta": Axis(-math.pi, math.pi, log=False),
-    "b": Axis(-2.0, 2.0, log=False),
-}
+_TURN: Final = linear(-math.pi, math.pi)
 
 
-def _round(at: Mapping[str, float], *, replacement: bool = False) -> OneRound:
-    return OneRound(
-        mu=at["mu"],
-        eta=at["eta"],
-        x=at["x"],
-        phases=(0.0, at["theta"], 2.1),
-        slopes=(at["b"], -0.4, 0.2),
-        replacement=replacement,
-    )
-
-
-def searched(sides: Callable[[OneRound], tuple[float, float]], *, replacement: bool = False) -> Worst:
+@over(effort=8, x=_TURN, mu=Axis(0.02, 1.5), eta=Axis(0.01, 3.0), theta=_TURN, b=linear(-2.0, 2.0))
+def searched(sides: Sides, *, x: float, mu: float, eta: float, theta: float, b: float) -> float:
     """The worst left/right of a display over rounds, d = P = L = 1, K = 2, 2 of 3 clients."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        left, right = sides(_round(at, replacement=replacement))
-        return left / right if right > 0 else math.nan
-
-    return search(ratio, _AXES, effort=8)
+    left, right = sides(OneRound(mu=mu, eta=eta, x=x, phases=(0.0, theta, 2.1), slopes=(b, -0.4, 0.2)))
+    return left / right if right > 0 else math.nan
 
 
-def identity(sides: Callable[[OneRound], tuple[float, float]], what: str, *, replacement: bool = False) -> Evidence:
+def identity(sides: Sides, what: str, *, replacement: bool = False) -> Evidence:
     """The two sides of an identity at one round."""
     at = OneRound(mu=0.6, eta=0.7, x=0.4, replacement=replacement)
     return agree(*sides(at), f"three clients, K = 2, μ = 0.6, η = 0.7: {what}")
@@ -368,7 +354,10 @@ def negative_coefficient() -> Evidence:
 @mends("line-1119")
 def half_a_coefficient() -> Evidence:
     """With √P for 2P in the condition the coefficient is ½."""
-    return _left_coefficient(sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4)), sp.Rational(1, 2))
+    return _left_coefficient(_MENDED_CONDITION, sp.Rational(1, 2))
+
+
+_MENDED_CONDITION: Final = sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4))
 
 
 @refutes("line-1112", cause="conditions")
@@ -380,7 +369,7 @@ def twice_too_small() -> Evidence:
 
 # From eq.asd to line-1235
 
-_WHOLE: Final = {name: Axis(1, high, whole=True) for name, high in (("d", 1e4), ("P", 1e4), ("K", 100.0), ("m", 100.0))}
+_WHOLE: Final = {name: whole(1, high) for name, high in (("d", 1e4), ("P", 1e4), ("K", 100.0), ("m", 100.0))}
 
 
 def _at(at: Mapping[str, float]) -> Setting:
@@ -439,53 +428,46 @@ def cancels() -> Evidence:
 
 
 @mends("line-1119")
-def condition_implied() -> Evidence:
+@everywhere("largest η of the theorem over that of hbhb's proof")
+@over(effort=12, **_WHOLE)
+def condition_implied(**at: float) -> float:
     """The theorem's conditions imply the one that Lemma hbhb's proof needs, so that its slip does no harm there."""
-    mended = sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4))
-
-    def ratio(at: Mapping[str, float]) -> float:
-        here = _at(at)
-        return statement("theorem-1", "stated").step_sizes(here).largest / value_of(mended, here.values)
-
-    return within(search(ratio, _WHOLE, effort=12), "largest η of the theorem over that of hbhb's proof")
+    here = _at(at)
+    return statement("theorem-1", "stated").step_sizes(here).largest / value_of(_MENDED_CONDITION, here.values)
 
 
 # Theorem 1 and Corollary 1
 
 
 @mends("the.1")
-def chain() -> Evidence:
+@everywhere("what the proof needs over what the corrected theorem has")
+@over(effort=25, K=whole(1, 1e3), q=Axis(1e-6, 1e6), w=Axis(1e-2, 1e9), share=Axis(1e-3, 1.0))
+def chain(K: int, q: float, w: float, share: float) -> float:
     """The corrected theorem's terms from the steps of its proof in ``docs/theory.md``: needed/claimed, the largest.
 
     L = μ = σ = σ_G = φ = d = P = m = 1, as each term is in proportion to its own; q = ρ − 1, w = s₆/4.
     """
     drift, theorem = statement("local-drift"), statement("theorem-1")
-
-    def ratio(at: Mapping[str, float]) -> float:
-        K, q, w = at["K"], at["q"], at["w"]
-        values = dict.fromkeys(("L", "mu", "sigma", "sigma_G", "phi", "d", "P", "m", "a", "R", "D"), 1.0)
-        values |= {"K": K, "rho": 1 + q, "s6": 4 * w}
-        values["eta"] = eta = at["share"] * value_of(theorem.eta["descent"], values)
-        # χ ≤ per {(K + 2q)(a² + σ_G²) + (q + ½)σ² + μ²L²(Kd + w)}
-        per = 2 * eta**2 * K * (K - 1) / (1 - 2 * eta**2 * (K - 1) * (K + 4 * q))
-        # E f(x_{r+1}) − f(x_r) over ηK/4: coefficient of χ, then each term
-        chi = 2 / K + 4 * eta * (2 + 4 * q / K)
-        needed = {
-            "start": value_of(theorem.terms["start"], values),
-            "dissimilarity": 4 * eta * (2 * K + 4 * q),
-            "noise": 4 * eta * (1 + 2 * q),
-            "drift": chi * per * (K + 2 * q + q + 0.5),
-            "smoothing": 2 + 8 * eta * K + chi * per * K + (8 * eta + chi * per) * w,
-        }
-        shares: list[float] = [need / value_of(theorem.terms[name], values) for name, need in needed.items() if need]
-        shares.append(16 * q * eta + chi * per * (K + 2 * q))  # of a², where 2 − 1 are left
-        if K > 1:
-            braces = {"gradient": K + 2 * q, "dissimilarity": K + 2 * q, "noise": q + 0.5, "smoothing": K + w}
-            shares += [per * brace / value_of(drift.terms[name], values) for name, brace in braces.items()]
-        return max(shares)
-
-    axes = {"K": Axis(1, 1e3, whole=True), "q": Axis(1e-6, 1e6), "w": Axis(1e-2, 1e9), "share": Axis(1e-3, 1.0)}
-    return within(search(ratio, axes, effort=25), "what the proof needs over what the corrected theorem has")
+    values = dict.fromkeys(("L", "mu", "sigma", "sigma_G", "phi", "d", "P", "m", "a", "R", "D"), 1.0)
+    values |= {"K": K, "rho": 1 + q, "s6": 4 * w}
+    values["eta"] = eta = share * value_of(theorem.eta["descent"], values)
+    # χ ≤ per {(K + 2q)(a² + σ_G²) + (q + ½)σ² + μ²L²(Kd + w)}
+    per = 2 * eta**2 * K * (K - 1) / (1 - 2 * eta**2 * (K - 1) * (K + 4 * q))
+    # E f(x_{r+1}) − f(x_r) over ηK/4: coefficient of χ, then each term
+    chi = 2 / K + 4 * eta * (2 + 4 * q / K)
+    needed = {
+        "start": value_of(theorem.terms["start"], values),
+        "dissimilarity": 4 * eta * (2 * K + 4 * q),
+        "noise": 4 * eta * (1 + 2 * q),
+        "drift": chi * per * (K + 2 * q + q + 0.5),
+        "smoothing": 2 + 8 * eta * K + chi * per * K + (8 * eta + chi * per) * w,
+    }
+    shares: list[float] = [need / value_of(theorem.terms[name], values) for name, need in needed.items() if need]
+    shares.append(16 * q * eta + chi * per * (K + 2 * q))  # of a², where 2 − 1 are left
+    if K > 1:
+        braces = {"gradient": K + 2 * q, "dissimilarity": K + 2 * q, "noise": q + 0.5, "smoothing": K + w}
+        shares += [per * brace / value_of(drift.terms[name], values) for name, brace in braces.items()]
+    return max(shares)
 
 
 def threshold(d: int) -> Evidence:
@@ -501,20 +483,16 @@ refutes("the.1", cause="mini-batch")(threshold, 1000)
 
 
 @mends("the.1")
-def still_true() -> Evidence:
+@everywhere("K = 1, P ≤ 7d + 31: proved over printed, term by term")
+@over(effort=20, d=whole(1, 1e6), m=whole(1, 100), share=Axis(1e-6, 1), eta=Axis(1e-3, 1))
+def still_true(d: int, m: int, share: float, eta: float) -> float:
     """K = 1, P ≤ 7d + 31: every term of the proved bound is within the printed one, at every η that both admit."""
     proved, stated = statement("theorem-1-single"), statement("theorem-1", "stated")
-
-    def ratio(at: Mapping[str, float]) -> float:
-        d = int(at["d"])
-        P = max(1, int(at["share"] * (7 * d + 31)))
-        here = Setting(d=d, L=1.0, m=int(at["m"]), P=P, mu=1.0, sigma=1.0, sigma_G=1.0, replacement=True)
-        largest = min(each.step_sizes(here).largest for each in (proved, stated))
-        values = {**here.values, "eta": largest * at["eta"]}
-        return max(value_of(term, values) / value_of(stated.terms[name], values) for name, term in proved.terms.items())
-
-    axes = {"d": Axis(1, 1e6, whole=True), "m": Axis(1, 100, whole=True), "share": Axis(1e-6, 1), "eta": Axis(1e-3, 1)}
-    return within(search(ratio, axes, effort=20), "K = 1, P ≤ 7d + 31: proved over printed, term by term")
+    P = max(1, int(share * (7 * d + 31)))
+    here = Setting(d=d, L=1.0, m=m, P=P, mu=1.0, sigma=1.0, sigma_G=1.0, replacement=True)
+    largest = min(each.step_sizes(here).largest for each in (proved, stated))
+    values = {**here.values, "eta": largest * eta}
+    return max(value_of(term, values) / value_of(stated.terms[name], values) for name, term in proved.terms.items())
 
 
 def _rate_ratio(P: int, rounds: int) -> float:
@@ -619,23 +597,17 @@ def held_up(slope: float = 0.487) -> Evidence:
 refutes("the.1", "assumption.lip", cause="smoothness")(held_up)
 
 
+@over(effort=15, x=linear(-3, 3), y=linear(-3, 3), s=Axis(0.1, 10), delta=Axis(1e-3, 1))
+def _gradients_apart(rerouted: bool, *, x: float, y: float, s: float, delta: float) -> float:
+    own = [-math.sin(v) + s * v / math.sqrt(v * v + delta**2) for v in (x, y)]
+    if rerouted:
+        return own[1] ** 2 / (3 * (y - x) ** 2 + 3 * s**2 + 3 * math.sin(x) ** 2)
+    return (own[1] - own[0]) ** 2 / (y - x) ** 2 if abs(y - x) > 1e-3 else math.nan
+
+
 def through_f(*, rerouted: bool) -> Evidence:
     """Clients cos x ± s(√(x² + δ²) − δ), f = cos, L = 1, σ_G = s: ‖∇f_i(y) − ∇f_i(x)‖² ≤ ‖y − x‖², or line-1056."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        x, y, s, delta = at["x"], at["y"], at["s"], at["delta"]
-        own = [-math.sin(v) + s * v / math.sqrt(v * v + delta**2) for v in (x, y)]
-        if rerouted:
-            return own[1] ** 2 / (3 * (y - x) ** 2 + 3 * s**2 + 3 * math.sin(x) ** 2)
-        return (own[1] - own[0]) ** 2 / (y - x) ** 2 if abs(y - x) > 1e-3 else math.nan
-
-    axes = {
-        "x": Axis(-3, 3, log=False),
-        "y": Axis(-3, 3, log=False),
-        "s": Axis(0.1, 10),
-        "delta": Axis(1e-3, 1),
-    }
-    found = search(ratio, axes, effort=15)
+    found = _gradients_apart(rerouted)
     if rerouted:
         return within(found, "line-1056 with f alone smooth")
     return beyond(found, "‖∇f_i(y) − ∇f_i(x)‖² ≤ L²‖y − x‖² with f alone smooth")
@@ -652,25 +624,18 @@ def noise_adds() -> Evidence:
     return equal(mean, a**2 + sigma**2, "at every x: E‖∇f_i(x; ξ)‖² = ‖∇f_i(x)‖² + its variance there")
 
 
+_SHARPER_VARIANCE: Final = 2 * (rho - 1) * a**2 + (2 * rho - 1) * sigma**2 + mu**2 * L**2 * s6 / (2 * P)
+
+
 @mends("line-1050")
-def total_variance() -> Evidence:
+@everywhere("variance on random waves, sharper bound")
+@over(effort=4, n=whole(1, 6), noise=Axis(0.1, 10), seed=whole(1, 1000), P=whole(1, 1000), mu=Axis(1e-3, 10))
+def total_variance(n: int, noise: float, seed: int, P: int, mu: float) -> float:
     """The fix of line-1050 on random waves of one client: P estimates independent given ξ, then σ² of ∇f^μ(x; ξ)."""
-    bound = 2 * (rho - 1) * a**2 + (2 * rho - 1) * sigma**2 + mu**2 * L**2 * s6 / (2 * P)
-
-    def ratio(at: Mapping[str, float]) -> float:
-        problem = Waves.random(waves=3, n=int(at["n"]), noise=at["noise"], seed=int(at["seed"]))
-        here = problem.setting(P=int(at["P"]), mu=at["mu"])
-        left = statement("variance").left.exact(problem, here)
-        return left.value / value_of(bound, {**here.values, **left.point})
-
-    axes = {
-        "n": Axis(1, 6, whole=True),
-        "noise": Axis(0.1, 10),
-        "seed": Axis(1, 1000, whole=True),
-        "P": Axis(1, 1000, whole=True),
-        "mu": Axis(1e-3, 10),
-    }
-    return within(search(ratio, axes, effort=4), "variance on random waves, sharper bound")
+    problem = Waves.random(waves=3, n=n, noise=noise, seed=seed)
+    here = problem.setting(P=P, mu=mu)
+    left = statement("variance").left.exact(problem, here)
+    return left.value / value_of(_SHARPER_VARIANCE, {**here.values, **left.point})
 
 
 @mends("line-423")
@@ -798,25 +763,6 @@ def fixed_step(name: str) -> Evidence:
     return within(searched(DISPLAYS[name]), f"{name}, rounds of three clients, K = 2")
 
 
-mends("the.1")(fixed_step, "corrected proof, A_1")
-mends("the.1")(fixed_step, "corrected proof, ΣB")
-mends("the.1")(fixed_step, "corrected proof, N")
-mends("the.1")(fixed_step, "corrected proof, mean gradient")
-mends("the.1")(fixed_step, "corrected proof, drift")
-mends("the.1")(fixed_step, "corrected proof, a round")
-supports("line-1056")(fixed_step, "line-1056")
-supports("line-1085")(fixed_step, "line-1085")
-supports("line-1101.2")(fixed_step, "line-1101, conclusion")
-supports("line-1135", "line-1142")(fixed_step, "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2")
-supports("line-1152")(fixed_step, "line-1152, Jensen")
-supports("line-1152")(fixed_step, "line-1152, smoothness")
-supports("line-1166")(fixed_step, "line-1166, Jensen")
-supports("eq.iffew.sio")(fixed_step, "line-1182 (a)")
-supports("eq.iffew.sio")(fixed_step, "line-1182 (b)")
-supports("line-1191")(fixed_step, "line-1191")
-supports("line-1204")(fixed_step, "line-1204")
-
-
 # The steps of the corrected proof in ``docs/theory.md``, for the same rounds: ρ = 3, s₆ = 15, φ = ½, σ = 0.
 
 
@@ -867,23 +813,26 @@ def _own_round(given: OneRound) -> tuple[float, float]:
     return r.a**2 + 4 / (r.eta * r.K) * _rise(r), math.fsum(bound)
 
 
-# Left and right sides of displays that are inequalities between expectations over a round.
-DISPLAYS: Final[dict[str, Callable[[OneRound], tuple[float, float]]]] = {
-    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": _descent,
-    "line-1152, Jensen": partial(_a1_terms, last=False),
-    "line-1152, smoothness": partial(_a1_terms, last=True),
-    "line-1166, Jensen": _a2_split,
-    "line-1182 (a)": _a4_three,
-    "line-1182 (b)": _a4_bias,
-    "line-1191": _a5,
-    "line-1204": _a3,
-    "line-1056": _three_parts,
-    "line-1085": _smooth_moment,
-    "line-1101, conclusion": _walk_sum,
-    "corrected proof, A_1": _own_a1,
-    "corrected proof, ΣB": _own_b,
-    "corrected proof, N": _own_n,
-    "corrected proof, mean gradient": _own_h,
-    "corrected proof, drift": _own_drift,
-    "corrected proof, a round": _own_round,
+# Displays that are inequalities between expectations over a round: their two sides, and the statements they speak for.
+_STEPS: Final[dict[str, tuple[Sides, Callable[..., object]]]] = {
+    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": (_descent, supports("line-1135", "line-1142")),
+    "line-1152, Jensen": (partial(_a1_terms, last=False), supports("line-1152")),
+    "line-1152, smoothness": (partial(_a1_terms, last=True), supports("line-1152")),
+    "line-1166, Jensen": (_a2_split, supports("line-1166")),
+    "line-1182 (a)": (_a4_three, supports("eq.iffew.sio")),
+    "line-1182 (b)": (_a4_bias, supports("eq.iffew.sio")),
+    "line-1191": (_a5, supports("line-1191")),
+    "line-1204": (_a3, supports("line-1204")),
+    "line-1056": (_three_parts, supports("line-1056")),
+    "line-1085": (_smooth_moment, supports("line-1085")),
+    "line-1101, conclusion": (_walk_sum, supports("line-1101.2")),
+    "corrected proof, A_1": (_own_a1, mends("the.1")),
+    "corrected proof, ΣB": (_own_b, mends("the.1")),
+    "corrected proof, N": (_own_n, mends("the.1")),
+    "corrected proof, mean gradient": (_own_h, mends("the.1")),
+    "corrected proof, drift": (_own_drift, mends("the.1")),
+    "corrected proof, a round": (_own_round, mends("the.1")),
 }
+DISPLAYS: Final[dict[str, Sides]] = {name: sides for name, (sides, _) in _STEPS.items()}
+for _name, (_, _speaks) in _STEPS.items():
+    _speaks(fixed_step, _name)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import sympy as sp
@@ -19,7 +19,7 @@ from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence, refutation
-from theory.findings.instruments import Axis, differs, equal, exceeds, same, search, unlike, within
+from theory.findings.instruments import Axis, differs, equal, everywhere, exceeds, linear, over, same, unlike, whole
 from theory.findings.placed import context, mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import DISTRIBUTIONS, Setting
@@ -76,29 +76,20 @@ def rough_printed() -> Evidence:
 
 
 @mends("the.2")
-def rough_mended() -> Evidence:
-    def ratio(at: Mapping[str, float]) -> float:
-        L = at["h"] + 1 / at["delta"]  # of every f_i
-        setting = _rough_setting(CORRECTED, d=int(at["d"]), L=L, mu=at["mu"], share=at["share"])
-        left = rough_clients(setting, curvature=at["h"], delta=at["delta"])
-        return left / math.fsum(CORRECTED.bound(setting))
-
-    axes = {
-        "d": Axis(1, 1e6, whole=True),
-        "h": Axis(1e-3, 1e3),
-        "delta": Axis(1e-9, 1e3),
-        "mu": Axis(1e-9, 1e3),
-        "share": Axis(1e-2, 1),
-    }
-    return within(search(ratio, axes, effort=5), "these clients with their own L against the corrected bound")
+@everywhere("these clients with their own L against the corrected bound")
+@over(effort=5, d=whole(1, 1e6), h=Axis(1e-3, 1e3), delta=Axis(1e-9, 1e3), mu=Axis(1e-9, 1e3), share=Axis(1e-2, 1))
+def rough_mended(d: int, h: float, delta: float, mu: float, share: float) -> float:
+    L = h + 1 / delta  # of every f_i
+    setting = _rough_setting(CORRECTED, d=d, L=L, mu=mu, share=share)
+    return rough_clients(setting, curvature=h, delta=delta) / math.fsum(CORRECTED.bound(setting))
 
 
 _CONSTANTS: Final = {
-    "d": Axis(1, 1e9, whole=True),
-    "rank": Axis(0, 1, log=False),
-    "P": Axis(1, 1e4, whole=True),
-    "m": Axis(1, 100, whole=True),
-    "idle": Axis(1, 100, whole=True),
+    "d": whole(1, 1e9),
+    "rank": linear(0, 1),
+    "P": whole(1, 1e4),
+    "m": whole(1, 100),
+    "idle": whole(1, 100),
     "share": Axis(1e-3, 1),
     "D": Axis(1e-6, 1e6),
     "mu": Axis(1e-9, 1e3),
@@ -107,11 +98,11 @@ _CONSTANTS: Final = {
 }
 
 
-def _setting(at: Mapping[str, float], R: int = 1) -> Setting:
+def _setting(at: Mapping[str, Any]) -> Setting:
     """With L = 1 (a choice of the unit of f), κ = d^rank and η the given share of the largest printed one."""
-    d, m = int(at["d"]), int(at["m"])
+    d, m = at["d"], at["m"]
     setting = Setting(
-        d=d, L=1.0, kappa=min(d ** at["rank"], d), P=int(at["P"]), m=m, M=m + int(at["idle"]), R=R,
+        d=d, L=1.0, kappa=min(d ** at["rank"], d), P=at["P"], m=m, M=m + at["idle"], R=at.get("R", 1),
         mu=at["mu"], sigma=at["sigma"], sigma_G=at["sigma_G"], D=at["D"], distribution="sphere",
     )  # fmt: skip
     return replace(setting, eta=at["share"] * STATED.step_sizes(setting).largest)
@@ -119,66 +110,69 @@ def _setting(at: Mapping[str, float], R: int = 1) -> Setting:
 
 @mends("the.2", "line-447.2")
 @supports("line-447", "line-1364")
-def implied() -> Evidence:
+@everywhere("corrected bound against the printed one without its last term")
+@over(effort=3, **_CONSTANTS)
+def implied(**at: Any) -> float:
     """The corrected bound is no larger than the printed one, less the remainder, at every step size of the print."""
+    setting = _setting(at)
+    return math.fsum(CORRECTED.bound(setting)) / without_remainder(setting) if CORRECTED.admits(setting) else 1e9
 
-    def ratio(at: Mapping[str, float]) -> float:
-        setting = _setting(at)
-        return math.fsum(CORRECTED.bound(setting)) / without_remainder(setting) if CORRECTED.admits(setting) else 1e9
 
-    return within(search(ratio, _CONSTANTS, effort=3), "corrected bound against the printed one without its last term")
+_TWO_LEVELS: Final = {
+    **_CONSTANTS,
+    "d": whole(2, 1e6),
+    "rank": linear(0.01, 0.99),
+    "R": whole(1, 1e5),
+    "low": Axis(1e-3, 1e3),
+}
 
 
 @mends("the.2")
-def quadratics() -> Evidence:
+@everywhere("exact quadratics against the printed bound without its last term")
+@over(effort=1, **_TWO_LEVELS)
+def quadratics(low: float, **at: Any) -> float:
     """Exact E‖∇f‖² on quadratics of two eigenvalues keep the printed bound, less the remainder."""
+    setting = _setting(at)
+    assert setting.kappa is not None
+    parts = (1.0, low)
+    problem = Quadratic.of(
+        Spectrum.two_level(setting.d, setting.kappa),
+        D=setting.D, sigma=setting.sigma, sigma_G=setting.sigma_G, start=parts, noise=parts, dissimilarity=parts,
+    )  # fmt: skip
+    return expected(problem, setting).average / without_remainder(setting)
 
-    def ratio(at: Mapping[str, float]) -> float:
-        setting = _setting(at, R=int(at["R"]))
-        assert setting.kappa is not None
-        parts = (1.0, at["low"])
-        problem = Quadratic.of(
-            Spectrum.two_level(setting.d, setting.kappa),
-            D=setting.D, sigma=setting.sigma, sigma_G=setting.sigma_G, start=parts, noise=parts, dissimilarity=parts,
-        )  # fmt: skip
-        return expected(problem, setting).average / without_remainder(setting)
 
-    axes = {
-        **_CONSTANTS,
-        "d": Axis(2, 1e6, whole=True),
-        "rank": Axis(0.01, 0.99, log=False),
-        "R": Axis(1, 1e5, whole=True),
-        "low": Axis(1e-3, 1e3),
-    }
-    return within(search(ratio, axes, effort=1), "exact quadratics against the printed bound without its last term")
+_PHASE: Final = linear(0, 2 * math.pi)
 
 
 @mends("the.2")
-def waves() -> Evidence:
+@everywhere("one exact step on waves against the corrected bound's smoothing")
+@over(
+    effort=15,
+    A=linear(0, 1),
+    v=Axis(0.1, 10),
+    w=Axis(0.1, 10),
+    alpha=_PHASE,
+    beta=_PHASE,
+    mu=Axis(1e-2, 1e2),
+    share=Axis(1e-2, 1),
+)
+def waves(A: float, v: float, w: float, alpha: float, beta: float, mu: float, share: float) -> float:
     """One exact step without noise on f = A sin(vx + α)/v² + (1 − A) sin(wx + β)/w² (1-smooth, not convex) from x = 0.
 
     d = 1, z = ±1: E f(x_{r+1}) − f + (η/2)f'² against η/2 of the corrected bound's smoothing.
     """
+    parts = ((A, v, alpha), (1 - A, w, beta))
+    setting = Setting(d=1, L=1.0, kappa=1.0, D=0.0, mu=mu, distribution="sphere")
+    eta = share * CORRECTED.step_sizes(setting).largest
 
-    def ratio(at: Mapping[str, float]) -> float:
-        parts = ((at["A"], at["v"], at["alpha"]), (1 - at["A"], at["w"], at["beta"]))
-        setting = Setting(d=1, L=1.0, kappa=1.0, D=0.0, mu=at["mu"], distribution="sphere")
-        eta = at["share"] * CORRECTED.step_sizes(setting).largest
+    def f(x: float) -> float:
+        return sum(size * math.sin(rate * x + phase) / rate**2 for size, rate, phase in parts)
 
-        def f(x: float) -> float:
-            return sum(size * math.sin(rate * x + phase) / rate**2 for size, rate, phase in parts)
-
-        slope = sum(size * math.cos(phase) / rate for size, rate, phase in parts)
-        after = sum(f(-eta * (f(z * setting.mu) - f(0.0)) / setting.mu * z) for z in (-1, 1)) / 2
-        allowed = eta / 2 * math.fsum(CORRECTED.bound(replace(setting, eta=eta)))
-        return (after - f(0.0) + eta / 2 * slope**2) / allowed
-
-    phase = Axis(0, 2 * math.pi, log=False)
-    axes = {"A": Axis(0, 1, log=False), "v": Axis(0.1, 10), "w": Axis(0.1, 10), "alpha": phase, "beta": phase}
-    return within(
-        search(ratio, {**axes, "mu": Axis(1e-2, 1e2), "share": Axis(1e-2, 1)}, effort=15),
-        "one exact step on waves against the corrected bound's smoothing",
-    )
+    slope = sum(size * math.cos(phase) / rate for size, rate, phase in parts)
+    after = sum(f(-eta * (f(z * mu) - f(0.0)) / mu * z) for z in (-1, 1)) / 2
+    allowed = eta / 2 * math.fsum(CORRECTED.bound(replace(setting, eta=eta)))
+    return (after - f(0.0) + eta / 2 * slope**2) / allowed
 
 
 # Terms, conditions, rates ----------------------------------------------------------------------------------------
@@ -254,21 +248,16 @@ def early_rounds() -> Evidence:
 
 
 @mends("line-453")
-def mended_rate() -> Evidence:
+@everywhere("corrected bound against the mended rate")
+@over(effort=2, **_CONSTANTS, R=whole(1, 1e6))
+def mended_rate(**at: Any) -> float:
     """The corrected bound at 1/η = 4Lρ_κ + √(LRρ_κN/(mD)), N = σ² + φσ_G², against the mended rate; μ = 0."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        setting = replace(_setting(at, R=int(at["R"])), mu=0.0)
-        values = setting.values
-        noise = setting.sigma**2 + setting.phi * setting.sigma_G**2
-        rho, D, m, R = (values[name] for name in ("rho_kappa", "D", "m", "R"))
-        setting = replace(setting, eta=1 / (4 * rho + math.sqrt(R * rho * noise / (m * D))))
-        return math.fsum(CORRECTED.bound(setting)) / (4 * math.sqrt(D * rho * noise / (m * R)) + 8 * D * rho / R)
-
-    return within(
-        search(ratio, {**_CONSTANTS, "R": Axis(1, 1e6, whole=True)}, effort=2),
-        "corrected bound against the mended rate",
-    )
+    setting = replace(_setting(at), mu=0.0)
+    values = setting.values
+    noise = setting.sigma**2 + setting.phi * setting.sigma_G**2
+    rho, D, m, R = (values[name] for name in ("rho_kappa", "D", "m", "R"))
+    setting = replace(setting, eta=1 / (4 * rho + math.sqrt(R * rho * noise / (m * D))))
+    return math.fsum(CORRECTED.bound(setting)) / (4 * math.sqrt(D * rho * noise / (m * R)) + 8 * D * rho / R)
 
 
 @context("line-456")
@@ -322,26 +311,21 @@ def no_change() -> Evidence:
 
 
 @mends("line-442")
-def without_dimension() -> Evidence:
+@everywhere("exact quadratics of κ = 10, d up to 10⁹, against the bound without d")
+@over(
+    effort=1,
+    **{name: _CONSTANTS[name] for name in ("P", "share", "D", "mu", "sigma")},
+    distribution=Axis(0, 2, log=False, whole=True),
+    d=whole(11, 1e9),
+    R=whole(1, 1e5),
+)
+def without_dimension(**at: Any) -> float:
     """Exact E‖∇f‖² of quadratics with κ = 10 against the bound that has no d, for every distribution and μ."""
-    claim = statement("theorem-2-dimension-free")
-
-    def ratio(at: Mapping[str, float]) -> float:
-        distribution = DISTRIBUTIONS[int(at["distribution"])]
-        problem = Quadratic.of(Spectrum.two_level(int(at["d"]), 10.0), D=at["D"], sigma=at["sigma"], noise=(1.0, 1.0))
-        setting = problem.setting(P=int(at["P"]), R=int(at["R"]), mu=at["mu"], distribution=distribution)
-        setting = replace(setting, eta=at["share"] * claim.step_sizes(setting).largest)
-        return expected(problem, setting).average / math.fsum(claim.bound(setting))
-
-    axes = {name: _CONSTANTS[name] for name in ("P", "share", "D", "mu", "sigma")}
-    own = {
-        "distribution": Axis(0, 2, log=False, whole=True),
-        "d": Axis(11, 1e9, whole=True),
-        "R": Axis(1, 1e5, whole=True),
-    }
-    return within(
-        search(ratio, {**axes, **own}, effort=1), "exact quadratics of κ = 10, d up to 10⁹, against the bound without d"
-    )
+    claim, distribution = statement("theorem-2-dimension-free"), DISTRIBUTIONS[at["distribution"]]
+    problem = Quadratic.of(Spectrum.two_level(at["d"], 10.0), D=at["D"], sigma=at["sigma"], noise=(1.0, 1.0))
+    setting = problem.setting(P=at["P"], R=at["R"], mu=at["mu"], distribution=distribution)
+    setting = replace(setting, eta=at["share"] * claim.step_sizes(setting).largest)
+    return expected(problem, setting).average / math.fsum(claim.bound(setting))
 
 
 @supports("line-442.2")

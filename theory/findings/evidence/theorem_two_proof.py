@@ -16,7 +16,19 @@ from theory.bounds import statement
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
 from theory.findings.evidence.designs import Design, design
 from theory.findings.finding import Evidence, support
-from theory.findings.instruments import Axis, at_most, differs, equal, exceeds, same, search, unlike, within
+from theory.findings.instruments import (
+    Axis,
+    at_most,
+    differs,
+    equal,
+    everywhere,
+    exceeds,
+    linear,
+    over,
+    same,
+    unlike,
+    whole,
+)
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.setting import Setting, effective_factor
 from theory.notation.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
@@ -97,14 +109,12 @@ def remainder_of_a_quadratic() -> Evidence:
 
 
 @supports("eq.fjiow.es")
-def remainder_search() -> Evidence:
-    def ratio(at: Mapping[str, float]) -> float:
-        setting = Setting(d=int(at["d"]), P=int(at["P"]), L=1.0, mu=1.0, distribution="sphere")
-        stated, corrected = (math.fsum(statement("remainder", kind).bound(setting)) for kind in ("stated", "corrected"))
-        return corrected / stated
-
-    axes = {"d": Axis(1, 1e9, whole=True), "P": Axis(1, 1e4, whole=True)}
-    return within(search(ratio, axes, effort=10), "mended bound of ‖ε‖² against the printed one")
+@everywhere("mended bound of ‖ε‖² against the printed one")
+@over(effort=10, d=whole(1, 1e9), P=whole(1, 1e4))
+def remainder_search(d: int, P: int) -> float:
+    setting = Setting(d=d, P=P, L=1.0, mu=1.0, distribution="sphere")
+    stated, corrected = (math.fsum(statement("remainder", kind).bound(setting)) for kind in ("stated", "corrected"))
+    return corrected / stated
 
 
 def _kinked(delta: float) -> float:
@@ -173,7 +183,7 @@ def not_the_gradient() -> Evidence:
 
 _STEP: Final = {
     "kappa": Axis(1.0, 8.0),
-    "angle": Axis(0.0, math.pi / 2, log=False),
+    "angle": linear(0.0, math.pi / 2),
     "share": Axis(1e-2, 1),
     "mu": Axis(1e-3, 1e3),
     "sigma": Axis(1e-3, 10),
@@ -234,37 +244,31 @@ class _Step:
 
 
 @mends("assumption.low-rank", "line-1378.2", "line-1384")
-def hessian_first() -> Evidence:
+@everywhere("exact step on quadratics, d = 8, against the line with H for ∇²f")
+@over(effort=8, **_STEP)
+def hessian_first(**at: float) -> float:
     """E f(x_{r+1}) ≤ f − η⟨∇f, ∇f^μ⟩ + η²E ∇̄fᵀH∇̄f + η²L E‖ε‖²; ∇f^μ = ∇f here."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        step = _Step(at)
-        return (step.change + step.eta) / (step.eta**2 * step.weighted + step.remainder)
-
-    return within(search(ratio, _STEP, effort=8), "exact step on quadratics, d = 8, against the line with H for ∇²f")
+    step = _Step(at)
+    return (step.change + step.eta) / (step.eta**2 * step.weighted + step.remainder)
 
 
 @mends("line-1389", "line-1394")
-def descent_by_trace() -> Evidence:
+@everywhere("exact step on quadratics, d = 8, against the mended line")
+@over(effort=8, **_STEP)
+def descent_by_trace(**at: float) -> float:
     """E f(x_{r+1}) ≤ f − (η/2)‖∇f‖² + ημ²L²(d + 3)³/8 + η²E ∇̄fᵀH∇̄f, without a term of ‖ε‖²."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        step = _Step(at)
-        return (step.change + 0.5 * step.eta) / (step.eta**2 * step.weighted + step.smoothing)
-
-    return within(search(ratio, _STEP, effort=8), "exact step on quadratics, d = 8, against the mended line")
+    step = _Step(at)
+    return (step.change + 0.5 * step.eta) / (step.eta**2 * step.weighted + step.smoothing)
 
 
 @mends("line-1412")
-def descent_by_rank() -> Evidence:
+@everywhere("exact step on quadratics, d = 8, against the mended line")
+@over(effort=8, **_STEP)
+def descent_by_rank(**at: float) -> float:
     """E f(x_{r+1}) ≤ f − (η/2)‖∇f‖² + ημ²L²(d + 3)³/8 + η²Lρ_κ(‖∇f‖² + σ²), without a term of ‖ε‖²."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        step = _Step(at)
-        right = step.smoothing + step.eta**2 * step.rho * (1 + step.sigma**2)
-        return (step.change + 0.5 * step.eta) / right
-
-    return within(search(ratio, _STEP, effort=8), "exact step on quadratics, d = 8, against the mended line")
+    step = _Step(at)
+    right = step.smoothing + step.eta**2 * step.rho * (1 + step.sigma**2)
+    return (step.change + 0.5 * step.eta) / right
 
 
 def _scalar_step(*, h: float, x: float, mu: float, eta: float, unit: int = 2) -> tuple[float, float]:
@@ -353,19 +357,14 @@ def short_ball() -> Evidence:
 
 @mends("assumption.low-rank")
 @supports("line-1394.2")
-def large_ball() -> Evidence:
+@everywhere("longest step against 2ηd max(G, μL√d/2)")
+@over(effort=8, **{name: axis for name, axis in _STEP.items() if name != "share"})
+def large_ball(**at: float) -> float:
     """The step on quadratics, over all directions of E8, against 2ηd max(G, μL√d/2)."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        step = _Step({**at, "share": 1.0})
-        g = step.slopes + 0.5 * step.mu * step.zHz[:, None]
-        G = (1 + step.sigma) * float(np.linalg.norm(step.a))
-        return float(np.abs(g).max() * math.sqrt(8) / (16 * max(G, step.mu * math.sqrt(8) / 2)))
-
-    return within(
-        search(ratio, {name: axis for name, axis in _STEP.items() if name != "share"}, effort=8),
-        "longest step against 2ηd max(G, μL√d/2)",
-    )
+    step = _Step({**at, "share": 1.0})
+    g = step.slopes + 0.5 * step.mu * step.zHz[:, None]
+    G = (1 + step.sigma) * float(np.linalg.norm(step.a))
+    return float(np.abs(g).max() * math.sqrt(8) / (16 * max(G, step.mu * math.sqrt(8) / 2)))
 
 
 @refutes("line-1399", cause="formula-slips")
@@ -394,20 +393,14 @@ def _t3(H: NDArray[Any]) -> tuple[Fraction, tuple[Fraction, Fraction]]:
 
 
 @supports("line-1403")
-def norm_of_h() -> Evidence:
+@everywhere("‖H‖₂ against L")
+@over(effort=10, first=linear(-1, 1), second=linear(-1, 1), more=linear(0, 2), other=linear(0, 2), angle=linear(0, 3.2))
+def norm_of_h(first: float, second: float, more: float, other: float, angle: float) -> float:
     """Random ∇²f with ‖∇²f‖₂ ≤ L = 1 and ∇²f ⪯ H ⪯ I: ‖H‖₂ ≤ 1, tr H ≤ κ‖H‖₂ ≤ κ."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        turn = np.array(
-            [[math.cos(at["angle"]), -math.sin(at["angle"])], [math.sin(at["angle"]), math.cos(at["angle"])]]
-        )
-        H = turn @ np.diag([at["first"], at["second"]]) @ turn.T + np.diag([at["more"], at["other"]])
-        values = np.linalg.eigvalsh(H)
-        return float(np.abs(values).max()) if values.max() <= 1 else math.nan
-
-    side, add = Axis(-1, 1, log=False), Axis(0, 2, log=False)
-    axes = {"first": side, "second": side, "more": add, "other": add, "angle": Axis(0, 3.2, log=False)}
-    return within(search(ratio, axes, effort=10), "‖H‖₂ against L")
+    turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    H = turn @ np.diag([first, second]) @ turn.T + np.diag([more, other])
+    values = np.linalg.eigvalsh(H)
+    return float(np.abs(values).max()) if values.max() <= 1 else math.nan
 
 
 @supports("line-1405")
@@ -419,25 +412,15 @@ def coefficients() -> Evidence:
     )
 
 
-def weighted_by_rank(distribution: str) -> Evidence:
+@everywhere("exact E (Zv)ᵀH(Zv) against Lρ_κ‖v‖²")
+@over(effort=10, d=whole(2, 1e9), rank=linear(0, 0.99), P=whole(1, 1e4), first=linear(0, 1))
+def weighted_by_rank(distribution: str, *, d: int, rank: float, P: int, first: float) -> float:
     """Exact E (Zv)ᵀH(Zv) ≤ Lρ_κ‖v‖² with v on the first or the other eigenvectors; equality at the first."""
-
-    def ratio(at: Mapping[str, float]) -> float:
-        d, P = int(at["d"]), int(at["P"])
-        problem = Quadratic.of(Spectrum.two_level(d, d ** at["rank"]))
-        parts = np.array([at["first"], 1 - at["first"]])
-        found = float(
-            problem.spectrum.eigenvalues @ spread(problem, problem.setting(P=P, distribution=distribution), parts)
-        )
-        return found / effective_factor(distribution, d=d, P=P, kappa=problem.spectrum.kappa)
-
-    axes = {
-        "d": Axis(2, 1e9, whole=True),
-        "rank": Axis(0, 0.99, log=False),
-        "P": Axis(1, 1e4, whole=True),
-        "first": Axis(0, 1, log=False),
-    }
-    return within(search(ratio, axes, effort=10), "exact E (Zv)ᵀH(Zv) against Lρ_κ‖v‖²")
+    problem = Quadratic.of(Spectrum.two_level(d, d**rank))
+    parts = np.array([first, 1 - first])
+    moved = spread(problem, problem.setting(P=P, distribution=distribution), parts)
+    found = float(problem.spectrum.eigenvalues @ moved)
+    return found / effective_factor(distribution, d=d, P=P, kappa=problem.spectrum.kappa)
 
 
 supports("line-1405")(weighted_by_rank, "sphere")
