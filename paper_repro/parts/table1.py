@@ -84,7 +84,7 @@ def jobs(options: Options) -> list[Job]:
     by_projection = size.fedzo_method == "fedzo-projection"
     for n, seed in enumerate(size.seeds):
         for series, config in others.items():
-            labels = {"series": series}
+            labels: dict[str, Any] = {"series": series}
             if config.method.name == "fedzo-projection":
                 labels["estimator"] = "projection"
             slow = config.method.name == "fedzo"
