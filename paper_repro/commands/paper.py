@@ -61,6 +61,7 @@ def _answer(*, as_json: bool) -> None:
     recorded = sorted({each.recorded.partition(" by code")[0] for each in lines if each.recorded})
     days = " and ".join(text.removeprefix("recorded ") for text in recorded)
     console.print(f"Numbers from runs were recorded {days}; all others are computed now.")
+    console.print("Full scale has the paper's sizes; default scale has smaller models, fewer rounds or seeds.")
 
 
 def _list(parts: Sequence[str], *, as_json: bool) -> None:

@@ -74,6 +74,7 @@ def typed(raw: dict[str, Any]) -> set[str]:
         module._MARK.sub(" ", raw["says"])
         .replace("float32", "")
         .replace("Table 1", "")
+        .replace("Table 2", "")
         .replace("Assumption 3", "")
         .replace("‖²", "")
     )
