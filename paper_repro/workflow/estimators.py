@@ -12,7 +12,16 @@ import pandas as pd
 from decomfl_lab.methods.decomfl import DeComFLProjection
 from decomfl_lab.methods.method import Method
 from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.measures import CHECKED, TOLERANCE, WITHIN, settled, unready, verdict_of, verdict_of_countings
+from paper_repro.workflow.measures import (
+    CHECKED,
+    TOLERANCE,
+    WITHIN,
+    lines_of,
+    settled,
+    unready,
+    verdict_of,
+    verdict_of_countings,
+)
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Job
@@ -73,7 +82,7 @@ class Curves:
         longer = None
         if options.longer is not None:
             kept = options.longer.rows
-            longer = settled(counted(kept[~kept[CHECKED].astype(bool)], SCALES[options.longer.scale]), by)
+            longer = settled(counted(lines_of(kept), SCALES[options.longer.scale]), by)
         # A run is named by its curve, estimator and seed. "seed 0" and not 0, as the names are joined to sentences.
         keys = [*by, "estimator", "seed"]
         wanted = [tuple({**job.labels, "seed": f"seed {job.config.seed}"}[key] for key in keys) for job in jobs]
