@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.commands.findings import deciding, page
+from paper_repro.commands.findings import deciding, page, shortened
 from paper_repro.workflow import claims
 from paper_repro.workflow.answer import answer
 from theory.findings.registry import CAUSES, ENTRIES
@@ -33,9 +33,9 @@ def test_every_headline_is_on_it(made: str) -> None:
 def test_every_sentence_that_runs_decide_is_on_it_with_its_status(made: str) -> None:
     for entry in ENTRIES:
         if entry.runs and not entry.restates:
-            start = " ".join(entry.quote.split()[:9]).rstrip(",;…")
-            row = next((line for line in made.splitlines() if start in line), "")
-            assert f"**{entry.status}**" in row, entry.label
+            rows = [line for line in made.splitlines() if shortened(entry.quote) in line]
+            assert len(rows) == 1, entry.label
+            assert f"**{entry.status}**" in rows[0], entry.label
 
 
 def test_every_number_that_decides_is_told_and_every_pattern_names_one() -> None:
