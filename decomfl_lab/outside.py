@@ -348,6 +348,8 @@ def require_rows(rows: Sequence[Mapping[str, Any]], what: str) -> None:
         for name in _AMOUNTS:
             sound = name in row and not row[name] < 0  # NaN where nothing has them
             require(sound, f"{name} in {what}", "be a number of at least 0", row.get(name))
+        # Runs of earlier versions of the code have none.
+        require(not row.get("norm", 0) < 0, f"norm in {what}", "be a number of at least 0", row.get("norm"))
         for name in _SHARES:
             sound = not (row.get(name, 0) < 0 or row.get(name, 0) > 1)  # NaN where there are no classes
             require(sound, f"{name} in {what}", "be a share, in 0..1", row.get(name))

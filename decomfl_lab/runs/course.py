@@ -117,6 +117,7 @@ class Course:
                 "round": federation.round,
                 **found,
                 "train_loss": float(np.mean(self.losses)) if self.losses else float("nan"),
+                "norm": float(torch.linalg.vector_norm(federation.x, dtype=torch.float64)),
                 "wire_scalars": federation.ledger.scalars_per_client,
                 "wire_bytes": federation.ledger.bytes,
                 "up_bytes": federation.ledger.bytes_up,

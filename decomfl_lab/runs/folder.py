@@ -50,6 +50,7 @@ _EVERY = {
     "test_accuracy": "The share of held-out examples that are classified right; empty where there are no classes.",
     "test_loss": "The mean loss on the held-out examples.",
     "train_loss": "The mean loss of the clients' batches over the rounds since the last row.",
+    "norm": "The Euclidean norm of the parameters that are trained.",
     "wire_scalars": "The bytes a client sent and got so far, divided by 4, mean over all clients.",
     "wire_bytes": "The bytes that all clients together sent and got so far.",
     "up_bytes": "Those of wire_bytes that went from clients to the server.",

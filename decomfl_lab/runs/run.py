@@ -349,11 +349,12 @@ def train(
 
     Returns:
         One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
-        over the rounds since the last evaluation), wire_scalars (bytes / 4 a client, mean over clients), wire_bytes
-        (all) and those of them that went up, gradient_scalars (all), model_pulls (rebuilds replaced by sending the
-        model), seconds (training time so far); with revert sync also drift, the largest ‖x_i − x‖∞ / ‖x‖∞ of a
-        client's rebuilt model so far; with log_kappa also ``CurvatureLog.names`` of the rounds since the last
-        evaluation. A run with a task has a first row for round 0, before any training, and calibrated_accuracy:
+        over the rounds since the last evaluation), norm (‖x‖₂ of the trained parameters), wire_scalars (bytes / 4 a
+        client, mean over clients), wire_bytes (all) and those of them that went up, gradient_scalars (all), model_pulls
+        (rebuilds replaced by sending the model), seconds (training time so far); with revert sync also drift, the
+        largest ‖x_i − x‖∞ / ‖x‖∞ of a client's rebuilt model so far; with log_kappa also ``CurvatureLog.names`` of the
+        rounds since the last evaluation. A run with a task has a first row for round 0, before any training, and
+        calibrated_accuracy:
 
             argmax_c log p_c(prompt) − log p_c(prompt without content)        in place of    argmax_c log p_c(prompt)
 
