@@ -192,10 +192,13 @@ def ill_words(part: str, rows: pd.DataFrame) -> list[str]:
     told = [f"Did not train: {each}." for each in found if each not in short]
     if short:
         told.append(f"Not judged: {len(short)} of the runs that claims rest on, of {_FEW} evaluations each.")
-    if "norm" not in rows:
-        told.append(
-            "The norm of the parameters was not recorded for these runs, so nobody checked that it stays bounded."
-        )
+    runs = _series(_lines(rows).assign(norm=rows.get("norm", np.nan)))
+    without = [
+        run.norm.isna().any() for name, own in runs.items() if _fits(name, patterns) for _, run in own.groupby("seed")
+    ]
+    if any(without):
+        share = f"{sum(without)} of the {len(without)} runs that claims rest on"
+        told.append(f"The norm of the parameters was not recorded for {share}: nobody checked that it stays bounded.")
     return told
 
 

@@ -137,8 +137,12 @@ def test_a_norm_that_grows_without_slowing_down_is_an_illness_and_one_that_settl
 def test_rows_without_a_norm_are_said_to_have_none() -> None:
     rows = two(run(falling()))
     assert complaint(run(falling())) is None
-    assert ill_words("fig3", rows)[-1].startswith("The norm of the parameters was not recorded")
+    told = "The norm of the parameters was not recorded for {} of the 2 runs that claims rest on"
+    assert ill_words("fig3", rows)[-1].startswith(told.format(2))
     assert ill_words("fig3", rows.assign(norm=1.0)) == []
+    one_row = rows.assign(norm=1.0)
+    one_row.loc[one_row.index[-1], "norm"] = np.nan
+    assert ill_words("fig3", one_row)[-1].startswith(told.format(1))
 
 
 @pytest.mark.parametrize("losses", [[0.5, float("nan")], [0.5, float("inf")]])
