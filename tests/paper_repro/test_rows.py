@@ -111,7 +111,8 @@ def apart(one: pd.DataFrame, other: pd.DataFrame, keys: list[str], only: dict[st
     told = [name.removesuffix("_x") for name in both if name.endswith("_x")]
     columns = [name for name in told if name not in LABELS]
     assert {"test_accuracy", "test_loss", "train_loss", "wire_bytes", "seconds", "model_pulls"} <= set(columns)
-    return int(sum((both[f"{name}_x"] != both[f"{name}_y"]).sum() for name in columns))
+    pairs = [(both[f"{name}_x"], both[f"{name}_y"]) for name in columns]
+    return int(sum(((one != other) & (one.notna() | other.notna())).sum() for one, other in pairs))
 
 
 @pytest.mark.parametrize(("one", "other", "keys", "only"), SHARED)
@@ -145,7 +146,7 @@ def test_whole_numbers_of_images_more_in_one_part_are_noticed_by_another_that_ha
     assert apart(rounded, rows("topk", "full"), ["series", "seed", "round", "check"], {}) > 0
 
 
-@pytest.mark.parametrize("name", ["test_loss", "seconds", "model_pulls", "gradient_scalars", "planned"])
+@pytest.mark.parametrize("name", ["test_loss", "seconds", "model_pulls", "gradient_scalars", "planned", "norm"])
 def test_a_measurement_that_is_changed_in_one_part_is_noticed_by_another(name: str) -> None:
     frame = rows("fig3", "full")
     other = frame.assign(**{name: 3 * frame[name] + 1})
