@@ -51,7 +51,7 @@ from paper_repro.workflow.measures import CHECKED, COUNTS
 from paper_repro.workflow.part import Made, Options, Part
 from paper_repro.workflow.pools import pool_of, require_backend
 from paper_repro.workflow.reference import require_reference
-from paper_repro.workflow.report import RECORDED, Section, page_section, render_report
+from paper_repro.workflow.report import RECORDED, Section, page_section, render_report, require_own_page
 from paper_repro.workflow.runs import KEPT, Job, Recordable, Result, Work, finished, is_whole, keep, run_all
 from paper_repro.workflow.scales import READINGS, SCALES, changed
 
@@ -169,6 +169,7 @@ def _hours(asked: PaperOptions) -> float | None:
 def _report(names: Sequence[str], options: Options, *, live: bool, silent: bool) -> list[ClaimOutcome]:
     """Make the parts and write the report, ``live`` over what is recorded; say what came of it, if not silent."""
     started, out = time.monotonic(), options.out
+    require_own_page(out / "report.html")
 
     def interrupted() -> str:
         return f"interrupted; what was finished is kept in {out}; the same command goes on"

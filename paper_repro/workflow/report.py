@@ -29,7 +29,17 @@ from paper_repro.workflow.claims import (
     require_distinct_ids,
 )
 
-__all__ = ["RECORDED", "Folded", "Section", "finding", "notes", "page_section", "render_report", "settings"]
+__all__ = [
+    "RECORDED",
+    "Folded",
+    "Section",
+    "finding",
+    "notes",
+    "page_section",
+    "render_report",
+    "require_own_page",
+    "settings",
+]
 
 RECORDED: Final = "recorded"
 """The word instead of a scale, for a page whose parts were all recorded, each at its own scale."""
@@ -199,6 +209,14 @@ def render_report(
         words={**_TEXTS["words"], **_TEXTS["symbols"]},
         seen=set,  # the template makes one a section: a word is linked at its first place in each
     )
+
+
+def require_own_page(page: Path) -> None:
+    """Raise InputError where there is such a file already, and it is no page of ``render_report``."""
+    if page.exists():
+        with page.open("rb") as file:
+            is_own = b"<title>decomfl-lab" in file.read(1000)
+        require(is_own, "out", "be a folder without a report.html that is something else's", str(page))
 
 
 def _own(section: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, str]:

@@ -37,6 +37,14 @@ def test_the_page_names_every_device_and_version_that_ran_what_it_shows(tmp_path
         assert each in last, each
 
 
+def test_a_report_of_something_else_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.html").write_text("<title>pytest</title>")
+    assert main(["paper", "--from-recorded", "--only", "table1", "--out", str(tmp_path)]) == 2
+    assert "out must be a folder without a report.html that is something else's, got" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_text() == "<title>pytest</title>"
+
+
 @pytest.mark.usefixtures("two_short_runs")
 def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

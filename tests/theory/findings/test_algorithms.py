@@ -33,6 +33,11 @@ def test_words_that_do_not_stand_once_in_the_code_of_a_line_cannot_be_changed(wo
         data._changed("line-9", "    x = a + a", [words, "c"])
 
 
+def test_an_entry_can_only_be_judged_as_one_that_is_there() -> None:
+    with pytest.raises(InputError, match="as of line-9 must be the label of an entry, got 'line-0'"):
+        data._entry({"line-1": {}}, "line-0", "as of line-9")
+
+
 @pytest.mark.parametrize("label", list(LINES)[::5])
 def test_a_line_that_is_run_as_it_should_be_where_a_fault_belongs_is_caught(
     label: str, monkeypatch: pytest.MonkeyPatch

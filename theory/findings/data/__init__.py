@@ -73,13 +73,18 @@ def _written() -> Iterator[tuple[str, dict[str, Any]]]:
     entries = [pair for each in _FILES.values() for pair in each.get("entry", {}).items()]
     by_label = dict(entries)
     for label, entry in entries:
-        other = by_label[entry["as"]] if "as" in entry else {}
+        other = _entry(by_label, entry["as"], f"as of {label}") if "as" in entry else {}
         judged = {name: other[name] for name in ("status", "carries", "cause", "why", "instead") if name in other}
         yield label, {name: value for name, value in {**judged, **entry}.items() if name not in ("again", "as")}
         for again, quote in entry.get("again", {}).items():
             yield again, {"restates": label, **({"quote": quote} if quote else {})}
     for label, first in _FILES["algorithms"]["same"].items():
-        yield label, by_label[first]
+        yield label, _entry(by_label, first, f"what {label} is the same as")
+
+
+def _entry(entries: dict[str, dict[str, Any]], label: str, what: str) -> dict[str, Any]:
+    require(label in entries, what, "be the label of an entry", label)
+    return entries[label]
 
 
 _WRITTEN: Final = list(_written())

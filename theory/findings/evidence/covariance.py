@@ -218,12 +218,15 @@ def trace_of_between() -> Evidence:
     return same(np.trace(SAMPLE.between), (from_mean**2).sum() / SAMPLE.M, "Tr Δ and the mean of ‖∇f − ∇f_i‖²")
 
 
-def part(clients: Clients, what: str) -> Evidence:
-    return _all(_as_printed(clients, m, P, what) for m, P in [(1, 1), (2, 2), (2, 3)])
+_PARTS: Final = {"T_1 without noise, clients drawn with replacement": QUIET, "T_2 alone": NOISY}
 
 
-supports("line-1328")(part, QUIET, "T_1 without noise, clients drawn with replacement")
-supports("line-1349")(part, NOISY, "T_2 alone")
+def part(what: str) -> Evidence:
+    return _all(_as_printed(_PARTS[what], m, P, what) for m, P in [(1, 1), (2, 2), (2, 3)])
+
+
+supports("line-1328")(part, "T_1 without noise, clients drawn with replacement")
+supports("line-1349")(part, "T_2 alone")
 
 
 @supports("line-1306.2")
