@@ -23,6 +23,8 @@ from tests.paper_repro.parts import test_parts
 
 FRESH_ADAM = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam.csv")
 """Every fifth evaluation of a recorded run on Fashion-MNIST whose clients began each round with a new Adam."""
+FRESH_NORMS = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam-norm.csv")
+"""The first 400 rounds of such a run with the norm of its parameters, seed 0; Figure 3's FedAvg but for batches of 32."""
 
 
 def run(losses: np.ndarray, series: str = "FedAvg", seed: int = 0, **more: object) -> pd.DataFrame:
@@ -132,6 +134,17 @@ def test_a_norm_that_grows_without_slowing_down_is_an_illness_and_one_that_settl
     early = np.concatenate([[1.0], np.full(49, 1e3), np.full(50, 1.7e3)])
     assert "1.7e+03 times" in str(complaint(run(falling(), norm=early)))
     assert "1e+06 times" in str(complaint(run(falling(), norm=np.where(steps < 99, 1.0, 1e6))))
+
+
+def test_the_norm_shows_a_fresh_adam_long_before_its_loss_rises_and_none_that_is_kept() -> None:
+    rows = recorded.load("fig3", "full").rows  # type: ignore[union-attr]
+    kept = rows[(rows.series == "FedAvg") & (rows.seed == 0)].sort_values("round")
+    for n in range(10, 39):  # up to round 371; from some 400 on the norm grows less, until it is ten times the first
+        assert "the norm of its parameters" in str(complaint(FRESH_NORMS[:n])), n
+        assert complaint(FRESH_NORMS[:n].drop(columns="norm")) is None, n
+        assert complaint(kept[:n]) is None, n
+    assert complaint(kept) is None
+    assert kept.norm.notna().all()
 
 
 def test_rows_without_a_norm_are_said_to_have_none() -> None:
