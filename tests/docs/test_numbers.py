@@ -341,6 +341,24 @@ def test_the_numbers_of_the_recorded_readme_are_those_of_the_rows() -> None:
     assert len(table1) > 0
 
 
+def test_the_norms_that_are_told_are_those_of_the_rows() -> None:
+    own = rows("fig3", "full")
+    kept = own[(own.series == "FedAvg") & own.norm.notna()].sort_values("round").groupby("seed").norm
+    fresh = pd.read_csv(ROOT / "tests" / "paper_repro" / "workflow" / "data" / "fresh-adam-norm.csv")
+    starts = {f"{norm:.0f}" for norm in (*kept.first(), fresh.norm[0])}
+    assert len(starts) == 1
+    least = fresh["round"][fresh.train_loss.idxmin()]
+    assert (
+        said(
+            SCALES,
+            f"it grows from {starts.pop()} to {kept.last().min():.0f} or {kept.last().max():.0f} in 1,000 rounds",
+            f"it grows from 10 to {fresh.norm.iloc[-1]:.0f} in 400 rounds, of which the training loss falls in "
+            f"{100 * round(least / 100)}",
+        )
+        == []
+    )
+
+
 def test_kappa_of_language_models_is_told_as_it_is_recorded() -> None:
     found = json.loads((RESULTS / "kappa-language.json").read_text(encoding="utf-8"))["models"]
     rows_told = []
