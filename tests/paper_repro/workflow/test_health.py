@@ -24,7 +24,7 @@ from tests.paper_repro.parts import test_parts
 FRESH_ADAM = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam.csv")
 """Every fifth evaluation of a recorded run on Fashion-MNIST whose clients began each round with a new Adam."""
 FRESH_NORMS = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam-norm.csv")
-"""The first 400 rounds of such a run with the norm of its parameters, seed 0; Figure 3's FedAvg but for batches of 32."""
+"""The first 400 rounds of such a run, seed 0, with norms; Figure 3's FedAvg but for batches of 32."""
 
 
 def run(losses: np.ndarray, series: str = "FedAvg", seed: int = 0, **more: object) -> pd.DataFrame:
