@@ -197,7 +197,7 @@ def ill_words(part: str, rows: pd.DataFrame) -> list[str]:
         run.norm.isna().any() for name, own in runs.items() if _fits(name, patterns) for _, run in own.groupby("seed")
     ]
     if any(without):
-        share = f"{sum(without)} of the {len(without)} runs that claims rest on"
+        share = f"{'any' if all(without) else sum(without)} of the {len(without)} runs that claims rest on"
         told.append(f"The norm of the parameters was not recorded for {share}: nobody checked that it stays bounded.")
     return told
 
