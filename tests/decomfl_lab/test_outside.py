@@ -227,3 +227,6 @@ def test_rows_of_a_run_are_read_with_all_that_they_say(whole: Path) -> None:
     for name in ("round", "wire_bytes", "up_bytes", "gradient_scalars", "model_pulls"):
         with pytest.raises(lab.InputError, match=f"{name} in rows must be a whole number"):
             require_rows([rows[0] | {name: -1}], "rows")
+    with pytest.raises(lab.InputError, match="norm in rows must be a number of at least 0, got -1"):
+        require_rows([rows[0] | {"norm": -1.0}], "rows")
+    require_rows([{name: value for name, value in rows[0].items() if name != "norm"}], "rows of earlier code")

@@ -50,6 +50,19 @@ def test_a_run_repeats_bit_for_bit_from_its_seed(config: TrainConfig) -> None:
     pd.testing.assert_frame_equal(_without_time(train(config)), _without_time(train(config)), check_exact=True)
 
 
+@pytest.mark.parametrize("config", [TINY, FEDAVG])
+def test_every_evaluation_has_the_norm_of_the_model(config: TrainConfig) -> None:
+    norms: dict[int, float] = {}
+
+    def note(at: run.Progress) -> None:
+        norms[at.round] = sum(float(value) ** 2 for value in own.federation.x.tolist()) ** 0.5
+
+    own = run.Run(config)
+    own.train(on_round=note)
+    assert own.metrics.norm.tolist() == pytest.approx([norms[r] for r in own.metrics["round"]], rel=1e-12)
+    assert len({*own.metrics.norm}) == len(own.metrics) > 2
+
+
 def test_seed_0_is_a_seed_like_any_other() -> None:
     dataset = load_dataset("digits")
     models = [build_federation(replace(TINY, seed=seed), dataset)[0] for seed in (0, 0, 1)]
