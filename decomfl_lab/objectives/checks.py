@@ -37,6 +37,7 @@ __all__ = [
     "is_additive",
     "is_mean",
     "is_slope",
+    "length",
     "moved",
     "parts_agree",
     "relative",
@@ -301,14 +302,14 @@ def moved(x: Tensor, step: float) -> Tensor:
 
 def relative(x: Tensor, z: Tensor, step: float) -> float:
     """The c at which ‖c z‖ is ``step`` times ‖x‖, or times √d where x is smaller."""
-    across = max(_length(x), math.sqrt(x.numel()) * 1e-3)
-    return step * across / _length(z)
+    across = max(length(x), math.sqrt(x.numel()) * 1e-3)
+    return step * across / length(z)
 
 
 BLOCK = 1 << 20
 """Elements that are widened to float64 at once."""
 
 
-def _length(x: Tensor) -> float:
+def length(x: Tensor) -> float:
     """The norm of a vector, summed in float64."""
     return math.hypot(*(float(block.double().norm()) for block in x.split(BLOCK)))

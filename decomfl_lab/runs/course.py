@@ -14,6 +14,7 @@ from decomfl_lab.devices import describe
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
+from decomfl_lab.objectives.checks import length
 from decomfl_lab.objectives.modules import constants, handed_back_
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import mean_losses
@@ -117,7 +118,7 @@ class Course:
                 "round": federation.round,
                 **found,
                 "train_loss": float(np.mean(self.losses)) if self.losses else float("nan"),
-                "norm": float(torch.linalg.vector_norm(federation.x, dtype=torch.float64)),
+                "norm": length(federation.x),
                 "wire_scalars": federation.ledger.scalars_per_client,
                 "wire_bytes": federation.ledger.bytes,
                 "up_bytes": federation.ledger.bytes_up,

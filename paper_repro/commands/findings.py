@@ -114,7 +114,7 @@ def _sentences(entries: Sequence[Entry], measurements: Mapping[str, Mapping[str,
     for name, row in measurements.items():
         own = named.get(name, [])
         if own:
-            words = "<br>".join(f"“{shortened(entry.quote)}” ({entry.place})" for entry in own)
+            words = "<br>".join(f"“{_shortened(entry.quote)}” ({entry.place})" for entry in own)
             # Numbers of a run that did not train would be read as a verdict.
             numbers = UNHEALTHY if row["verdict"] == UNHEALTHY else _told(deciding(row))
             statuses = "<br>".join(f"**{entry.status}**" for entry in own)
@@ -126,7 +126,7 @@ def _first(entry: Entry) -> str:
     return next((name for name, role in entry.runs.items() if role == "refutes"), next(iter(entry.runs)))
 
 
-def shortened(quote: str) -> str:
+def _shortened(quote: str) -> str:
     """The first words of a quotation, as many as tell it from others."""
     words = quote.split()
     return quote if len(words) <= _WORDS else f"{' '.join(words[:_WORDS]).rstrip(',;…')} …"

@@ -71,7 +71,8 @@ def test_spectra_are_what_their_names_say_and_unknown_ones_are_refused(capsys: p
     assert {3, 5, 12, 20, 300, 20_000} <= {each.d for each in first.values()}
     assert first["one dominant"].truth < 3 < 100 < first["flat"].truth
     assert main(["bench", "coverage", "--spectra", "round"]) == 2
-    assert ": flat, " in capsys.readouterr().err
+    names = ", ".join(SPECTRA)
+    assert f"spectra must be one of {len(SPECTRA)} names, got 'round': {names}\n" in capsys.readouterr().err
     with pytest.raises(InputError, match="by must be one of"):
         counted([run(3, 1.9, 2.1)], "seed")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paper_repro.commands.findings import deciding, page, shortened
+from paper_repro.commands.findings import deciding, page
 from paper_repro.workflow import claims
 from paper_repro.workflow.answer import answer
 from theory.findings.registry import CAUSES, ENTRIES
@@ -33,7 +33,8 @@ def test_every_headline_is_on_it(made: str) -> None:
 def test_every_sentence_that_runs_decide_is_on_it_with_its_status(made: str) -> None:
     for entry in ENTRIES:
         if entry.runs and not entry.restates:
-            rows = [line for line in made.splitlines() if shortened(entry.quote) in line]
+            start = " ".join(entry.quote.split()[:8]).rstrip(",;…")
+            rows = [line for line in made.splitlines() if f"“{start}" in line]
             assert len(rows) == 1, entry.label
             assert f"**{entry.status}**" in rows[0], entry.label
 
