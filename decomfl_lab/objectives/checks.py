@@ -284,6 +284,30 @@ def is_slope(slope: float, size: float, difference: Callable[[float], float]) ->
     return False
 
 
+def is_gradient(x: Tensor, gradient: Tensor, z: Tensor, value: Callable[[Tensor], float]) -> tuple[bool, float, float]:
+    """Whether ∇fᵀv is a difference of values along v = ∇f/‖∇f‖ + z/2.
+
+    Args:
+        x: The point, (d,); v and the points of the differences have its dtype.
+        gradient: ∇f(x) by autograd, (d,).
+        z: A random vector, of length 1.
+        value: f.
+
+    Returns:
+        Whether it is, ∇fᵀv, and [f(x + cv) − f(x − cv)]/(2c) at the coarsest step that was tried.
+    """
+    size = float(gradient.norm())
+    v = 0.5 * z + gradient / size if size else z
+    slope, found = float(gradient @ v), [0.0]
+
+    def difference(step: float) -> float:
+        c = relative(x, v, step)
+        found.append((value(x + c * v) - value(x - c * v)) / (2 * c))
+        return found[-1]
+
+    return is_slope(slope, size, difference), slope, found[-1]
+
+
 FAR = (0.1, 0.01, 0.0)
 """Distances relative to ‖x‖ at which additivity is tried: at x itself a coupling of examples may be hidden by weights
 that begin at zero. The first at which the loss is finite is taken."""

@@ -30,10 +30,9 @@ from decomfl_lab.objectives.checks import (
     Watch,
     generators,
     is_additive,
-    is_slope,
+    is_gradient,
     moved,
     parts_agree,
-    relative,
     unwritten,
 )
 from decomfl_lab.objectives.normalisation import calibrated
@@ -295,24 +294,16 @@ class _Trial:
         self, module: nn.Module, measure: BatchLoss, batch: Batch, gradient: Tensor, z: Tensor
     ) -> tuple[bool, str]:
         """Whether ∇fᵀv is a difference of values, computed by this module; and both, in words."""
-        layout = Layout.of(module)
-        x, size = self.x.double(), float(gradient.norm())
-        v = 0.5 * z + gradient / size if size else z
-        slope = float(gradient @ v)
+        layout, x = Layout.of(module), self.x.double()
 
-        def difference(step: float) -> float:
-            c = relative(x, v, step)
-            ends = []
-            for at in (x + c * v, x - c * v):
-                layout.bind(module, at.to(layout.dtype))
-                with torch.no_grad():
-                    ends.append(float(measure(module, *batch)))
-            return (ends[0] - ends[1]) / (2 * c)
+        def value(at: Tensor) -> float:
+            layout.bind(module, at.to(layout.dtype))
+            with torch.no_grad():
+                return float(measure(module, *batch))
 
-        agrees = is_slope(slope, size, difference)
-        told = "" if agrees else f"{slope:.3g} along a direction where values of {{}} change by {difference(1e-4):.3g}"
+        agrees, slope, found = is_gradient(x, gradient, z, value)
         layout.bind(module, x.to(layout.dtype))
-        return agrees, told
+        return agrees, f"{slope:.3g} along a direction where values of {{}} change by {found:.3g}"
 
 
 def _doubled(tensor: Tensor) -> Tensor:

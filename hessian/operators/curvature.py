@@ -286,9 +286,10 @@ class _OutputOperator(_CurvatureOperator):
         piece, leaves = self.objective.pieces[b], self.objective.leaves(self.x)
         outputs, along = self._along(piece, v)
         middle = self._middle(outputs, along, piece)
-        outputs = self.objective.outputs(leaves, piece)
-        if outputs.requires_grad:
-            add_back_(total, [outputs], leaves, [middle], share)
+        with self.objective.at(leaves):
+            outputs = self.objective.outputs(leaves, piece)
+            if outputs.requires_grad:
+                add_back_(total, [outputs], leaves, [middle], share)
 
     def _along(self, piece: Piece, v: Tensor) -> tuple[Tensor, Tensor]:
         """The piece's outputs z and their derivative Jv along v."""

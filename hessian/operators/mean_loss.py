@@ -443,8 +443,9 @@ class MeanLoss:
     def add_gradient_(self, total: Tensor, x: Tensor, piece: Piece, share: float) -> Tensor:
         """Add to ``total`` (d,) that share of the gradient of one piece's own loss at ``x``; returns that loss."""
         leaves = self.leaves(x)
-        loss = self._sloped(leaves, piece)
-        add_back_(total, [loss], leaves, None, share)
+        with self.at(leaves):
+            loss = self._sloped(leaves, piece)
+            add_back_(total, [loss], leaves, None, share)
         return loss.detach()
 
     def piece_slope(self, x: Tensor, piece: Piece, v: Tensor) -> float:
@@ -455,12 +456,14 @@ class MeanLoss:
         def take(i: int, gradient: Tensor) -> None:
             found.append(gradient.double().flatten() @ parts[i].double().flatten())
 
-        _back([self._sloped(leaves, piece)], leaves, None, take)
+        with self.at(leaves):
+            _back([self._sloped(leaves, piece)], leaves, None, take)
         return float(torch.stack(found).sum()) if found else 0.0
 
     def slopes(self, leaves: Leaves, piece: Piece) -> Slopes:
         """Where the graph of the gradient of one piece's own loss begins. Of its values, d numbers, none is kept."""
-        gradients = torch.autograd.grad(self._sloped(leaves, piece), leaves, create_graph=True, allow_unused=True)
+        with self.at(leaves):
+            gradients = torch.autograd.grad(self._sloped(leaves, piece), leaves, create_graph=True, allow_unused=True)
         return {i: get_gradient_edge(g) for i, g in enumerate(gradients) if g is not None and g.requires_grad}
 
     def add_product_(
@@ -469,7 +472,25 @@ class MeanLoss:
         """Add to ``total`` (d,) that share of the Hessian, of the loss whose slopes these are, times ``v`` (d,)."""
         parts = self._parts(v)
         along = [parts[i] for i in slopes]
-        add_back_(total, list(slopes.values()), leaves, along, share, retain_graph=retain_graph)
+        with self.at(leaves):
+            add_back_(total, list(slopes.values()), leaves, along, share, retain_graph=retain_graph)
+
+    @contextmanager
+    def at(self, x: Tensor | Leaves) -> Iterator[None]:
+        """Inside, the module has the parameters x, and every BatchNorm is in the stated mode.
+
+        A backward pass belongs inside too: blocks under ``torch.utils.checkpoint`` are computed again in it, by
+        whatever parameters the module has then. What a BatchNorm writes goes to copies of its buffers.
+        """
+        training = {name: part.training for name, part in self._norms.items()}
+        try:
+            for part in self._norms.values():
+                part.train(self.mode == "batch")
+            with swapped(self._module, self._tensors(x)):
+                yield
+        finally:
+            for name, part in self._norms.items():
+                part.train(training[name])
 
     def leaves(self, x: Tensor) -> Leaves:
         """The parameters of x as leaves that graphs may end at: views, which need no memory of their own."""
@@ -497,7 +518,7 @@ class MeanLoss:
         return self._outputs(x, piece)
 
     def _outputs(self, x: Tensor | Leaves, piece: Piece) -> Any:
-        with self._normalising(), swapped(self._module, self._tensors(x)):
+        with self.at(x):
             return logits_of(called(self._module, mapped(self._place, piece.inputs)))
 
     def loss_of(self, outputs: Any, piece: Piece) -> Tensor:
@@ -511,8 +532,8 @@ class MeanLoss:
 
     def _loss_at(self, x: Tensor | Leaves, piece: Piece) -> Tensor:
         """The piece's loss at x, a scalar tensor, differentiable in x."""
-        with self._normalising(), self._sparing():
-            loss = self._loss.at(self._module, self._tensors(x), *mapped(self._place, piece.batch))
+        with self.at(x), self._sparing():
+            loss = self._loss(self._module, *mapped(self._place, piece.batch))
         require_mean(loss)
         return loss
 
@@ -604,18 +625,6 @@ class MeanLoss:
     def _place(self, tensor: Tensor) -> Tensor:
         placed = tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
         return placed.clone() if placed.is_inference() else placed  # which could not be saved for a backward pass
-
-    @contextmanager
-    def _normalising(self) -> Iterator[None]:
-        """Inside, every BatchNorm is in the stated mode. What it writes goes to copies of its buffers."""
-        before = {name: part.training for name, part in self._norms.items()}
-        try:
-            for part in self._norms.values():
-                part.train(self.mode == "batch")
-            yield
-        finally:
-            for name, part in self._norms.items():
-                part.train(before[name])
 
     def _sparing(self) -> AbstractContextManager[Any]:
         """Inside, losses over a vocabulary take little memory."""

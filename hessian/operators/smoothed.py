@@ -30,8 +30,10 @@ from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.layout import Layout
+from decomfl_lab.objectives.checks import SLOPES, is_gradient, relative
 from hessian.operators.operator import Operator, digest
 from hessian.operators.probes import probe_at
+from hessian.operators.tried import UNCLEAR, refusal
 
 __all__ = ["SmoothableObjective", "SmoothedOperator"]
 
@@ -96,6 +98,8 @@ class SmoothedOperator(Operator):
         self.device = x.device
         moved = self.x + self.mu * probe_at(self.x, seed, _SMOOTHING, 0)
         require(not torch.equal(moved, self.x), "mu", f"move x (it does not in {x.dtype})", mu)
+        self.remark = ""
+        self._tried = getattr(objective, "trusted", False)
 
     def _points(self, along: Tensor) -> Iterator[Tensor]:
         """The points y_s, for the unit vector ``along``."""
@@ -104,16 +108,43 @@ class SmoothedOperator(Operator):
             yield self.x + (self.mu if s % 2 else -self.mu) * (u - (u @ along) * along)
 
     def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``; 2S gradients."""
+        """See ``Operator``; 2S gradients. Before the first product ∇f(x) is compared with differences of f.
+
+        Raises:
+            InputError: If gradients are not those of the values.
+        """
         norm = float(v.double().norm())
         if norm == 0.0:
             return torch.zeros_like(v)
+        self._try()
         unit, step = v / norm, math.sqrt(3.0) * self.mu
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for y in self._points(unit):
             total += self.objective.gradient(y + step * unit)
             total -= self.objective.gradient(y - step * unit)
         return (total * (norm / (2 * step * self.samples))).to(self.dtype)
+
+    def _try(self) -> None:
+        """InputError where ∇f(x) is not f's; a remark where rounding hides it."""
+        if self._tried:
+            return
+        self._tried = True
+        z = probe_at(self.x, self.seed, _SMOOTHING, 0)
+        z /= z.norm()
+        agrees, slope, found = is_gradient(self.x, self.objective.gradient(self.x), z, self.objective)
+        if agrees:
+            return
+        # Of a difference of values at the coarsest step; sums over a batch leave a few units in the last place.
+        rounding = 8 * torch.finfo(self.dtype).eps * abs(self.objective(self.x)) / relative(self.x, z, SLOPES[-1])
+        if abs(found - slope) > rounding:
+            told = f"∇fᵀv is {slope:.3g} for {found:.3g}"
+            raise refusal(told, "differences of values", padded=getattr(self.objective, "padded", False))
+        self.remark = UNCLEAR.format(f"{self.dtype} rounds those of values by as much")
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """See ``Operator``: of the objective, and of its gradient."""
+        return tuple(filter(None, (getattr(self.objective, "remark", ""), self.remark)))
 
     def quad(self, v: Tensor) -> float:
         """See ``Operator``; 3S function values, or as ``matvec`` (``forward_quad``)."""

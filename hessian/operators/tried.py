@@ -8,13 +8,17 @@ makes both differ by tens of per cent; rounding of differences in float32, with 
 they do not agree they are taken again in float64, with smaller steps. Kinks (ReLU, max-pooling) are no fault: gradients
 jump where a step crosses one, by much more than Hv where the step is small. So they need float64 from the beginning,
 with steps so small that few are crossed; pieces of the data with a jump are tried again with smaller ones.
+
+Where float64 cannot be had (a module that does not take it, or no room), differences in float32 stand in: what they
+agree with passes, and what two of them, of different steps, disagree with by more than with each other is refused.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,14 +33,17 @@ from hessian.operators.operator import add_, inner
 if TYPE_CHECKING:
     from hessian.operators.mean_loss import MeanLoss, Piece
 
-__all__ = ["HessianTrial", "OutputTrial", "Trial"]
+__all__ = ["UNCLEAR", "HessianTrial", "OutputTrial", "Trial", "refusal"]
 
+Found = TypeVar("Found")
 Rung = tuple[bool, float]
 """Whether a difference is taken in float64, and its step relative to ‖x‖."""
 SMOOTH: tuple[Rung, ...] = ((False, 1e-3), *((True, step) for step in SLOPES), (True, 1e-9))
 """The differences that are tried; the coarser of those in float64 are for modules that compute in float32 anyway."""
 KINKED: tuple[Rung, ...] = ((True, 1e-9), (True, 1e-10), (True, 1e-11), *((True, step) for step in SLOPES))
 """The same for gradients where there may be kinks; the coarser ones are for those that are none."""
+NARROW: tuple[Rung, ...] = ((False, 1e-3), (False, 1e-4))
+"""What is left of both where float64 cannot be had."""
 FLOOR = 1e-4
 """Curvature of which less is not looked at, in the natural units ‖∇f‖/‖x‖ and |f|/‖x‖²: rounding is as large."""
 
@@ -69,13 +76,43 @@ class Trial(Protocol):
         """
 
 
-class HessianTrial:
+class _Differences:
+    """What both comparisons share: the differences that can be had.
+
+    Attributes:
+        wide: The objective in float64; the objective itself where that cannot be had.
+        rungs: The differences that are worth trying: float64 is as good as float64.
+        narrow: Why there are none in float64; empty where there are.
+    """
+
+    def __init__(self, objective: MeanLoss, x: Tensor, v: Tensor, rungs: tuple[Rung, ...]) -> None:
+        self.objective, self.x, self.v = objective, x, v
+        self.wide, self.narrow = objective.wide(), ""
+        self.rungs = tuple(rung for rung in rungs if rung[0] or objective.dtype != torch.float64)
+
+    def _fall_back(self, why: str) -> None:
+        """From here on differences are those of float32."""
+        self.wide, self.narrow, self.rungs = self.objective, why, NARROW
+
+    def _by_differences(self, compared: Callable[[], Found]) -> Found:
+        """What a comparison gives; made once more, in float32, if float64 fails in it."""
+        try:
+            return compared()
+        except InputError:
+            raise
+        except Exception as error:
+            if self.narrow:
+                raise
+            told = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+            self._fall_back(f"module or loss take no float64 ({told})")
+            return compared()
+
+
+class HessianTrial(_Differences):
     """The comparison for Hv."""
 
     def __init__(self, objective: MeanLoss, x: Tensor, v: Tensor) -> None:
-        self.objective, self.x, self.v = objective, x, v
-        self.wide = objective.wide()
-        self.rungs = _rungs(objective, KINKED if objective.kinked else SMOOTH)
+        super().__init__(objective, x, v, KINKED if objective.kinked else SMOOTH)
         self.off: dict[int, float] = {}  # how far each piece's part is from its difference
         self.size = 0.0  # ‖Hv‖, or more
         self.slope = [0.0, 0.0]  # ∇fᵀv by gradients, and by values
@@ -85,23 +122,21 @@ class HessianTrial:
     def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor:
         """See ``Trial``. The product is made last, when the points of the difference are gone."""
         assert product is not None
-        if not self.trouble and 6 * 8 * self.x.numel() > room(self.x.device):
-            self.trouble = "there is no room for it in float64"
-        if self.trouble:
+        if not self.narrow and 6 * 8 * self.x.numel() > room(self.x.device):
+            self._fall_back("there is no room for it in float64")
+        if self.trouble or 6 * self.x.element_size() * self.x.numel() > room(self.x.device):
+            self.trouble = "there is no room for it"
             return product()
+        return self._by_differences(partial(self._compare, b, piece, product))
+
+    def _compare(self, b: int, piece: Piece, product: Callable[[], Tensor]) -> Tensor:
         wide, step = self.rungs[0]
         length, c = float(self.v.double().norm()), relative(self.x, self.v, step)
         # Gradients in float32 are so near to each other that nothing is lost where they are subtracted in it.
         found = torch.zeros_like(self.x, dtype=torch.float64 if wide else None)
-        try:
-            high = self._add_end_(found, piece, c, wide)
-            gradient, rise = float(found.norm()), inner(self.v, found)
-            low = self._add_end_(found, piece, -c, wide, -1.0)
-        except InputError:
-            raise
-        except Exception as error:  # a module that takes no float64
-            self.trouble = f"module or loss take no float64 ({_told(error)})"
-            return product()
+        high = self._add_end_(found, piece, c, wide)
+        gradient, rise = float(found.norm()), inner(self.v, found)
+        low = self._add_end_(found, piece, -c, wide, -1.0)
         share, across, value = piece.share, c * length / step, max(abs(high), abs(low))
         self.slope[0] += share * (rise - inner(self.v, found) / 2)  # the mean of both ends
         self.slope[1] += share * (high - low) / (2 * c)
@@ -119,12 +154,15 @@ class HessianTrial:
         for b in sorted(self.off, key=self.off.__getitem__, reverse=True):
             if self.trouble or sum(self.off.values()) <= AGREES * self.size:
                 break
-            off, rounding = self._nearest(b, again(b))
+            off, rounding = self._by_differences(partial(self._nearest, b, again(b)))
             self.off[b] = min(self.off[b], off)
             rounded += rounding
-        missed = sum(self.off.values())
+        missed, unclear = sum(self.off.values()), ""
         if not self.trouble and missed > AGREES * self.size:
-            if self.objective.kinked and _narrows(self.wide, self.x.double()):
+            if self.narrow and self._scatter() > missed / 2:
+                # Rounding, or kinks; the values below still tell a wrong gradient.
+                unclear = UNCLEAR.format(f"{self.narrow}, and those in float32 are too far from each other")
+            elif not self.narrow and self.objective.kinked and _narrows(self.wide, self.x.double()):
                 self.trouble = "the module computes in float32 whatever it is given, and has kinks"
             else:
                 what = f"a product with the Hessian is {missed / self.size:.0%} off"
@@ -132,18 +170,11 @@ class HessianTrial:
         if self.trouble:
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
-        if abs(by_gradient - by_values) > AGREES * max(self.typical, abs(by_values)):
-            try:
-                by_gradient = sum(
-                    piece.share * self.wide.piece_slope(self.x.double(), piece, self.v) for piece in self.wide.pieces
-                )
-                agrees = is_slope(by_gradient, self.typical, self._of_values)
-            except InputError:
-                raise
-            except Exception:  # no float64
-                agrees = is_slope(by_gradient, self.typical, lambda step: self._of_values(step, self.objective))
-            if not agrees and not self._is_rounding(by_gradient):
-                raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
+        near = abs(by_gradient - by_values) <= AGREES * max(self.typical, abs(by_values))
+        if not near and not self._by_differences(self._has_slope):
+            raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
+        if unclear:
+            return unclear
         return f"{self.objective.dtype} rounds products by {rounded / self.size:.1%}" if rounded else ""
 
     def _nearest(self, b: int, product: Tensor) -> tuple[float, float]:
@@ -154,26 +185,33 @@ class HessianTrial:
         piece, found = self.objective.pieces[b], math.inf
         enough = AGREES * piece.share * float(product.norm())
         exact: Tensor | None = None
-        try:
-            for wide, step in self.rungs[1:]:
-                c = relative(self.x, self.v, step)
-                difference = torch.zeros_like(self.x, dtype=torch.float64)
-                for sign in (1.0, -1.0):
-                    self._add_end_(difference, piece, sign * c, wide, sign / (2 * c))
-                found = min(found, piece.share * float(add_(difference, product, -1.0).norm()))
-                if found <= enough:
-                    break
-                if self.objective.dtype == torch.float64:
-                    continue
-                exact = self._wide_product(piece) if exact is None else exact
-                off = piece.share * float(add_(difference, product, 1.0).sub_(exact).norm())
-                if off <= AGREES * piece.share * float(exact.norm()):
-                    return off, piece.share * float(add_(exact, product, -1.0).norm())
-        except InputError:
-            raise
-        except Exception as error:
-            self.trouble = f"module or loss take no float64 ({_told(error)})"
+        for wide, step in self.rungs[1:]:
+            difference = self._difference(piece, wide, step)
+            found = min(found, piece.share * float(add_(difference, product, -1.0).norm()))
+            if found <= enough:
+                break
+            if not wide or self.objective.dtype == torch.float64:
+                continue
+            exact = self._wide_product(piece) if exact is None else exact
+            off = piece.share * float(add_(difference, product, 1.0).sub_(exact).norm())
+            if off <= AGREES * piece.share * float(exact.norm()):
+                return off, piece.share * float(add_(exact, product, -1.0).norm())
         return found, 0.0
+
+    def _difference(self, piece: Piece, wide: bool, step: float) -> Tensor:
+        """[∇f(x + cv) − ∇f(x − cv)]/(2c) of a piece, in float64."""
+        difference, c = torch.zeros_like(self.x, dtype=torch.float64), relative(self.x, self.v, step)
+        for sign in (1.0, -1.0):
+            self._add_end_(difference, piece, sign * c, wide, sign / (2 * c))
+        return difference
+
+    def _scatter(self) -> float:
+        """How far the differences of two steps are from each other, by rounding or by kinks."""
+        total = 0.0
+        for piece in self.objective.pieces:
+            coarse, fine = (self._difference(piece, *rung) for rung in NARROW)
+            total += piece.share * float(add_(coarse, fine, -1.0).norm())
+        return total
 
     def _wide_product(self, piece: Piece) -> Tensor:
         """The piece's product in float64."""
@@ -182,12 +220,18 @@ class HessianTrial:
         self.wide.add_product_(product, self.wide.slopes(leaves, piece), leaves, self.v.double(), 1.0)
         return product
 
+    def _has_slope(self) -> bool:
+        """Whether ∇fᵀv is what differences of values say, to the rounding that is there."""
+        f = self.wide
+        slope = sum(piece.share * f.piece_slope(self.x.to(f.dtype), piece, self.v) for piece in f.pieces)
+        return is_slope(slope, self.typical, self._of_values) or self._is_rounding(slope)
+
     def _is_rounding(self, slope: float) -> bool:
         """Whether a module that computes in float32 whatever it is given rounds away what differs at the coarsest step.
 
         The loss of transformers is one. Rounding of a tenth of what ∇fᵀv typically is would hide a fault.
         """
-        if not _narrows(self.wide, self.x.double()):
+        if not self.narrow and not _narrows(self.wide, self.x.double()):
             return False
         c = relative(self.x, self.v, SLOPES[-1])
         rounding = _ROUNDED * torch.finfo(torch.float32).eps * abs(self.objective.value) / c
@@ -196,7 +240,7 @@ class HessianTrial:
 
     def _refusal(self, what: str, beside: str) -> InputError:
         self.objective.require_same(times=4)  # noise would be the reason
-        return _refusal(what, beside, self.objective)
+        return refusal(what, beside, padded=self.objective.padded)
 
     def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
         """Add to ``total`` a multiple of the gradient of a piece at x + cv; returns the value there.
@@ -213,9 +257,9 @@ class HessianTrial:
             value += share * float(f.add_gradient_(total, at, part, times * share))
         return value
 
-    def _of_values(self, step: float, by: MeanLoss | None = None) -> float:
-        """The difference of values of all pieces, without the penalty; in float64 unless another function is given."""
-        c, f = relative(self.x, self.v, step), by or self.wide
+    def _of_values(self, step: float) -> float:
+        """The difference of values of all pieces, without the penalty."""
+        c, f = relative(self.x, self.v, step), self.wide
         ends = [
             sum(piece.share * f.piece_value(_moved(self.x, self.v, end).to(f.dtype), piece) for piece in f.pieces)
             for end in (c, -c)
@@ -223,17 +267,12 @@ class HessianTrial:
         return (ends[0] - ends[1]) / (2 * c)
 
 
-def _rungs(objective: MeanLoss, rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
-    """The differences that are worth trying: float64 is as good as float64."""
-    return tuple(rung for rung in rungs if rung[0] or objective.dtype != torch.float64)
-
-
 def _moved(x: Tensor, v: Tensor, c: float) -> Tensor:
     """The point x + cv in float64."""
     return add_(x.to(torch.float64, copy=True), v, c)
 
 
-class OutputTrial:
+class OutputTrial(_Differences):
     """The comparison for matrices JᵀMJ, by Jv, and by the derivatives of the loss in the outputs."""
 
     def __init__(
@@ -256,11 +295,10 @@ class OutputTrial:
             middle: It gives MJv of outputs and Jv.
             second: Whether M is the loss's second derivative, and not made of its first.
         """
-        self.objective, self.wide, self.x, self.v = objective, objective.wide(), x, v
+        super().__init__(objective, x, v, SMOOTH)
         self.along, self.middle, self.second = along, middle, second
         self.off: dict[tuple[str, str], float] = {}  # by what is compared with what
         self.size: dict[tuple[str, str], float] = {}
-        self.trouble = ""
 
     def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:  # noqa: ARG002
         """See ``Trial``."""
@@ -270,14 +308,14 @@ class OutputTrial:
         if own is not None:
             form = along.double().flatten() @ middle.double().flatten()
             self._add(FORMS, piece.share, self.v.double() @ own.double(), form)
-        try:
-            self._add(OUTPUTS, piece.share, along, self._of_outputs(piece, along))
-            self._see_loss(piece, outputs.double(), along.double(), middle)
-        except InputError:
-            raise
-        except Exception as error:  # a module that takes no float64
-            self.trouble = f"module or loss take no float64 ({_told(error)})"
+        self._by_differences(partial(self._compare, piece, outputs, along, middle))
         return own
+
+    def _compare(self, piece: Piece, outputs: Tensor, along: Tensor, middle: Tensor) -> None:
+        dtype = self.wide.dtype
+        found = self._of_outputs(piece, along)
+        self._see_loss(piece, outputs.to(dtype), along.to(dtype), middle)
+        self._add(OUTPUTS, piece.share, along, found)
 
     def _see_loss(self, piece: Piece, z: Tensor, along: Tensor, middle: Tensor) -> None:
         """Compare the loss's derivatives in the outputs z with its differences, by the nearest of ``SLOPES``.
@@ -301,7 +339,7 @@ class OutputTrial:
     def _of_outputs(self, piece: Piece, along: Tensor) -> Tensor:
         """The difference of outputs that is nearest to Jv, of those that were needed to be near."""
         found: list[Tensor] = []
-        for wide, step in _rungs(self.objective, SMOOTH):
+        for wide, step in self.rungs:
             f, c = self.wide if wide else self.objective, relative(self.x, self.v, step)
             with torch.no_grad():
                 up, down = (f.outputs(_moved(self.x, self.v, end).to(f.dtype), piece).double() for end in (c, -c))
@@ -326,8 +364,8 @@ class OutputTrial:
         """See ``Trial``."""
         for kind, off in self.off.items():
             if off > AGREES * self.size[kind]:
-                raise _refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], self.wide)
-        return UNCLEAR.format(self.trouble) if self.trouble else ""
+                raise refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], padded=self.wide.padded)
+        return ""
 
 
 def _near(own: Tensor, other: Tensor) -> bool:
@@ -352,19 +390,16 @@ class _Narrow(TorchFunctionMode):
         return result
 
 
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-
-
 def _narrows(wide: MeanLoss, x: Tensor) -> bool:
     with _Narrow() as mode:
         wide.piece_value(x, wide.pieces[0])
     return bool(mode.seen)
 
 
-def _refusal(what: str, beside: str, objective: MeanLoss) -> InputError:
+def refusal(what: str, beside: str, *, padded: bool) -> InputError:
+    """The error that derivatives are not those of the values: what is off, and from what."""
     reason = "is there a backward or jvp of your own, a hook, detach, or a part in training mode in between?"
-    if objective.padded:
+    if padded:
         reason = "functional.embedding leaves its padding row out of the derivative: use nn.Embedding(padding_idx=...)."
     return InputError(
         f"module and loss must have the derivatives that torch gives, got {what} from {beside}: {reason} Mend it, or "

@@ -55,6 +55,8 @@ class WhitenedObjective:
 
     Attributes:
         y: The point, x/s, (d,).
+        trusted: Whether f was taken on trust.
+        remark: What is to be said of f.
     """
 
     def __init__(self, objective: SmoothableObjective, x: Tensor, s: Tensor) -> None:
@@ -62,6 +64,8 @@ class WhitenedObjective:
         self.objective = objective
         self.s = _scale(s, x.numel(), x.dtype, x.device)
         self.y = x / self.s
+        self.trusted = getattr(objective, "trusted", False)
+        self.remark = getattr(objective, "remark", "")
 
     def __call__(self, x: Tensor) -> float:
         """F at the point x of the scaled variables."""

@@ -12,11 +12,13 @@ from torch import nn
 from torch.func import grad, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 from decomfl_lab.errors import InputError
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.operators.mean_loss import MeanLoss
+from hessian.operators.smoothed import SmoothedOperator
 from tests.hessian import problems
 
 CASES = {
@@ -59,6 +61,63 @@ def test_the_matrices_are_not_each_other_nor_those_of_another_point():
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
+
+
+# --- blocks that the backward pass computes again ---------------------------------------------------------------------
+
+
+class Blocks(nn.Module):
+    """Two blocks with parameters, the first also with a BatchNorm; checkpointed, they are computed twice."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh())
+        self.second, self.last = nn.Sequential(nn.Linear(6, 5), nn.Tanh()), nn.Linear(5, 3)
+        self.again = again
+
+    def forward(self, h):
+        for block in (self.first, self.second):
+            h = checkpoint(block, h, use_reentrant=False) if self.again else block(h)
+        return self.last(h)
+
+
+@pytest.mark.parametrize("normalisation", ["eval", "batch"])
+@pytest.mark.parametrize("product", ["gradient", "hessian, kept", "hessian", "gauss-newton", "smoothed"])
+def test_checkpointed_blocks_are_computed_again_at_x_not_at_the_weights_of_the_module(product, normalisation):
+    """At another point than the module's own; in between the module is called elsewhere."""
+
+    def made(again: bool) -> list[torch.Tensor]:
+        module = problems.seeded(lambda: Blocks(again))
+        f = MeanLoss(module, cross_entropy, [problems.data()], normalisation=normalisation)
+        at, elsewhere = f.x + 0.5, f.x - 0.3
+        if product == "gradient":
+            return [f.gradient(at), f.gradient(elsewhere)]
+        operator = {
+            "hessian, kept": lambda: HessianOperator(f, at, cache=math.inf),
+            "hessian": lambda: HessianOperator(f, at, cache=0),
+            "gauss-newton": lambda: GaussNewtonOperator(f, at),
+            "smoothed": lambda: SmoothedOperator(f, at, 1e-2),
+        }[product]()
+        v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+        first, _, second = operator @ v, f.gradient(elsewhere), operator @ v
+        return [first, second]
+
+    for plain, again in zip(made(False), made(True), strict=True):
+        assert torch.equal(plain, again)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_checkpoint_that_loses_a_gradient_is_told():
+    """A reentrant one, whose inputs want no gradient, gives its parameters none."""
+
+    class Lost(Blocks):
+        def forward(self, h):
+            return self.last(self.second(checkpoint(self.first, h, use_reentrant=True)))
+
+    f = MeanLoss(problems.seeded(lambda: Lost(True)), cross_entropy, [problems.data()], normalisation="eval")
+    for operator in (HessianOperator(f), GaussNewtonOperator(f), SmoothedOperator(f, f.x, 1e-2)):
+        with pytest.raises(InputError, match="derivatives that torch"):
+            operator @ torch.linspace(-1, 1, f.d, dtype=torch.float64)
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------

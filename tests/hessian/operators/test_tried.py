@@ -166,6 +166,23 @@ def test_a_gradient_of_another_function_with_a_hessian_of_its_own_is_told_by_val
         product(problems.mlp(nn.GELU), loss=doubled)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_that_are_smoothed_are_compared_with_values(dtype: torch.dtype) -> None:
+    def smoothed(module: nn.Module, **options: Any) -> hessian.SmoothedOperator:
+        f = MeanLoss(module, cross_entropy, [(INPUTS, TARGETS)], dtype=dtype, **options)
+        return hessian.SmoothedOperator(f, f.x, 1e-2)
+
+    v = torch.linspace(-1, 1, 51, dtype=dtype)
+    with pytest.raises(InputError, match=rf"{WRONG} ∇fᵀv is .* for .* from differences of values"):
+        smoothed(Wrong(everywhere)) @ v
+    trusting = smoothed(Wrong(everywhere), trust=True)
+    assert (trusting @ v).isfinite().all()
+    assert trusting.remarks == ("module, loss and data were taken on trust",)
+    right = smoothed(Wrong(everywhere, 1.0, 1.0))
+    assert (right @ v).isfinite().all()
+    assert right.remarks == ()
+
+
 # --- the loss ---------------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +324,38 @@ def test_kinks_in_float32_whatever_is_given_are_said_where_the_comparison_tells_
 
     said = product(Cast(), dtype=torch.float64).remark
     assert said == tried.UNCLEAR.format("the module computes in float32 whatever it is given, and has kinks")
+
+
+class Table(nn.Module):
+    """A net with a tensor in float32 that nobody casts, so that it takes no float64; wrong by a factor."""
+
+    def __init__(self, kink: bool, factor: float) -> None:
+        super().__init__()
+        self.inner, self.last = problems.mlp(nn.ReLU if kink else nn.GELU).float(), nn.Identity()
+        self.table, self.factor = torch.eye(3), factor
+
+    def forward(self, h: Tensor) -> Tensor:
+        z = self.inner(h) @ self.table
+        return Scaled.apply(z, *(torch.tensor(self.factor) for _ in range(2)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kink", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_float64_cannot_be_had_differences_in_float32_stand_in(kind: type[Operator], kink: bool) -> None:
+    data = [(INPUTS.float(), TARGETS)]
+    assert product(Table(kink, 1.0), kind, data=data).remark == ""
+    with pytest.raises(InputError, match=WRONG):
+        product(Table(kink, 0.7), kind, data=data)
+
+
+def test_where_there_is_no_room_for_float64_float32_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong, data = Wrong(everywhere).float(), [(INPUTS.float(), TARGETS)]
+    d = sum(p.numel() for p in wrong.parameters())
+    monkeypatch.setattr(tried, "room", lambda device: 6 * 4 * d)
+    with pytest.raises(InputError, match=WRONG):
+        product(wrong, data=data)
+    monkeypatch.setattr(tried, "room", lambda device: 6 * 4 * d - 1)
+    assert product(wrong, data=data).remark == tried.UNCLEAR.format("there is no room for it")
 
 
 class _Switch(list[int]):
