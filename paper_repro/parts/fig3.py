@@ -57,6 +57,7 @@ __all__ = [
     "PERTURBATIONS",
     "D",
     "add_countings",
+    "authors_curves",
     "claims",
     "compressed",
     "data_set",
@@ -248,7 +249,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     curves = estimators.Curves.of(rows, options, CURVE, add_countings, jobs(options))
     rows, lines, dots, longer = curves.rows, curves.lines, curves.dots, curves.longer
     data = str(rows["data"].iloc[0])
-    authors = _authors(options.authors)
+    authors = authors_curves(options.authors)
     styles = method_styles([DECOMFL, FEDCOM, TOP_K, BY_VALUE, "FedAvg"])  # the last is drawn over the others
     words = scale_words(scale)
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
@@ -316,7 +317,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def _authors(folder: Path | None) -> pd.DataFrame | None:
+def authors_curves(folder: Path | None) -> pd.DataFrame | None:
     """The authors' curves, counted as for their 100 clients, 10 sampled (wire: in expectation); None without any."""
     if folder is None or (rows := fig3_reference(folder)).empty:
         return None
@@ -343,12 +344,13 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
 
 
 def _claims_on_the_logs(authors: pd.DataFrame | None) -> list[ClaimOutcome]:
-    """The comparisons of communication on the authors' own logged curves, of settings that are known."""
+    """The comparisons on the authors' own logged curves; those of communication for settings that are known."""
     if authors is None:
         return []
     rows = authors.dropna(subset="test_accuracy")
-    rows = rows[rows.series.isin(EXPLAINED)]
-    return [replace(judge(rows, "-in-the-logs"), scale=LOGS) for judge in (_twenty_times, _saving)]
+    known = rows[rows.series.isin(EXPLAINED)]
+    found = [judge(known, "-in-the-logs") for judge in (_twenty_times, _saving)]
+    return [replace(each, scale=LOGS) for each in (*found, _slower(rows, "-in-the-logs"))]
 
 
 def _to_reach_final(rows: pd.DataFrame, count: str) -> tuple[float, dict[str, float | None]]:
@@ -397,7 +399,7 @@ def _saving(rows: pd.DataFrame, where: str = "") -> ClaimOutcome:
     return ClaimOutcome(f"fig3.saving{where}", verdict_of_countings(holds) if judged else UNTESTED, numbers(measured))
 
 
-def _slower(rows: pd.DataFrame) -> ClaimOutcome:
+def _slower(rows: pd.DataFrame, where: str = "") -> ClaimOutcome:
     """Whether DeComFL is behind FedAvg and FedCom, and ahead of Top-k, at the round where the shortest run is over."""
     names = [str(name) for name in rows.series.unique()]
     r = last_round(series_of(rows, name) for name in names)
@@ -409,7 +411,7 @@ def _slower(rows: pd.DataFrame) -> ClaimOutcome:
     over = any(len(own) and int(own["round"].max()) == r for own in (ended(series_of(rows, name)) for name in names))
     verdict = verdict_of(all(gap > 0 for gap in signs.values()), tested=clear and over)
     measured = {"at round": r, **{f"accuracy {name}": value for name, value in at.items()}}
-    return ClaimOutcome("fig3.slower", verdict, numbers(measured))
+    return ClaimOutcome(f"fig3.slower{where}", verdict, numbers(measured))
 
 
 def _not_by_d(rows: pd.DataFrame) -> ClaimOutcome:

@@ -16,6 +16,7 @@ from paper_repro.workflow import estimators
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import (
     COUNTS,
+    LOGS,
     TOLERANCE,
     ended,
     final_accuracy,
@@ -74,9 +75,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         notes=curves.notes("topk"),
         table=table,
     )
+    verdicts = claims(lines, f"{words}; {data}; DeComFL by projection. {missing}".strip())
+    if (authors := fig3.authors_curves(options.authors)) is not None:
+        verdicts.append(_degrades_in_the_logs(authors.dropna(subset="test_accuracy")))
     return Made(
         section=section,
-        claims=claims(lines, f"{words}; {data}; DeComFL by projection. {missing}".strip()),
+        claims=verdicts,
         figures={"topk": figure},
         tables={"topk": table, "topk-curves": curves.rows},
     )
@@ -142,3 +146,13 @@ def _degrades(rows: pd.DataFrame) -> ClaimOutcome:
     severe = lost > max(least, error)
     verdict = verdict_of(severe, tested="final accuracy FedAvg" in measured) if falling == "holds" else falling
     return ClaimOutcome("topk.degrades", verdict, measured)
+
+
+def _degrades_in_the_logs(authors: pd.DataFrame) -> ClaimOutcome:
+    """The same of the one k that the authors' logs have."""
+    name = top_k_name(FRACTIONS[0])
+    final = {each: final_accuracy(series_of(authors, each))[0] for each in ("FedAvg", name)}
+    error = TOLERANCE * 2**0.5 * sampling_error(authors)
+    verdict = verdict_of(final["FedAvg"] - final[name] > max(limits("topk").severe, error))
+    measured = {"final accuracy FedAvg": final["FedAvg"], f"final accuracy k = {FRACTIONS[0]:.0%}": final[name]}
+    return ClaimOutcome("topk.degrades-in-the-logs", verdict, numbers(measured), LOGS)

@@ -28,6 +28,7 @@ __all__ = [
     "RECORDED",
     "SCALE_NAMES",
     "UNHEALTHY",
+    "UNKNOWN",
     "UNTESTED",
     "VERDICTS",
     "WORDS",
@@ -55,11 +56,14 @@ Verdict = Literal[
     "depends on how it is counted",
     "not tested at this scale",
     "not decided: our baseline did not train",
+    "not decided: the authors' setting is not known",
 ]
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 UNTESTED: Final = "not tested at this scale"
 UNHEALTHY: Final = "not decided: our baseline did not train"
 """A run that the claim rests on is ill, see ``workflow.health``."""
+UNKNOWN: Final = "not decided: the authors' setting is not known"
+"""Our runs do not bear the claim out, and neither do they refute it, see ``Claim.unknown``."""
 SCALE_NAMES: Final = ("smoke", "default", "full")
 """From small to large."""
 RECORDED: Final = Path(__file__).parents[1] / "results" / "claims.json"
@@ -75,6 +79,7 @@ class Claim:
         question: What is asked beyond the paper; without one, the sentences that name it are (``sentences``).
         rule: The rule with the thresholds of ``claims.toml`` in it.
         tells: Patterns of the names of the numbers that decide it, of which a page has room for a few; () for all.
+        unknown: What nobody knows of the setting of the authors' runs, so that ours cannot refute it.
         scale: The least scale that can decide it; ``decided`` holds every outcome to it.
     """
 
@@ -86,6 +91,7 @@ class Claim:
     scale: str
     needs: str = ""
     tells: tuple[str, ...] = ()
+    unknown: str = ""
 
     def __post_init__(self) -> None:
         """Check that it is asked, and how it is judged."""
@@ -239,7 +245,7 @@ def judged(part: str, scale: str, outcomes: Iterable[ClaimOutcome]) -> list[Clai
     Raises:
         InputError: If they are not of all claims of the part that need nothing, each once, and of no other part's.
     """
-    found = [replace(each, scale=each.scale or scale) for each in outcomes]
+    found = [_fair(replace(each, scale=each.scale or scale)) for each in outcomes]
     require_distinct_ids(f"claims of part {part}", [each.id for each in found])
     # A claim that needs the authors' curves, or is about several, may be left out.
     wanted = {own.id for own in CLAIMS.values() if own.part == part and not own.needs and not own.id.endswith("*")}
@@ -247,6 +253,16 @@ def judged(part: str, scale: str, outcomes: Iterable[ClaimOutcome]) -> list[Clai
     missing = sorted(wanted - ids) + sorted(each for each in ids if claim(each).part != part)
     require(not missing, f"outcomes of part {part}", "be of all its claims and of no others", missing)
     return found
+
+
+def _fair(outcome: ClaimOutcome) -> ClaimOutcome:
+    """The outcome; where it would refute runs of a setting that nobody knows, it decides nothing."""
+    unknown = claim(outcome.id).unknown
+    if not unknown or outcome.verdict not in ("does not hold", "depends on how it is counted"):
+        return outcome
+    return replace(
+        outcome, verdict=UNKNOWN, scale=f"{outcome.scale.rstrip('.')}; not decided, because nobody knows {unknown}"
+    )
 
 
 def decided(outcomes: Iterable[ClaimOutcome], scale: str) -> list[ClaimOutcome]:

@@ -117,6 +117,8 @@ EXEMPT: Final[Mapping[str, str]] = {
     "fig3.estimators": "it compares two measurements of one run at equal rounds, whatever becomes of the run",
     "fig3.twenty-times-in-the-logs": "it is about the authors' logs",
     "fig3.saving-in-the-logs": "it is about the authors' logs",
+    "fig3.slower-in-the-logs": "it is about the authors' logs",
+    "topk.degrades-in-the-logs": "it is about the authors' logs",
     "projection.better": "a run that diverged counts, as chance",
     "projection.insensitive": "a run that diverged counts, as chance",
     "projection.same-cost": "it compares bytes",

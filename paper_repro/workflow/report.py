@@ -54,7 +54,7 @@ _BADGES: Final = dict(zip((*SCALE_NAMES, RECORDED), _NOTES, strict=True))
 _TEMPLATES = Path(__file__).parent / "templates"
 _TEXTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_STYLES = (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–"), ("untested", "?"))
+_STYLES = (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–"), ("untested", "?"), ("untested", "?"))
 _VERDICT_STYLE = dict(zip(VERDICTS, _STYLES, strict=True))
 _NOTHING = "–"
 # A word of the glossary, whole: "wire" and not the end of "rewire", nor the beginning of "wire-count".

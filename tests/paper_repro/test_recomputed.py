@@ -13,11 +13,13 @@ from tests.paper_repro.recomputed import images, others  # noqa: F401 (they regi
 from tests.paper_repro.recomputed.common import known, outcomes, recomputed, rows, scale_of
 
 OUTCOMES = {outcome["id"]: outcome for outcome in outcomes()}
-_BY_LOGS = ("settings", "band", "band-of-the-text", "saving-in-the-logs", "twenty-times-in-the-logs")
+_BY_LOGS = ("settings", "band", "band-of-the-text")
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:
-    needs = name.partition(".")[2] in _BY_LOGS and not os.environ.get("DECOMFL_REFERENCE")
+    needs = (name.endswith("-in-the-logs") or name.partition(".")[2] in _BY_LOGS) and not os.environ.get(
+        "DECOMFL_REFERENCE"
+    )
     return [pytest.mark.skip("needs the authors' curves (DECOMFL_REFERENCE)")] if needs else []
 
 

@@ -76,8 +76,8 @@ with evaluate(False):  # so that a formula is printed as it is written here
         distributions=("gaussian",),
         assumptions=_PRINTED,
         note="False as printed for P above 28 to 32 times d + 4, as d, m and K are: all P directions see the same "
-        "mini-batch, so its noise does not fall with P. The proof also takes the clients' errors for independent, but "
-        "they share the directions.",
+        "mini-batch, so its noise stays, however large P is. The proof also takes the clients' errors for "
+        "independent, but they share the directions.",
     )
 
     _THEOREM_1: Final = Statement(

@@ -23,6 +23,7 @@ from paper_repro.workflow.health import RESTS
 RESULTS = Path(__file__).parents[3] / "paper_repro" / "results"
 HOLDS, FAILS, DEPENDS, UNTESTED = "holds", "does not hold", "depends on how it is counted", "not tested at this scale"
 ILL = "not decided: our baseline did not train"
+UNKNOWN = "not decided: the authors' setting is not known"
 LEVELS = (0.97, 0.95, 0.90, 0.85, 0.80, 0.75, 0.70, 0.65, 0.60, 0.55, 0.50, 0.40, 0.30, 0.20)
 COUNTS = ("wire", "table1", "plotted")
 M, m = 100, 10
@@ -80,6 +81,8 @@ def recomputed(outcome: Mapping[str, Any], frame: pd.DataFrame | None = None) ->
     numbers, verdict = _found(name, scale) if frame is None else function(own, name)
     if SCALE_NAMES.index(scale) < SCALE_NAMES.index(claim(name).scale):
         verdict = UNTESTED
+    if verdict in (FAILS, DEPENDS) and claim(name).unknown:
+        verdict = UNKNOWN
     if verdict in (HOLDS, FAILS, DEPENDS) and seeds_are_missing(own, name):
         verdict = ILL
     return numbers, verdict

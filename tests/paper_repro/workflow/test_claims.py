@@ -66,7 +66,7 @@ def test_each_registered_claim_is_judged_by_exactly_one_part() -> None:
     with_reference += [
         fig2.band(of, pd.DataFrame(), "made up", testable=True) for of in (*fig2.BANDS.values(), "fig3.band")
     ]
-    with_reference.append(first_order.outcome(fashion, fashion, {}))
+    with_reference += [first_order.outcome(fashion, fashion, {}), topk._degrades_in_the_logs(fashion)]
     judged_ids += [each.id for each in with_reference]
     assert sorted(judged_ids) == sorted(CLAIMS)
     assert all(CLAIMS[each.id].needs == "--reference" for each in with_reference)
