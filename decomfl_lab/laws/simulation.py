@@ -83,7 +83,7 @@ MOST_EVENTS = 2000
 """Messages after which a history is held to have no end."""
 ALIKE = 12
 """The first letters of what is wrong, which say of what kind it is."""
-TRIES = 25
+TRIES = 100
 """Seeds that are tried to find what is wrong in a simpler federation."""
 MOST_ENDS = 4
 """The server's deaths and refusals after which the network becomes quiet."""

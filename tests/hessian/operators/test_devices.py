@@ -157,7 +157,8 @@ def test_an_estimate_holds_no_more_vectors_than_it_says(asked: dict[str, int], m
     with Live(least=f.d // 4) as live:
         found = effective_rank(operator, **asked)
     seen = live.most / (4 * f.d) - 2  # the module's own and x, which views of them show
-    assert found.steps + 4 < seen <= found.steps + BESIDE + 0.5
+    # Products of probes are kept in half of the digits: with a small basis what is beside it is three vectors.
+    assert found.steps + 3 < seen <= found.steps + BESIDE + 0.5
 
 
 def deep(part: type[nn.Module], *, trust: bool) -> HessianOperator:
