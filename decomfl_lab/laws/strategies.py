@@ -221,8 +221,7 @@ def _with(case: Case, name: str, value: Any) -> Case | None:
 
 def _fit(rule: UpdateRule, dtype: torch.dtype, seeding: Seeding) -> bool:
     """Whether these three can be together in a case: 16 bits need a rule that makes them, as a pool of seeds does."""
-    low = isinstance(rule, LowPrecision)
-    right = dtype is getattr(torch, rule.dtype) if low else dtype.itemsize > 2
+    right = dtype is getattr(torch, rule.dtype) if isinstance(rule, LowPrecision) else dtype.itemsize > 2
     return right and bool(rule.pool) == (seeding is Seeding.POOL)
 
 

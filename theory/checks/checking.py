@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
@@ -109,7 +110,8 @@ def check(
         probe(problem, setting, seed=seed)
     estimate, terms = sides(statement, problem, setting, source=source, runs=runs, seed=seed, **given)
     bound = math.fsum(terms.values())
-    holds, more = decide(estimate, bound, confidence)
+    room = _rounding(problem, setting, source, estimate, terms)
+    holds, more = decide(estimate, bound, confidence, room)
     return Check(
         claim=f"{statement.title}, {statement.left}",
         bounded_by=_bounded_by(statement, setting, terms),
@@ -162,19 +164,31 @@ def sides(
     return estimate, dict(zip(statement.terms, statement.bound(setting, **own), strict=True))
 
 
-def decide(estimate: Estimate, bound: float, confidence: float) -> tuple[bool | None, int]:
+def _rounding(
+    problem: Problem | Quadratic, setting: Setting, source: Source, estimate: Estimate, terms: Mapping[str, float]
+) -> float:
+    """By how much rounding may move the two sides: n ε Σ|terms|, with the n roundings that follow on one another.
+
+    A left side is a mean over samples of a sum over R rounds and the coordinates (or groups) that are held. x_r itself
+    is a sum of K steps a round, of P products each and a mean over m clients where it is simulated.
+    """
+    step = 1 if source == "exact" else setting.P + setting.m
+    n = estimate.samples + setting.R * (setting.K * step + len(problem.start)) + len(terms)
+    return n * sys.float_info.epsilon * math.fsum(map(abs, (estimate.value, *terms.values())))
+
+
+def decide(estimate: Estimate, bound: float, confidence: float, room: float = 0.0) -> tuple[bool | None, int]:
     """Whether the estimated number is at most ``bound``, or None; and then about how many samples would tell.
 
     The half-width falls as 1/√n, so n (half-width/distance)² samples bring it down to the distance from the bound.
+    ``room`` is by how much rounding may move the two numbers.
     """
-    if estimate.samples == 0:
-        return estimate.value <= bound * (1 + _ROUNDING), 0
     if math.isinf(estimate.value):  # a run diverged
         return (False, 0) if math.isfinite(bound) else (None, 0)
     low, high = estimate.interval(confidence)
-    if high <= bound:
+    if high <= bound + room:
         return True, 0
-    if low > bound:
+    if low > bound + room:
         return False, 0
     distance = abs(estimate.value - bound)
     if distance == 0:
