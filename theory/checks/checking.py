@@ -12,7 +12,8 @@ from decomfl_lab.errors import InputError, require, require_choice, require_int
 from hessian.estimate import Estimate, require_confidence
 from theory.checks import simulate
 from theory.checks.probing import probe
-from theory.notation.formula import names_in, written
+from theory.notation.formula import written
+from theory.notation.numbers import down
 from theory.notation.setting import Setting
 from theory.problems.problem import Bowl, Problem
 from theory.problems.quadratic import Quadratic
@@ -223,7 +224,8 @@ def _setting(
 def _bounded_by(statement: Statement, setting: Setting, terms: Mapping[str, float]) -> str:
     formula = " + ".join(map(written, statement.terms.values()))
     numbers = ", ".join(f"{name} {number:.6g}" for name, number in terms.items())
-    return f"{formula}{'' if setting.eta is None else f' at η = {setting.eta:.6g}'}: {numbers}"
+    at = "" if setting.eta is None else f" at η = {down(setting.eta, 6 if statement.with_eta else 12)}"
+    return f"{formula}{at}: {numbers}"
 
 
 def _require_truth(statement: Statement, problem: Problem | Quadratic, setting: Setting) -> None:
@@ -256,10 +258,9 @@ def _require_admissible(statement: Statement, setting: Setting, own: Mapping[str
         return
     eta, mu = statement.step_sizes(setting, **own), statement.largest_mu(setting, **own)
     if not statement.admits(setting, **own):
-        limits = [f"eta must be at most {eta.largest:.6g} ({eta.binding})"]
-        limits += [f"mu at most {mu.largest:.6g} ({mu.binding})"] if mu.binding else []
+        limits = [f"eta must be at most {down(eta.largest, 6)} ({eta.binding})"]
+        limits += [f"mu at most {down(mu.largest, 6)} ({mu.binding})"] if mu.binding else []
         used = f"{setting.eta:.6g}" + (f" and {setting.mu:.6g}" if mu.binding else "")
         raise InputError(f"{' and '.join(limits)} for {statement.title}, got {used}")
-    free = any("eta" in names_in(term) for term in statement.terms.values())
-    if not free and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
-        raise InputError(f"eta must be {eta.largest:.6g}, the largest admissible, for {statement.name}")
+    if not statement.with_eta and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
+        raise InputError(f"eta must be {down(eta.largest, 12)}, the largest admissible, for {statement.name}")
