@@ -376,8 +376,8 @@ def _worst(
             runs = min(max(4 * runs, 2 * found.more), most)
 
     def told(worst: Worst) -> bool:
-        """Whether the worst case so far refutes the statement: where it is simulated, by the interval of more runs."""
-        return first and worst.ratio > 1 and (exact or judged(*worst.at.items())[2].holds is False)
+        """Whether the worst case so far refutes the statement, beyond rounding or by the interval of more runs."""
+        return first and worst.ratio > 1 and judged(*worst.at.items())[2].holds is False
 
     worst = search(at_ratio, axes, seed=seed, effort=generations, watch=told)
     if math.isnan(worst.ratio):
