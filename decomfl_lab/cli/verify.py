@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["verify"]
 
 _LACKS = "a part is not offered; where it is deleted the lab's takes its place"
-_MARKS = {"holds": ".", "broken": "x", "crashed": "!", "skipped": " ", "not yours": " "}
+_MARKS = {"holds": ".", "broken": "x", "crashed": "!", "refused": " ", "skipped": " ", "not yours": " "}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class VerifyOptions:
     target_template: bool = option(False, "Print a file for --target, with all that the laws use, to fill in.")
     plant: str | None = option(
         None,
-        "Plant the fault of this name in the lab's own implementation. `all` plants one after another and "
-        "prints which laws each of them breaks.",
+        "Plant the fault of this name in the lab's own implementation. `all` plants one after another, every "
+        "tenth behind narrow `supports` too, and prints which laws each of them breaks.",
     )
     device: str | None = option(
         None,
@@ -80,16 +80,17 @@ class VerifyOptions:
 def verify(options: VerifyOptions) -> None:
     """Check, law by law, that rebuilt models are the server's bits.
 
-    Exit code 0 if all laws hold, 1 if one is broken, 3 if none could be tried; a broken law prints its smallest
-    counter-example. With `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and
-    the shortest way there if some state is wrong; with `--histories`, 1 and a short history if one ends wrongly.
+    Exit code 0 if all laws hold, 1 if one is broken, 3 if none could be tried, or if the target's `supports` refuses
+    all cases of one that its `skips` does not name; a broken law prints its smallest counter-example. With
+    `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and the shortest way there
+    if some state is wrong; with `--histories`, 1 and a short history if one ends wrongly.
     """
     if options.target_template:
         print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")
         raise click.exceptions.Exit
     from decomfl_lab.laws.check import Outcomes, load_implementation, planted
     from decomfl_lab.laws.check import verify as run
-    from decomfl_lab.laws.faults import FAULTS
+    from decomfl_lab.laws.faults import FAULTS, NOT_SHOWN
 
     started = time.monotonic()
 
@@ -142,7 +143,7 @@ def verify(options: VerifyOptions) -> None:
                 on_fault=announce,
             )
         clear()
-        meant = {fault: FAULTS[fault].caught_by for fault in table}
+        meant = {name: FAULTS[name.partition(", ")[0]].caught_by for name in table}  # "fault, behind what"
         if options.as_json:
             print_json(_rows(table, meant))
         else:
@@ -151,6 +152,9 @@ def verify(options: VerifyOptions) -> None:
         if not options.as_json:
             caught = f"{len(table) - len(missed)} of {len(table)} faults are caught by the law that is meant to"
             print(f"{caught} (seed {options.seed}, {time.monotonic() - started:.0f} s)")
+            for fault, reason in NOT_SHOWN.items():
+                if fault.partition(", ")[0] in table:
+                    print(f"not tried: {fault}, as {reason}")
             if missed:
                 print(f"missed with so few cases: {', '.join(missed)}; more --cases may show them")
         raise click.exceptions.Exit(1 if missed else 0)
@@ -195,8 +199,7 @@ def verify(options: VerifyOptions) -> None:
         print_json(rows)
     else:
         print(f"{implementation.name}: {outcomes.summary} (seed {options.seed}, {time.monotonic() - started:.0f} s)")
-    if outcomes.broken or not outcomes.tried:
-        raise click.exceptions.Exit(1 if outcomes.broken else 3)
+    raise click.exceptions.Exit(outcomes.exit_code)
 
 
 def _places(
@@ -286,7 +289,7 @@ def _table(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> str:
     lines = [f"{n:3d}  {name}" for n, name in enumerate(laws, 1)]
     lines += ["", " " * width + "".join(f"{n:3d}" for n in range(1, len(laws) + 1))]
     for fault, row in table.items():
-        marks = [(_MARKS[row[name].status], name == meant[fault]) for name in laws]
+        marks = [(_MARKS[row[name].status] if name in row else " ", name == meant[fault]) for name in laws]
         lines.append(fault.ljust(width) + "".join(f"[{mark}]" if aim else f" {mark} " for mark, aim in marks))
     lines += ["", "x broken, ! broken by a crash, . holds, blank: the fault is in no part that the law is about,"]
     return "\n".join([*lines, "[ ] the law that is meant to catch the fault"])

@@ -153,7 +153,9 @@ class Mine(laws.Implementation):
     """Your implementation: it makes the parts."""
 
     def supports(self, case: laws.Case) -> bool:
-        """Whether the laws may be tried on this case; others are simplified until it is so. Widen it as you go.
+        """Whether the laws may be tried on this case; they are drawn from those that are. Widen it as you go.
+
+        A law all of whose cases it refuses is an error (exit code 3), unless ``skips = {law: reason}`` names it.
 
         A case has M clients, K local steps, P (perturbations) and eta (learning rate), functions of the round, rule,
         estimator, mu, distribution ("gaussian", "sphere", "rademacher", "low-rank", all by ``case.direction``), rank,

@@ -6,6 +6,7 @@ import copy
 import textwrap
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -37,18 +38,26 @@ from decomfl_lab.laws import (  # noqa: F401
     stream,
     variants,
 )
-from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, supported
+from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, RefusedError
 from decomfl_lab.laws.edge import fitted
-from decomfl_lab.laws.faults import FAULTS
+from decomfl_lab.laws.faults import FAULTS, narrow
 from decomfl_lab.laws.register import LAWS, Law, LawBrokenError
+from decomfl_lab.laws.strategies import Support
 from decomfl_lab.plugins import made
 
 __all__ = ["Outcome", "Outcomes", "check_law", "load_implementation", "named", "planted", "pytest_suite", "verify"]
 
-Status = Literal["holds", "broken", "crashed", "skipped", "not yours"]
-_MARKS = {"holds": "ok    ", "broken": "BROKEN", "crashed": "BROKEN", "skipped": "skip  ", "not yours": "-     "}
+Status = Literal["holds", "broken", "crashed", "refused", "skipped", "not yours"]
+_MARKS = {
+    "holds": "ok    ",
+    "broken": "BROKEN",
+    "crashed": "BROKEN",
+    "refused": "NOCASE",
+    "skipped": "skip  ",
+    "not yours": "-     ",
+}
 _REFUSALS = 25
-"""Cases that an implementation may refuse before one that it takes."""
+"""Cases at least that an implementation may refuse before one that it takes."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +68,15 @@ class Outcome:
         law: Name of the law.
         says: What it says, in a line.
         status: "holds"; "broken", by values that disagree; "crashed", by another exception, which breaks it too;
-            "skipped", where the implementation does not offer what the law is about; or "not yours", where the law is
-            about parts that are the lab's.
+            "refused", where ``supports`` refuses every case; "skipped", where it does and the implementation's
+            ``skips`` says why, or where the implementation does not offer what the law is about; or "not yours", where
+            the law is about parts that are the lab's.
         cases: How many cases were tried.
         counterexample: What differs in the smallest case that failed, the case and its history, in lines; or why none
             was tried.
         unseen: The implementation's own parts that the law made no use of, so that it cannot see a fault in them.
         seconds: How long it took.
+        refused: How many drawn cases the implementation refused beside those that were tried.
     """
 
     law: str
@@ -75,16 +86,17 @@ class Outcome:
     counterexample: str = ""
     unseen: tuple[str, ...] = ()
     seconds: float = 0.0
+    refused: int = 0
 
     @property
     def tried(self) -> bool:
         """Whether the law says something about the implementation."""
-        return self.status not in ("skipped", "not yours")
+        return self.status in ("holds", "broken", "crashed")
 
     @property
     def passed(self) -> bool:
-        """Whether no case failed."""
-        return self.status == "holds" or not self.tried
+        """Whether no case failed, and ``supports`` did not refuse them all."""
+        return self.status in ("holds", "skipped", "not yours")
 
     @property
     def error(self) -> str:
@@ -97,7 +109,8 @@ class Outcome:
             return f"{_MARKS[self.status]}              {self.law}: {self.counterexample}"
         tried = f"{self.cases:5d} cases" if self.status == "holds" else f"at case {self.cases:<3d}"
         blind = f" (does not look at your {', '.join(self.unseen)})" if self.unseen else ""
-        line = f"{_MARKS[self.status]} {tried}  {self.law}: {self.says}{blind}"
+        few = f" ({self.refused} others were refused)" if self.refused > 9 * self.cases else ""
+        line = f"{_MARKS[self.status]} {tried}  {self.law}: {self.says}{blind}{few}"
         return f"{line}\n{textwrap.indent(self.counterexample, ' ' * 7)}" if self.counterexample else line
 
 
@@ -107,7 +120,7 @@ class Outcomes(list[Outcome]):
     @property
     def broken(self) -> list[str]:
         """The names of the laws that do not hold."""
-        return [outcome.law for outcome in self if not outcome.passed]
+        return [outcome.law for outcome in self if outcome.tried and not outcome.passed]
 
     @property
     def tried(self) -> int:
@@ -115,11 +128,22 @@ class Outcomes(list[Outcome]):
         return sum(outcome.tried for outcome in self)
 
     @property
+    def exit_code(self) -> int:
+        """1 if a law is broken, 3 if none could be tried or all cases of one were refused, else 0."""
+        if self.broken:
+            return 1
+        return 0 if self.tried and all(outcome.passed for outcome in self) else 3
+
+    @property
     def summary(self) -> str:
         """How many of the laws hold."""
         line = f"{self.tried - len(self.broken)} of {self.tried} laws hold"
-        skipped = sum(outcome.status == "skipped" for outcome in self)
-        others = {"skipped": skipped, "not about your code": len(self) - self.tried - skipped}
+        counts = Counter(outcome.status for outcome in self)
+        others = {
+            "without a case that you support": counts["refused"],
+            "skipped": counts["skipped"],
+            "not about your code": counts["not yours"],
+        }
         blind = [set(outcome.unseen) for outcome in self if outcome.tried]
         unseen = ", ".join(part for part in PARTS if blind and part in set.intersection(*blind))
         told = [f"{count} {what}" for what, count in others.items() if count]
@@ -139,7 +163,7 @@ class Outcomes(list[Outcome]):
     def junit(self, name: str) -> str:
         """The outcomes as JUnit's XML, which servers of continuous integration read: a test case a law."""
         suite = ElementTree.Element("testsuite", name=_printable(name))
-        counts = {"broken": "failures", "crashed": "errors", "skipped": "skipped", "not yours": "skipped"}
+        counts = dict(zip(_MARKS, ("", "failures", "errors", "errors", "skipped", "skipped"), strict=True))
         for count in ("failures", "errors", "skipped"):
             suite.set(count, str(sum(counts.get(outcome.status) == count for outcome in self)))
         suite.set("tests", str(len(self)))
@@ -215,11 +239,10 @@ class _Watch:
 def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int = 0, shrink: bool = True) -> Outcome:
     """Try ``law`` on up to ``cases`` drawn cases, and shrink the first failure to a small one unless told not to."""
     watch, began = _Watch(implementation, law), time.perf_counter()
-    seen = fitted(watch.of)
+    seen, support = fitted(watch.of), Support(implementation)
     count = refusals = 0
-    why = f"{implementation.name}.supports refuses every case"
+    why, by_supports = "", True  # whether all that were refused were so by ``supports``
     failing: tuple[tuple[object, ...], BaseException] | None = None
-    status: Status
 
     @hypothesis_seed(seed)
     @settings(
@@ -233,33 +256,40 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
     )
     @given(law.inputs)
     def run(drawn: tuple[object, ...]) -> None:
-        nonlocal count, refusals, why, failing
+        nonlocal count, refusals, why, by_supports, failing
         if came:
             raise Interrupted(number=came[0])
         inputs = drawn
         try:
-            inputs = tuple(supported(seen, part) if isinstance(part, Case) else part for part in drawn)
+            inputs = tuple(support.fitted(part) if isinstance(part, Case) else part for part in drawn)
             if None in inputs:
-                raise NotImplementedError(why)
+                raise RefusedError(f"{implementation.name}.supports refuses every case")
             law.check(seen, *inputs)
+            watch.check()
         except UnsatisfiedAssumption:
             raise
-        except NotImplementedError as error:
+        except (NotImplementedError, _Untried, _NothingMade) as error:
+            if failing is not None:  # a case with which hypothesis would make the failure smaller: it is none
+                reject()
+            if not isinstance(error, NotImplementedError):
+                raise
             refusals, why = refusals + 1, f"{str(error) or type(error).__name__}{_place(error)}"
-            if not count and refusals == _REFUSALS:
-                raise _Untried("skipped", why) from None
+            by_supports = by_supports and isinstance(error, RefusedError)
+            if not count and refusals == max(_REFUSALS, cases):
+                raise _Untried("refused" if by_supports else "skipped", why) from None
             reject()
         except (Exception, SystemExit) as error:
             failing = inputs, error
             raise
-        watch.check()
         count += failing is None  # those with which hypothesis makes a failure smaller do not count
 
     def came_out(status: Status, count: int, told: str = "") -> Outcome:
+        if status == "refused" and law.name in implementation.skips:
+            status, told = "skipped", f"{told}: {implementation.skips[law.name]}"
         there = implementation.replaced - watch.used - watch.refused
         unseen = {part for part in there if _made(getattr(implementation, part))}
         blind = tuple(part for part in PARTS if part in unseen) if status in ("holds", "broken", "crashed") else ()
-        return Outcome(law.name, law.says, status, count, told, blind, time.perf_counter() - began)
+        return Outcome(law.name, law.says, status, count, told, blind, time.perf_counter() - began, refusals)
 
     try:
         with postponed() as came:  # an interrupt inside hypothesis, where a hook of the garbage collector loses it
@@ -275,12 +305,13 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
         return came_out(status, 0, why)
     except (Exception, SystemExit) as error:  # any exception of a foreign implementation breaks the law
         inputs, first = failing or ((), error)
-        status = "broken" if isinstance(first, LawBrokenError) else "crashed"
         told = _told(first, law, inputs)
         if isinstance(error, Flaky):
             told += "\nbut      when the same case was tried again it passed: something depends on more than the case"
-        return came_out(status, count + 1, told)
-    return came_out("holds", count) if count else came_out("skipped", 0, why)
+        return came_out("broken" if isinstance(first, LawBrokenError) else "crashed", count + 1, told)
+    if count:
+        return came_out("holds", count)
+    return came_out("refused" if refusals and by_supports else "skipped", 0, why)
 
 
 def _made(part: Any) -> bool:
@@ -358,6 +389,15 @@ def _require(implementation: Implementation, cases: int, seed: int) -> None:
     require(isinstance(implementation, Implementation), "implementation", wanted, implementation)
     require_possible("cases", require_int("cases", cases, 1), operations=1e7 * cases)
     require_int("seed", seed, 0)
+    _require_reasons("skips", implementation.skips)
+
+
+def _require_reasons(name: str, reasons: Any) -> None:
+    """InputError unless it names laws, each with a reason."""
+    require(isinstance(reasons, Mapping), name, "be {law: reason, ...}", reasons)
+    for law, reason in reasons.items():
+        require_choice(f"law of {name}", law, LAWS)
+        require(isinstance(reason, str) and bool(reason.strip()), f"{name}[{law!r}]", "be a reason in words", reason)
 
 
 def named(laws: Iterable[str]) -> list[Law]:
@@ -375,7 +415,7 @@ def planted(
     """Which laws each planted fault breaks: {fault: {law: outcome}}.
 
     Some faults are rare, so the law that is meant to catch one is tried on up to 25 times as many cases. Every law is
-    left at its first failure.
+    left at its first failure. A fault behind a narrow ``supports`` (``faults.narrow``) is put to that law alone.
 
     Args:
         cases: Random cases for a law and a fault.
@@ -389,7 +429,8 @@ def planted(
     _require(Implementation(), cases, seed)
     tried = {law.name: law for law in named(laws)}
     table: dict[str, dict[str, Outcome]] = {}
-    for name, fault in FAULTS.items():
+    behind = narrow(FAULTS)
+    for name, fault in {**FAULTS, **behind}.items():
         if fault.caught_by in tried:
             on_fault(name)
             table[name] = {
@@ -397,6 +438,7 @@ def planted(
                     law, fault, cases=cases * (25 if law.name == fault.caught_by else 1), seed=seed, shrink=False
                 )
                 for law in tried.values()
+                if law.name == fault.caught_by or name not in behind
             }
     return table
 
@@ -407,7 +449,8 @@ def pytest_suite(
     """Tests for pytest, one a law.
 
     In a module of tests, ``test_laws = pytest_suite(Mine())`` is all it takes.
-    Laws that there is nothing to try on are skipped. Needs pytest.
+    Laws about parts that are the lab's, or not offered, are skipped; one all of whose cases ``supports`` refuses fails,
+    unless the implementation's ``skips`` names it. Needs pytest.
 
     Args:
         implementation: What is tested.
@@ -422,16 +465,13 @@ def pytest_suite(
     import pytest
 
     _require(implementation, cases, seed)
-    require(xfail is None or isinstance(xfail, Mapping), "xfail", "be {law: reason, ...}", xfail)
-    expected = dict(xfail or {})
-    for name, reason in expected.items():
-        require_choice("law of xfail", name, LAWS)
-        require(isinstance(reason, str) and bool(reason.strip()), f"xfail[{name!r}]", "be a reason in words", reason)
+    expected = {} if xfail is None else xfail
+    _require_reasons("xfail", expected)
 
     @pytest.mark.parametrize("law", LAWS)
     def test_laws(law: str) -> None:
         outcome = check_law(LAWS[law], implementation, cases=cases, seed=seed)
-        if not outcome.tried:
+        if outcome.status in ("skipped", "not yours"):
             pytest.skip(outcome.counterexample)
         if outcome.passed and law in expected:
             pytest.fail(f"{law} holds now: take it off the xfail list ({expected[law]})", pytrace=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, keyed, stream_of
 from decomfl_lab.replicas.making import make_replica
 from decomfl_lab.replicas.replica import Snapshot
-from decomfl_lab.replicas.rules import GridSgd, LowPrecision, Sgd, UpdateRule
+from decomfl_lab.replicas.rules import Sgd, UpdateRule
 
 __all__ = [
     "PARTS",
@@ -50,13 +49,13 @@ __all__ = [
 __all__ += [
     "Participation",
     "Played",
+    "RefusedError",
     "RoundWatch",
     "Wavy",
     "bytes_missed",
     "model_of",
     "play",
     "sums_or",
-    "supported",
     "variant",
 ]
 
@@ -337,11 +336,16 @@ class Implementation:
     and a bad value is answered by ``InputError`` or another ``ValueError``.
 
     A part that raises ``NotImplementedError`` is not offered: the lab's takes its place, and a law that is about it
-    alone is skipped. ``supports`` says which cases there is an implementation of; the laws simplify others until it is
-    so. A law that uses no part of yours is not counted.
+    alone is skipped. ``supports`` says which cases there is an implementation of; the laws' cases are drawn from these.
+    A law that uses no part of yours is not counted.
+
+    Attributes:
+        name: What it is called.
+        skips: {law: reason} for laws of which ``supports`` accepts no case: they are skipped, not reported.
     """
 
     name = "decomfl_lab"
+    skips: Mapping[str, str] = {}
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.__dict__.get("name", cls.__name__)
@@ -473,32 +477,8 @@ PARTS: dict[str, Any] = {
 """The methods of ``Implementation`` that make something, by their names."""
 
 
-def supported(implementation: Implementation, case: Case) -> Case | None:
-    """The case, or else the nearest simpler one that the implementation supports, or None."""
-    narrow = isinstance(case.rule, GridSgd | LowPrecision)  # a rule that wants a dtype or numbers of its own
-    rule: Any = case.rule
-    undecayed = (replace(rule, weight_decay=0.0),) if getattr(rule, "weight_decay", 0.0) else ()
-    simpler: dict[str, tuple[Any, ...]] = {
-        "seeding": (Seeding.PER_STEP,),
-        "tracking": (Tracking.SERVER,),
-        "dtype": (case.dtype if narrow else torch.float32,),
-        "distribution": (Distribution.GAUSSIAN,),
-        "estimator": ("forward",),
-        "rule": (*undecayed, Sgd()),
-        "K": (1,),
-        "P": (Schedule(1),),
-        "eta": (Schedule(case.eta.initial),),
-    }
-    for count in range(len(simpler) + 1):
-        for names in itertools.combinations(simpler, count):
-            for values in itertools.product(*(simpler[name] for name in names)):
-                changes = dict(zip(names, values, strict=True))
-                if "rule" in names and narrow:
-                    changes["dtype"] = torch.float32
-                changed = _changed(case, **changes)
-                if implementation.supports(changed):
-                    return changed
-    return None
+class RefusedError(NotImplementedError):
+    """An implementation's ``supports`` refuses a case."""
 
 
 def _changed(case: Case, **changes: Any) -> Case:
@@ -513,7 +493,7 @@ def variant(implementation: Implementation, case: Case, **changes: Any) -> Case:
     changed = _changed(case, **changes)
     if not implementation.supports(changed):
         asked = ", ".join(f"{name} = {value}" for name, value in changes.items())
-        raise NotImplementedError(f"{implementation.name}.supports refuses {asked}")
+        raise RefusedError(f"{implementation.name}.supports refuses {asked}")
     return changed
 
 

@@ -39,7 +39,7 @@ from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Step
 
-__all__ = ["FAULTS", "Planted", "fault"]
+__all__ = ["FAULTS", "NARROW", "NOT_SHOWN", "Planted", "fault", "narrow"]
 
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
@@ -63,6 +63,35 @@ class Planted(Implementation):
 
 FAULTS: dict[str, Planted] = {}
 """The planted faults by name, wrong implementations, each with the law that catches it."""
+
+
+NARROW: dict[str, Callable[[Case], bool]] = {
+    "central only": lambda case: case.estimator == "central",
+    "projection only": lambda case: case.estimator == "projection",
+    "float32 only": lambda case: case.dtype is torch.float32,
+    "P = 1": lambda case: case.P.largest == 1,
+    "K = 1": lambda case: case.K == 1,
+}
+"""What somebody may support alone, as a method ``supports`` that accepts nothing else."""
+
+_NO_VOTES = "votes are signs, which nobody sends there"
+NOT_SHOWN = {
+    "revert-forgotten, K = 1": "a client takes no step after the last that it measures, and there is no other",
+    "votes-have-weights, central only": _NO_VOTES,
+    "votes-have-weights, projection only": _NO_VOTES,
+}
+"""The faults behind a narrow ``supports`` that no case can show there, each with the reason."""
+
+
+def narrow(faults: Mapping[str, Planted]) -> dict[str, Planted]:
+    """Every tenth of the faults behind each narrow ``supports``, but those that it hides, by "fault, what alone"."""
+    found: dict[str, Planted] = {}
+    for name in list(faults)[::10]:
+        for alone, supports in NARROW.items():
+            made: Any = copy.copy(faults[name])
+            made.name, made.supports = f"{name}, {alone}", supports
+            found |= {} if made.name in NOT_SHOWN else {made.name: made}
+    return found
 
 
 class _Faulty(Planted):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +12,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from decomfl_lab.laws.contract import Case, Participation
+from decomfl_lab.laws.contract import Case, Implementation, Participation
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.methods.rule_options import DEFAULT_RULE
 from decomfl_lab.methods.scalars import Scalars
@@ -25,6 +28,7 @@ from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, S
 
 __all__ = [
     "Answers",
+    "Support",
     "answers",
     "cases",
     "counters",
@@ -42,36 +46,37 @@ distributions = st.sampled_from(Distribution)
 wide_dtypes = st.sampled_from((torch.float32, torch.float64))
 counters = st.tuples(seeds, st.integers(0, 200), distributions)
 
-_decay = st.sampled_from((0.0, 1e-5, 0.1))
-_momentum = st.builds(
-    Momentum,
-    beta=st.sampled_from((0.9, 0.5, 0.1)),
-    convention=st.sampled_from(("torch", "paper")),
-    weight_decay=_decay,
-)
-_sgd = st.builds(Sgd, weight_decay=_decay)
-_adaptive = st.builds(
-    AdaMM, beta1=st.sampled_from((0.9, 0.0)), beta2=st.sampled_from((0.999, 0.5)), weight_decay=_decay
-)
-_low_precision = st.builds(
-    LowPrecision,
-    rule=st.one_of(_momentum, _sgd, _adaptive),
-    dtype=st.sampled_from(Format),
-    rounding=st.sampled_from(("stochastic", "compensated", "nearest")),
-)
-_methods = [kind() for kind in METHODS.values()]
-_scalar = [made.rule for made in _methods if isinstance(made, Scalars)]
+_DECAYS = (0.0, 1e-5, 0.1)
+_MOMENTUM = [
+    Momentum(beta, kind, decay) for beta in (0.9, 0.5, 0.1) for kind in ("torch", "paper") for decay in _DECAYS
+]
+_SGD = [Sgd(decay) for decay in _DECAYS]
+_ADAMM = [
+    AdaMM(beta1=beta1, beta2=beta2, weight_decay=decay)
+    for beta1 in (0.9, 0.0)
+    for beta2 in (0.999, 0.5)
+    for decay in _DECAYS
+]
+_made = [kind() for kind in METHODS.values()]
+_scalar = [made.rule for made in _made if isinstance(made, Scalars)]
 _own = sorted({rule for rule in _scalar if not rule.pool} - {DEFAULT_RULE}, key=repr)  # pools: smaller ones below
-rules: SearchStrategy[UpdateRule] = st.one_of(
-    _momentum,
-    _sgd,
-    _adaptive,
-    st.builds(SignSgd, weight_decay=_decay),
-    _low_precision,
-    st.builds(PooledSgd, size=st.integers(1, 6), exponent=st.sampled_from((-28, -20))),
-    st.sampled_from([GridSgd(exponent=exponent) for exponent in range(-18, -11)]),
-    st.sampled_from(_own),
-)
+RULES: list[list[UpdateRule]] = [
+    [*_MOMENTUM],
+    [*_SGD],
+    [*_ADAMM],
+    [SignSgd(decay) for decay in _DECAYS],
+    [
+        LowPrecision(rule, dtype, rounding)
+        for dtype in Format
+        for rounding in ("stochastic", "compensated", "nearest")
+        for rule in (*_MOMENTUM, *_SGD, *_ADAMM)
+    ],
+    [PooledSgd(size=size, exponent=exponent) for size in range(1, 7) for exponent in (-28, -20)],
+    [GridSgd(exponent=exponent) for exponent in range(-18, -11)],
+    [*_own],
+]
+"""The update rules, kind by kind, the simplest of each first."""
+rules: SearchStrategy[UpdateRule] = st.one_of(*map(st.sampled_from, RULES))
 
 MOST_CLIENTS = 5
 _seedings = st.sampled_from(sorted(Seeding, key=lambda own: own is not Seeding.PER_STEP))  # the simplest first
@@ -109,7 +114,7 @@ def cases(draw: DrawFn, *, max_clients: int = MOST_CLIENTS, max_rounds: int = 7)
         P=Schedule(draw(st.integers(1, 4)), draw(st.dictionaries(change, st.integers(1, 4), max_size=2))),
         eta=Schedule(draw(rate), draw(st.dictionaries(change, rate, max_size=3))),
         rule=rule,
-        estimator=draw(st.sampled_from(("forward", "central", "central-sign", "projection"))),
+        estimator=draw(st.sampled_from(_VALUES["estimator"])),
         mu=draw(st.sampled_from((2.0**-3, 2.0**-10))),  # exact in float32
         distribution=draw(distributions),
         shapes=draw(shapes),
@@ -120,6 +125,104 @@ def cases(draw: DrawFn, *, max_clients: int = MOST_CLIENTS, max_rounds: int = 7)
         tracking=draw(st.sampled_from(Tracking)),
         rank=draw(st.integers(1, 3)),
     )
+
+
+_VALUES: dict[str, list[Any]] = {
+    "rule": [rule for kind in RULES for rule in kind],
+    "dtype": [torch.float32, torch.float64, *(getattr(torch, dtype) for dtype in Format)],
+    "seeding": list(Seeding),
+    "estimator": ["forward", "central", "central-sign", "projection"],
+    "K": [1, 2, 3],
+    "P": [Schedule(P) for P in (1, 2, 3, 4)],
+    "eta": [Schedule(eta) for eta in (0.05, 0.003, 0.2)],
+    "distribution": list(Distribution),
+    "tracking": list(Tracking),
+}
+"""What an implementation may lack: the values of each field of a case, which a refused case is given in turn."""
+_SIMPLEST = _VALUES | {"rule": [*(kind[0] for kind in RULES[:-1]), *_own], "eta": _VALUES["eta"][:1]}
+
+
+class Support:
+    """What an implementation supports of what is drawn: nothing is known of ``supports`` but what it says of a case.
+
+    A drawn case that is refused gets other values where its own are refused, each drawn from all those that are not, so
+    that whoever supports central differences alone is tried on as many cases as whoever supports everything.
+    """
+
+    attempts = 3
+    """Drawn cases around which a supported one is sought by trying all values: the others of a case may be at fault."""
+
+    def __init__(self, implementation: Implementation) -> None:
+        self.accepts = implementation.supports
+        self.known: Case | None = None  # a case that is accepted
+        self.values: dict[str, list[Any]] = {}  # of each field the values with which it still is
+
+    def fitted(self, case: Case) -> Case | None:
+        """The case, or one with other values where its own are refused; None where none of those is accepted."""
+        if self.accepts(case):
+            return case
+        if self.known is None and self.attempts:
+            self.attempts -= 1
+            self._learn(case)
+        if self.known is None:
+            return None
+        found = replace(case, **{name: getattr(self.known, name) for name in _VALUES})
+        if not self.accepts(found):  # it is about the clients, the shapes or the rounds
+            return None
+        number = case.seed  # a number that is drawn, and 0 in the smallest case: it says which values are taken
+        for name, values in self.values.items():
+            number, n = divmod(number, len(values))
+            drawn = getattr(case, name)
+            others = [*values[n:], *values[:n]]
+            alike = [other for other in others if type(other) is type(drawn)]  # another rule of the same kind
+            found = next(self._accepted(found, name, [drawn, *alike, *others]), found)
+        return found
+
+    def _accepted(self, case: Case, name: str, values: Iterable[Any]) -> Iterator[Case]:
+        """The accepted ones of the cases with these values of a field."""
+        changed = (_with(case, name, value) for value in values)
+        return (each for each in changed if each is not None and self.accepts(each))
+
+    def _learn(self, case: Case) -> None:
+        """Find an accepted case, of all combinations of values, and then the values that each of its fields may have.
+
+        Those with the fewest fields other than the simplest come first, so that a few of 50,000 are asked as a rule.
+        """
+        first = {name: values[0] for name, values in _SIMPLEST.items()}
+        for count in range(len(first) + 1):
+            for names in itertools.combinations(first, count):
+                for values in itertools.product(*(_SIMPLEST[name][1:] for name in names)):
+                    chosen = first | dict(zip(names, values, strict=True))
+                    if not _fit(chosen["rule"], chosen["dtype"], chosen["seeding"]):
+                        continue
+                    known = replace(case, **chosen)
+                    if self.accepts(known):
+                        self.known = known
+                        self.values = {name: self._accepted_values(known, name) for name in _VALUES}
+                        return
+
+    def _accepted_values(self, case: Case, name: str) -> list[Any]:
+        return [getattr(each, name) for each in self._accepted(case, name, _VALUES[name])] or [getattr(case, name)]
+
+
+def _with(case: Case, name: str, value: Any) -> Case | None:
+    """The case with another value of a field, and what this brings with it; None where the rule has none like it."""
+    rule = value if name == "rule" else case.rule
+    changes = {name: value}
+    if isinstance(rule, LowPrecision):  # which says its dtype
+        changes["dtype"] = getattr(torch, rule.dtype)
+    elif name == "rule" and case.dtype.itemsize == 2:
+        changes["dtype"] = torch.float32
+    if name == "rule" and bool(rule.pool) != (case.seeding is Seeding.POOL):
+        changes["seeding"] = Seeding.POOL if rule.pool else Seeding.PER_STEP
+    changed = replace(case, **changes)
+    return changed if getattr(changed, name) == value and _fit(rule, changed.dtype, changed.seeding) else None
+
+
+def _fit(rule: UpdateRule, dtype: torch.dtype, seeding: Seeding) -> bool:
+    """Whether these three can be together in a case: 16 bits need a rule that makes them, as a pool of seeds does."""
+    right = dtype is getattr(torch, rule.dtype) if isinstance(rule, LowPrecision) else dtype.itemsize > 2
+    return right and bool(rule.pool) == (seeding is Seeding.POOL)
 
 
 few = st.tuples(*[st.integers(1, 4)] * MOST_CLIENTS)

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from decomfl_lab import Momentum, Sgd, laws
-from decomfl_lab.laws.contract import play, supported
+from decomfl_lab.laws.contract import play
 from decomfl_lab.laws.edge import fitted
 from decomfl_lab.laws.exploration import Scope
+from decomfl_lab.laws.strategies import Support
 from decomfl_lab.noise import Distribution
 from tests.laws.foreign import Client, Foreign, Replica, Server
 
@@ -115,6 +116,6 @@ def test_a_rule_without_weight_decay_is_simpler_than_another_rule() -> None:
         def supports(self, case: Any) -> bool:
             return case.rule == Sgd() or case.rule == Momentum(0.5)
 
-    case = supported(Plain(), replace(CASE, rule=Momentum(0.5, weight_decay=0.1)))
+    case = Support(Plain()).fitted(replace(CASE, rule=Momentum(0.5, weight_decay=0.1)))
     assert case is not None
     assert case.rule == Momentum(0.5)

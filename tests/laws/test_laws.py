@@ -14,6 +14,7 @@ from decomfl_lab.cli.verify import verify as command
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import FAULTS, LAWS, Implementation, check, verify
 from decomfl_lab.laws.check import check_law, load_implementation
+from decomfl_lab.laws.faults import NARROW, NOT_SHOWN, narrow
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS
 from tests.thorough import cases, sampled
 
@@ -55,6 +56,20 @@ def test_planted_fault_is_caught_by_values_that_disagree(fault: str) -> None:
     assert outcome.counterexample.startswith("differs  ")
 
 
+@pytest.mark.parametrize("name", sampled(narrow(FAULTS), 12))
+def test_a_fault_behind_a_narrow_supports_is_caught_too(name: str) -> None:
+    fault = narrow(FAULTS)[name]
+    outcome = check_law(LAWS[fault.caught_by], fault, cases=150, shrink=False)
+    assert outcome.status == "broken", outcome
+
+
+@pytest.mark.parametrize("name", NOT_SHOWN)
+def test_what_a_narrow_supports_hides_is_listed_and_hidden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(NOT_SHOWN, name)
+    fault = narrow(FAULTS)[name]
+    assert check_law(LAWS[fault.caught_by], fault, cases=30, shrink=False).status == "holds"
+
+
 @pytest.mark.parametrize("fault", ["revert-forgotten", "round-skipped", "pull-without-state", "queue-too-long"])
 def test_the_state_machine_catches(fault: str) -> None:
     assert check_law(LAWS[MACHINE], FAULTS[fault], cases=100, shrink=False).status == "broken"
@@ -82,8 +97,9 @@ def test_a_fault_that_its_law_misses_is_an_error(
     monkeypatch.setitem(FAULTS, "harmless", Harmless())
     monkeypatch.setattr(check, "FAULTS", {"harmless": FAULTS["harmless"]})
     assert main(["verify", "--plant", "all", "--cases", "1", "--law", "a-gap-is-refused", "--json"]) == 1
-    (row,) = json.loads(capsys.readouterr().out)
-    assert row == {"fault": "harmless", "law": "a-gap-is-refused", "status": "holds", "meant": True}
+    rows = json.loads(capsys.readouterr().out)
+    names = ["harmless", *(f"harmless, {alone}" for alone in NARROW)]
+    assert rows == [{"fault": name, "law": "a-gap-is-refused", "status": "holds", "meant": True} for name in names]
 
 
 def test_a_foreign_exception_breaks_the_law() -> None:
@@ -115,7 +131,7 @@ def test_an_implementation_that_supports_nothing_is_not_tried_and_says_so() -> N
         client = None  # type: ignore[assignment]
 
     (outcome,) = verify(Nothing(), cases=5, laws=("revert-leaves-every-bit",))
-    assert (outcome.status, outcome.counterexample) == ("skipped", "Nothing.supports refuses every case")
+    assert (outcome.status, outcome.counterexample) == ("refused", "Nothing.supports refuses every case")
 
 
 def test_unknown_names_are_refused_by_name() -> None:

@@ -155,6 +155,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
         "that of σ² stops falling with P at P = d: a mini-batch is shared by all directions.",
     )
 
+    _MU_2 = kappa ** Rational(1, 4) / ((m * R * P) ** Rational(1, 4) * sqrt((d + 3) ** 3))  # lines 452 and 1429
     _THEOREM_2_STATED: Final = Statement(
         "theorem-2",
         variant="stated",
@@ -166,6 +167,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             "remainder": 4 * mu**2 * L**4 * d**3 * eta,
         },
         eta={"descent": 1 / (4 * L) / (1 + (kappa * d + d - 2) / (P * (d + 2)))},
+        rate_mu={"rate": _MU_2},
         distributions=("sphere",),
         single_step=True,
         assumptions=_PRINTED + "; low κ-effective rank",
@@ -212,6 +214,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
             "smoothing": Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3 + 4 * mu**2 * L**3 * d**3 * eta,
         },
         eta={"descent": 1 / (4 * L) / (1 + (kappa * d + d - 2) / (P * (d + 2)))},
+        rate_mu={"rate": _MU_2},
         distributions=("gaussian",),
         single_step=True,
         assumptions=_PRINTED + "; low κ-effective rank",

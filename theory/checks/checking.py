@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
@@ -11,7 +12,8 @@ from decomfl_lab.errors import InputError, require, require_choice, require_int
 from hessian.estimate import Estimate, require_confidence
 from theory.checks import simulate
 from theory.checks.probing import probe
-from theory.notation.formula import names_in, written
+from theory.notation.formula import written
+from theory.notation.numbers import down
 from theory.notation.setting import Setting
 from theory.problems.problem import Bowl, Problem
 from theory.problems.quadratic import Quadratic
@@ -109,7 +111,8 @@ def check(
         probe(problem, setting, seed=seed)
     estimate, terms = sides(statement, problem, setting, source=source, runs=runs, seed=seed, **given)
     bound = math.fsum(terms.values())
-    holds, more = decide(estimate, bound, confidence)
+    room = _rounding(problem, setting, source, estimate, terms)
+    holds, more = decide(estimate, bound, confidence, room)
     return Check(
         claim=f"{statement.title}, {statement.left}",
         bounded_by=_bounded_by(statement, setting, terms),
@@ -162,19 +165,31 @@ def sides(
     return estimate, dict(zip(statement.terms, statement.bound(setting, **own), strict=True))
 
 
-def decide(estimate: Estimate, bound: float, confidence: float) -> tuple[bool | None, int]:
+def _rounding(
+    problem: Problem | Quadratic, setting: Setting, source: Source, estimate: Estimate, terms: Mapping[str, float]
+) -> float:
+    """By how much rounding may move the two sides: n ε Σ|terms|, with the n roundings that follow on one another.
+
+    A left side is a mean over samples of a sum over R rounds and the coordinates (or groups) that are held. x_r itself
+    is a sum of K steps a round, of P products each and a mean over m clients where it is simulated.
+    """
+    step = 1 if source == "exact" else setting.P + setting.m
+    n = estimate.samples + setting.R * (setting.K * step + len(problem.start)) + len(terms)
+    return n * sys.float_info.epsilon * math.fsum(map(abs, (estimate.value, *terms.values())))
+
+
+def decide(estimate: Estimate, bound: float, confidence: float, room: float = 0.0) -> tuple[bool | None, int]:
     """Whether the estimated number is at most ``bound``, or None; and then about how many samples would tell.
 
     The half-width falls as 1/√n, so n (half-width/distance)² samples bring it down to the distance from the bound.
+    ``room`` is by how much rounding may move the two numbers.
     """
-    if estimate.samples == 0:
-        return estimate.value <= bound * (1 + _ROUNDING), 0
     if math.isinf(estimate.value):  # a run diverged
         return (False, 0) if math.isfinite(bound) else (None, 0)
     low, high = estimate.interval(confidence)
-    if high <= bound:
+    if high <= bound + room:
         return True, 0
-    if low > bound:
+    if low > bound + room:
         return False, 0
     distance = abs(estimate.value - bound)
     if distance == 0:
@@ -209,7 +224,8 @@ def _setting(
 def _bounded_by(statement: Statement, setting: Setting, terms: Mapping[str, float]) -> str:
     formula = " + ".join(map(written, statement.terms.values()))
     numbers = ", ".join(f"{name} {number:.6g}" for name, number in terms.items())
-    return f"{formula}{'' if setting.eta is None else f' at η = {setting.eta:.6g}'}: {numbers}"
+    at = "" if setting.eta is None else f" at η = {down(setting.eta, 6 if statement.with_eta else 12)}"
+    return f"{formula}{at}: {numbers}"
 
 
 def _require_truth(statement: Statement, problem: Problem | Quadratic, setting: Setting) -> None:
@@ -242,10 +258,9 @@ def _require_admissible(statement: Statement, setting: Setting, own: Mapping[str
         return
     eta, mu = statement.step_sizes(setting, **own), statement.largest_mu(setting, **own)
     if not statement.admits(setting, **own):
-        limits = [f"eta must be at most {eta.largest:.6g} ({eta.binding})"]
-        limits += [f"mu at most {mu.largest:.6g} ({mu.binding})"] if mu.binding else []
+        limits = [f"eta must be at most {down(eta.largest, 6)} ({eta.binding})"]
+        limits += [f"mu at most {down(mu.largest, 6)} ({mu.binding})"] if mu.binding else []
         used = f"{setting.eta:.6g}" + (f" and {setting.mu:.6g}" if mu.binding else "")
         raise InputError(f"{' and '.join(limits)} for {statement.title}, got {used}")
-    free = any("eta" in names_in(term) for term in statement.terms.values())
-    if not free and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
-        raise InputError(f"eta must be {eta.largest:.6g}, the largest admissible, for {statement.name}")
+    if not statement.with_eta and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
+        raise InputError(f"eta must be {down(eta.largest, 12)}, the largest admissible, for {statement.name}")

@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 from scipy import optimize
 
-__all__ = ["Axis", "Worst", "search"]
+__all__ = ["Axis", "Worst", "instances", "search"]
 
+_POINTS: Final = 12
 _HUGE: Final = 1e100  # its square is a number, which the search's spread needs
 
 
@@ -57,6 +58,11 @@ class Worst:
         return f"left/right at most {self.ratio:.6g} in {self.tried} points, at {numbers}"
 
 
+def instances(axes: Mapping[str, Axis], effort: int) -> int:
+    """How many points a search tries if nothing stops it: its population, of a power of two, in each generation."""
+    return (effort + 1) * (1 << (_POINTS * len(axes) - 1).bit_length())
+
+
 def search(
     ratio: Callable[[Mapping[str, float]], float],
     axes: Mapping[str, Axis],
@@ -71,7 +77,7 @@ def search(
         ratio: Ratio of the two sides at these parameters; NaN where they are not admissible.
         axes: Every parameter's name and its range.
         seed: Seed of the search.
-        effort: Number of generations; the population has 12 points a parameter.
+        effort: Number of generations; the population has 12 points a parameter, or a few more.
         watch: Function that is told the worst case after each generation, and stops the search by True.
     """
     names = list(axes)
@@ -94,7 +100,7 @@ def search(
         optimize.Bounds(np.zeros(len(names)), np.ones(len(names))),
         rng=np.random.default_rng(seed),
         maxiter=effort,
-        popsize=12,
+        popsize=_POINTS,
         polish=False,
         tol=0.0,
         init="sobol",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
 from decomfl_lab.errors import InputError, require_choice, require_int, require_possible
 from theory.checks.checking import Check, Source, check, ratio, require_statement, sides
-from theory.checks.search import Axis, Worst, search
+from theory.checks.search import Axis, Worst, instances, search
 from theory.notation.formula import names_in
 from theory.notation.setting import Setting
 from theory.notation.symbols import LETTERS
@@ -32,9 +33,11 @@ _HUGE: Final = 1e100
 _RUNS: Final = 48
 """Simulated runs a point of a search; the instance that it finds is then simulated anew, with more."""
 _JUDGED: Final = 4000
-"""Simulated runs of that instance."""
+"""Simulated runs of that instance; where it is only asked whether the statement holds, a sixteenth may decide."""
 _MOST: Final = 200_000
-"""Simulated runs of it where so many are needed to decide."""
+"""Simulated runs of it where so many are needed to decide,"""
+_WORK: Final = 5e8
+"""but no more than draw so many numbers."""
 
 
 def _titled(family: str, alone: str) -> str:
@@ -150,8 +153,7 @@ def _setting(statement: Statement, problem: Problem | Quadratic, at: At, **const
     )  # fmt: skip
     share, own = min(1.0, at["share"]), statement.own(problem, setting)
     if statement.eta:
-        free = any("eta" in names_in(term) for term in statement.terms.values())
-        eta = statement.step_sizes(setting, **own).largest * (share if free else 1.0)
+        eta = statement.step_sizes(setting, **own).largest * (share if statement.with_eta else 1.0)
     else:
         eta = share / (setting.L * setting.values["rho"] * setting.K)
     if not 0 < eta < _HUGE:
@@ -176,13 +178,14 @@ class Family:
 
 
 def _quadratic_axes(statement: Statement, alone: str) -> dict[str, Axis]:
+    exact = _is_exact(statement, Quadratic.of(Spectrum((1.0,), (1,))))
     axes = {
-        "top": Axis(1, 1e3, whole=True),  # how often H has the eigenvalue L
-        "low": Axis(0.3, 1e5, whole=True),  # and one below
+        "top": Axis(1, 1e3 if exact else 10, whole=True),  # how often H has the eigenvalue L
+        "low": Axis(0.3, 1e5 if exact else 20, whole=True),  # and one below
         "zero": Axis(0.3, 1e5, whole=True),  # and 0
         "curvature": Axis(1e-4, 1.0),
         "where": Axis(0.0, 0.999, log=False),  # the group of D, or of the constant that alone is not 0
-        **_run(statement, P=1e5, K=100, m=100, more=1e3, R=1e5),
+        **(_run(statement, P=1e5, K=100, m=100, more=1e3, R=1e5) if exact else _short_run(statement)),
     }
     if alone:
         return axes | {alone: Axis(1.0, 1.0)}
@@ -207,10 +210,18 @@ def _quadratic(statement: Statement, at: At) -> tuple[Quadratic, Setting | None]
     return quadratic, _setting(statement, quadratic, at, M=M, G=0.0)
 
 
-def _short(statement: Statement) -> dict[str, Axis]:
+def _is_exact(statement: Statement, problem: Problem | Quadratic) -> bool:
+    """Whether the left side has a closed form there; a step of one's own is always simulated."""
+    return statement.step is decomfl and statement.left.is_exact(problem)
+
+
+def _short_run(statement: Statement) -> dict[str, Axis]:
     """Axes of runs that are short enough to be simulated; lemmas have closed forms at K = 1."""
-    run = _run(statement, P=30, K=8 if statement.left.path else 1, m=3, more=3, R=60)
-    return run | {
+    return _run(statement, P=30, K=8 if statement.left.path else 1, m=3, more=3, R=60)
+
+
+def _short(statement: Statement) -> dict[str, Axis]:
+    return _short_run(statement) | {
         "d": Axis(1, 100, whole=True),
         "mu": Axis(1e-3, 3.0),
         "sigma": Axis(1e-3, 3.0),
@@ -271,7 +282,7 @@ def tightness(
 
     On quadratics both sides are exact. The left one is linear in D, σ², σ_G² and μ²; where the bound is too, the worst
     case has one of them alone: each is searched, and all together. On sums of cosines the left sides of lemmas are
-    exact; others, and those on piecewise quadratic losses, are simulated.
+    exact; others, those on piecewise quadratic losses, and those of a step of your own are simulated.
 
     Args:
         statement: One of ``theory.bounds``, or your own.
@@ -279,7 +290,7 @@ def tightness(
         effort: Number of generations of a search on quadratics; where the left side is simulated a third of it.
         seed: The seed of the searches and simulations.
         first: Whether to stop at the first instance that refutes the statement.
-        watch: Function that is told a search's name, its generations so far, all of them, and the largest ratio.
+        watch: Function that is told a search's name, its instances so far, the number of all, and the largest ratio.
 
     Raises:
         InputError: If the statement is none, a class is unknown, or none has an instance for the statement.
@@ -330,40 +341,50 @@ def _worst(
     family = FAMILIES[name]
     axes = {each: axis for each, axis in family.axes(statement, alone).items() if each not in statement.without}
     problem, setting = family.instance(statement, {each: axis.at(0.5) for each, axis in axes.items()})
-    exact = statement.step is decomfl and statement.left.is_exact(problem)
+    exact = _is_exact(statement, problem)
     source: Source = "exact" if exact else "simulation"
     generations = effort if exact else max(1, effort // 3)
     if setting is not None:
         sides(statement, problem, setting, source=source, runs=2, seed=seed)  # refuses what the class has no way to
 
-    def at_ratio(at: At) -> float:
-        problem, setting = family.instance(statement, at)
-        if setting is None:
-            return math.nan
-        estimate, terms = sides(statement, problem, setting, source=source, runs=_RUNS, seed=seed)
-        return ratio(estimate.value, math.fsum(terms.values()))
+    tried, largest, every = 0, -math.inf, instances(axes, generations)
 
-    done = 0
+    def at_ratio(at: At) -> float:
+        nonlocal tried, largest
+        problem, setting = family.instance(statement, at)
+        found = math.nan
+        if setting is not None:
+            estimate, terms = sides(statement, problem, setting, source=source, runs=_RUNS, seed=seed)
+            found = ratio(estimate.value, math.fsum(terms.values()))
+        tried, largest = tried + 1, found if found > largest else largest  # a NaN is no larger
+        if watch is not None and tried <= every:  # not where a worst case that was found is made simple
+            watch(_titled(name, alone), tried, every, largest)
+        return found
+
+    @cache
+    def judged(*at: tuple[str, float]) -> tuple[Problem | Quadratic, Setting, Check, int]:
+        """The instance with these parameters, simulated with as many runs as decide, or as many as can be."""
+        problem, setting = family.instance(statement, dict(at))
+        assert setting is not None
+        each = setting.R * setting.K * setting.m * setting.P * len(problem.start)
+        most = _JUDGED if exact else int(min(max(_WORK / each, _JUDGED), _MOST))
+        runs = _JUDGED // 16 if first and not exact else _JUDGED
+        while True:
+            found = check(statement, problem, setting, source=source, runs=runs, seed=seed + 1)
+            if found.holds is not None or runs == most:
+                return problem, setting, found, runs
+            runs = min(max(4 * runs, 2 * found.more), most)
 
     def told(worst: Worst) -> bool:
-        nonlocal done
-        done += 1
-        if watch is not None:
-            watch(_titled(name, alone), done, generations, worst.ratio)
-        return first and worst.ratio > (1 if exact else 1.5)
+        """Whether the worst case so far refutes the statement, beyond rounding or by the interval of more runs."""
+        return first and worst.ratio > 1 and judged(*worst.at.items())[2].holds is False
 
     worst = search(at_ratio, axes, seed=seed, effort=generations, watch=told)
     if math.isnan(worst.ratio):
         return None
     at = _simplest(worst, axes, at_ratio) if exact and worst.ratio > 1 else worst.at
-    problem, setting = family.instance(statement, at)
-    assert setting is not None
-    runs = _JUDGED
-    judged = check(statement, problem, setting, source=source, runs=runs, seed=seed + 1)
-    if judged.holds is None:
-        runs = min(2 * judged.more, _MOST)
-        judged = check(statement, problem, setting, source=source, runs=runs, seed=seed + 1)
-    return Instance(name, alone, problem, setting, judged, source, runs, seed + 1, worst.tried, worst.ratio)
+    problem, setting, found, runs = judged(*at.items())
+    return Instance(name, alone, problem, setting, found, source, runs, seed + 1, worst.tried, worst.ratio)
 
 
 def _simplest(worst: Worst, axes: Mapping[str, Axis], at_ratio: Callable[[At], float]) -> At:

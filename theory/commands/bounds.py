@@ -18,6 +18,7 @@ from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
+from theory.notation.numbers import down, exactly
 from theory.notation.setting import RARE, Setting
 
 if TYPE_CHECKING:  # help needs no formula
@@ -25,7 +26,7 @@ if TYPE_CHECKING:  # help needs no formula
 
     from theory.statements.statement import Statement, StepSizes
 
-__all__ = ["bound", "stepsize"]
+__all__ = ["bound", "constants_line", "stepsize"]
 
 Values = dict[str, Any]
 
@@ -89,6 +90,7 @@ def _stepsize(options: StepsizeOptions, constants: Values) -> None:
     setting, variants = _asked(options.theorem, options.named, constants)
     best = {"D", "R"} <= set(constants)
     found = {title: _step_sizes(each, setting, best=best) for title, each in variants.items()}
+    require("eta" not in constants, "eta", "be left out, as it is what is asked for", constants.get("eta"))
     conditions = [name for each in variants.values() for name in (*each.eta, *each.mu)]
     require(
         bool(conditions),
@@ -101,14 +103,14 @@ def _stepsize(options: StepsizeOptions, constants: Values) -> None:
         _dump(variants, setting, {}, found, notes)
         return
     rows = [
-        (f"{symbol} by {name}", [_condition(each[kind], name) for each in found.values()])
-        for symbol, kind in (("η", "conditions"), ("μ", "mu"))
+        (f"{of} {name}", [_condition(found[title][kind], name, each) for title, each in variants.items()])
+        for of, kind in (("η by", "conditions"), ("μ by", "mu"), ("μ for the", "rate_mu"))
         for name in dict.fromkeys(name for each in found.values() for name in each[kind])
     ]
-    rows.append(("largest η", [_number(each["largest"]) for each in found.values()]))
+    rows.append(("largest η", _largest(variants, found)))
     if any(each["best_eta"] is not None for each in found.values()):
-        rows.append(("rate-optimal η", [_number(each["best_eta"]) for each in found.values()]))
-        rows.append(("rate-optimal μ", [_number(each["best_mu"]) for each in found.values()]))
+        rows.append(("rate-optimal η", [_limit(found[title]["best_eta"], of) for title, of in variants.items()]))
+        rows.append(("rate-optimal μ", [_limit(found[title]["best_mu"], of) for title, of in variants.items()]))
         rows.append(("bound there", [_number(each["best_bound"]) for each in found.values()]))
     _print("condition", variants, rows, setting, {}, notes)
 
@@ -152,7 +154,7 @@ def _bound(options: BoundOptions, constants: Values) -> None:
     ]
     rows.append(("bound", [_number(each["bound"]) for each in found.values()]))
     if any(each["largest"] for each in found.values()):
-        rows.append(("largest η", [_number(each["largest"]) for each in found.values()]))
+        rows.append(("largest η", _largest(variants, found)))
         if setting.eta is not None:
             rows.append(("bound there", [_number(each["bound_there"]) for each in found.values()]))
     _print(next(iter(variants.values())).left.text, variants, rows, setting, at, notes)
@@ -201,10 +203,11 @@ def _asked(theorem: int | None, named: str | None, constants: Values) -> tuple[S
 
 def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
     sizes, mu = of.step_sizes(setting), of.largest_mu(setting)
-    eta = of.best_eta(setting) if best and any("eta" in theory.names_in(term) for term in of.terms.values()) else None
+    eta = of.best_eta(setting) if best and of.with_eta else None
     return {
         "conditions": _limits(of.eta, sizes),
         "mu": _limits(of.mu, mu),
+        "rate_mu": _limits(of.rate_mu, of.largest_rate_mu(setting)),
         "largest": sizes.largest,
         "binding": sizes.binding,
         "best_eta": eta,
@@ -230,12 +233,14 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
     if of.eta:
         limits = [("η", setting.eta, of.step_sizes(setting), of.eta), ("μ", setting.mu, of.largest_mu(setting), of.mu)]
         violated = [
-            f"{symbol} = {used:.4g} is above {largest:.4g} = {theory.written(formulas[name])}, "
+            f"{symbol} = {used:.4g} is above {down(largest, 4)} = {theory.written(formulas[name])}, "
             f"the largest that {name} allows"
             for symbol, used, sizes, formulas in limits
             for name, largest in sizes.conditions.items()
             if used is not None and used > largest * (1 + 1e-12)
         ]
+        if not of.with_eta and setting.eta is not None and largest is not None and setting.eta < largest * (1 - 1e-9):
+            violated.append(f"η = {setting.eta:.4g} is below {down(largest, 12)}, the only one that it is of")
     return {
         "largest": largest,
         "bound_there": None if largest is None else sum(of.bound(setting.at(largest), **at)),
@@ -269,7 +274,7 @@ def _dump(
 
 def _notes(variants: Mapping[str, Statement], setting: Setting, given: Values, *, terms: bool) -> list[str]:
     """What was taken for granted, in sentences; ``terms`` says whether the bounds are shown, not only conditions."""
-    shown = [part for each in variants.values() for part in (each.eta, each.mu, *[each.terms] * terms)]
+    shown = [part for each in variants.values() for part in (each.eta, each.mu, each.terms if terms else each.rate_mu)]
     used = {name for part in shown for formula in part.values() for name in theory.names_in(formula)}
     notes = [
         f"{name} was not given and is taken for {_DEFAULTS[name]:g}."
@@ -289,11 +294,21 @@ def _number(value: float | None) -> str:
     return "–" if value is None else "∞" if math.isinf(value) else f"{value:.4g}"
 
 
-def _condition(conditions: Mapping[str, Values], name: str) -> str:
+def _limit(value: float | None, of: Statement) -> str:
+    """What η or μ may be, so that it may be typed as it is printed: a bound of one η alone admits no other."""
+    return down(value, 4 if of.with_eta else 12) if value is not None and math.isfinite(value) else _number(value)
+
+
+def _largest(variants: Mapping[str, Statement], found: Mapping[str, Values]) -> list[str]:
+    """The largest η of each form."""
+    return [_limit(found[title]["largest"], of) for title, of in variants.items()]
+
+
+def _condition(conditions: Mapping[str, Values], name: str, of: Statement) -> str:
     if name not in conditions:
         return ""
-    of = conditions[name]
-    return f"{_number(of['largest'])}{' ← binds' if of['binds'] else ''}\n{of['formula']}"
+    told = conditions[name]
+    return f"{_limit(told['largest'], of)}{' ← binds' if told['binds'] else ''}\n{told['formula']}"
 
 
 def _term(terms: Mapping[str, Values], name: str) -> str:
@@ -310,7 +325,8 @@ def _print_formulas(variants: Mapping[str, Statement]) -> None:
         conditions = [getattr(each, symbol) for each in variants.values()]
         if any(conditions):
             cells = ["\n".join(map(theory.written, each.values())) for each in conditions]
-            rows.append((f"{theory.symbols.LETTERS[symbol]} at most", cells))
+            only = symbol == "eta" and not any(each.with_eta for each in variants.values())
+            rows.append((f"{theory.symbols.LETTERS[symbol]} {'is the least of' if only else 'at most'}", cells))
     _show(next(iter(variants.values())).left.text, variants, rows, "", _words(variants))
 
 
@@ -348,13 +364,18 @@ def _words(variants: Mapping[str, Statement]) -> list[str]:
     return [f"{'; '.join(titles)}: {text}" for text, titles in said.items() if text]
 
 
+def constants_line(values: Mapping[str, float]) -> str:
+    """Constants of a run as they may be typed in; those that follow from others to six digits."""
+    told = {name: exactly(value) if name in _DEFAULTS else f"{value:.6g}" for name, value in values.items()}
+    return ", ".join(f"{theory.symbols.LETTERS.get(name, name)} = {value}" for name, value in told.items())
+
+
 def _print(
     head: str, variants: Mapping[str, Statement], rows: Sequence[tuple[str, list[str]]], setting: Setting, at: Values,
     notes: Sequence[str],
 ) -> None:  # fmt: skip
     values = setting.values | at
-    shown = {name: value for name, value in values.items() if name in {*_DEFAULTS, *at, "rho"}}
-    lines = [", ".join(f"{theory.symbols.LETTERS.get(name, name)} = {value:,.6g}" for name, value in shown.items())]
+    lines = [constants_line({name: value for name, value in values.items() if name in {*_DEFAULTS, *at, "rho"}})]
     stated = theory.STATEMENTS.get((next(iter(variants.values())).name, "stated"))
     if stated is not None and "stated" not in variants:
         where = f"{' or '.join(stated.distributions)} directions{' and K = 1' * stated.single_step}"

@@ -181,15 +181,13 @@ def _print_left_out(found: Tightness) -> None:
 
 
 def _print_instance(instance: Instance, named: str) -> None:
-    from theory.notation.symbols import LETTERS
+    from theory.commands.bounds import constants_line
 
-    values = {LETTERS.get(name, name): value for name, value in instance.setting.values.items()}
-    constants = ", ".join(f"{name} = {value:.6g}" for name, value in values.items())
     small = instance.check.holds is False and instance.source == "exact"
     head = "A small instance that refutes it" if small else "The worst case that was found"
     print(f"{head}, on {instance.title} with {instance.setting.distribution} directions:")
     print(f"  {instance.check}")
-    print(f"  {constants}")
+    print(f"  {constants_line(instance.setting.values)}")
     if small:
         print(f"The largest left/right of the search is {instance.largest:.4g}.")
     print("Three lines of Python repeat it:")

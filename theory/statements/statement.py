@@ -78,6 +78,7 @@ class Statement:
         eta: Every condition's name and the largest η that it allows, a formula.
         mu: Every condition's name and the largest μ that it allows, a formula.
         distributions: The distributions of the directions for which it is made.
+        rate_mu: The same of what its rate needs in print, beside the bound.
         single_step: Whether it is made for K = 1 only.
         without: Those of sigma, sigma_G and mu that it takes to be 0.
         central: Whether it is made for central differences only; others are for both kinds.
@@ -95,6 +96,7 @@ class Statement:
     terms: Mapping[str, sp.Expr]
     eta: Mapping[str, sp.Expr] = field(default_factory=dict)
     mu: Mapping[str, sp.Expr] = field(default_factory=dict)
+    rate_mu: Mapping[str, sp.Expr] = field(default_factory=dict)
     variant: Variant | None = None
     left: Left = AVERAGE
     step: Step = decomfl
@@ -108,7 +110,7 @@ class Statement:
     note: str = ""
 
     def __post_init__(self) -> None:
-        for part in ("terms", "eta", "mu"):
+        for part in ("terms", "eta", "mu", "rate_mu"):
             require(isinstance(getattr(self, part), Mapping), part, "map names to formulas", getattr(self, part))
             kept = {name: formula(f"{part}[{name!r}]", each) for name, each in getattr(self, part).items()}
             object.__setattr__(self, part, kept)
@@ -124,7 +126,7 @@ class Statement:
         if self.variant is None:
             require_one_unit(_units(self.terms) | {self.left.text: self.left.unit})
             require_one_unit({"η": X**2 / F, **_units(self.eta)})
-            require_one_unit({"μ": X, **_units(self.mu)})
+            require_one_unit({"μ": X, **_units({**self.mu, **self.rate_mu})})
 
     @property
     def one_hessian(self) -> bool:
@@ -138,6 +140,9 @@ class Statement:
 
     def __str__(self) -> str:
         limits = [f"η ≤ {written(each)}" for each in self.eta.values()]
+        if self.eta and not self.with_eta:
+            formulas = ", ".join(map(written, self.eta.values()))
+            limits = [f"η = min({formulas})" if len(self.eta) > 1 else f"η = {formulas}"]
         limits += [f"μ ≤ {written(each)}" for each in self.mu.values()]
         bound = " + ".join(map(written, self.terms.values()))
         return f"{self.title}: {self.left} ≤ {bound}" + (f" for {', '.join(limits)}" if limits else "")
@@ -150,6 +155,11 @@ class Statement:
             and (setting.central or not self.central)
             and (setting.beta == 0 or self.with_momentum)
         )
+
+    @cached_property
+    def with_eta(self) -> bool:
+        """Whether η is in a term; a bound without it is one for the largest admissible η alone."""
+        return any("eta" in names_in(each) for each in self.terms.values())
 
     @cached_property
     def with_momentum(self) -> bool:
@@ -225,6 +235,11 @@ class Statement:
         """The largest μ by every condition, at the setting's η where it matters; ``point`` as in ``bound``."""
         values = self._values(setting, self.mu, **point)
         return StepSizes({name: value_of(each, values) for name, each in self.mu.items()})
+
+    def largest_rate_mu(self, setting: Setting) -> StepSizes:
+        """The largest μ by every condition of its printed rate."""
+        values = self._values(setting, self.rate_mu)
+        return StepSizes({name: value_of(each, values) for name, each in self.rate_mu.items()})
 
     def admits(self, setting: Setting, **point: float) -> bool:
         """Whether the setting's η and μ keep every condition (a rounding error over is within)."""

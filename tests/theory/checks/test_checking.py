@@ -21,12 +21,13 @@ from theory.bounds import STATEMENTS, statement
 from theory.checks.checking import check, decide
 from theory.checks.simulate import federation, run
 from theory.notation import symbols as s
-from theory.notation.setting import DISTRIBUTIONS
+from theory.notation.setting import DISTRIBUTIONS, Setting
 from theory.notation.symbols import D, R
 from theory.problems.problem import Bowl, Logistic
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
+from theory.statements.algorithms import Losses, Step, decomfl
 from theory.statements.statement import Statement
 
 MINE = theory.Statement(
@@ -260,8 +261,10 @@ def test_claims_beyond_the_conditions_or_below_the_truth_are_refused_by_name() -
     ):
         with pytest.raises(InputError, match=message):
             check(theorem, MIXED, wrong)
-    with pytest.raises(InputError, match="^eta must be .* the largest admissible, for corollary-1"):
-        check(statement("corollary-1"), MIXED, replace(setting, eta=1e-9))
+    corollary = statement("corollary-1")
+    with pytest.raises(InputError, match="^eta must be .* the largest admissible, for corollary-1") as refusal:
+        check(corollary, MIXED, replace(setting, eta=1e-9))
+    assert check(corollary, MIXED, replace(setting, eta=float(str(refusal.value).split()[3].rstrip(",")))).holds
     with pytest.raises(InputError, match="^source must be one of"):
         check(theorem, MIXED, setting, source="guess")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="^source must be exact for E_r‖G"):
@@ -307,3 +310,37 @@ def test_a_bound_of_ones_own_with_a_wrong_constant_fails() -> None:
 def test_a_bound_of_ones_own_that_makes_no_sense_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         replace(MINE, **wrong)
+
+
+def _sgd(losses: Losses, x: Any, v: Any, z: Any, setting: Setting) -> Any:
+    return x - setting.eta * losses.gradient(x), v  # type: ignore[operator]
+
+
+def _central(losses: Losses, x: Any, v: Any, z: Any, setting: Setting) -> Any:
+    """MeZO's step along the first direction, whose square is 1 here."""
+    apart = 1e-3 * z[:, :1]
+    g = (losses(x + apart) - losses(x - apart)) / 2e-3
+    return x - setting.eta * g[..., None] * z[:, :1], v  # type: ignore[operator]
+
+
+def _tight(factor: float, step: Step = decomfl) -> Statement:
+    """A bound that holds with equality where every eigenvalue is L and η = 1/L, times a factor."""
+    terms = {"start": 2 * factor * D / (R * s.eta), "noise": s.L * s.eta * s.sigma**2 / s.m}
+    own = {"step": step, "distributions": ("rademacher",), "without": ("sigma_G", "mu")}
+    return Statement("tight", terms=terms, eta={"descent": 1 / s.L}, single_step=True, **own)  # type: ignore[arg-type]
+
+
+@given(
+    st.sampled_from([(_sgd, "simulation"), (_central, "simulation"), (decomfl, "exact"), (decomfl, "simulation")]),
+    *[st.floats(0.1, 10)] * 2, st.integers(1, 30), st.integers(1, 60), st.integers(1, 4), st.integers(2, 50),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_a_bound_that_is_attained_holds_and_one_lower_by_a_billionth_fails(
+    way: tuple[Step, Any], D: float, L: float, n: int, R: int, m: int, runs: int
+) -> None:
+    step, source = way
+    problem = Bowl(Quadratic.of(Spectrum(values=(L,), counts=(n if step is _sgd else 1,)), D=D), m)
+    holds = [
+        check(_tight(factor, step), problem, source=source, runs=runs, m=m, R=R).holds for factor in (1.0, 1.0 - 1e-9)
+    ]
+    assert holds == [True, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from tests.thorough import sampled
 from theory.bounds import statement
 from theory.checks.worst_case import FAMILIES, tightness
 from theory.notation import symbols as s
+from theory.notation.setting import Setting
 from theory.problems.piecewise import Piecewise
+from theory.statements.algorithms import Losses
 from theory.statements.statement import Statement
 
 SINGLE = statement("theorem-1-single")
@@ -125,3 +128,30 @@ def test_the_slope_of_a_piecewise_loss_is_its_derivative_and_keeps_its_curvature
 def test_an_impossible_piecewise_problem_is_refused_by_name(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match=f"^{next(iter(wrong))} must"):
         Piecewise(**{"at": 1.0, **wrong})  # type: ignore[arg-type]
+
+
+def _sgd(losses: Losses, x: Any, v: Any, z: Any, setting: Setting) -> Any:
+    return x - setting.eta * losses.gradient(x), v  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("factor", "holds"), [(2.0, True), (1.0, False)])
+def test_a_step_of_ones_own_is_searched_in_short_runs_and_says_how_far_it_is(factor: float, holds: bool) -> None:
+    terms = {"start": factor * s.D / (s.R * s.eta), "noise": s.L * s.eta * s.sigma**2 / s.m}
+    own = {"eta": {"descent": 1 / s.L}, "step": _sgd, "single_step": True, "without": ("sigma_G", "mu")}
+    told: list[tuple[str, int, int, float]] = []
+    mine = Statement("mine", terms=terms, **own)  # type: ignore[arg-type]
+    found = tightness(mine, ("quadratics",), effort=3, first=True, watch=lambda *at: told.append(at))
+    assert found.holds is holds
+    assert found.worst.check.ratio == pytest.approx(2 / factor, rel=1e-6)
+    first = [at for at in told if at[0] == told[0][0]]
+    assert [done for _, done, _, _ in first] == list(range(1, len(first) + 1))
+    assert len(first) == first[-1][2]
+    assert found.worst.runs < 1000
+
+
+def test_an_interval_that_decides_stops_a_simulated_search() -> None:
+    told: list[tuple[int, int]] = []
+    wrong = planted(SINGLE, "start", 0.5)
+    found = tightness(wrong, ("piecewise",), effort=9, first=True, watch=lambda *at: told.append(at[1:3]))
+    assert found.holds is False
+    assert max(done for done, _ in told) < max(every for _, every in told)

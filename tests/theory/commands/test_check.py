@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import theory
 from decomfl_lab.cli import main as cli
+from theory.bounds import statement
+from theory.notation.setting import Setting
+from theory.notation.symbols import LETTERS
 
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "my_bound.py")
 
@@ -34,6 +40,41 @@ def test_a_wrong_bound_fails_with_the_instance_and_the_lines_that_repeat_it(caps
     *_, lines = out.partition("Three lines of Python repeat it:\n")
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == out.splitlines()[3].strip()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_constants_of_an_instance_are_accepted_as_they_are_printed(
+    capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    out = told(capsys, 0, "tightness", "theorem-2", "--effort", "1", "--on", "quadratics", "--seed", str(seed))
+    name = {letter: name for name, letter in LETTERS.items()}
+    line = next(line for line in out.splitlines() if line.startswith("  d = "))
+    typed = dict(each.split(" = ") for each in line.strip().split(", "))
+    given = {name.get(letter, letter): float(value) for letter, value in typed.items()}
+    constants = {key: int(value) if key in ("d", "m", "M", "P", "K", "R") else value for key, value in given.items()}
+    known = {each.name for each in fields(Setting)} - {"alpha"}
+    *_, lines = out.partition("Three lines of Python repeat it:\n")
+    problem, setting = _parsed(lines)
+    printed = replace(setting, **{key: value for key, value in constants.items() if key in known})
+    assert printed == setting
+    assert theory.check(statement("theorem-2"), problem, printed).holds
+    assert theory.check(statement("theorem-2"), problem, printed.at(_eta_below(out))).holds
+
+
+def _parsed(lines: str) -> tuple[Any, Setting]:
+    """The problem and the setting of the lines that repeat a check."""
+    found: list[Any] = []
+    setup, _, check = lines.strip().splitlines()
+    names: dict[str, Any] = {}
+    exec(setup, names)
+    names["theory"] = SimpleNamespace(check=lambda _, *of: found.extend(of))
+    exec(check, {**names, "statement": None, "print": str})
+    return found[0], found[1]
+
+
+def _eta_below(out: str) -> float:
+    """The η that stands beside the formula."""
+    return float(out.partition(" at η = ")[2].partition(":")[0])
 
 
 def test_json_has_the_instance(capsys: pytest.CaptureFixture[str]) -> None:
