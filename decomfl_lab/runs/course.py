@@ -81,6 +81,11 @@ class Course:
         return self.federation.round
 
     @property
+    def wire_scalars(self) -> float:
+        """The bytes that a client sent and got so far, divided by 4, mean over the clients that were there."""
+        return self.federation.ledger.bytes / 4 / self.config.present(max(self.round - 1, 0))
+
+    @property
     def model(self) -> nn.Module:
         """A module of its own with the global model's parameters, which gives the losses that evaluations report.
 
@@ -120,7 +125,7 @@ class Course:
                 **found,
                 "train_loss": float(np.mean(self.losses)) if self.losses else float("nan"),
                 "norm": length(federation.x),
-                "wire_scalars": federation.ledger.scalars_per_client,
+                "wire_scalars": self.wire_scalars,
                 "wire_bytes": federation.ledger.bytes,
                 "up_bytes": federation.ledger.bytes_up,
                 "gradient_scalars": federation.ledger.scalars,
