@@ -67,10 +67,9 @@ def curves_of(found: Sequence[Found]) -> pd.DataFrame:
         pd.DataFrame(each.rows).assign(label=label, seed=each.config.get("seed", 0), run=n)
         for n, (each, label) in enumerate(zip(found, labels_of(found), strict=True))
     ]
-    clients = {n: each.config.get("clients", 1) for n, each in enumerate(found)}
     rows = pd.concat(frames, ignore_index=True)
-    require_columns("rows of the runs", rows, ["wire_bytes"])
-    return rows.assign(client_bytes=rows["wire_bytes"] / rows["run"].map(clients))
+    require_columns("rows of the runs", rows, ["wire_scalars"])
+    return rows.assign(client_bytes=4 * rows["wire_scalars"])
 
 
 def labels_of(found: Sequence[Found]) -> list[str]:

@@ -56,7 +56,7 @@ def test_a_run_is_listed_with_what_it_was_and_what_came_of_it(runs: Path, capsys
     assert (row["rounds"], row["state"], row["kB/client"]) == (
         [4, 4],
         "finished",
-        last.wire_bytes / 1e3 / CONFIG.clients,
+        4 * last.wire_scalars / 1e3,
     )
     assert (row["accuracy"], row["loss"]) == pytest.approx((last.test_accuracy, last.test_loss), rel=1e-12)
 
