@@ -167,7 +167,7 @@ class RunLog:
                 file: IO[bytes] = opened.enter_context(tempfile.TemporaryFile(buffering=0))
                 file.write(begin)
             else:
-                opened.enter_context(held_file("log", path, threads=True))
+                opened.enter_context(cls._hold(path))
                 write_atomically(path, begin)
                 file = opened.enter_context(path.open("r+b", buffering=0))
             log = cls(file, str(path or _NAMELESS), header, start, VERSION, chain, len(begin))
@@ -190,13 +190,18 @@ class RunLog:
             try:
                 require_plain(path)
                 if write:
-                    opened.enter_context(held_file("log", path, threads=True))
+                    opened.enter_context(cls._hold(path))
                 file = opened.enter_context(path.open("r+b" if write else "rb", buffering=0))
             except OSError as error:
                 raise InputError(f"log must be a file that can be read, got {path} ({error.strerror})") from None
             log = cls(file, str(path), *_begin(file, path))
             log._read(end)
             return log._closed_with(opened)
+
+    @staticmethod
+    def _hold(path: Path) -> contextlib.AbstractContextManager[None]:
+        """Inside, no other process writes to the log."""
+        return held_file("log", path, threads=True)
 
     def _closed_with(self, opened: contextlib.ExitStack) -> Self:
         """Leave what was opened at ``close``, or with the log itself."""
@@ -302,9 +307,7 @@ class RunLog:
             return
         end = self._starts[-1]
         same = self._file.seek(0, os.SEEK_END) == end and self._at(end - _CHAIN, _CHAIN) == self.chain
-        if self._place is not None:
-            there = self._place.exists()
-            same = same and there and os.path.samestat(os.fstat(self._file.fileno()), self._place.stat())
+        same = same and self._has_its_name()
         rule = f"be as it was left here, after {plural(len(self), 'round')}, as one process alone writes to it"
         require(same, f"log {self.name}", rule, "what somebody else has made of it")
 
@@ -333,6 +336,12 @@ class RunLog:
         self._file.close()
         self._file = self._closing.enter_context(path.open("r+b", buffering=0))
         self.header, self.chain, self._starts = dict(header), chain, starts
+
+    def _has_its_name(self) -> bool:
+        """Whether the file that is written to is still the one of its name."""
+        if self._place is None:
+            return True
+        return self._place.exists() and os.path.samestat(os.fstat(self._file.fileno()), self._place.stat())
 
     def cut(self, r: int) -> None:
         """Drop the entries of rounds r, r + 1, ...; InputError if r lies ahead."""
