@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from decomfl_lab.errors import InputError, require, shown
 
-__all__ = ["HeldError", "as_path", "held", "held_checkpoint", "is_held", "require_plain"]
+__all__ = ["HeldError", "as_path", "held", "held_file", "is_held", "require_plain"]
 __all__ += ["require_writable", "write_atomically"]
 
 LOCK_FILE = ".lock"
@@ -139,29 +139,36 @@ def is_held(out: Path) -> bool:
 
 
 @contextlib.contextmanager
-def held_checkpoint(path: Path) -> Iterator[None]:
+def held_file(argument: str, path: Path, *, threads: bool = False) -> Iterator[None]:
     """Keep other processes from holding the file ``path``, which need not be there yet, as ``held`` does for folders.
+
+    Args:
+        argument: What the file is called.
+        path: The file; folders above it are made.
+        threads: Whether every thread of this process may hold it, and let go of it for another.
 
     Raises:
         InputError: As ``held``.
     """
-    require_writable("checkpoint", path)
-    with _locked(path.with_name(f".{path.name}{LOCK_FILE}"), "checkpoint must be a file", path, 0.0):
+    require_writable(argument, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}{LOCK_FILE}")
+    with _locked(beside, f"{argument} must be a file", path, 0.0, threads=threads):
         yield
 
 
 @contextlib.contextmanager
-def _locked(path: Path, rule: str, got: Path, wait: float) -> Iterator[None]:
+def _locked(path: Path, rule: str, got: Path, wait: float, *, threads: bool = False) -> Iterator[None]:
     """Hold the lock file ``path``; errors are the ``rule`` with the part of it that ``got`` breaks."""
     path = path.parent.resolve() / path.name
     if not _is_lock(path):
         raise InputError(f"{path} must be a lock, which a process writes its number to, got a link or somebody's file")
     with contextlib.ExitStack() as stack:
         try:
-            lock = FileLock(path, is_singleton=True, on_acquired=_sign)
+            lock = FileLock(path, is_singleton=True, thread_local=not threads, on_acquired=_sign)
             stack.enter_context(lock.acquire(timeout=wait))
-            if lock.lock_counter == 1:
-                stack.callback(_remove, path)  # while it is held: filelock notices that, and begins anew
+            # The last to leave removes the file while it is held: filelock notices that, and begins anew.
+            stack.callback(lambda: _remove(path) if lock.lock_counter == 1 else None)
         except Timeout:
             try:
                 holder = path.read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ every step. Here x is exactly where it was, so a step is its record, and the log
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +35,7 @@ from decomfl_lab.errors import (
     require_int,
 )
 from decomfl_lab.estimators.differences import central
-from decomfl_lab.files import as_path
+from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
 from decomfl_lab.objectives.perturbed import moved, stamp_of
@@ -213,12 +214,17 @@ class MeZO(torch.optim.Optimizer):
         program = Program(["x"])
         self._method.rule.emit(program, Step(seeds[0], g, eta, self._distribution))
         self._torn = True
-        rebuild_(program, [{"x": w} for _, w in self._named], backend=cpu_backend())  # a GPU's tensors stay there
-        digest = self.digest() if self._log is not None and (self.steps + 1) % self._digest_every == 0 else None
         if self._log is not None:  # which is false while it is empty
-            self._log.append(LogEntry(record, (0,), (0,), digest=digest))
+            try:
+                self._log.append(LogEntry(record, (0,), (0,)))  # where that fails x has not moved
+            except InputError:
+                self._torn = False
+                raise
+        rebuild_(program, [{"x": w} for _, w in self._named], backend=cpu_backend())  # a GPU's tensors stay there
         self._torn, self.steps = False, self.steps + 1
         self._stamps = self._stamps_now()
+        if self._log is not None and self.steps % self._digest_every == 0:
+            self._log.sign(self.digest())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget what ``measure`` found, and gradients that others have left."""
@@ -260,8 +266,9 @@ class MeZO(torch.optim.Optimizer):
                 self._log = self._again(self._path, chain)
         elif self._path is not None:
             rule = "be a new file, or load_state_dict called before, to go on with it"
-            require(not self._path.exists(), "log", rule, str(self._path))
-            self._log = RunLog.create(self._path, *self._header())
+            with held_file("log", self._path, threads=True):
+                require(not self._path.exists(), "log", rule, str(self._path))
+                self._log = RunLog.create(self._path, *self._header())
         self._resumed, self._stamps = None, self._stamps_now()
         return None
 
@@ -304,10 +311,10 @@ class MeZO(torch.optim.Optimizer):
 
     def _again(self, path: Path, chain: str | None) -> RunLog:
         """The log up to the present step; entries of steps that were taken after the state was saved are cut."""
-        with RunLog.open(path, end=self.steps, write=False) as log:
+        with held_file("log", path, threads=True), RunLog.open(path, end=self.steps, write=False) as log:
             same = len(log) == self.steps and log.chain.hex() == chain
             require(same, f"log {path}", f"have the {self.steps} steps of the state", f"{len(log)}, or others")
-        return RunLog.open(path, end=self.steps)
+            return RunLog.open(path, end=self.steps)
 
     def digest(self) -> str:
         """BLAKE2b-128 of x, as hex: what the log has of it."""
@@ -321,9 +328,7 @@ class MeZO(torch.optim.Optimizer):
         if self._log is None or not self.steps:
             return
         self._require_untouched()
-        last = self._log.entry(self.steps - 1)
-        self._log.cut(self.steps - 1)
-        self._log.append(LogEntry(last.record, (0,), (0,), digest=self.digest()), sync=True)
+        self._log.sign(self.digest(), sync=True)
 
     # State -----------------------------------------------------------------------------------------------------------
 
@@ -499,8 +504,9 @@ class MeZOTraining:
         inputs = trainer._prepare_inputs(inputs)
 
         def loss() -> Tensor:
+            own = copy.deepcopy(inputs)  # the Trainer takes the labels out of what it is given
             with trainer.compute_loss_context_manager():
-                found: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+                found: Tensor = trainer.compute_loss(model, own, num_items_in_batch=num_items_in_batch)
             return found
 
         return torch.tensor(self._mezo.measure(loss), device=self.args.device)

@@ -40,6 +40,9 @@ T = TypeVar("T")
 _LONG = (1 << 63) - 1
 Whole = Annotated[int, Meta(ge=0, le=_LONG)]
 Size = Annotated[int, Meta(ge=1, le=1 << 48)]
+_MOST = (1 << 32) - 1
+Count = Annotated[int, Meta(ge=0, le=_MOST)]
+"""Rounds, and what there is of clients and examples: 32 bits in messages and logs."""
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Index = Annotated[str, Meta(pattern=r"^[0-9]{1,9}\Z")]
 Plain = dict[str, Any]
@@ -60,7 +63,7 @@ _MOST_NUMBERS = 1 << 26
 
 
 def read_as(kind: type[T], values: Any, what: str) -> T:
-    """The values as this type.
+    """The values as this type, with text that can be written down again.
 
     Args:
         kind: A type of this module.
@@ -70,6 +73,7 @@ def read_as(kind: type[T], values: Any, what: str) -> T:
     Raises:
         InputError: If they are not such; it names the first that is not.
     """
+    _require_text(values, what)
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -87,6 +91,20 @@ def read_as(kind: type[T], values: Any, what: str) -> T:
         if rule.startswith(("be ", "have ")):
             require(False, where, rule, found)
         raise InputError(f"{where} must be sound: {said}") from None
+
+
+def _require_text(values: Any, what: str) -> None:
+    """InputError where a text has half of a character, as JSON can write it: no file and no terminal takes that."""
+    left = [values]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            whole = value.isascii() or not re.search("[\ud800-\udfff]", value)
+            require(whole, f"text in the {what}", "be of whole characters", value)
+        elif isinstance(value, Mapping):
+            left += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            left += value
 
 
 # What a log says of itself (docs/run-log.md).
@@ -188,16 +206,16 @@ class SavedFederation(Struct, frozen=True, kw_only=True):
     One agent alone has a number of steps, and no ledger.
     """
 
-    round: Whole
+    round: Count
     steps_taken: list[Whole] | Whole
     ledger: Counts | None = None
-    examples: list[tuple[Whole, Size]] = []
+    examples: list[tuple[Count, Annotated[int, Meta(ge=1, le=_MOST)]]] = []
     pulls: Whole = 0
-    held: list[Whole] = []
+    held: list[Count] = []
     told: list[bool | int] = []
-    base: Whole = 0
-    first: Whole = 0
-    client_rounds: list[Whole] = []
+    base: Count = 0
+    first: Count = 0
+    client_rounds: list[Count] = []
     drift: Annotated[float, Meta(ge=0)] | None = None
     taken: dict[str, list[tuple[int | list[int], list[Number], Number, str]]] = {}
     curvature: list[tuple[Number, Number, Number]] | None = None
@@ -260,9 +278,9 @@ class SavedHost(Struct, frozen=True):
     """What a host goes on from where a process lives no longer than a message: local steps and answers of clients."""
 
     run: Digest
-    round: Whole
+    round: Count
     steps: dict[Index, Whole]
-    answers: dict[Index, tuple[Whole, Annotated[str, Meta(pattern=r"^([0-9a-f]{2})*\Z")]]]
+    answers: dict[Index, tuple[Count, Annotated[str, Meta(pattern=r"^([0-9a-f]{2})*\Z")]]]
 
 
 # What a run says of itself in provenance.json, beside what people read there.

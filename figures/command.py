@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import plural, require
+from decomfl_lab.errors import plural, printable, require
 from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.runs.folder import CONFIG_FILE, Found, found_runs
@@ -45,11 +45,12 @@ def plot(options: PlotOptions) -> None:
       decomfl plot runs/a runs/b --y loss
     """
     require_picture(options.out, "out")
-    found = [each for each in found_runs(options.runs) if each.rows]
+    every = found_runs(options.runs)
+    for each in every:
+        if said := each.trouble or each.remark:
+            print(printable(f"{each.folder}: {said}"), file=sys.stderr)
+    found = [each for each in every if each.rows]
     require(bool(found), "runs", "be folders with runs that have rows", ", ".join(map(str, options.runs)))
-    for each in found:
-        if each.remark:
-            print(f"{each.folder}: {each.remark}", file=sys.stderr)
     from figures.runs import run_curves
 
     save_picture(run_curves(curves_of(found), x=options.x, y=options.y), options.out)
@@ -66,10 +67,9 @@ def curves_of(found: Sequence[Found]) -> pd.DataFrame:
         pd.DataFrame(each.rows).assign(label=label, seed=each.config.get("seed", 0), run=n)
         for n, (each, label) in enumerate(zip(found, labels_of(found), strict=True))
     ]
-    clients = {n: each.config.get("clients", 1) for n, each in enumerate(found)}
     rows = pd.concat(frames, ignore_index=True)
-    require_columns("rows of the runs", rows, ["wire_bytes"])
-    return rows.assign(client_bytes=rows["wire_bytes"] / rows["run"].map(clients))
+    require_columns("rows of the runs", rows, ["wire_scalars"])
+    return rows.assign(client_bytes=4 * rows["wire_scalars"])
 
 
 def labels_of(found: Sequence[Found]) -> list[str]:

@@ -8,7 +8,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from decomfl_lab.errors import require_choice
+from decomfl_lab.errors import require, require_choice
 from figures.curves import BAND, draw_mean
 from figures.layout import legend_below, page, require_columns
 from figures.style import rc, series_styles
@@ -40,7 +40,11 @@ def run_curves(frame: pd.DataFrame, *, x: str = "rounds", y: str = "accuracy") -
         InputError: If x or y is unknown, a column is missing, or there is no row with a value.
     """
     (across, x_words), (up, y_words) = X[require_choice("x", x, X)], Y[require_choice("y", y, Y)]
-    require_columns("frame", frame, ["label", "seed", "round", across, up])
+    require_columns("frame", frame, ["label", "seed", "round", across])
+    there = [name for name, (column, _) in Y.items() if column in frame and frame[column].notna().any()]
+    require(bool(there) or frame.empty, "runs", "have held-out examples, of which their curves are", "none")
+    rule = f"be {' or '.join(there)}, as the runs have nothing else on held-out examples"
+    require(y in there or frame.empty, "y", rule, y)
     drawn = frame.dropna(subset=[across, up])
     require_columns(f"rows with {y}", drawn, [up])
     styles = series_styles(drawn["label"])

@@ -85,6 +85,7 @@ def replay(options: ReplayOptions) -> None:
         for row in rows["measured"]:
             row["difference"] = None if math.isnan(row["difference"]) else row["difference"]  # JSON has no NaN
         facts = {"round": found.round, "rounds": found.rounds, "digest": found.digest, "agrees": found.agrees}
+        facts["remark"] = found.remark
         print_json(facts | rows)
     else:
         print("\n".join(map(str, [found, *found.measured])))

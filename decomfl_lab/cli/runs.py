@@ -77,8 +77,7 @@ def where(folders: Sequence[Path]) -> list[Path]:
 def _row(found: Found) -> dict[str, Any]:
     """The row of a run, None where something is not known."""
     config, last = found.config, found.last
-    accuracy, loss, sent = (last.get(name, math.nan) for name in ("test_accuracy", "test_loss", "wire_bytes"))
-    clients = config.get("clients")
+    accuracy, loss, sent = (last.get(name, math.nan) for name in ("test_accuracy", "test_loss", "wire_scalars"))
     known = {
         "folder": str(found.folder),
         "method": config.get("method"),
@@ -91,7 +90,7 @@ def _row(found: Found) -> dict[str, Any]:
         "rounds": [found.round, config.get("rounds")],
         "accuracy": accuracy,
         "loss": loss,
-        "kB/client": sent / 1e3 / clients if isinstance(clients, int) and clients > 0 else None,
+        "kB/client": 4 * sent / 1e3,
         "state": found.state,
     }
     return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in known.items()}

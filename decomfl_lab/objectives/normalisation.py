@@ -26,7 +26,8 @@ from decomfl_lab.errors import require
 from decomfl_lab.objectives.batch_loss import called
 from decomfl_lab.objectives.trees import row_count, tensors
 
-__all__ = ["calibrated", "drifting", "freeze_", "use_batch_statistics_", "uses_batch_statistics"]
+__all__ = ["calibrated", "drifting", "freeze_", "refuse_evaluation_", "use_batch_statistics_"]
+__all__ += ["uses_batch_statistics"]
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
@@ -47,6 +48,22 @@ def use_batch_statistics_(module: nn.Module) -> None:
         part.running_mean = part.running_var = part.num_batches_tracked = None
         part.track_running_stats = False
         part.eval()
+
+
+def refuse_evaluation_(module: nn.Module) -> None:
+    """Have every BatchNorm without statistics compute in training mode, by its batch, and raise an error in eval mode.
+
+    torch's own would take those of the batch in eval mode too, without a word.
+    """
+    for part in _parts(module):
+        if part.running_mean is None:
+            part.train()
+            part.register_forward_pre_hook(_require_statistics)
+
+
+def _require_statistics(part: nn.Module, inputs: Any) -> None:  # noqa: ARG001
+    rule = "have statistics in eval mode: give lab.replay the clients and test of the run, or call train()"
+    require(part.training or part.running_mean is not None, "BatchNorm", rule, None)
 
 
 def freeze_(module: nn.Module, images: Any) -> None:

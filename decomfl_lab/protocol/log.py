@@ -24,13 +24,13 @@ import weakref
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
 
-from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.files import require_plain, write_atomically
+from decomfl_lab.errors import InputError, plural, require, require_int
+from decomfl_lab.files import held_file, require_plain, write_atomically
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord
 
@@ -115,7 +115,10 @@ def _chained(chain: bytes, entry: bytes) -> bytes:
 
 
 class RunLog:
-    """A run's log, in a file that nobody else writes to (``files.held`` of its folder).
+    """A run's log, in a file that no other process writes to: it is held while it is open for writing.
+
+    Where a file system has no locks, and where this process opens it twice, whoever finds that another has written to
+    it stops: its end is looked at before every write.
 
     Attributes:
         name: The file, as errors call it.
@@ -137,7 +140,8 @@ class RunLog:
     ) -> None:
         """A log whose first entry begins at byte ``first``; see ``create`` and ``open``."""
         self._file = file
-        weakref.finalize(self, file.close)
+        self._place = None if name == _NAMELESS else Path(name).absolute()  # this process may go to another folder
+        self._closing = contextlib.ExitStack()
         self.name = name
         self.header, self.start, self.version = dict(header), start, version
         self.chain = chain
@@ -158,13 +162,16 @@ class RunLog:
         require_int("run_seed in the header of a log", header.get("run_seed"), 0, 2**64 - 1)
         begin = _beginning(VERSION, header, start)
         chain = begin[-_CHAIN:]
-        if path is None:
-            file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed by ``close``)
-            file.write(begin)
-        else:
-            write_atomically(path, begin)
-            file = path.open("r+b", buffering=0)
-        return cls(file, str(path or _NAMELESS), header, start, VERSION, chain, len(begin))
+        with contextlib.ExitStack() as opened:
+            if path is None:
+                file: IO[bytes] = opened.enter_context(tempfile.TemporaryFile(buffering=0))
+                file.write(begin)
+            else:
+                opened.enter_context(cls._hold(path))
+                write_atomically(path, begin)
+                file = opened.enter_context(path.open("r+b", buffering=0))
+            log = cls(file, str(path or _NAMELESS), header, start, VERSION, chain, len(begin))
+            return log._closed_with(opened)
 
     @classmethod
     def open(cls, path: Path, *, end: int | None = None, write: bool = True) -> RunLog:
@@ -177,18 +184,30 @@ class RunLog:
 
         Raises:
             InputError: If it cannot be read, is no log, or was changed; it names the file, and the round where it can.
+                A HeldError if another process writes to it.
         """
-        try:
-            file = require_plain(path).open("r+b" if write else "rb", buffering=0)
-        except OSError as error:
-            raise InputError(f"log must be a file that can be read, got {path} ({error.strerror})") from None
-        try:
+        with contextlib.ExitStack() as opened:
+            try:
+                require_plain(path)
+                if write:
+                    opened.enter_context(cls._hold(path))
+                file = opened.enter_context(path.open("r+b" if write else "rb", buffering=0))
+            except OSError as error:
+                raise InputError(f"log must be a file that can be read, got {path} ({error.strerror})") from None
             log = cls(file, str(path), *_begin(file, path))
             log._read(end)
-        except BaseException:
-            file.close()
-            raise
-        return log
+            return log._closed_with(opened)
+
+    @staticmethod
+    def _hold(path: Path) -> contextlib.AbstractContextManager[None]:
+        """Inside, no other process writes to the log."""
+        return held_file("log", path, threads=True)
+
+    def _closed_with(self, opened: contextlib.ExitStack) -> Self:
+        """Leave what was opened at ``close``, or with the log itself."""
+        self._closing = opened.pop_all()
+        weakref.finalize(self, self._closing.close)
+        return self
 
     def _read(self, end: int | None) -> None:
         """Find the entries up to round ``end``, and cut the file after them where it is written to."""
@@ -241,26 +260,56 @@ class RunLog:
             sync: Whether to return only once it is on the disk, so that not even a loss of power can take it away.
 
         Raises:
-            InputError: If it is of another round, or the file cannot be written; the log is as before then.
+            InputError: If it is of another round, somebody else wrote to the file, or it cannot be written; the log is
+                as before then.
         """
         require(entry.record.round == len(self), "round of the appended entry", f"be {len(self)}", entry.record.round)
+        self._write(len(self), entry, sync=sync)
+
+    def sign(self, digest: str, *, sync: bool = False) -> None:
+        """Have the digest of the model after the last round in its entry; errors as ``append``.
+
+        The entry is as long as before, so a full disk has the room, and there is no moment without it.
+        """
+        self._write(len(self) - 1, replace(self.entry(len(self) - 1), digest=digest), sync=sync)
+
+    def _write(self, r: int, entry: LogEntry, *, sync: bool) -> None:
+        """Have the entry of round r, which is the last one or the next, in the file."""
         body = _body(entry)
-        place = struct.pack("<II", len(self), len(body))
+        place = struct.pack("<II", r, len(body))
         content = place + struct.pack("<I", zlib.crc32(place)) + body
-        chain = _chained(self.chain, content)
-        start, content = self._starts[-1], content + chain
+        start = self._starts[r]
         try:
-            self._file.seek(start)
-            if self._file.write(content) < len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if sync:
-                self.sync()
+            self._require_own_end()
+            chain = _chained(self._at(start - _CHAIN, _CHAIN), content)
+            content += chain
+            before = self._at(start, len(content))
+            try:
+                self._file.seek(start)
+                if self._file.write(content) < len(content):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if sync:
+                    self.sync()
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.seek(start)
+                    self._file.write(before)
+                    self._file.truncate(start + len(before))
+                raise
         except OSError as error:
-            with contextlib.suppress(OSError):
-                self._file.truncate(start)
             raise InputError(f"cannot write {self.name}: {error.strerror or error}") from error
-        self._starts.append(start + len(content))
+        self._starts[r + 1 :] = array("Q", [start + len(content)])
         self.chain = chain
+
+    def _require_own_end(self) -> None:
+        """InputError where somebody else wrote to the file, put another in its place or took it away."""
+        if not self._writable:
+            return
+        end = self._starts[-1]
+        same = self._file.seek(0, os.SEEK_END) == end and self._at(end - _CHAIN, _CHAIN) == self.chain
+        same = same and self._has_its_name()
+        rule = f"be as it was left here, after {plural(len(self), 'round')}, as one process alone writes to it"
+        require(same, f"log {self.name}", rule, "what somebody else has made of it")
 
     def sync(self) -> None:
         """Return once all of it is on the disk, where it has a name there by which anybody could find it again."""
@@ -273,6 +322,7 @@ class RunLog:
         Raises:
             InputError: If the file cannot be written; the log is as before then.
         """
+        self._require_own_end()
         before = self._starts
         whole = _beginning(self.version, header, self.start)
         chain = whole[-_CHAIN:]
@@ -284,13 +334,19 @@ class RunLog:
             starts.append(starts[-1] + len(pieces[-1]))
         write_atomically(path, b"".join(pieces))
         self._file.close()
-        self._file = path.open("r+b", buffering=0)
-        weakref.finalize(self, self._file.close)
+        self._file = self._closing.enter_context(path.open("r+b", buffering=0))
         self.header, self.chain, self._starts = dict(header), chain, starts
+
+    def _has_its_name(self) -> bool:
+        """Whether the file that is written to is still the one of its name."""
+        if self._place is None:
+            return True
+        return self._place.exists() and os.path.samestat(os.fstat(self._file.fileno()), self._place.stat())
 
     def cut(self, r: int) -> None:
         """Drop the entries of rounds r, r + 1, ...; InputError if r lies ahead."""
         require(0 <= r <= len(self), "round to cut at", f"be in 0..{len(self)}", r)
+        self._require_own_end()
         self.chain = self._at(self._starts[r] - _CHAIN, _CHAIN)
         self._file.truncate(self._starts[r])
         del self._starts[r + 1 :]
@@ -326,8 +382,8 @@ class RunLog:
         return self._at(0, self._starts[-1])
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file, and let others write to it."""
+        self._closing.close()
 
     def __enter__(self) -> Self:
         return self

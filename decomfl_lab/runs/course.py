@@ -42,6 +42,7 @@ class Course:
         hands: Every version of the code, and every device, that had a hand in the run; and what chose its learning
             rate.
         saved: The round that the folder was saved at last; None for none.
+        calibration: The images on which BatchNorm's statistics are made.
         x0: x_0, which clients need who join a saved run; None until one joins.
         log: The log of a run that has no folder yet; None for none.
         whole: That batches are the whole data of every client, in words; empty where they are not.
@@ -57,7 +58,7 @@ class Course:
         self.module, self.layout, self.loss = start.module, start.layout, start.loss
         self._numbers = start.numbers.train_images, start.numbers.train_labels
         self._held_out = held_out(start.config, start.numbers)
-        self._calibration = start.calibration
+        self.calibration = start.calibration
         self.rows: list[dict[str, float]] = []
         self.losses: list[float] = []
         self.first: float | None = None
@@ -80,6 +81,11 @@ class Course:
         return self.federation.round
 
     @property
+    def wire_scalars(self) -> float:
+        """The bytes that a client sent and got so far, divided by 4, mean over the clients that were there."""
+        return self.federation.ledger.bytes / 4 / self.config.present(max(self.round - 1, 0))
+
+    @property
     def model(self) -> nn.Module:
         """A module of its own with the global model's parameters, which gives the losses that evaluations report.
 
@@ -89,7 +95,7 @@ class Course:
         torch.func differentiates it cannot be made.
         """
         self._bind()
-        with calibrated(self.module, self._calibration):
+        with calibrated(self.module, self.calibration):
             return handed_back_(copy.deepcopy(self.module))
 
     @property
@@ -111,7 +117,7 @@ class Course:
         """Add a row: how good the model is, and what it took."""
         federation = self.federation
         self.layout.bind(self.module, federation.x.to(self.layout.dtype))
-        with calibrated(self.module, self._calibration):
+        with calibrated(self.module, self.calibration):
             found = evaluate(self.module, self.loss, self.dataset, *self._held_out, self.config.batch_size)
         self.rows.append(
             {
@@ -119,7 +125,7 @@ class Course:
                 **found,
                 "train_loss": float(np.mean(self.losses)) if self.losses else float("nan"),
                 "norm": length(federation.x),
-                "wire_scalars": federation.ledger.scalars_per_client,
+                "wire_scalars": self.wire_scalars,
                 "wire_bytes": federation.ledger.bytes,
                 "up_bytes": federation.ledger.bytes_up,
                 "gradient_scalars": federation.ledger.scalars,
@@ -149,7 +155,7 @@ class Course:
         n = self.dataset.N if self.dataset.parts is None else len(self.dataset.parts[0])
         inputs, targets = rows(self._numbers, slice(0, min(n, self.config.batch_size)))  # of the first client
         self._bind()
-        with calibrated(self.module, self._calibration):
+        with calibrated(self.module, self.calibration):
             return mean_losses(self.module, [self.loss], inputs, targets, row_count(inputs))[0]
 
     def _bind(self) -> None:

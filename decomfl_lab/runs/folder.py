@@ -51,7 +51,7 @@ _EVERY = {
     "test_loss": "The mean loss on the held-out examples.",
     "train_loss": "The mean loss of the clients' batches over the rounds since the last row.",
     "norm": "The Euclidean norm of the parameters that are trained.",
-    "wire_scalars": "The bytes a client sent and got so far, divided by 4, mean over all clients.",
+    "wire_scalars": "The bytes a client sent and got so far, divided by 4, mean over all that were there.",
     "wire_bytes": "The bytes that all clients together sent and got so far.",
     "up_bytes": "Those of wire_bytes that went from clients to the server.",
     "gradient_scalars": "The scalars g, or numbers of a model's update, that were sent so far, both ways.",

@@ -48,12 +48,12 @@ from decomfl_lab.runs.told import Progress
 
 __all__ = [
     "NotGivenError",
+    "begin",
     "logged",
     "publish",
     "read_saved",
     "remembered",
     "repeat",
-    "require_no_others",
     "require_own",
     "require_same",
     "rests_on_log",
@@ -109,7 +109,8 @@ def read_saved(
         understand: The configuration of plain values and their origin; it says which code these may name.
     """
     file, written = folder / CHECKPOINT_FILE, folder / CONFIG_FILE
-    require(file.exists(), "folder", "be one in which a run was saved", str(folder))
+    log = "; the call of lab.train, or the command, that made it goes on from its log" * (folder / LOG_FILE).exists()
+    require(file.exists(), "folder", f"be one in which a run was saved{log}", str(folder))
     tensors, saved = read_checkpoint(file)
     read_as(SavedRun, saved, f"checkpoint {file}")
     ours = understand(saved["config"], f"run {folder}")
@@ -253,6 +254,9 @@ def require_same(run: Course, saved: Mapping[str, Any], folder: Path, done: int)
         what = f"hold the same run (only rounds may differ), got {folder}, which differs in {', '.join(others)}"
         join = "; clients more join by lab.load(folder, ..., clients=...)"
         hint = join * (run.config.clients > earlier.clients and run.config.joined == earlier.joined)
+        if earlier.joined != run.config.joined and earlier.joined:
+            came = ",".join(f"{r}={number}" for r, number in earlier.joined.items())
+            hint = f"; its {earlier.clients} clients came by joined={dict(earlier.joined)} (--joined {came})"
         raise InputError(f"out must be empty or {what}{hint}")
 
 
@@ -287,6 +291,7 @@ def repeat(run: Course, folder: Path, on_round: Callable[[Progress], None] | Non
         ends = (r for r in (table if sound else range(len(log) + 1)) if run.config.evaluates(int(r)))
         end = int(max((r for r in ends if r <= len(log)), default=0))
         if not end:
+            run.resolution.over = False  # all rounds are played again
             return
         logger.info(f"no {folder / CHECKPOINT_FILE}: rounds up to {end} are those of {path}, and not measured again")
         if run.config.task:
@@ -301,11 +306,13 @@ def repeat(run: Course, folder: Path, on_round: Callable[[Progress], None] | Non
                 _complete(run.rows[-1], table.get(run.round, {}), folder)
             if on_round is not None:
                 accuracy = run.rows[-1]["test_accuracy"] if run.rows else math.nan
-                scalars = federation.ledger.scalars_per_client
-                on_round(Progress(run.round, run.config.rounds, math.nan, accuracy, scalars))
+                on_round(Progress(run.round, run.config.rounds, math.nan, accuracy, run.wire_scalars))
     run.seconds = run.rows[-1]["seconds"] if sound else 0.0
+    # The mean of the first rounds, where the first one has no row; never the loss of one that is played later.
+    run.first = run.rows[bool(run.config.task)]["train_loss"]
     if not sound:
-        what = f"{METRICS_FILE} is not as the run left it, and is made anew from the log"
+        state = "is not as the run left it, and" if (folder / METRICS_FILE).exists() else "is not there, and"
+        what = f"{METRICS_FILE} {state} is made anew from the log"
         logger.warning("%s: %s; train_loss and seconds, which nothing else has, are not known", folder, what)
     elif wrong := compared(folder, run.rows, rel_tol=PROBED)[1]:
         logger.warning("%s: the model was evaluated anew, and %s", folder, wrong)
@@ -321,8 +328,12 @@ def _complete(row: dict[str, float], then: Mapping[str, float], folder: Path) ->
     row.update(unknown | {name: value for name, value in then.items() if name in unknown or name not in row})
 
 
-def require_no_others(run: Course, folder: Path) -> None:
-    """InputError where a run that begins in a folder would replace files that are no run's; others are told of."""
+def begin(run: Course, folder: Path) -> None:
+    """Take a folder that holds no run; InputError where files that are no run's would be replaced; others are told of.
+
+    There is a table from now on. A run that is killed before its first checkpoint plays the rounds again that the table
+    lacks, as the log has no losses.
+    """
     if (path := folder / CONFIG_FILE).exists():
         config_like(run.config, read_config(path, plain=True), str(path))
     read_rows(folder / METRICS_FILE)
@@ -335,6 +346,8 @@ def require_no_others(run: Course, folder: Path) -> None:
     others = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name not in ours)
     if others:
         logger.warning("%s has other things in it, which are left alone: %s", folder, brief(", ".join(others)))
+    if run.federation.by_records is None or not run.federation.by_records.follows:
+        publish(run, folder)  # who follows a log plays no round again, and may have a table
 
 
 @contextmanager

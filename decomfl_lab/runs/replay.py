@@ -22,7 +22,9 @@ from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.models.registry import MODELS, size_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.objectives.normalisation import refuse_evaluation_, uses_batch_statistics
 from decomfl_lab.outside import Header, read_as
+from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Tracking
@@ -32,7 +34,8 @@ from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
-from decomfl_lab.runs.config import OBJECTS, config_from_mapping, config_like
+from decomfl_lab.runs.config import CROSS_ENTROPY, OBJECTS, OWN_LOSS, TrainConfig, config_from_mapping, config_like
+from decomfl_lab.runs.evaluation import calibration_images
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.kept import require_own
 from decomfl_lab.runs.prepared import Prepared
@@ -49,6 +52,7 @@ On one machine, with one version of torch, scalars are the same to the bit. Else
 bits, and so a scalar by about 2⁻²⁴ f / μ. Between this lab's engines, at the default μ = 10⁻⁴, that was at most 0.33 %
 of the root mean square on three models, before and after training. Smaller μ, 16-bit losses and flat losses need more.
 """
+_PARAMETERS_ONLY = "parameters only, no BatchNorm statistics: {}"
 _AT_ONCE = 100
 """The most records that are applied in one pass over the model, so that progress can be told."""
 
@@ -107,7 +111,8 @@ class Replay:
     """What came of a replay.
 
     Attributes:
-        model: The model after ``round`` rounds; a BatchNorm normalises as in training.
+        model: The model after ``round`` rounds. With the data a BatchNorm has the statistics that ``Run.model`` has;
+            without, it normalises by its batch in training mode, and is an error in eval mode.
         round: The number of rounds whose records were applied.
         rounds: The number of rounds in the log.
         planned: The number of rounds that the run was to have, as the log says it.
@@ -115,6 +120,7 @@ class Replay:
         compared: The digests in the log, that of x_0 first, beside those found.
         measured: The rounds that were measured anew.
         unlike: Where a record first is none of the run that the log says it is of, in words; empty if all are.
+        remark: What the model lacks, in words; empty if nothing.
     """
 
     model: nn.Module
@@ -125,6 +131,7 @@ class Replay:
     compared: tuple[Compared, ...]
     measured: tuple[MeasuredRound, ...]
     unlike: str
+    remark: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -153,7 +160,8 @@ class Replay:
         if self.rounds < self.planned:
             rest += f"; the log ends before the {self.planned} rounds that the run was to have"
         exact = ", bit for bit" if at == self.round else ""
-        return f"the model after {self.round} of {self.rounds} rounds is rebuilt{exact}: {agreed}{rest}"
+        lacking = f"\n{self.remark}" if self.remark else ""
+        return f"the model after {self.round} of {self.rounds} rounds is rebuilt{exact}: {agreed}{rest}{lacking}"
 
 
 def replay(
@@ -176,7 +184,7 @@ def replay(
 
     The log is that of a run, or of ``decomfl_lab.optim.MeZO``. x_0 is what it says: drawn from the stream, or in the
     file. Where it says neither, it is drawn as the run drew it, or the model's that is given. The data are needed to
-    measure and for frozen BatchNorm alone.
+    measure and for BatchNorm alone.
 
     Args:
         path: The log, ``run.dcl``, or its folder. It is not written to, and may be that of a run under way.
@@ -184,8 +192,8 @@ def replay(
             optimizer's log it is any module with its parameters, and not needed where the log has x_0. It is copied and
             stays as it is; the rebuilt one is ``model`` of what is returned.
         loss: The loss, to measure, where it cannot be found by its name.
-        clients: The clients' examples, to measure, where they brought their own.
-        test: The held-out examples of then, to measure.
+        clients: The clients' examples, to measure or for the statistics of a BatchNorm, where they brought their own.
+        test: The held-out examples of then, likewise.
         rounds: The number R of rounds to apply; None for all.
         measure: The rounds whose participants measure anew, each at its x_r, with its own data and batches.
         tolerance: The largest difference that counts as rounding, as a share of the root mean square of the scalars.
@@ -218,11 +226,15 @@ def replay(
         if header.tensors:
             require(not measure, "measure", "be left out for an optimizer's log, which has no data", sorted(measure))
             rolling = _of_optimizer(path, log, header, model, device)
+            parts = () if model is None else model.modules()
+            norms = any(getattr(part, "running_mean", None) is not None for part in parts)
+            remark = _PARAMETERS_ONLY.format("those are of the module that was given") if norms else ""
         else:
             own = {"model": model, "loss": loss, "clients": clients}
-            run = _run(path, log, header, own, test, bool(measure), device, trust_code=trust_code)
+            run, lacking = _run(path, log, header, own, test, bool(measure), device, trust_code=trust_code)
+            remark = _PARAMETERS_ONLY.format(lacking) if lacking else ""
             M = config_like(run.config, header.config, f"log {path}").clients
-            rolling = _of_run(run, M, header.x0, frozenset(measure), tolerance)
+            rolling = _of_run(run, M, header.x0, frozenset(measure), tolerance, whole=not lacking)
         if rolling.compared[0].agrees:
             for r, entry in enumerate(log.entries(0, end), 1):
                 rolling.take(entry)
@@ -232,7 +244,7 @@ def replay(
         done, digest = rolling.observer.round, rolling.observer.digest()
         found = tuple(rolling.compared), tuple(rolling.measured)
         planned = rolling.planned or len(log)
-        return Replay(rolling.model(), done, len(log), planned, digest, *found, rolling.unlike)
+        return Replay(rolling.model(), done, len(log), planned, digest, *found, rolling.unlike, remark)
 
 
 class _Rolling:
@@ -315,8 +327,15 @@ class _Rolling:
         return MeasuredRound(record.round, len(clients), difference, self.tolerance * size, others)
 
 
-def _of_run(run: Run, M: int, x0: str, measure: Collection[int], tolerance: float) -> _Rolling:
-    """The model of a run at round 0, with all of its clients, who may measure."""
+def _of_run(run: Run, M: int, x0: str, measure: Collection[int], tolerance: float, *, whole: bool) -> _Rolling:
+    """The model of a run at round 0, with all of its clients, who may measure; ``whole`` with what BatchNorm needs."""
+
+    def model() -> nn.Module:
+        found = run.model if whole else run.as_trained
+        if not whole:
+            refuse_evaluation_(found)
+        return found
+
     federation = run.federation.by_records
     assert federation is not None
     federation.server.replica = None  # the observer is the only model that moves
@@ -324,7 +343,7 @@ def _of_run(run: Run, M: int, x0: str, measure: Collection[int], tolerance: floa
         federation.observer,
         Terms.of(federation.server),
         x0,
-        lambda: run.as_trained,
+        model,
         M=M,
         planned=run.config.rounds,
         federation=federation,
@@ -376,8 +395,11 @@ def _run(
     device: str,
     *,
     trust_code: bool,
-) -> Run:
-    """The run at round 0, with its data where they are needed and with examples of zeros elsewhere."""
+) -> tuple[Run, str]:
+    """The run at round 0, with its data where they are needed and with examples of zeros elsewhere.
+
+    In words, too, why there are no statistics of a BatchNorm; empty where there are, or are none to be had.
+    """
     require(header.stream == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header.stream)
     with_data = measures or header.config.get("batchnorm") == "frozen"
     objects = {"model": own["model"], "loss": own["loss"], "data": own["clients"]}
@@ -387,10 +409,7 @@ def _run(
     wanted = own if with_data else {"model": own["model"]}
     require_own(config, f"lab.replay({str(path)!r}", **wanted)
     if with_data:
-        whole = loss_is_of_model(config, own["loss"])
-        dataset = dataset_of(config) if own["clients"] is None else own_dataset(own["clients"], test, whole=whole)
-        if dataset.digest != header.data:
-            raise InputError(f"data must be those of the log {path} ({header.source}), got {dataset.source}")
+        dataset = _data(path, header, config, own, test)
         start = Prepared.of(config, dataset, own["model"], own["loss"], device=device, x=x)
     else:
         if own["model"] is None and config.model in MODELS and not config.task:
@@ -398,14 +417,47 @@ def _run(
             require(there == header.d, "model", f"have d = {header.d}, as in {path}", there)
         alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
         start = Prepared.of(alone, _zeros(header), own["model"], _no_loss, device=device, x=x)
-    run = Run.of(tried(start))
+    run, lacking = Run.of(tried(start)), ""
+    if not with_data and uses_batch_statistics(run.module):
+        lacking = _calibrate_(run, path, header, config, own, test, trust_code=trust_code)
     federation = run.federation.by_records
     assert federation is not None  # no other method has a log
     require(federation.x.numel() == header.d, "model", f"have d = {header.d}, as in {path}", federation.x.numel())
     drifts = any(client.replica.drifts for client in federation.clients)
     rule = "be left out for revert sync, where clients measure at models that no record gives"
     require(not (measures and drifts), "measure", rule, "rounds")
-    return run
+    return run, lacking
+
+
+def _data(path: Path, header: Header, config: TrainConfig, own: dict[str, Any], test: Any) -> Dataset:
+    """The data that are given, or that the configuration names; InputError if they are not those of the log."""
+    given = own["clients"]
+    dataset = (
+        dataset_of(config) if given is None else own_dataset(given, test, whole=loss_is_of_model(config, own["loss"]))
+    )
+    if dataset.digest != header.data:
+        raise InputError(f"data must be those of the log {path} ({header.source}), got {dataset.source}")
+    return dataset
+
+
+def _calibrate_(
+    run: Run, path: Path, header: Header, config: TrainConfig, own: dict[str, Any], test: Any, *, trust_code: bool
+) -> str:
+    """Give the run the images on which BatchNorm's statistics are made, or say in words why they are not to be had."""
+    given = own["clients"] is not None
+    if not given and (config.data == OWN or (is_own(config.data) and not trust_code)):
+        return "lab.replay makes them of the clients and test of the run, which were not given"
+    of_ours = config.loss in (CROSS_ENTROPY, OWN_LOSS) or (trust_code and is_own(config.loss))
+    rule = "be given with clients, as it says what form batches have"
+    require(not given or of_ours or own["loss"] is not None, "loss", rule, None)
+    try:
+        dataset = _data(path, header, config, own, test)
+    except InputError as error:
+        if given:
+            raise
+        return str(error)
+    run.calibration = calibration_images(config, dataset.cast(run.layout.dtype).to(run.dataset.device))
+    return ""
 
 
 def _zeros(header: Header) -> Dataset:

@@ -183,7 +183,7 @@ class Run(Course):
             elif out is not None and kept.rests_on_log(self, out):
                 kept.repeat(self, out, on_round)
             elif out is not None:
-                kept.require_no_others(self, out)
+                kept.begin(self, out)
             with kept.remembered(self) if out is None else kept.logged(self, out):
                 self._train(out, on_round, on_start, hooks)
 
@@ -258,8 +258,7 @@ class Run(Course):
         """Where the run is, for whoever shows it."""
         row = self.rows[-1] if self.rows else {}
         accuracy, test_loss = (row.get(name, float("nan")) for name in ("test_accuracy", "test_loss"))
-        scalars = self.federation.ledger.scalars_per_client
-        return Progress(self.round, self.config.rounds, loss, accuracy, scalars, test_loss)
+        return Progress(self.round, self.config.rounds, loss, accuracy, self.wire_scalars, test_loss)
 
     def more(self, rounds: int, *, on_round: Hook | Sequence[Hook] | None = None, **options: Any) -> Run:
         """Train so many rounds more, and return the run; ``on_round`` is that of ``decomfl_lab.train``.

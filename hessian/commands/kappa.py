@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import hessian
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, plural, require, require_choice, require_finite_positive, require_int
-from decomfl_lab.files import held_checkpoint
+from decomfl_lab.files import held_file
 from decomfl_lab.interrupts import telling
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.options import TRUST_CODE, option
@@ -270,7 +270,7 @@ def kappa(options: KappaOptions) -> None:
         kept = f"the products so far are in {checkpoint}" if checkpoint.exists() else f"{checkpoint} has no product yet"
         return f"interrupted; {kept}; the same command goes on"
 
-    alone = held_checkpoint(checkpoint) if checkpoint is not None else nullcontext()
+    alone = held_file("checkpoint", checkpoint) if checkpoint is not None else nullcontext()
     with telling(interrupted), alone:
         # Whether the file is whole, and has these settings, is known before anything is trained.
         Checkpoint(checkpoint, lambda: {k: v for k, v in asdict(settings).items() if k != "trace"}).load()

@@ -27,7 +27,7 @@ import torch
 
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.errors import DivergedError, InputError
-from decomfl_lab.files import HeldError, held, held_checkpoint, write_atomically
+from decomfl_lab.files import HeldError, held, held_file, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
@@ -338,10 +338,10 @@ class _Turn:
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
         for path in self._path.parent.glob(f"{TURN_FILE}-*"):
-            with contextlib.suppress(HeldError), held_checkpoint(path):  # of those who live it is held
+            with contextlib.suppress(HeldError), held_file("checkpoint", path):  # of those who live it is held
                 path.unlink(missing_ok=True)
         # The lock says that this process lives, the file that its works may go on.
-        with held_checkpoint(self._path):
+        with held_file("checkpoint", self._path):
             write_atomically(self._path, "")
             try:
                 yield

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import LOCK_FILE, held, held_checkpoint, is_held, write_atomically
+from decomfl_lab.files import LOCK_FILE, held, held_file, is_held, write_atomically
 
 HOLDER = """
 import sys, pathlib
-from decomfl_lab.files import held, held_checkpoint
-with getattr(sys.modules["decomfl_lab.files"], sys.argv[1])(pathlib.Path(sys.argv[2])):
+from decomfl_lab.files import held, held_file
+path = pathlib.Path(sys.argv[2])
+with held(path) if sys.argv[1] == "folder" else held_file(sys.argv[1], path):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -26,7 +28,7 @@ TINY = ["train", "--data", "digits", "--model", "logistic", "--clients", "4", "-
 
 
 @contextmanager
-def _holder(how: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+def holder(how: str, path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds ``path`` until it is killed."""
     command = [sys.executable, "-c", HOLDER, how, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -47,7 +49,7 @@ def test_a_second_process_is_refused_and_told_who_holds_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    with _holder("held", out) as process:
+    with holder("folder", out) as process:
         for argv in (TINY, [*TINY, "--lr", "0.5"], ["paper", "--only", "audit", "--scale", "smoke"]):
             words = _refused(capsys, *argv, "--out", str(out))
             rule = f"out must be a folder that no other process writes to, got {out}, held by process {process.pid} on "
@@ -58,7 +60,7 @@ def test_a_second_process_is_refused_and_told_who_holds_the_folder(
 
 
 def test_a_killed_holder_leaves_no_lock_and_its_temporary_files_go(tmp_path: Path) -> None:
-    with _holder("held", tmp_path) as process:
+    with holder("folder", tmp_path) as process:
         (tmp_path / ".metrics.csv.0123456789ab.tmp").write_text("half")
         (tmp_path / ".notes.tmp").write_text("somebody's")
         process.kill()
@@ -76,8 +78,19 @@ def test_the_holder_may_hold_its_folder_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_who_leaves_first_does_not_let_others_in(tmp_path: Path) -> None:
+    first, second = held_file("log", tmp_path / "log", threads=True), held_file("log", tmp_path / "log", threads=True)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    with ThreadPoolExecutor(1) as pool:
+        assert (tmp_path / ".log.lock").exists()
+        pool.submit(second.__exit__, None, None, None).result()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_who_waits_gets_the_folder_when_it_is_left(tmp_path: Path) -> None:
-    with _holder("held", tmp_path) as process:
+    with holder("folder", tmp_path) as process:
         assert process.stdin is not None
         process.stdin.close()
         with held(tmp_path, wait=30):
@@ -85,17 +98,25 @@ def test_who_waits_gets_the_folder_when_it_is_left(tmp_path: Path) -> None:
         assert process.wait() == 0
 
 
-def test_two_estimates_of_kappa_do_not_share_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_processes_do_not_share_a_checkpoint_of_kappa_or_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "kappa.safetensors"
     small = ["kappa", "--data", "digits", "--model", "logistic", "--train-steps", "1", "--examples", "50"]
-    with _holder("held_checkpoint", path) as process:
+    with holder("checkpoint", path) as process:
         words = _refused(capsys, *small, "--checkpoint", str(path))
         assert f"checkpoint must be a file that no other process writes to, got {path}, held by process" in words
         assert str(process.pid) in words
-        with held_checkpoint(tmp_path / "other"):
+        with held_file("checkpoint", tmp_path / "other"):
             pass
+    with holder("log", tmp_path / "run.dcl") as process:
+        words = _refused(capsys, *TINY, "--out", str(tmp_path))
+        assert f"log must be a file that no other process writes to, got {tmp_path / 'run.dcl'}, held by" in words
     path.write_text("")
-    with pytest.raises(InputError, match="checkpoint must be a file that can be written"), held_checkpoint(path / "x"):
+    with (
+        pytest.raises(InputError, match="checkpoint must be a file that can be written"),
+        held_file("checkpoint", path / "x"),
+    ):
         pass
 
 
@@ -126,6 +147,6 @@ def test_nothing_is_written_through_a_lock_that_is_none(kind: str, tmp_path: Pat
 def test_a_checkpoint_of_an_estimate_has_no_lock_through_a_link_either(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("kept")
     (tmp_path / ".kappa.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(InputError, match="must be a lock"), held_checkpoint(tmp_path / "kappa"):
+    with pytest.raises(InputError, match="must be a lock"), held_file("checkpoint", tmp_path / "kappa"):
         pass
     assert (tmp_path / "precious").read_text() == "kept"

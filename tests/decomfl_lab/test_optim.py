@@ -18,10 +18,13 @@ from torch.nn.functional import cross_entropy
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, optim
 from decomfl_lab.cli.replay import replay as replay_command
+from decomfl_lab.files import HeldError
 from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.optim import MeZO, MeZOTraining
 from decomfl_lab.protocol.log import RunLog
 from tests.decomfl_lab.language.tiny import tiny, transformers
+from tests.decomfl_lab.protocol.test_log import Full
+from tests.decomfl_lab.test_files import holder
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
@@ -171,6 +174,15 @@ def test_a_log_with_its_start_needs_no_model(dtype: torch.dtype, tmp_path: Path)
     assert {name: w.tolist() for name, w in load_file(file).items()} == {
         name: w.tolist() for name, w in model.state_dict().items()
     }
+
+
+def test_a_replay_says_whose_statistics_a_batchnorm_has(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    start = copy.deepcopy(model)
+    steps(MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl"), model, 2)
+    said = "parameters only, no BatchNorm statistics: those are of the module that was given"
+    assert lab.replay(tmp_path / "run.dcl", start).remark == said
+    assert lab.replay(tmp_path / "run.dcl", start.eval()).agrees
 
 
 def test_the_command_takes_the_weights_of_the_start_from_a_file(tmp_path: Path) -> None:
@@ -388,6 +400,60 @@ def test_training_goes_on_to_the_bit_and_the_log_is_cut_to_the_state(tmp_path: P
     assert same(lab.replay(tmp_path / "run.dcl", net()).model, model)
 
 
+def resumed(state: dict[str, Any], weights: dict[str, Any], log: Path) -> tuple[nn.Module, MeZO]:
+    """A model and its optimizer as a saved state has them."""
+    model = net()
+    model.load_state_dict(weights)
+    optimizer = MeZO(model.named_parameters(), 0.05, log=log, digest_every=2)
+    optimizer.load_state_dict(state)
+    return model, optimizer
+
+
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["a process", "an optimizer"])
+def test_a_second_writer_is_told_and_the_log_is_that_of_one_model(elsewhere: bool, tmp_path: Path) -> None:
+    log = tmp_path / "run.dcl"
+    first, optimizer = net(), MeZO((model := net()).named_parameters(), 0.05, log=log)
+    steps(optimizer, model, 3)
+    saved = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
+    steps(optimizer, model, 2)
+    optimizer._log.close()
+    second, again = resumed(*saved, log)
+    if elsewhere:
+        before = log.read_bytes()
+        with holder("log", log) as process, pytest.raises(HeldError, match=f"got {log}, held by process {process.pid}"):
+            steps(again, second, 1)
+        assert log.read_bytes() == before
+        assert same(lab.replay(log, first).model, model)
+    else:
+        third, other = resumed(*saved, log)
+        steps(other, third, 3)
+        steps(again, second, 1)
+        for _ in range(2):
+            with pytest.raises(InputError, match="as one process alone writes to it"):
+                steps(other, third, 1)
+        again.seal()
+        assert same(lab.replay(log, first).model, second)
+
+
+@pytest.mark.parametrize("n", [2, 3], ids=["no digest", "a digest"])
+def test_a_full_disk_leaves_x_and_the_log_at_one_step(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, whole = tmp_path / "run.dcl", net()
+    steps(MeZO(whole.named_parameters(), 0.05), whole, 6)
+    optimizer = MeZO((model := net()).named_parameters(), 0.05, log=log, digest_every=4)
+    steps(optimizer, model, n)
+    before = copy.deepcopy(model)
+    with Full(log, "r+") as full, monkeypatch.context() as patch:
+        patch.setattr(optimizer._log, "_file", full)
+        with pytest.raises(InputError, match="cannot write .*run.dcl: No space left"):
+            steps(optimizer, model, 1)
+    assert same(model, before)
+    assert same(lab.replay(log, net()).model, model)
+    steps(optimizer, model, 6 - n)
+    optimizer.seal()
+    assert same(lab.replay(log, net()).model, whole)
+    assert same(model, whole)
+
+
 def test_a_state_has_nothing_of_size_d() -> None:
     model = net()
     optimizer = MeZO(model.parameters(), 0.05)
@@ -442,7 +508,7 @@ def test_the_log_of_another_training_is_refused_and_left_alone(tmp_path: Path) -
 # transformers
 
 
-def trainer(model: nn.Module, folder: Path, **options: Any) -> Any:
+def trainer(model: nn.Module, folder: Path, *, loss: Any = None, **options: Any) -> Any:
     library = transformers()
 
     class MeZOTrainer(MeZOTraining, library.Trainer):  # type: ignore[misc, name-defined]
@@ -453,7 +519,7 @@ def trainer(model: nn.Module, folder: Path, **options: Any) -> Any:
     arguments = library.TrainingArguments(str(folder), max_steps=6, warmup_steps=1, **fixed | options)
     optimizer = MeZO(model.named_parameters(), 0.01, log=folder / "run.dcl")
     rows = [{"input_ids": row, "labels": row} for row in ids]
-    return MeZOTrainer(model, arguments, train_dataset=rows, optimizers=(optimizer, None))
+    return MeZOTrainer(model, arguments, train_dataset=rows, optimizers=(optimizer, None), compute_loss_func=loss)
 
 
 def test_a_trainer_takes_its_steps_and_its_log_replays(tmp_path: Path) -> None:
@@ -472,6 +538,21 @@ def test_a_trainer_goes_on_from_its_checkpoint_to_the_bit(tmp_path: Path) -> Non
     trainer(model, tmp_path).train()
     trainer(other, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert same(model, other)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_every_evaluation_of_a_trainer_has_the_labels(smoothing: float, tmp_path: Path) -> None:
+    transformers()
+    had: list[bool] = []
+
+    def loss(outputs: Any, labels: Tensor | None, num_items_in_batch: Any) -> Tensor:
+        had.append(labels is not None)
+        targets = outputs.logits.argmax(-1) if labels is None else labels
+        return cross_entropy(outputs.logits.float().transpose(1, 2), targets, label_smoothing=smoothing)
+
+    trainer(tiny("opt"), tmp_path, loss=None if smoothing else loss, label_smoothing_factor=smoothing).train()
+    assert had == ([] if smoothing else [True] * 12)
+    assert lab.replay(tmp_path / "run.dcl", tiny("opt")).round == 5
 
 
 def test_a_trainer_that_would_split_its_batches_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
+from torch.nn.functional import mse_loss
 
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
@@ -54,7 +56,7 @@ def test_a_run_is_listed_with_what_it_was_and_what_came_of_it(runs: Path, capsys
     assert (row["rounds"], row["state"], row["kB/client"]) == (
         [4, 4],
         "finished",
-        last.wire_bytes / 1e3 / CONFIG.clients,
+        4 * last.wire_scalars / 1e3,
     )
     assert (row["accuracy"], row["loss"]) == pytest.approx((last.test_accuracy, last.test_loss), rel=1e-12)
 
@@ -160,6 +162,25 @@ def test_what_cannot_be_is_refused_in_a_line(
     error = capsys.readouterr().err
     assert error.startswith(f"decomfl: error: {message}")
     assert (error.count("\n"), list(tmp_path.glob("*.*"))) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("test", "flags", "said"),
+    [
+        (None, [], "runs must have held-out examples, of which their curves are, got 'none'"),
+        (None, ["--y", "loss"], "runs must have held-out examples, of which their curves are, got 'none'"),
+        (1.0, [], "y must be loss, as the runs have nothing else on held-out examples, got 'accuracy'"),
+    ],
+)
+def test_a_curve_without_held_out_examples_is_refused_for_that(
+    test: float | None, flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.randn(20, 3)
+    held_out = None if test is None else (x, test * x[:, :1])
+    lab.train(nn.Linear(3, 1), mse_loss, [(x, x[:, :1])], test=held_out, rounds=2, out=tmp_path / "run")
+    capsys.readouterr()
+    assert main(["plot", str(tmp_path), "--out", str(tmp_path / "c.svg"), *flags]) == 2
+    assert capsys.readouterr().err == f"decomfl: error: {said}\n"
 
 
 @pytest.mark.parametrize("flags", ["", "--x bytes --y loss", "--x scalars", "--x seconds"])

@@ -6,6 +6,8 @@ import hashlib
 import io
 import logging
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.files import HeldError
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import log as module
 from decomfl_lab.protocol.log import ArchivedHistory, LogEntry, RunLog
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
+from tests.decomfl_lab.test_files import holder
 
 HEADER = {"run_seed": 2**64 - 1, "config": {"data": "é", "lr": 0.1}}
 ROUNDS = 4
@@ -221,11 +225,14 @@ def test_a_header_that_is_none_is_refused_even_with_a_true_chain(header: bytes, 
         RunLog.open(tmp_path / "log")
 
 
-def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(io.FileIO):
-        def write(self, data: bytes) -> int:  # type: ignore[override]
-            return super().write(data[:30])
+class Full(io.FileIO):
+    """A file on a disk with room for the beginning of an entry."""
 
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        return super().write(data[:30])
+
+
+def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.dcl"
     with _written(path, 2) as log, Full(path, "r+") as full:
         before = path.read_bytes()
@@ -236,6 +243,73 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytes
         assert path.read_bytes() == before
         log.append(_entry(2))
         assert log.entry(2) == _entry(2)
+
+
+def test_a_digest_is_written_over_its_entry_or_not_at_all(tmp_path: Path) -> None:
+    path, digest = tmp_path / "run.dcl", 32 * "a"
+    with _written(path, 2) as log, Full(path, "r+") as full, pytest.MonkeyPatch.context() as patch:
+        before = path.read_bytes()
+        patch.setattr(log, "_file", full)
+        with pytest.raises(InputError, match=r"cannot write .*run.dcl: No space left"):
+            log.sign(digest)
+        assert path.read_bytes() == before
+        patch.undo()
+        log.sign(digest)
+        assert (log.entry(1).digest, log.entry(1).record, len(path.read_bytes())) == (
+            digest,
+            _entry(1).record,
+            len(before),
+        )
+        log.append(_entry(2))
+    with RunLog.open(path) as log:
+        assert [entry.digest for entry in log.entries()] == [_entry(0).digest, digest, None]
+
+
+def test_a_log_that_another_process_writes_to_is_read_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.dcl"
+    _written(path, 2).close()
+    before = path.read_bytes()
+    with holder("log", path) as process:
+        for write in (lambda: RunLog.create(path, HEADER), lambda: RunLog.open(path), lambda: RunLog.open(path, end=1)):
+            with pytest.raises(HeldError, match=f"log must be a file .*, held by process {process.pid} on"):
+                write()
+        with RunLog.open(path, write=False) as log:
+            assert len(log) == 2
+        process.kill()
+        process.wait()
+        assert path.read_bytes() == before
+        with RunLog.open(path) as log:  # a lock does not outlive its holder
+            log.append(_entry(2))
+    assert [each.name for each in tmp_path.iterdir()] == ["run.dcl"]
+
+
+def _more(path: Path) -> None:
+    with RunLog.open(path) as other:
+        other.append(_entry(2))
+
+
+def _others(path: Path) -> None:
+    with RunLog.open(path, end=1) as other:
+        other.append(_entry(1, scalar=1.0))  # as many bytes
+
+
+def _another_file(path: Path) -> None:
+    shutil.copy(path, path.with_name("copy"))
+    path.with_name("copy").replace(path)
+
+
+@pytest.mark.parametrize("change", [_more, _others, _another_file, Path.unlink])
+def test_nothing_is_written_to_a_log_that_somebody_else_has_written_to(
+    change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "run.dcl"
+    with _written(path, 2) as log:
+        change(path)
+        after = path.read_bytes() if path.exists() else None
+        for write in (lambda: log.append(_entry(2)), lambda: log.sign(32 * "a"), lambda: log.cut(1)):
+            with pytest.raises(InputError, match="be as it was left here, after 2 rounds"):
+                write()
+        assert (path.read_bytes() if path.exists() else None) == after
 
 
 @given(st.integers(1, 5), st.lists(st.integers(0, 4), max_size=12), st.integers(0, 4))

@@ -36,6 +36,7 @@ SIZES: dict[str, Any] = {
 CONFIGS = {
     "decomfl": TrainConfig(**SIZES, perturbations=2),
     "revert": TrainConfig(**SIZES, perturbations=2, revert="sync", momentum=0.0, weight_decay=0.0),
+    "weighted": TrainConfig(**SIZES, perturbations=2, weighting="examples"),
     "fedavg": TrainConfig("fedavg", **SIZES),
     "mezo": TrainConfig("mezo", **{**SIZES, "clients": 1, "sampled": 1}, perturbations=2),
 }
@@ -97,6 +98,21 @@ FORGED: dict[str, tuple[str, str, Change]] = {
         "revert",
         "taken.* must be",
         lambda _, v: v["federation"]["taken"]["0"].append([5, [1.0], 1.0, float("nan")]),
+    ),
+    "examples that no message has room for": (
+        "weighted",
+        r"examples\[0\]\[1\] in the checkpoint .* must be a whole number <= 4294967295",
+        lambda _, v: v["federation"]["examples"][0].__setitem__(1, 2**32),
+    ),
+    "a round that no log has room for": (
+        "revert",
+        r"federation\.round in the checkpoint .* must be a whole number <= 4294967295",
+        lambda _, v: v["federation"].update(round=2**32),
+    ),
+    "half a character": (
+        "decomfl",
+        r"text in the checkpoint .* must be of whole characters, got 'a\\ud800'",
+        lambda _, v: v["codes"].append("a\ud800"),
     ),
     "bytes of 400 digits": ("mezo", "wire_bytes|rows", lambda _, v: v["rows"][-1].update(wire_bytes=10**400)),
     "bytes that nobody sent": (
@@ -173,6 +189,23 @@ def test_an_entry_of_a_log_that_cannot_be_so_is_refused(name: str, made: dict[st
     before = contents(out)
     with pytest.raises(lab.InputError, match=told):
         train(CONFIGS["decomfl"], out=out)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("name", [LOG_FILE, PROVENANCE_FILE])
+def test_half_a_character_is_refused_by_name_wherever_it_stands(
+    name: str, made: dict[str, Path], tmp_path: Path, capsys: Any
+) -> None:
+    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+    if name == LOG_FILE:
+        rewritten(out / LOG_FILE, lambda _, entry: entry, source="\ud800")
+    else:
+        facts = json.loads((out / name).read_text()) | {"devices": ["\udfff"]}
+        (out / name).write_text(json.dumps(facts))
+    (out / CHECKPOINT_FILE).unlink()
+    before = contents(out)
+    assert main(["train", "--config", str(out / CONFIG_FILE), "--out", str(out)]) == 2
+    assert f"{name} must be of whole characters, got '\\ud" in capsys.readouterr().err
     assert contents(out) == before
 
 

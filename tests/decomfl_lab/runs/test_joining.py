@@ -102,8 +102,21 @@ def test_a_run_whose_checkpoint_is_gone_goes_on_by_its_log_with_those_who_joined
     _train(model, out=tmp_path, rounds=6)
     whole = _load(tmp_path, model).more(6)
     (tmp_path / "checkpoint.safetensors").unlink()
+    with pytest.raises(InputError, match=r"in which a run was saved; the call of lab\.train.* goes on from its log"):
+        _load(tmp_path, model)
+    way = r"joined; its 5 clients came by joined={6: 2} \(--joined 6=2\)"
+    with pytest.raises(InputError, match=way):
+        _train(model, 5, rounds=12, out=tmp_path)
     again = _train(model, 5, joined={6: 2}, rounds=12, out=tmp_path)
-    assert _state(again) == _state(whole)
+    there = _train(model, 5, joined={6: 2}, rounds=12)
+    for other in (again, there):
+        assert _state(other) == _state(whole)
+        assert other.metrics.drop(columns="seconds").equals(whole.metrics.drop(columns="seconds"))
+
+
+def test_before_clients_join_a_mean_is_over_those_that_are_there(model: nn.Module) -> None:
+    rows = _train(model, 5, joined={6: 2}, rounds=12).metrics
+    assert list(rows.wire_scalars * 4 * [3, 3, 5, 5]) == list(rows.wire_bytes)
 
 
 def test_fewer_clients_other_data_and_other_weights_are_refused(model: nn.Module, tmp_path: Path) -> None:

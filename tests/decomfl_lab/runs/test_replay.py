@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ from decomfl_lab.runs import replay as module
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.run import Run, load_run, train
-from tests.decomfl_lab.test_files import _holder
+from tests.decomfl_lab.test_files import holder
 from tests.thorough import sampled
 
 TINY = TrainConfig(
@@ -203,6 +204,71 @@ def test_a_module_of_ones_own_is_given_again_to_replay_and_the_data_to_measure(t
     assert not lab.replay(tmp_path, nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))).agrees
 
 
+def same_function(one: nn.Module, other: nn.Module, inputs: torch.Tensor) -> bool:
+    states = one.state_dict(), other.state_dict()
+    equal = all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    return equal and states[0].keys() == states[1].keys() and torch.equal(one.eval()(inputs), other.eval()(inputs))
+
+
+@pytest.mark.parametrize("joined", [{}, {3: 1}], ids=["all at once", "one joins"])
+def test_a_replay_with_the_data_has_the_statistics_of_batchnorm_too(joined: dict[int, int], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, test = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)), (x[:7], (x[:7, 0] > 0).long())
+    trained = lab.train(model, clients=PAIRS, test=test, rounds=6, sampled=2, lr=0.1, joined=joined, out=tmp_path)
+    for more in ({}, {"measure": [5]}):
+        found = lab.replay(tmp_path, model, clients=PAIRS, test=test, **more)  # type: ignore[arg-type]
+        assert (found.agrees, found.remark) == (True, "")
+        assert same_function(found.model, trained.model, x)
+        assert same_function(found.model, lab.load(tmp_path, model, clients=PAIRS, test=test).model, x)
+    with pytest.raises(lab.InputError, match="data must be those of the log"):
+        lab.replay(tmp_path, model, clients=PAIRS, test=PAIRS[0])
+    alone = lab.replay(tmp_path, model)
+    assert alone.agrees
+    assert str(alone).splitlines()[1].startswith("parameters only, no BatchNorm statistics: lab.replay makes them of")
+    assert torch.equal(alone.model(x), trained.as_trained(x))
+    for rows in (x, x[:1]):
+        with pytest.raises(lab.InputError, match="BatchNorm must have statistics in eval mode: give lab.replay the"):
+            copy.deepcopy(alone.model).eval()(rows)
+
+
+def test_the_loss_is_asked_for_where_it_says_how_clients_bring_their_examples(tmp_path: Path) -> None:
+    class Net(nn.Sequential):
+        def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+            out: torch.Tensor = super().forward(x)
+            return out if y is None else nn.functional.cross_entropy(out, y)
+
+    def loss(model: nn.Module, batch: Any) -> Any:
+        return model(**batch)
+
+    torch.manual_seed(0)
+    model = Net(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+    clients = [{"x": inputs, "y": targets} for inputs, targets in PAIRS]
+    trained = lab.train(model, loss, clients, rounds=2, out=tmp_path)
+    with pytest.raises(lab.InputError, match="loss must be given with clients, as it says what form batches have"):
+        lab.replay(tmp_path, model, clients=clients)
+    assert same_function(lab.replay(tmp_path, model, loss, clients).model, trained.model, x)
+
+
+def test_the_command_saves_the_statistics_where_the_data_are_here_and_says_where_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = TrainConfig(data="digits", model="resnet8-bn", clients=2, sampled=1, rounds=2, batch_size=4, lr=0.01)
+    train(config, out=tmp_path)
+    saved = tmp_path / "m.safetensors"
+    assert main(["replay", str(tmp_path), "--save", str(saved)]) == 0
+    assert "parameters only" not in capsys.readouterr().out
+    whole = load_run(tmp_path).model.state_dict()
+    assert whole.keys() == load_file(saved).keys()
+    assert all(torch.equal(whole[name], tensor) for name, tensor in load_file(saved).items())
+    other = _rewritten(tmp_path, tmp_path / "other", lambda entry: entry, data="0" * 16)
+    assert main(["replay", str(other), "--save", str(saved)]) == 0
+    said = capsys.readouterr().out
+    assert "parameters only, no BatchNorm statistics: data must be those of the log" in said
+    assert not any("running" in name for name in load_file(saved))
+    assert main(["replay", str(other), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["remark"].startswith("parameters only")
+
+
 def test_frozen_normalisation_needs_the_data_to_be_replayed(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
@@ -217,7 +283,7 @@ def test_frozen_normalisation_needs_the_data_to_be_replayed(tmp_path: Path) -> N
 def test_a_log_has_one_writer_at_a_time(tmp_path: Path) -> None:
     train(replace(TINY, rounds=3), out=tmp_path)
     before = (tmp_path / LOG_FILE).read_bytes()
-    with _holder("held", tmp_path):
+    with holder("folder", tmp_path):
         with pytest.raises(lab.InputError, match="out must be a folder that no other process writes to"):
             train(TINY, out=tmp_path)
         assert lab.replay(tmp_path).agrees  # reading needs no leave

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,13 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.runs import run, told
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.runs import kept, run, told
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, METRICS
 from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.run import train
+from decomfl_lab.runs.run import Run, train
+from tests.thorough import sampled
 
 TINY = TrainConfig(
     data="digits",
@@ -95,6 +99,72 @@ def test_an_interrupted_run_resumes_to_the_same_bits(
     assert tensors[0][1]["federation"] == tensors[1][1]["federation"]
     for name, tensor in tensors[0][0].items():
         assert torch.equal(tensor, tensors[1][0][name]), name
+
+
+class KilledError(BaseException):
+    """What nothing catches, as nothing does a SIGKILL."""
+
+
+def _killed(config: TrainConfig, out: Path, n: int) -> None:
+    """Train in the folder, and be killed before the n-th time that something is written there or evaluated."""
+    left = [n]
+    places = [(RunLog, "create"), (RunLog, "append"), (Run, "evaluate"), (kept, "write_checkpoint")]
+    places += [(kept, "write_provenance"), (kept, "write_atomically")]
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in places:
+            done = getattr(owner, name)
+
+            def counted(*args: Any, done: Any = done, **options: Any) -> Any:
+                left[0] -= 1
+                if not left[0]:
+                    raise KilledError
+                return done(*args, **options)
+
+            patch.setattr(owner, name, counted)
+        with contextlib.suppress(KilledError):
+            train(config, out=out)
+
+
+@pytest.mark.parametrize("saves", [False, True], ids=["in its first 20 seconds", "later"])
+@pytest.mark.parametrize(
+    ("changes", "kills"),
+    sampled(
+        product(
+            [
+                {},
+                {"log_kappa": True, "perturbation_schedule": {}},
+                {"method": "fedavg"},
+                {"method": "fedkseed"},
+                {"rebuild": "copy", "eval_every": 3},
+                {"revert": "sync", "local_steps": 2, "momentum": 0.0, "weight_decay": 0.0},
+                {"pull": "auto", "bandwidth": 1e9, "history": 2},
+                {"eval_every": 1},
+            ],
+            [(2,), (6,), (11,), (16, 9), (3, 13)],
+        ),
+        9,
+    ),
+    ids=str,
+)
+def test_the_table_of_a_run_that_was_killed_is_that_of_one_that_was_not(
+    changes: dict[str, Any],
+    kills: tuple[int, ...],
+    saves: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0 if saves else 1e9)
+    config = TINY.but(**{"eval_every": 2, "rounds": 7} | changes)
+    whole = train(config, out=tmp_path / "whole")
+    for n in kills:
+        _killed(config, tmp_path / "cut", n)
+    again = train(config, out=tmp_path / "cut")
+    pd.testing.assert_frame_equal(_without_time(whole), _without_time(again), check_exact=True)
+    assert again.seconds.gt(0).all()
+    first = [read_checkpoint(tmp_path / name / CHECKPOINT_FILE)[1]["first"] for name in ("whole", "cut")]
+    assert first[0] == first[1]
+    assert not caplog.messages
 
 
 def test_every_client_of_a_resumed_federation_has_its_own_bits(tmp_path: Path) -> None:
