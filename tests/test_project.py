@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import sysconfig
 import tomllib
+import venv
+import zipfile
 from pathlib import Path
+
+import pytest
 
 import decomfl_lab
 from theory.bounds import STATEMENTS
@@ -47,3 +54,23 @@ def test_the_readme_counts_statements_and_corrected_bounds() -> None:
     corrected = sum(variant == "corrected" for _, variant in STATEMENTS)
     counted = f"{len(ENTRIES)} statements of the paper with findings, {corrected} corrected bounds with proofs"
     assert counted in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.thorough
+def test_the_readmes_snippets_have_types_where_the_wheel_is_installed(tmp_path: Path) -> None:
+    from hatchling.builders.wheel import WheelBuilder
+
+    (built,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path))
+    venv.create(tmp_path / "env", with_pip=False)
+    (site,) = tmp_path.glob("env/lib/*/site-packages")
+    zipfile.ZipFile(built).extractall(site)
+    (site / "other.pth").write_text(sysconfig.get_path("purelib"))  # what the wheel needs
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    told = ("run", "kappa", "laws.verify(Mine())", "theory.statement('theorem-2')")
+    (tmp_path / "mine.py").write_text("\n".join([*snippets, *(f"reveal_type({each})" for each in told)]))
+    (tmp_path / "mypy.ini").write_text("[mypy]\nfollow_imports = silent\n")
+    python = tmp_path / "env" / "bin" / "python"
+    words = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--python-executable", str(python), "mine.py"]
+    shown = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r'Revealed type is "(.*?)"', shown)
+    assert [each.rpartition(".")[2] for each in found] == ["Run", "EffectiveRank", "Outcomes", "Statement"]

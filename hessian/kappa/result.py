@@ -186,8 +186,14 @@ class EffectiveRank(Jsonable):
 def _signs(lanczos: Lanczos) -> str:
     """What the signs of the spectrum mean for κ."""
     low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
-    if low >= -float(lanczos.ritz_residuals[0]):  # within its residual of 0 it has no sign
-        return "no negative eigenvalue among the Ritz values, so little or none is cancelled in tr(H)"
+    residual, finest = float(lanczos.ritz_residuals[0]), torch.finfo(lanczos.ritz_values.dtype).eps
+    if low >= -finest * max(-low, high):
+        return "no negative eigenvalue among the Ritz values; smaller ones, which they do not show, would lower tr(H)"
+    if low >= -residual:
+        return (
+            f"λ_min = {low:.2g} is within its residual {residual:.2g} of 0, so whether eigenvalues are negative, "
+            "which would lower tr(H), is not known"
+        )
     if high <= 0:
         return "no positive eigenvalue among the Ritz values: κ has the sign of tr(H)"
     return (

@@ -22,6 +22,7 @@ def test_every_entry_point_is_of_a_folder_that_the_wheel_has() -> None:
     assert {value.partition(".")[0] for group in groups for value in group.values()} <= SHIPPED
     folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert folders - SHIPPED == {"tests"}
+    assert {path.parent.name for path in ROOT.glob("*/py.typed")} == SHIPPED  # else all of it is Any to an editor
 
 
 def test_what_is_asked_of_torch_is_asked_everywhere_alike() -> None:

@@ -270,6 +270,11 @@ def test_signs_are_told_apart() -> None:
     assert "no negative eigenvalue among the Ritz values" in definite.reason
     assert effective_rank(rotated(TAIL.abs()), seed=0).kappa_positive is None  # nobody has shown it
     assert "no positive eigenvalue" in effective_rank(rotated(-TAIL.abs()), seed=0).reason
+    small = torch.cat([torch.tensor([30.0]), torch.linspace(-0.05, 1.0, 199)]).double()
+    unsure = effective_rank(rotated(small), seed=0, products=14)
+    assert -unsure.lambda_min_residual <= unsure.lambda_min < 0  # nine of 200 are negative, and nothing shows it
+    assert "whether eigenvalues are negative, which would lower tr(H), is not known" in unsure.reason
+    assert "no negative" not in unsure.summary()
     singular = torch.cat([torch.linspace(1.0, 2.0, 40), torch.full((1,), -1e-9)])  # a zero as float32 finds it
     assert "no negative eigenvalue" in effective_rank(DenseOperator(torch.diag(singular)), seed=0, products=41).reason
 
