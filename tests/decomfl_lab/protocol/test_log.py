@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import logging
 import os
@@ -19,6 +18,7 @@ from decomfl_lab.protocol import log as module
 from decomfl_lab.protocol.log import ArchivedHistory, LogEntry, RunLog
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
+from tests.decomfl_lab.protocol.chained import chained
 
 HEADER = {"run_seed": 2**64 - 1, "config": {"data": "é", "lr": 0.1}}
 ROUNDS = 4
@@ -213,8 +213,7 @@ def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
     "header", [b"{", b"\xff", b"[1]", b"{}", b'{"run_seed": 1.5}', b'{"run_seed": -1}', b"[" * 100_000]
 )
 def test_a_header_that_is_none_is_refused_even_with_a_true_chain(header: bytes, tmp_path: Path) -> None:
-    begin = module._FILE.pack(module.MAGIC, module.VERSION, len(header)) + header
-    (tmp_path / "log").write_bytes(begin + hashlib.blake2b(begin, digest_size=16).digest())
+    (tmp_path / "log").write_bytes(chained(header, []))
     with pytest.raises(
         InputError, match=r"run_seed in the header of the log .*log, which is a JSON object, must be an"
     ):
