@@ -186,7 +186,7 @@ def _stacked(trees: list[Any]) -> Any:
     return torch.stack(trees)
 
 
-def _refusal(name: str, data: Any, error: Exception) -> InputError:
+def _refusal(name: str, data: Any, error: BaseException) -> InputError:
     told = f"{_kind(data)} ({type(error).__name__}: {shown(str(error))})"
     return InputError(f"{name} must {_RULE}, examples of one shape, got {told}")
 

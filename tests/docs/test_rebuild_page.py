@@ -109,8 +109,8 @@ def test_the_recorded_run_is_rebuilt_to_the_digest_of_its_log_and_reads_digits(c
         last = log.entry(len(log) - 1).digest
     assert text(chromium, "found") == text(chromium, "recorded") == last
     assert text(chromium, "verdict") == (
-        "The model after 300 of 300 rounds is rebuilt, bit for bit: x_0 and 30 digests of the log agree, the last after "
-        "round 300."
+        "The model after 300 of 300 rounds is rebuilt, bit for bit: x_0 and 30 digests of the log agree, the last "
+        "after round 300."
     )
     table = json.loads((FOLDER / "mnist.json").read_text())["table"]
     assert f"{100 * table[-1][1]:.1f} %" in text(chromium, "curve")
