@@ -33,6 +33,7 @@ import numpy as np
 
 from benchmarks.mould import BenchmarkRow, benchmark, column, numbers
 from benchmarks.ways.clock import apart
+from decomfl_lab.children import environment
 from decomfl_lab.errors import InputError, require, require_int, require_possible
 from decomfl_lab.options import option
 
@@ -206,7 +207,7 @@ def _server(
         for n in range(processes):
             own = range(n, clients, processes)
             asked = {"address": server.address, "ids": list(own), "pause": pause, "folder": folder * secured}
-            stub = subprocess.Popen([sys.executable, "-m", MODULE, "clients", json.dumps(asked)])
+            stub = subprocess.Popen([sys.executable, "-m", MODULE, "clients", json.dumps(asked)], env=environment())
             stack.callback(stub.wait)
             stack.callback(stub.terminate)
 

@@ -14,6 +14,7 @@ from reprlib import Repr
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 __all__ = [
+    "THEIRS",
     "DivergedError",
     "HookError",
     "InputError",
@@ -42,11 +43,12 @@ T = TypeVar("T")
 class InputError(ValueError):
     """A value given by the user, a file or a peer breaks a rule; the message is one line and stands on its own.
 
-    Whatever stands in it, as a peer's text, its characters are printable: others are escaped.
+    Whatever stands in it, as a peer's text, its characters are printable, as others are escaped, and it can be read: a
+    word as long as no name is, and a message as long as no list of names is, lack their middle.
     """
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return _readable(super().__str__())
 
 
 class DivergedError(InputError):
@@ -62,7 +64,7 @@ class DivergedError(InputError):
         super().__init__(what, hint)
 
     def __str__(self) -> str:
-        return printable("{} must be finite: training diverged {}".format(*self.args))
+        return _readable("{} must be finite: training diverged {}".format(*self.args))
 
 
 class HookError(InputError):
@@ -79,9 +81,12 @@ class RoundingWarning(UserWarning):
     """What is computed is mostly rounding; the message is one line, and says what would be better."""
 
 
+THEIRS = (Exception, SystemExit)
+"""What a user's own code may raise where it is run; an interrupt is for the whole process."""
 _SHORT = Repr()
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 20
 _SHORT.maxstring = _SHORT.maxother = _MOST = 160
+_MOST_OF_ALL = 2000
 
 
 def brief(text: str, most: int = _MOST) -> str:
@@ -93,6 +98,11 @@ def brief(text: str, most: int = _MOST) -> str:
 def printable(text: str) -> str:
     """The text with every character escaped that moves a terminal's cursor, ends a line or turns its direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _readable(text: str) -> str:
+    words = re.sub(rf"\S{{{_MOST + 1},}}", lambda word: brief(word[0]), printable(text))
+    return brief(words, _MOST_OF_ALL)
 
 
 def quoted(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ def plain(value: Any) -> Any:
 
 
 def print_json(value: Any, *, indent: int | None = None) -> None:
-    """Print the value as ``plain`` JSON on stdout; characters that a terminal would act upon are escaped."""
-    text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    """Print the value as ``plain`` JSON on stdout; characters that a terminal would act upon, or lacks, are escaped."""
+    is_unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    text = json.dumps(plain(value), ensure_ascii=not is_unicode, allow_nan=False, indent=indent)
     print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))

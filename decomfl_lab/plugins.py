@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from decomfl_lab.errors import InputError, require, shown
+from decomfl_lab.errors import THEIRS, InputError, require, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,12 +113,12 @@ def named(argument: str, target: str) -> Any:
     module, _, name = target.rpartition(":")
     # What any file may name is torch's, and no reason to import what lies in the current folder from then on.
     if target not in TORCH_LOSSES and not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())  # last: what lies there is in no library's place
     try:
         found: Any = _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception as error:  # whatever a user's module does
+    except THEIRS as error:  # whatever a user's module does
         raise _refusal(argument, "be module:function that can be imported", target, error) from error
     return found
 
@@ -148,7 +148,7 @@ def made(argument: str, target: str, kind: type[T]) -> T:
     if callable(found) and (kind is object or not isinstance(found, kind)):
         try:
             found = found()
-        except Exception as error:  # whatever a user's function does
+        except THEIRS as error:  # whatever a user's function does
             inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
             takes_some = isinstance(error, TypeError) and not inside  # the call itself failed
             rule = "be a function without arguments" if takes_some else "run without an error"
@@ -166,7 +166,7 @@ def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:  # whatever a user's model does
+    except THEIRS as error:  # whatever a user's model does
         kinds = ", ".join(f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" for each in tensors)
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if "does not require grad" in told:
@@ -185,7 +185,7 @@ def require_same(first: float, again: float, *, tolerance: float = 0.0) -> None:
     require(same, "loss", rule, (first, again))
 
 
-def _refusal(argument: str, rule: str, target: str, error: Exception) -> InputError:
+def _refusal(argument: str, rule: str, target: str, error: BaseException) -> InputError:
     """What to say of an error in one line: an InputError by its own words, others beside the rule that they break.
 
     The place is the last line that ran in the user's file, or where the error arose if none did.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from decomfl_lab.children import environment
 from decomfl_lab.errors import InputError
 
 __all__ = ["apart", "fastest", "in_turns"]
@@ -82,8 +82,7 @@ def apart(
         within: A command that runs the process.
     """
     command = [*within, sys.executable, "-m", module, *arguments]
-    own = {**os.environ, **(env or {})}
-    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=False, env=own)
+    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=False, env=environment(env))
     if done.returncode:
         raise InputError(f"measuring {what} must end well, but the process ended with {done.returncode}")
     return json.loads(done.stdout)

@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from decomfl_lab.children import safely
 from decomfl_lab.errors import InputError, quoted, require, require_finite_positive, require_int
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.in_process import DeComFLFederation
@@ -105,7 +106,8 @@ def simulate(config: str, out: str) -> None:
 
     run = config_from_mapping(read_config(Path(config)), f"config {config}", trust_code=_trusts_code())
     sites = [f"site-{i + 1}" for i in range(run.clients)]
-    job(run, sites, out=out, deadline=None).execute(SimEnv(clients=sites, workspace_root=f"{out}/nvflare"))
+    with safely():
+        job(run, sites, out=out, deadline=None).execute(SimEnv(clients=sites, workspace_root=f"{out}/nvflare"))
 
 
 @collab.publish  # type: ignore[untyped-decorator]

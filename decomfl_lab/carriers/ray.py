@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from decomfl_lab.children import safely
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.federations.carrier import MakeHost, Take
 from decomfl_lab.protocol.session import Frames, Host
@@ -79,7 +80,8 @@ def connect(cpus: int | None, address: str | None = None) -> None:
     try:
         if port.isdigit():  # Ray waits for minutes where nobody listens
             socket.create_connection((host, int(port)), timeout=10.0).close()
-        ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+        with safely():
+            ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
     except (OSError, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise InputError(f"address must be that of a Ray that is running, got {address!r} ({why})") from None

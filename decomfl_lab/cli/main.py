@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
@@ -92,23 +96,22 @@ def _show_warning(
         otherwise(message, category, *where)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``decomfl argv``; returns the exit code.
-
-    0 is for done, 1 for a check that failed, 2 for bad input, 130 for interrupted by Ctrl-C and 143 by SIGTERM.
-    """
-    args = list(sys.argv[1:] if argv is None else argv)
+def _code_of(args: list[str], *, alone: bool) -> int:
+    """The exit code of ``decomfl args``, with all that it prints on its way; ``alone`` is for a process of our own."""
     try:
-        if argv is None:  # a process of our own
+        if alone:
             signal.signal(signal.SIGTERM, interrupt)
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, io.TextIOWrapper):
+                    stream.reconfigure(errors="backslashreplace")  # not every encoding has our letters
         for before, text in zip(["", *args], args, strict=False):
             name = before if before.startswith("--") else "arguments"
             require("\0" not in text, name, "have no NUL character", text)  # no file or folder can have it in its name
             require(text != "", name, "not be empty", text)
         command = application()
-        if argv is None and (asked := os.environ.get(COMPLETE)):
-            sys.exit(shell_complete(command, {}, "decomfl", COMPLETE, asked))
+        if alone and (asked := os.environ.get(COMPLETE)):
+            return shell_complete(command, {}, "decomfl", COMPLETE, asked)
         logging.basicConfig(format="%(message)s")
         logging.getLogger("decomfl_lab").setLevel(logging.INFO)
         with command.make_context("decomfl", args) as context:  # command.main would make an exit of every interrupt
@@ -117,6 +120,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = 0
     except click.exceptions.Exit as done:
         code = done.exit_code
+    print(end="", flush=True)  # here, where a full disk can still be told
+    return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``decomfl argv``; returns the exit code.
+
+    0 is for done, 1 for a check that failed, 2 for bad input, 130 for interrupted by Ctrl-C and 143 by SIGTERM.
+    """
+    try:
+        code = _code_of(list(sys.argv[1:] if argv is None else argv), alone=argv is None)
     except click.ClickException as error:
         print(f"decomfl: error: {brief(' '.join(error.format_message().split()), 500)}", file=sys.stderr)
         code = 2
@@ -126,14 +140,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         print(f"decomfl: {str(error) or 'interrupted; nothing new was kept'}", file=sys.stderr)
         code = 128 + (error.number if isinstance(error, Interrupted) else signal.SIGINT)
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+    except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+            _drop_output()  # the reader of our output went away, as `head` does; rich makes a SystemExit of it
+            code = 141
+        else:  # of a user's code, as our commands end in another way
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            rule, place = "code must return, and not end the process", f"{Path(last.filename).name} line {last.lineno}"
+            print(f"decomfl: error: {rule}, got SystemExit in {place}", file=sys.stderr)
+            code = 2
     except OSError as error:  # of a file that is named, or of the disk; others are a fault of ours
-        if error.filename is None:
+        if error.filename is not None:
+            rule, got = "files and folders must be as the command needs them", shown(str(error.filename))
+        elif error.errno in _FULL:
+            rule, got = "there must be room for what is printed and written", "none"
+            _drop_output()
+        else:
             raise
-        rule = "files and folders must be as the command needs them"
-        print(f"decomfl: error: {rule}, got {shown(str(error.filename))} ({error.strerror})", file=sys.stderr)
+        print(f"decomfl: error: {rule}, got {got} ({error.strerror})", file=sys.stderr)
         code = 2
     except MemoryError as error:
         print(f"decomfl: error: the work must fit into memory, got {brief(str(error)) or 'too much'}", file=sys.stderr)
@@ -141,3 +165,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         sys.exit(code)
     return code
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _drop_output() -> None:
+    """Have what is still to be printed go nowhere: Python would try once more at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from decomfl_lab.errors import InputError, require, shown
+from decomfl_lab.errors import THEIRS, InputError, require, shown
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.trees import Batch, joined, mapped, row_count, shape_of, tensors, torch_tree
 
@@ -66,7 +66,7 @@ def batches_of(name: str, data: Any, *, whole: bool = False) -> tuple[list[Batch
     with initialising(0):  # a loader that shuffles draws from torch's generator
         try:
             found = list(data)
-        except Exception as error:  # what is in them is the user's own
+        except THEIRS as error:  # what is in them is the user's own
             raise _refusal(name, data, error) from error
     if not found:
         kind = "an empty list" if isinstance(data, list) else f"a {_kind(data)} without any"
@@ -159,7 +159,7 @@ def _of_examples(name: str, data: Any, whole: bool) -> Batch:
         stacked = _batch(name, _stacked(found), whole)
     except InputError:
         raise
-    except Exception as error:  # what is in them is the user's own
+    except THEIRS as error:  # what is in them is the user's own
         raise _refusal(name, data, error) from error
     return stacked
 
@@ -186,7 +186,7 @@ def _stacked(trees: list[Any]) -> Any:
     return torch.stack(trees)
 
 
-def _refusal(name: str, data: Any, error: Exception) -> InputError:
+def _refusal(name: str, data: Any, error: BaseException) -> InputError:
     told = f"{_kind(data)} ({type(error).__name__}: {shown(str(error))})"
     return InputError(f"{name} must {_RULE}, examples of one shape, got {told}")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decomfl_lab.devices import on_host
 from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss, Serial
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import THEIRS, InputError
 from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.objectives.objective import ModuleObjective, Objective
 
@@ -81,7 +81,7 @@ class Tried:
             return work(self.engine)
         except InputError:
             raise
-        except Exception as error:  # whatever a user's model does in there
+        except THEIRS as error:  # whatever a user's model does in there
             told = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             # Only an engine that was chosen automatically is replaced, and only before it has given any values.
             if self.name != "auto" or self._calls:

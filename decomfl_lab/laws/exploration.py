@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, plural, require_int
+from decomfl_lab.errors import THEIRS, InputError, plural, require_int
 from decomfl_lab.laws.contract import Case, Implementation, Wavy, model_of
 from decomfl_lab.laws.edge import fitted
 from decomfl_lab.laws.register import LawBrokenError, Model, same
@@ -278,7 +278,7 @@ class _Search:
                         self.now = event
                         self._check(after)
                         waiting.append((after, reached, depth + 1))
-        except Exception as error:  # whatever a faulty part raises is a finding
+        except THEIRS as error:  # whatever a faulty part raises is a finding
             broken = str(error) if isinstance(error, LawBrokenError) else f"{type(error).__name__}: {error}"
         events = [self.now] if broken else []
         while broken and key is not None:

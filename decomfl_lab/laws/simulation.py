@@ -52,7 +52,7 @@ from torch import Tensor
 
 from decomfl_lab.checkpoint import Saved
 from decomfl_lab.engines.base import Serial
-from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab.errors import THEIRS, DivergedError, InputError
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.remote import RemoteFederation
@@ -798,7 +798,7 @@ class Simulation:
             _History(self, choose, tell).play()
         except LawBrokenError as error:
             return str(error)
-        except Exception as error:  # whatever a faulty part raises is a finding
+        except THEIRS as error:  # whatever a faulty part raises is a finding
             return f"{type(error).__name__}: {error}"
         return ""
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import THEIRS, InputError, require
 from decomfl_lab.objectives.trees import feed
 
 __all__ = ["HeldEmbedding", "constants", "handed_back_", "prepared", "swapped"]
@@ -72,7 +72,7 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
         kept += [value for value in vars(part).values() if isinstance(value, Tensor)]
     try:
         own = copy.deepcopy(module, {id(tensor): tensor for tensor in kept})
-    except Exception as error:  # whatever a user's module holds
+    except THEIRS as error:  # whatever a user's module holds
         if shared and not any(map(_wants_care, module.modules())):
             return module  # it will do: what is copied above is no tensor
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -131,7 +131,7 @@ class TrainConfig:
         256, "The number B of examples a local step; a client's whole data if it has fewer.", "model and data"
     )
     clients: int = option(100, "The number M of clients.")
-    sampled: int = option(10, "The number m of clients sampled a round, uniformly without replacement.")
+    sampled: int = option(10, "The number m of clients sampled a round, uniformly without replacement; of fewer, all.")
     joined: Mapping[int, int] = option(
         {},
         "How many of the clients came later, and when, as ROUND=NUMBER,...: of 6 clients with 4=1 there are 5 in "
@@ -208,6 +208,8 @@ class TrainConfig:
         for name, each in own.items():
             default = dict(each.default) if each.is_schedule else each.default
             object.__setattr__(self, name, values.get(name, default))
+        if "sampled" not in values and isinstance(self.clients, int):  # of fewer than are usual, all
+            object.__setattr__(self, "sampled", min(self.sampled, max(self.clients, 1)))
         self._check()
 
     def __getattr__(self, name: str) -> Any:

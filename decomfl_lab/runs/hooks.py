@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from decomfl_lab.errors import HookError, InputError, brief, printable, require, require_choice
+from decomfl_lab.errors import THEIRS, HookError, InputError, brief, printable, require, require_choice
 from decomfl_lab.objectives.trees import tensors
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def call(hooks: Sequence[Hook], run: Run, train_loss: float) -> bool:
         try:
             with _settings_kept():
                 hook(at)
-        except Exception as error:
+        except THEIRS as error:
             what = f"{type(error).__name__}: {brief(printable(str(error)), 300)}"
             raise HookError(f"hook {_name(hook)} failed after round {run.round} with {what}") from error
         if _state(run) != before:
@@ -153,7 +153,7 @@ def closing(hooks: Sequence[Hook]) -> Iterator[None]:
             try:
                 if callable(close):
                     close()
-            except Exception as error:
+            except THEIRS as error:
                 logger.warning(f"hook {_name(hook)} could not be closed: {printable(str(error))}")
 
 

@@ -29,6 +29,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from decomfl_lab.children import environment
 from decomfl_lab.engines.base import Serial
 from decomfl_lab.errors import InputError, require, require_choice, require_int, require_possible
 from decomfl_lab.estimators.differences import forward
@@ -346,7 +347,7 @@ def memory_rows(
         require_choice("role", role, ROLES)
     jobs = [f"{role}:{size}:{int(resident)}" for size in d for role in roles]
     command = [sys.executable, *program, *jobs]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **ENVIRONMENT}) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(ENVIRONMENT)) as process:
         assert process.stdout is not None
         for line in process.stdout:
             yield MemoryRow(**json.loads(line))

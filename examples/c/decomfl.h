@@ -149,13 +149,14 @@ static void gaussian_tile(float *z, uint64_t key, uint64_t tile, uint32_t c2, ui
 typedef struct {
     const uint8_t *bytes;              /* the file, which must stay where it is */
     size_t size, at, left_out;         /* where the next entry begins; bytes at the end of one not written whole */
-    char *header, error[160];          /* JSON; what is wrong */
+    char *header, error[200];          /* JSON; what is wrong */
     char recorded[33];                 /* the digest that the log has of the model as it is now, empty if none */
     uint32_t round;                    /* rounds applied */
-    uint64_t run_seed, private_key, d;
+    uint64_t run_seed, private_key, d, planned; /* planned: the rounds that the run was to have */
     int keyed;                         /* whether seeds are hashed with the private key */
     double beta, weight, decay;        /* of the update rule: sgd, with momentum where beta is not 0 */
     float *x, *momentum;               /* one after the other in memory */
+    uint8_t *bytes_of_x;               /* room for the bytes of both */
 } decomfl;
 
 /* sqrt(d / sum of squares), added in the specified order. */
@@ -205,24 +206,75 @@ static int is(const char *s, const char *word) {
     return *s == '"' && !strncmp(s + 1, word, strlen(word)) && s[strlen(word) + 1] == '"';
 }
 
-/* The value of a key of the object at s, an empty text if there is none. */
+/* The value of a key of the object at s, the last one that has it, as other readers of JSON do; empty if there is none. */
 static const char *value(const char *s, const char *key) {
-    if (*s++ != '{') return "\0";
+    const char *found = "\0"; /* a second byte, since callers look at the one behind a bracket or quote */
+    if (*s++ != '{') return found;
     for (s = after_space(s); *s && *s != '}'; s = after_space(after_value(s))) {
-        int found = is(s, key);
+        int same = is(s, key);
         s = after_space(after_value(s));
-        if (found) return s;
+        if (same) found = s;
     }
-    return "\0"; /* a second byte, since callers look at the one behind a bracket or quote */
+    return found;
+}
+
+/* Whether a number ends at s. */
+static int ends(const char *s) { return !*s || strchr(" \t\r\n,]}", *s); }
+
+/* Whether a whole number from least on stands at s, of at most 64 bits. */
+static int whole(const char *s, uint64_t least, uint64_t *found) {
+    size_t digits = strspn(s, "0123456789");
+    *found = 0;
+    for (size_t n = 0; n < digits; n++) {
+        uint64_t digit = (uint64_t)(s[n] - '0');
+        if (*found > (UINT64_MAX - digit) / 10) return 0;
+        *found = 10 * *found + digit;
+    }
+    return digits && ends(s + digits) && *found >= least;
+}
+
+/* Whether a number from least on and below "below" stands at s; where nothing does it is the one that is usual. */
+static int real_number(const char *s, double usual, double least, double below, double *found) {
+    *found = *s ? strtod(s, NULL) : usual;
+    return (!*s || ends(s + strspn(s, "+-.0123456789eE"))) && *found >= least && *found < below;
 }
 
 /* 4. The start. ---------------------------------------------------------------------------------------------------- */
 static int refuse(decomfl *r, const char *text) {
-    snprintf(r->error, sizeof r->error, "round %u: %s", r->round, text);
+    snprintf(r->error, sizeof r->error, "%s", text);
     return -1;
 }
 
-static int draw(const char *own, uint64_t key, uint32_t t, float *x, uint64_t size) {
+/* The elements of the tensor at "own", once what the header says of it is known to be sound; more than most is too many. */
+static int size_of(decomfl *r, const char *own, unsigned t, uint64_t most, uint64_t *size) {
+    const char *at = value(own, "shape"), *how = value(own, "draw"), *cut = value(own, "cut");
+    double scale, bound;
+    if (*own != '{' || *at != '[') {
+        snprintf(r->error, sizeof r->error, "start.tensors[%u]%s in the header must be a %s", t,
+                 *own == '{' ? ".shape" : "", *own == '{' ? "list of whole numbers >= 0" : "table");
+        return -1;
+    }
+    *size = 1;
+    for (at = after_space(at + 1); *at && *at != ']'; at = after_space(after_value(at))) {
+        uint64_t n;
+        if (!whole(at, 0, &n)) {
+            snprintf(r->error, sizeof r->error, "start.tensors[%u].shape in the header must be whole numbers >= 0", t);
+            return -1;
+        }
+        *size = n && *size > UINT64_MAX / n ? UINT64_MAX : *size * n;
+    }
+    if (!is(how, "constant") && !is(how, "uniform") && !is(how, "normal"))
+        return refuse(r, "draw must be one of constant, uniform, normal");
+    if (!*value(own, "scale") || !real_number(value(own, "scale"), 0, -FLT_MAX, 2.0 * FLT_MAX, &scale) || scale > FLT_MAX)
+        return refuse(r, "scale must be a float32 number");
+    if (scale < 0 && !is(how, "constant")) return refuse(r, "scale must be 0 or more");
+    if (*cut && !is(how, "normal")) return refuse(r, "cut must be left out unless draw is normal");
+    if (!real_number(cut, 1, 0.1, INFINITY, &bound) || bound > 10) /* a smaller one would take many attempts */
+        return refuse(r, "cut must be in 0.1..10");
+    return *size <= most ? 0 : refuse(r, "elements of the tensors of x_0 must be d in all, got more");
+}
+
+static void draw(const char *own, uint64_t key, uint32_t t, float *x, uint64_t size) {
     const char *how = value(own, "draw"), *cut = value(own, "cut");
     float scale = strtof(value(own, "scale"), NULL), most = *cut ? strtof(cut, NULL) : INFINITY, z[TILE], next[TILE];
     uint32_t words[TILE];
@@ -241,27 +293,32 @@ static int draw(const char *own, uint64_t key, uint32_t t, float *x, uint64_t si
             x[start + n] = is(how, "constant") ? scale : scale * z[n];
         }
     }
-    return is(how, "constant") || is(how, "uniform") || is(how, "normal");
 }
 
 static int make_start(decomfl *r, const char *start) {
-    const char *key = value(start, "key") + 1, *own = after_space(value(start, "tensors") + 1);
-    uint64_t done = 0, seed = strtoull(key, NULL, 16);
+    const char *key = value(start, "key") + 1, *tensors = value(start, "tensors"), *own = after_space(tensors + 1);
+    uint64_t done = 0, size = 0, seed = strtoull(key, NULL, 16);
+    if (*start && *start != '{') return refuse(r, "start in the header must be a table");
     if (!is(value(start, "by"), "stream")) return refuse(r, "x_0 is not drawn from the noise stream: not known here");
-    if (strspn(key, "0123456789abcdef") != 16 || key[16] != '"')
+    if (key[-1] != '"' || strspn(key, "0123456789abcdef") != 16 || key[16] != '"')
         return refuse(r, "the key of x_0 must be 16 hexadecimal digits");
-    r->x = calloc(r->d, 2 * sizeof(float));
-    if (!r->x) return refuse(r, "there is not enough memory");
+    if (*tensors != '[') return refuse(r, "start.tensors in the header must be a list");
+    /* Sizes before values: all tensors are looked at before there is memory for any. */
+    unsigned t = 0;
+    for (const char *at = own; *at && *at != ']'; at = after_space(after_value(at)), done += size)
+        if (t == 65536) return refuse(r, "start.tensors in the header must be a list of at most 65536");
+        else if (size_of(r, at, t++, r->d - done, &size)) return -1;
+    if (done != r->d) return refuse(r, "elements of the tensors of x_0 must be d in all, got less");
+    r->x = r->d < SIZE_MAX / 16 ? calloc(r->d, 4 * sizeof(float)) : NULL;
+    if (!r->x) return refuse(r, "d in the header must fit into the memory that is here");
     r->momentum = r->x + r->d;
-    for (uint32_t t = 0; *own == '{'; own = after_space(after_value(own)), t++) {
-        const char *n = after_space(value(own, "shape") + 1);
-        uint64_t size = 1;
-        for (; *n && *n != ']'; n = after_space(after_value(n))) size *= strtoull(n, NULL, 10);
-        if (size > r->d - done) return refuse(r, "the tensors of x_0 have more than d elements");
-        if (!draw(own, seed, t, r->x + done, size)) return refuse(r, "x_0 is drawn in a way that is not known here");
-        done += size;
+    r->bytes_of_x = (uint8_t *)(r->momentum + r->d);
+    done = t = 0;
+    for (; *own == '{'; own = after_space(after_value(own)), done += size) {
+        size_of(r, own, t, r->d, &size);
+        draw(own, seed, t++, r->x + done, size);
     }
-    return done == r->d ? 0 : refuse(r, "the tensors of x_0 have less than d elements");
+    return 0;
 }
 
 /* 5. The log. ------------------------------------------------------------------------------------------------------ */
@@ -276,28 +333,39 @@ static int decomfl_open(decomfl *r, const uint8_t *bytes, size_t size) {
     *r = (decomfl){.bytes = bytes, .size = size};
     if (size < 32 || memcmp(bytes, "\x89" "DCLOG\r\n", 8)) return refuse(r, "this is no log of a run");
     if (number(bytes + 8, 4) != 2) return refuse(r, "only logs of version 2 say how x_0 is made");
-    uint64_t length = number(bytes + 12, 4), end = 16 + length;
+    uint64_t length = number(bytes + 12, 4), end = 16 + length, packed, seed;
     if (end + 16 > size) return refuse(r, "the header was changed or cut");
     r->header = calloc(end, 1);
     memcpy(r->header, bytes + 16, length);
-    end += strtoull(value(value(r->header, "start"), "bytes"), NULL, 10) % size; /* x_0 itself may follow */
+    if (whole(value(value(r->header, "start"), "bytes"), 0, &packed) && packed < size) end += packed; /* x_0 may follow */
     if (end + 16 <= size) blake2b(chain, 16, NULL, bytes, end);
     if (end + 16 > size || memcmp(chain, bytes + end, 16)) return refuse(r, "the header was changed or cut");
     r->at = end + 16;
+    if (!whole(value(r->header, "run_seed"), 0, &r->run_seed))
+        return refuse(r, "run_seed in the header must be an integer in 0..18446744073709551615");
+    if (*value(r->header, "config") != '{') return refuse(r, "config in the header must be a table");
     const char *config = value(r->header, "config"), *method = value(config, "method"), *rule = value(config, "rule");
     int known = is(method, "decomfl") || is(method, "decomfl-projection") || is(method, "feedsign");
     int plain = !*value(config, "precision") || is(value(config, "precision"), "float32");
     if (!known || !plain || (*rule && !is(rule, "sgd")) || strtol(value(config, "grid"), NULL, 10))
         return refuse(r, "decomfl and feedsign are known here, with the rule sgd, in float32, on no grid");
-    if (strtol(value(r->header, "stream"), NULL, 10) != 1) return refuse(r, "the noise stream has another version");
-    r->beta = strtod(value(config, "momentum"), NULL);
-    r->weight = is(value(config, "momentum_form"), "paper") ? 1 - r->beta : 1;
-    r->decay = strtod(value(config, "weight_decay"), NULL);
-    r->keyed = *value(config, "private_seeds") == 't';
-    r->private_key = derive(strtoull(value(config, "seed"), NULL, 10), 1, 11);
-    r->run_seed = strtoull(value(r->header, "run_seed"), NULL, 10);
-    r->d = strtoull(value(r->header, "d"), NULL, 10);
-    snprintf(r->recorded, sizeof r->recorded, "%s", value(r->header, "x0") + 1);
+    if (!whole(value(r->header, "d"), 1, &r->d)) return refuse(r, "d in the header must be a whole number >= 1");
+    const char *x0 = value(r->header, "x0"), *form = value(config, "momentum_form"), *keyed = value(config, "private_seeds");
+    if (*x0 != '"' || strspn(x0 + 1, "0123456789abcdef") != 32 || x0[33] != '"')
+        return refuse(r, "x0 in the header must be text of 32 hexadecimal digits");
+    if (!whole(value(r->header, "stream"), 1, &seed) || seed != 1) return refuse(r, "stream of the log must be 1");
+    if (!whole(value(config, "rounds"), 1, &r->planned)) return refuse(r, "rounds R must be an integer of at least 1");
+    if (!real_number(value(config, "momentum"), 0, 0, 1, &r->beta)) return refuse(r, "momentum β must be in [0, 1)");
+    if (!real_number(value(config, "weight_decay"), 0, 0, INFINITY, &r->decay))
+        return refuse(r, "weight_decay must be finite and at least 0");
+    if (*form && !is(form, "torch") && !is(form, "paper")) return refuse(r, "momentum_form must be one of torch, paper");
+    if (*keyed && strncmp(keyed, "true", 4) && strncmp(keyed, "false", 5))
+        return refuse(r, "private_seeds must be of type bool");
+    r->weight = is(form, "paper") ? 1 - r->beta : 1;
+    r->keyed = *keyed == 't';
+    if (r->keyed && !whole(value(config, "seed"), 0, &seed)) return refuse(r, "seed must be an integer of 64 bits");
+    r->private_key = derive(seed, 1, 11);
+    snprintf(r->recorded, sizeof r->recorded, "%s", x0 + 1);
     return make_start(r, value(r->header, "start"));
 }
 
@@ -329,18 +397,30 @@ static void take_step(decomfl *r, const step *s) {
     for (uint64_t j = 0; j < r->d; j++) r->x[j] += (float)-s->eta * r->momentum[j];
 }
 
+static int unreadable(decomfl *r, const char *text) {
+    snprintf(r->error, sizeof r->error, "entry of round %u must be one that can be read: %s", r->round, text);
+    return -1;
+}
+
 /* Applies a RECORDS message with the record of this round. */
 static int apply(decomfl *r, const uint8_t *m, size_t size) {
-    if (size < 35 || memcmp(m, "DC\2\4", 4) || number(m + 4, 4) != size - 12) return refuse(r, "the record is damaged");
-    if (number(m + 8, 4) != crc_32(m + 12, size - 12)) return refuse(r, "the record is damaged");
+    if (size < 35 || memcmp(m, "DC\2\4", 4) || number(m + 4, 4) != size - 12) return unreadable(r, "it is damaged");
+    if (number(m + 8, 4) != crc_32(m + 12, size - 12)) return unreadable(r, "it is damaged");
     uint64_t K = number(m + 28, 2), P = number(m + 30, 2), eta = number(m + 20, 8), count = K * P;
     int seeding = m[34] & 127, signs = m[34] >> 7, finite = 1;
     step s = {.kind = m[32], .P = (uint32_t)P};
     memcpy(&s.eta, &eta, 8);
+    if (number(m + 12, 4) != 1 || number(m + 16, 4) != r->round) return unreadable(r, "record must be of this round alone");
+    if (!(s.eta > 0) || !isfinite(s.eta)) return unreadable(r, "eta of the message must be a finite number above 0");
+    if (m[33] != 1) return unreadable(r, "stream version of the message must be 1");
+    if (s.kind > LOW_RANK) return unreadable(r, "distribution of the message must be below 4");
+    if (seeding > 4) return unreadable(r, "seeding of the message must be below 5");
+    if (!count) return unreadable(r, "K and P must be 1 to 65535");
+    if (count > 1073741820) return unreadable(r, "K·P must be at most 1073741820");
+    if (s.kind == LOW_RANK) return refuse(r, "low-rank directions are not known here");
     uint64_t sizes[5] = {8 * count, 8 * K, 8, 0, 2 * count}, sent = signs ? (count + 7) / 8 : 4 * count;
-    int known = number(m + 12, 4) == 1 && number(m + 16, 4) == r->round && s.eta > 0 && isfinite(s.eta) && m[33] == 1;
-    if (!known || !count || s.kind >= LOW_RANK || seeding > 4 || size - 35 != sizes[seeding] + sent)
-        return refuse(r, "the record is not one that is known here");
+    if (size - 35 != sizes[seeding] + sent) return unreadable(r, "seeds and scalars must have the bytes that K and P say");
+    if (signs && count % 8 && m[size - 1] >> count % 8) return unreadable(r, "bits after the signs must be 0");
     const uint8_t *seeds = m + 35, *scalars = seeds + sizes[seeding];
     uint64_t root = seeding == 2 ? number(seeds, 8) : derive(r->run_seed, 1, r->round);
     s.seed = calloc(P, sizeof *s.seed), s.p = calloc(P, sizeof *s.p), s.g = calloc(P, sizeof *s.g);
@@ -357,7 +437,7 @@ static int apply(decomfl *r, const uint8_t *m, size_t size) {
         if (p == P - 1 && finite) take_step(r, &s);
     }
     free(s.seed), free(s.p), free(s.g);
-    return finite ? 1 : refuse(r, "a scalar is not finite");
+    return finite ? 1 : unreadable(r, "scalars must be finite");
 }
 
 /* Applies the next round: 1; 0 at the end of the log; -1 with r->error. */
@@ -371,13 +451,16 @@ static int decomfl_next(decomfl *r) {
     if (!sound || size > left || number(entry, 4) != r->round || memcmp(chain, entry + size - 16, 16)) {
         const uint8_t *zero = sound && size <= left ? entry + size - 16 : entry;
         while (size == left && zero < entry + left && !*zero) zero++;
-        if (left >= 12 && size <= left && zero < entry + left) return refuse(r, "the entry was changed or moved");
+        if (left >= 12 && size <= left && zero < entry + left) {
+            snprintf(r->error, sizeof r->error, "the entry of round %u was changed or moved", r->round);
+            return -1;
+        }
         r->left_out = left; /* a writer was stopped here */
         return 0;
     }
     uint64_t sampled = number(body, 4), answered = number(body + 4, 4), flags = length < 25 ? 0 : body[8];
     uint64_t head = 25 + 4 * (sampled + answered + (flags & 1 ? sampled : 0) + (flags & 4 ? answered : 0));
-    if (length < head) return refuse(r, "the entry ends too early");
+    if (length < head) return unreadable(r, "it ends too early");
     r->recorded[0] = 0;
     if (flags & 2) in_hex(r->recorded, body + 9);
     r->at += size;
@@ -389,11 +472,10 @@ static int decomfl_next(decomfl *r) {
 /* The digest of x and of the momentum, if there is one. */
 static void decomfl_digest(const decomfl *r, char *out) {
     uint64_t count = r->beta ? 2 * r->d : r->d;
-    uint8_t *bytes = malloc(4 * count), found[16];
-    for (uint64_t j = 0; j < count; j++) put(bytes + 4 * j, bits_of(r->x[j]), 4);
-    blake2b(found, 16, NULL, bytes, 4 * count);
+    uint8_t found[16];
+    for (uint64_t j = 0; j < count; j++) put(r->bytes_of_x + 4 * j, bits_of(r->x[j]), 4);
+    blake2b(found, 16, NULL, r->bytes_of_x, 4 * count);
     in_hex(out, found);
-    free(bytes);
 }
 
 #endif

@@ -15,6 +15,7 @@ from typing import Final
 import joblib
 
 from decomfl_lab.carriers.ray import connect
+from decomfl_lab.children import safely
 from decomfl_lab.errors import require, require_choice
 
 __all__ = ["BACKENDS", "pool_of", "require_backend"]
@@ -72,6 +73,7 @@ def pool_of(backend: str, n_jobs: int) -> Iterator[joblib.Parallel]:
     # and nobody would ever bring the results.
     warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
     with ExitStack() as stack:
+        stack.enter_context(safely())
         with _deaf():
             stack.enter_context(BACKENDS[backend](n_jobs))
             stack.enter_context(joblib.parallel_config(backend, n_jobs=n_jobs))

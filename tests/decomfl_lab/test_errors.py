@@ -7,7 +7,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 import pytest
 
-from decomfl_lab.errors import InputError, known_options, require, require_int, shown
+from decomfl_lab.errors import HookError, InputError, known_options, require, require_int, shown
 
 
 @pytest.mark.parametrize("value", [3, -0.5, "x" * 100, "a  b", (1, 2), [], None, {"a": [1]}, {1, 2}, b"DC"])
@@ -31,6 +31,14 @@ def test_an_error_has_the_argument_the_rule_and_the_value_in_short() -> None:
     with pytest.raises(InputError, match="^K must be an integer of at least 1, got 'xxx.*xx'$") as refused:
         require_int("K", "x" * 1000, 1)
     assert len(str(refused.value)) < 250
+
+
+@pytest.mark.parametrize("kind", [InputError, HookError])
+def test_whatever_stands_in_an_error_it_can_be_read(kind: type[InputError]) -> None:
+    told = str(kind(f"data must be short, got {'x' * 5000} of {'many words ' * 5000}, which is long"))
+    assert "data must be short, got xxx" in told
+    assert len(told) <= 2000
+    assert max(map(len, told.split())) <= 160
 
 
 class Sizes(TypedDict, total=False):

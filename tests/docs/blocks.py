@@ -80,11 +80,13 @@ class Blocks:
                 yield region
 
     def python(self, example: Example) -> None:
-        if named := re.match(r"# *(\w+\.py)\b", example.parsed):
-            Path(named[1]).write_text(example.parsed, encoding="utf-8")
         self.printed = ""
         with self.printing():
-            PythonEvaluator()(example)
+            if named := re.match(r"# *(\w+\.py)\b", example.parsed):  # a file, whose names other blocks import
+                Path(named[1]).write_text(example.parsed, encoding="utf-8")
+                runpy.run_path(named[1])
+            else:
+                PythonEvaluator()(example)
 
     def sh(self, example: Example) -> str | None:
         self.printed = ""

@@ -85,7 +85,10 @@ def test_nothing_is_cut_and_nothing_is_said_before_and_after_a_replay(
     assert cut(chromium) == []
     choose(chromium, short)
     rebuilt(chromium)
-    assert text(chromium, "verdict") == "The same model, bit for bit: 3 of 3 digests agree."
+    assert text(chromium, "verdict") == (
+        "The model after 20 of 20 rounds is rebuilt, bit for bit: x_0 and 2 digests of the log agree, the last after "
+        "round 20; the log ends before the 300 rounds that the run was to have."
+    )
     chromium.value("sample(3)")
     assert cut(chromium) == []
     assert chromium.said == []
@@ -105,7 +108,10 @@ def test_the_recorded_run_is_rebuilt_to_the_digest_of_its_log_and_reads_digits(c
     with RunLog.open(FOLDER / "mnist.dcl", write=False) as log:
         last = log.entry(len(log) - 1).digest
     assert text(chromium, "found") == text(chromium, "recorded") == last
-    assert text(chromium, "verdict") == "The same model, bit for bit: 31 of 31 digests agree."
+    assert text(chromium, "verdict") == (
+        "The model after 300 of 300 rounds is rebuilt, bit for bit: x_0 and 30 digests of the log agree, the last "
+        "after round 300."
+    )
     table = json.loads((FOLDER / "mnist.json").read_text())["table"]
     assert f"{100 * table[-1][1]:.1f} %" in text(chromium, "curve")
     answer = "document.querySelector('#answer b').textContent"
@@ -187,7 +193,7 @@ def test_a_log_that_cannot_be_followed_is_refused_when_it_is_opened(
     with RunLog.open(vectors / "run.dcl", write=False) as log:
         RunLog.create(tmp_path / "given.dcl", {**log.header, "start": {"by": "given"}}).close()
     for log, told in {
-        vectors / "run-hiso.dcl": "This reader does not know the method hiso.",
+        vectors / "run-hiso.dcl": 'This reader does not know the method "hiso".',
         vectors / "run-grid.dcl": "This reader does not know models in 16 bits or on a grid.",
         vectors / "run-low-rank.dcl": "This reader does not know low-rank directions.",
         tmp_path / "given.dcl": (
@@ -206,7 +212,8 @@ def test_another_model_is_told_from_the_one_of_the_log(page: Browser, vectors: P
         log.rewrite(tmp_path / "other.dcl", {**log.header, "x0": "0" * 32})
     choose(page, tmp_path / "other.dcl")
     rebuilt(page)
-    assert text(page, "verdict") == "Another model: the digests differ after 0 rounds."
+    assert text(page, "verdict").startswith("The model does NOT agree: x_0 is not the run's")
+    assert text(page, "round") == "0 of 8 rounds"
 
 
 def test_the_page_works_with_the_keyboard_alone(page: Browser) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from decomfl_lab.children import environment
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.options import option
@@ -126,7 +127,7 @@ class _Processes:
         """Start one, which appends to NAME.err and writes NAME.out."""
         command = [sys.executable, *program, *arguments]
         with (self.folder / f"{name}.out").open("wb") as output, (self.folder / f"{name}.err").open("ab") as words:
-            self.running[name] = subprocess.Popen(command, stdout=output, stderr=words)
+            self.running[name] = subprocess.Popen(command, stdout=output, stderr=words, env=environment())
 
     def kill(self, name: str, r: int) -> None:
         """Kill one at once."""

@@ -13,6 +13,19 @@ globalThis.decomfl = (function library() {
     throw new Error(text);
   };
 
+  // A value as an error shows it: short, and no more of a list or table than what it is.
+  function shown(value) {
+    if (typeof value === "object" && value) return Array.isArray(value) ? "a list" : "a table";
+    const text = typeof value === "string" ? JSON.stringify(value) : `${value}`;
+    return text.length > 80 ? `${text.slice(0, 60)} ... ${text.slice(-15)}` : text;
+  }
+
+  // Refuses, in the words of decomfl replay, unless a rule holds.
+  const must = (holds, name, rule, value) => holds || refuse(`${name} must ${rule}, got ${shown(value)}`);
+  const isTable = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+  const isWhole = (value, least) => Number.isInteger(value) && value >= least && value <= 2 ** 48;
+  const matches = (value, pattern) => typeof value === "string" && pattern.test(value);
+
   // 1. Hashes. --------------------------------------------------------------------------------------------------------
   function crc32(bytes) {
     let crc = -1;
@@ -195,43 +208,72 @@ globalThis.decomfl = (function library() {
   }
 
   // 3. The start. -----------------------------------------------------------------------------------------------------
-  function tensorOf({ shape, draw, scale, cut = Infinity }, key, t) {
-    const count = shape.reduce((a, b) => a * b, 1), x = new Float32Array(count).fill(scale);
-    if (draw === "constant") return x;
+  const MOST = 2 ** 25; // elements of x: every worker of a page makes all of x_0, so a tab holds them several times
+
+  // How many elements a tensor has, once what the header says of it is known to be sound.
+  function sizeOf(tensor, t) {
+    const name = `start.tensors[${t}]`;
+    must(isTable(tensor), `${name} in the header`, "be a table", tensor);
+    const { shape, draw, scale, cut } = tensor, sizes = Array.isArray(shape) && shape.every((n) => isWhole(n, 0));
+    must(sizes, `${name}.shape in the header`, "be a list of whole numbers >= 0", shape);
+    must(["constant", "uniform", "normal"].includes(draw), "draw", "be one of constant, uniform, normal", draw);
+    must(typeof scale === "number" && Math.abs(f(scale)) < Infinity, "scale", "be a float32 number", scale);
+    must(draw === "constant" || scale >= 0, "scale", "be 0 or more", scale);
+    must(cut === undefined || draw === "normal", "cut", "be left out unless draw is normal", cut);
+    must(cut === undefined || (cut >= 0.1 && cut <= 10), "cut", "be in 0.1..10", cut); // less takes many attempts
+    return shape.reduce((a, b) => a * b, 1);
+  }
+
+  function fill(x, { draw, scale, cut = Infinity }, key, t) {
+    x.fill(scale);
     if (draw === "uniform") {
-      return x.map((one, j) => {
+      x.forEach((one, j) => {
         if (j % TILE === 0) tileWords(room, key, j / TILE, t, 4);
-        return f(one * f((((room[j % TILE] | 0) >> 8) | 1) * 2 ** -23));
+        x[j] = one * f((((room[j % TILE] | 0) >> 8) | 1) * 2 ** -23);
       });
     }
-    if (draw !== "normal") refuse(`x_0 is drawn in a way that this reader does not know: ${draw}`);
-    const z = gaussians(key, t, 4, count);
+    if (draw !== "normal") return;
+    const z = gaussians(key, t, 4, x.length);
     for (let attempt = 1; attempt < 65536 && z.some((one) => Math.abs(one) > cut); attempt++) {
-      const next = gaussians(key, t + 65536 * attempt, 4, count);
-      for (let j = 0; j < count; j++) if (Math.abs(z[j]) > cut) z[j] = next[j];
+      const next = gaussians(key, t + 65536 * attempt, 4, x.length);
+      for (let j = 0; j < x.length; j++) if (Math.abs(z[j]) > cut) z[j] = next[j];
     }
-    return x.map((one, j) => f(one * z[j]));
+    x.forEach((one, j) => (x[j] = one * z[j]));
   }
 
   function startOf({ start, d }) {
+    must(start === undefined || isTable(start), "start in the header", "be a table", start);
     if (start?.by === "file") refuse("x_0 is packed in the log (--log-start), which cannot be read here: decomfl replay does that");
     if (start?.by !== "stream") refuse("x_0 is not in the log: only models built into decomfl can be rebuilt here, others by decomfl replay");
-    if (!/^[0-9a-f]{16}$/.test(start.key)) refuse(`the key of x_0 must be 16 hexadecimal digits, got ${start.key}`);
-    const key = split(BigInt(`0x${start.key}`)), parts = start.tensors.map((tensor, t) => tensorOf(tensor, key, t));
-    const x = new Float32Array(joined(parts.map(bytesOf)).buffer);
-    if (x.length !== d) refuse(`the tensors of x_0 must have d = ${d} elements, got ${x.length}`);
+    must(matches(start.key, /^[0-9a-f]{16}$/), "the key of x_0", "be 16 hexadecimal digits", start.key);
+    const { tensors } = start, several = Array.isArray(tensors) && tensors.length <= 65536;
+    must(several, "start.tensors in the header", "be a list of at most 65536", tensors);
+    const sizes = tensors.map(sizeOf), elements = sizes.reduce((sum, size) => sum + size, 0);
+    must(elements === d, "elements of the tensors of x_0", `be d = ${d} in all`, elements);
+    must(d <= MOST, "d in the header", `fit into the ${MOST} elements that are rebuilt here`, d);
+    const key = split(BigInt(`0x${start.key}`)), x = new Float32Array(d);
+    let at = 0;
+    tensors.forEach((tensor, t) => fill(x.subarray(at, (at += sizes[t])), tensor, key, t));
     return x;
   }
 
   // 4. The log. -------------------------------------------------------------------------------------------------------
   // JSON in which whole numbers that a double cannot hold become strings; nothing if it is none.
-  function parsed(text) {
+  function parsed(bytes) {
     const token = /"(?:\\.|[^"\\])*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
     try {
+      const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
       return JSON.parse(text.replace(token, (one) => (/^-?\d{16,}$/.test(one) ? `"${one}"` : one)));
     } catch {
       return {};
     }
+  }
+
+  // A number of 64 bits, as "parsed" has it.
+  function wordOf(value, name) {
+    const found = (Number.isInteger(value) && value >= 0) || matches(value, /^\d{16,20}$/) ? BigInt(value) : -1n;
+    must(found >= 0 && found < 2n ** 64n, name, "be an integer in 0..18446744073709551615", value);
+    return found;
   }
 
   // Takes numbers from the front of some bytes.
@@ -253,34 +295,45 @@ globalThis.decomfl = (function library() {
 
   const many = (count, one) => Array.from({ length: count }, (_, n) => one(n));
 
-  // The streams [seed, p] of the P directions of each of K steps, as the record's seeding has them.
-  function streamsOf(read, seeding, runSeed, r, K, P) {
-    if (seeding === 0) return many(K, () => many(P, () => [read.u64(), 0])); // a seed for each direction
-    if (seeding === 1) return many(K, read.u64).map((seed) => many(P, (p) => [seed, p])); // for each step
-    if (seeding === 4) return many(K, () => many(P, () => [derive(runSeed, 0, 0), read.u16()])); // places in a pool
-    const root = seeding === 2 ? read.u64() : derive(runSeed, r); // for the round, or for the run
-    return many(K, (k) => derive(root, k)).map((seed) => many(P, (p) => [seed, p]));
+  // The streams [seed, p] of the P directions of step k, as the record's seeding has them.
+  function streamsOf(seeds, seeding, runSeed, r, k, P) {
+    const view = new DataView(seeds.buffer, seeds.byteOffset, seeds.length), pool = seeding === 4 ? derive(runSeed, 0, 0) : null;
+    const sent = (n) => view.getBigUint64(8 * n, true), place = (n) => view.getUint16(2 * n, true);
+    if (seeding === 0) return many(P, (p) => [sent(k * P + p), 0]); // a seed for each direction
+    if (seeding === 4) return many(P, (p) => [pool, place(k * P + p)]); // places in a pool
+    if (seeding === 1) return many(P, (p) => [sent(k), p]); // a seed for each step
+    const seed = derive(seeding === 2 ? sent(0) : derive(runSeed, r), k); // for the round, or for the run
+    return many(P, (p) => [seed, p]);
   }
 
-  // What an entry says of round r.
+  // What an entry says of round r. Nothing is made of a record before it is known to have as many bytes as it says.
   function entryOf(entry, runSeed, r) {
-    const what = `the record of round ${r}`, read = reader(entry, what);
+    const what = `entry of round ${r} must be one that can be read`, read = reader(entry, `${what}: it`);
+    const check = (holds, name, rule, value) => must(holds, `${what}: ${name}`, rule, value);
     const sampled = read.u32(), answered = read.u32(), flags = read.u8(), digest = hex(read.bytes(16));
     read.bytes(4 * (sampled + answered + (flags & 1 ? sampled : 0) + (flags & 4 ? answered : 0)));
-    const frame = [read.u16(), read.u8(), read.u8(), read.u32(), read.u32()], body = reader(read.rest(), what);
-    if (`${frame}` !== `${[0x4344, 2, 4, body.rest().length, crc32(body.rest())]}`) refuse(`${what} is damaged`);
-    const counts = [body.u32(), body.u32()], eta = body.f64(), K = body.u16(), P = body.u16();
-    const distribution = ["gaussian", "sphere", "rademacher", "low-rank"][body.u8()];
-    const stream = body.u8(), form = body.u8(), seeding = form & 127;
+    const frame = [read.u16(), read.u8(), read.u8(), read.u32(), read.u32()], body = reader(read.rest(), `${what}: it`);
+    if (`${frame}` !== `${[0x4344, 2, 4, body.rest().length, crc32(body.rest())]}`) refuse(`${what}: it is damaged`);
+    const records = body.u32(), round = body.u32(), eta = body.f64(), K = body.u16(), P = body.u16(), count = K * P;
+    const which = body.u8(), stream = body.u8(), form = body.u8(), seeding = form & 127, signs = form >> 7;
+    const distribution = ["gaussian", "sphere", "rademacher", "low-rank"][which];
+    check(records === 1 && round === r, "record", `be of round ${r} alone`, round);
+    check(eta > 0 && eta < Infinity, "eta of the message", "be a finite number above 0", eta);
+    check(stream === 1, "stream version of the message", "be 1", stream);
+    check(distribution, "distribution of the message", "be below 4", which);
+    check(seeding < 5, "seeding of the message", "be below 5", seeding);
+    check(count > 0, "K and P", "be 1 to 65535", count);
+    check(count <= 1073741820, "K·P", "be at most 1073741820", count);
     if (distribution === "low-rank") refuse("this reader does not know low-rank directions");
-    const known = `${counts}` === `1,${r}` && eta > 0 && eta < Infinity && K * P && distribution && stream === 1;
-    if (!known || seeding > 4) refuse(`${what} is not one that this reader knows`);
-    const streams = streamsOf(body, seeding, runSeed, r, K, P);
-    const signs = form & 128 ? body.bytes((K * P + 7) >> 3) : null;
-    const scalars = many(K * P, signs ? (n) => ((signs[n >> 3] >> (n & 7)) & 1 ? 1 : -1) : body.f32);
-    if (body.rest().length || !scalars.every(Number.isFinite)) refuse(`${what} is damaged`);
-    const steps = streams.map((own, k) => ({ streams: own, scalars: scalars.slice(k * P, k * P + P) }));
-    return { round: r, sampled, answered, digest: flags & 2 ? digest : null, eta, K, P, distribution, steps };
+    const size = [8 * count, 8 * K, 8, 0, 2 * count][seeding], sent = signs ? Math.ceil(count / 8) : 4 * count;
+    check(body.rest().length === size + sent, "seeds and scalars", `have ${size + sent} bytes`, body.rest().length);
+    const seeds = body.bytes(size), given = new Uint8Array(body.bytes(sent)), scalars = new Float32Array(count);
+    if (signs) scalars.forEach((_, n) => (scalars[n] = (given[n >> 3] >> (n & 7)) & 1 ? 1 : -1));
+    else scalars.set(new Float32Array(given.buffer));
+    check(!signs || !(count & 7) || !(given[sent - 1] >> (count & 7)), "bits after the signs", "be 0", "others");
+    check(scalars.every(Number.isFinite), `scalars of round ${r}`, "be finite", "others");
+    const streams = (k) => streamsOf(seeds, seeding, runSeed, r, k, P);
+    return { round: r, sampled, answered, digest: flags & 2 ? digest : null, eta, K, P, distribution, scalars, streams };
   }
 
   // All that is in a log; an Error says what is wrong with the file.
@@ -291,10 +344,15 @@ globalThis.decomfl = (function library() {
     const magic = hex(bytes.subarray(0, 8)), version = bytes.length < 16 ? 0 : u32(8);
     if (magic !== "8944434c4f470d0a") refuse("this is no log of a run: it begins in another way");
     if (version !== 2) refuse(`this log has version ${version}: only those of version 2 say how x_0 is made`);
-    const text = new TextDecoder().decode(bytes.subarray(16, 16 + u32(12))), header = parsed(text), rounds = [];
-    let start = 32 + u32(12) + (Number(header.start?.bytes) || 0); // x_0 itself may stand after the header
+    const header = parsed(bytes.subarray(16, 16 + u32(12))), packed = header?.start?.bytes, rounds = [];
+    let start = 32 + u32(12) + (Number.isInteger(packed) && packed > 0 ? packed : 0); // x_0 itself may stand after it
     if (broken(0, start)) refuse("the header of this log was changed or cut");
-    if (header.stream !== 1) refuse(`the noise stream of this log has version ${header.stream}, and 1 is known here`);
+    const { config, d, x0, stream } = isTable(header) ? header : {}, seed = wordOf(header?.run_seed, "run_seed in the header");
+    must(isTable(config), "config in the header", "be a table", config);
+    must(isWhole(d, 1), "d in the header", "be a whole number >= 1", d);
+    must(matches(x0, /^[0-9a-f]{32}$/), "x0 in the header", "be text of 32 hexadecimal digits", x0);
+    must(stream === 1, "stream of the log", "be 1", stream);
+    must(isWhole(config.rounds, 1), "rounds R", "be an integer of at least 1", config.rounds);
     while (start < bytes.length) {
       const whole = start + 12 <= bytes.length && crc32(bytes.subarray(start, start + 8)) === u32(start + 8);
       const stop = whole ? start + 28 + u32(start + 4) : bytes.length, r = rounds.length;
@@ -304,7 +362,7 @@ globalThis.decomfl = (function library() {
         refuse(`the entry of round ${r} was changed or moved`);
       }
       const content = bytes.subarray(start + 12, stop - 16);
-      rounds.push({ ...entryOf(content, BigInt(header.run_seed), r), bytes: stop - start });
+      rounds.push({ ...entryOf(content, seed, r), bytes: stop - start });
       start = stop;
     }
     return { header, rounds, bytes: bytes.length, cut: bytes.length - start };
@@ -348,16 +406,24 @@ globalThis.decomfl = (function library() {
     addTo(x, most.map((one, j) => m[j] / f(f(Math.sqrt(one)) + f(epsilon))), -eta);
   }
 
-  const RULES = { sgd: [sgd, 0], momentum: [momentum, 1], sign: [sign, 0], adamm: [adamm, 3] }; // and their vectors
+  // And their vectors.
+  const RULES = new Map(Object.entries({ sgd: [sgd, 0], momentum: [momentum, 1], sign: [sign, 0], adamm: [adamm, 3] }));
 
   function ruleOf(config) {
-    const { method, rule = "sgd", precision = "float32", grid = 0, momentum: beta = 0, beta2, epsilon } = config;
+    const { method, rule = "sgd", precision = "float32", grid = 0, momentum: beta = 0, weight_decay: decay = 0 } = config;
+    const { momentum_form: form = "torch", private_seeds: hidden = false, beta2 = 0, epsilon = 1 } = config;
     const name = rule === "sgd" && beta ? "momentum" : rule, known = ["decomfl", "decomfl-projection", "feedsign"];
-    if (!known.includes(method)) refuse(`this reader does not know the method ${method}`);
-    if (!RULES[name]) refuse(`this reader does not know the update rule ${rule}`);
+    if (!known.includes(method)) refuse(`this reader does not know the method ${shown(method)}`);
+    if (!RULES.has(name)) refuse(`this reader does not know the update rule ${shown(rule)}`);
     if (precision !== "float32" || grid) refuse("this reader does not know models in 16 bits or on a grid");
-    const weight = config.momentum_form === "paper" ? 1 - beta : 1, decay = config.weight_decay ?? 0;
-    return [...RULES[name], { beta, weight, decay, beta2, epsilon }];
+    const isShare = (value) => typeof value === "number" && value >= 0 && value < 1;
+    must(isShare(beta), "momentum β", "be in [0, 1)", beta);
+    must(["torch", "paper"].includes(form), "momentum_form", "be one of torch, paper", form);
+    must(typeof decay === "number" && decay >= 0 && decay < Infinity, "weight_decay", "be finite and at least 0", decay);
+    must(isShare(beta2), "beta2", "be in [0, 1)", beta2);
+    must(typeof epsilon === "number" && epsilon > 0 && epsilon < Infinity, "epsilon", "be a finite number above 0", epsilon);
+    must(typeof hidden === "boolean", "private_seeds", "be of type bool", hidden);
+    return [...RULES.get(name), { beta, weight: form === "paper" ? 1 - beta : 1, decay, beta2, epsilon }];
   }
 
   // 6. Replay. --------------------------------------------------------------------------------------------------------
@@ -365,35 +431,50 @@ globalThis.decomfl = (function library() {
   function partOf({ header, rounds }, first = 0, end = header.d) {
     const { config, d } = header, [rule, slots, numbers] = ruleOf(config), x = startOf(header).slice(first, end);
     const vectors = [x, ...many(slots, () => new Float32Array(x.length))], z = new Float32Array(TILE);
-    const key = config.private_seeds ? derive(BigInt(config.seed), 11) : null;
+    const key = config.private_seeds ? derive(wordOf(config.seed, "seed"), 11) : null;
 
-    function prepared(step, { eta, P, distribution }) {
-      const makers = step.streams.map(([s, p]) => direction(distribution, key === null ? s : derive(key, s), p, d));
-      return (tile, own) => {
-        const noise = (to, factor) => {
+    function take({ eta, P, distribution, scalars, streams }, k) {
+      const makers = streams(k).map(([s, p]) => direction(distribution, key === null ? s : derive(key, s), p, d));
+      for (let at = 0; at < x.length; at += TILE) {
+        const [to, ...others] = vectors.map((vector) => vector.subarray(at, at + TILE));
+        const noise = (v, factor) => {
           makers.forEach((make, p) => {
-            make(z, tile);
-            const c = f((factor / P) * step.scalars[p]);
-            for (let j = 0; j < to.length; j++) to[j] = f(to[j] + f(c * z[j]));
+            make(z, (first + at) / TILE);
+            const c = f((factor / P) * scalars[k * P + p]);
+            for (let j = 0; j < v.length; j++) v[j] = f(v[j] + f(c * z[j]));
           });
-          return to;
+          return v;
         };
-        rule(own[0], noise, eta, numbers, ...own.slice(1));
-      };
+        rule(to, noise, eta, numbers, ...others);
+      }
     }
 
-    // Applies the records of rounds from, ..., to - 1, to one tile after another.
+    // Applies the records of rounds from, ..., to - 1.
     function advance(from, to) {
-      const steps = rounds.slice(from, to).flatMap((record) => record.steps.map((step) => prepared(step, record)));
-      for (let at = 0; at < x.length; at += TILE) {
-        const own = vectors.map((vector) => vector.subarray(at, at + TILE));
-        for (const step of steps) step((first + at) / TILE, own);
-      }
+      for (const record of rounds.slice(from, to)) for (let k = 0; k < record.K; k++) take(record, k);
     }
     return { vectors, advance };
   }
 
+  // What decomfl replay says at its end, of the digests that were compared, that of x_0 first, and of what none is of.
+  function closing({ header, rounds: { length } }, compared) {
+    const wrong = compared.findIndex(({ recorded, found }) => recorded !== found), planned = header.config.rounds;
+    if (wrong === 0) {
+      return "the model does NOT agree: x_0 is not the run's (another model; or torch drew it, as before version 2 of " +
+        "the log, and draws other numbers on this processor), so no record was applied";
+    }
+    if (wrong > 0) {
+      return `the model does NOT agree: after ${compared[wrong].round} rounds its bits are not those that the log has a ` +
+        `digest of, as they were after ${compared[wrong - 1].round}`;
+    }
+    const digests = compared.length - 1, at = compared[digests].round, exact = at === length ? ", bit for bit" : "";
+    const rest = at === length ? "" : `; rounds ${at + 1} to ${length} have no digest, so they are not checked`;
+    const less = length < planned ? `; the log ends before the ${planned} rounds that the run was to have` : "";
+    return `the model after ${length} of ${length} rounds is rebuilt${exact}: x_0 and ${digests} digest` +
+      `${digests === 1 ? "" : "s"} of the log agree, the last after round ${at}${rest}${less}`;
+  }
+
   const digestOf = (vectors) => hex(blake2b(joined(vectors.map(bytesOf)), 16));
   const source = `globalThis.decomfl = (${library})();`;
-  return { blake2b, crc32, derive, digestOf, direction, hex, partOf, readLog, source, startOf };
+  return { blake2b, closing, crc32, derive, digestOf, direction, hex, partOf, readLog, source, startOf };
 })();

@@ -4,11 +4,13 @@ import { pathToFileURL } from "node:url";
 import "./decomfl.js";
 
 export const decomfl = globalThis.decomfl;
-const { digestOf, partOf, readLog } = decomfl;
+const { closing, digestOf, partOf, readLog } = decomfl;
 
-// x and the optimizer's vectors after all rounds, and every digest of the log beside the one that was found.
+// x and the optimizer's vectors after all rounds, and every digest of the log beside the one that was found; if x_0 is
+// another one, no record is applied.
 export function rebuild(log) {
   const part = partOf(log), compared = [{ round: 0, recorded: log.header.x0, found: digestOf(part.vectors) }];
+  if (compared[0].found !== log.header.x0) return { vectors: part.vectors, compared };
   log.rounds.forEach(({ digest: recorded }, r) => {
     part.advance(r, r + 1);
     if (recorded) compared.push({ round: r + 1, recorded, found: digestOf(part.vectors) });
@@ -22,6 +24,7 @@ function main(path) {
   for (const { round, recorded, found } of compared) {
     console.log(`${round} ${found} ${found === recorded ? "agrees" : `DIFFERS from ${recorded}`}`);
   }
+  console.log(closing(log, compared));
   return compared.every(({ recorded, found }) => recorded === found) ? 0 : 1;
 }
 

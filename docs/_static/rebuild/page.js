@@ -1,7 +1,7 @@
 // The page: it reads a log, has workers replay it, shows what comes of it, and lets the model read what is drawn.
 "use strict";
 
-const { digestOf, partOf, readLog, source } = globalThis.decomfl;
+const { closing, digestOf, partOf, readLog, source } = globalThis.decomfl;
 const $ = (id) => document.getElementById(id);
 const PIXELS = 28, MEAN = 0.1307, STD = 0.3081; // of MNIST's pixels, as they were in training
 
@@ -12,6 +12,9 @@ const count = (n) => n.toLocaleString("en");
 
 // A message that begins with the symbol x_0 keeps the small letter: X_0 would be another symbol.
 const sentence = (text) => `${text.startsWith("x_0") ? text : text[0].toUpperCase() + text.slice(1)}.`;
+
+// What a file says in a word or a number.
+const said = (value) => (typeof value === "object" ? "?" : `${value}`.slice(0, 60));
 
 function size(bytes) {
   const [scale, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([least]) => bytes >= least) ?? [1, "bytes"];
@@ -32,7 +35,8 @@ function take(bytes, name, table, images) {
   const { K, P } = rounds[0] ?? { K: 0, P: 0 };
   $("name").textContent = name;
   $("about").textContent =
-    `${config.model}, ${config.data}, ${config.method}. ${config.sampled ?? 1} of ${config.clients ?? 1} ` +
+    `${said(config.model)}, ${said(config.data)}, ${config.method}. ` +
+    `${said(config.sampled ?? 1)} of ${said(config.clients ?? 1)} ` +
     `clients a round, K = ${count(K)} step${K === 1 ? "" : "s"}, P = ${count(P)} directions.`;
   $("model-size").textContent = size(model);
   $("log-size").textContent = size(bytes.length);
@@ -134,7 +138,7 @@ function replay() {
   const edges = Array.from({ length: parts + 1 }, (_, n) => Math.min(128 * Math.round((n * tiles) / parts), d));
   const address = URL.createObjectURL(new Blob([source, `(${work})();`], { type: "text/javascript" }));
   const waiting = new Map(); // the parts of a model, by the round that they are of
-  const seen = { agreed: 0, digests: 0, wrong: 0 };
+  const compared = []; // the digests of the log beside those found
   $("start").disabled = true;
   state.workers = edges.slice(1).map((end, n) => {
     const worker = new Worker(address);
@@ -150,7 +154,7 @@ function replay() {
       if (got.filter(Boolean).length < parts) return;
       waiting.delete(data.stop);
       const whole = got[0].map((_, v) => join(got.map((vectors) => vectors[v])));
-      arrive(data.stop, whole, seen, `${((performance.now() - began) / 1000).toFixed(1)} s`);
+      arrive(data.stop, whole, compared, `${((performance.now() - began) / 1000).toFixed(1)} s`);
     };
     worker.postMessage({ bytes, first: edges[n], end, stops });
     return worker;
@@ -165,29 +169,29 @@ function join(parts) {
 }
 
 // The model after so many rounds is there.
-function arrive(at, vectors, seen, time) {
-  const { header, rounds } = state.log, recorded = at ? rounds[at - 1].digest : header.x0;
+function arrive(at, vectors, compared, time) {
+  const { log } = state, { header, rounds } = log, recorded = at ? rounds[at - 1].digest : header.x0;
   state.x = vectors[0];
   if (recorded) {
     const found = digestOf(vectors);
-    seen.digests++;
-    if (found !== recorded) seen.wrong ||= at + 1;
+    compared.push({ round: at, recorded, found });
     $("recorded").textContent = recorded;
     $("found").textContent = found;
-    if (seen.wrong) verdict(`Another model: the digests differ after ${seen.wrong - 1} rounds.`, "bad");
-    else verdict(`The same bits after ${count(at)} rounds.`);
+    verdict(`The same bits after ${count(at)} rounds.`);
   }
+  const wrong = compared.some((one) => one.recorded !== one.found);
+  if (wrong) verdict(sentence(closing(log, compared)), "bad");
   $("progress").value = rounds.length ? at / rounds.length : 1;
   $("round").textContent = `${count(at)} of ${count(rounds.length)} rounds`;
   $("time").textContent = time;
   drawAt(at);
   classify();
-  if (at < rounds.length) return;
+  if (at < rounds.length && !(wrong && at === 0)) return;
   stop();
   $("start").textContent = "Rebuild it again";
-  if (seen.wrong) return;
-  const last = rounds.length && !rounds[at - 1].digest ? " The log has no digest of the last rounds." : "";
-  verdict(`The same model, bit for bit: ${seen.digests} of ${seen.digests} digests agree.${last}`, "good");
+  if (wrong) return;
+  const whole = compared[compared.length - 1].round === at && at >= header.config.rounds;
+  verdict(sentence(closing(log, compared)), whole ? "good" : "partly");
 }
 
 function verdict(text, kind = "") {
@@ -203,8 +207,8 @@ function drawAt(at) {
 
 // The numbers of the round that is reached, as bars: at most 40 of them.
 function drawScalars(at) {
-  const r = Math.max(at, 1), { K, P, steps, answered } = state.log.rounds[r - 1] ?? { K: 0, P: 0, steps: [] };
-  const numbers = steps.flatMap(({ scalars }) => scalars).slice(0, 40), most = Math.max(...numbers.map(Math.abs)) || 1;
+  const r = Math.max(at, 1), { K, P, scalars, answered } = state.log.rounds[r - 1] ?? { K: 0, P: 0, scalars: [] };
+  const numbers = [...scalars.slice(0, 40)], most = Math.max(...numbers.map(Math.abs)) || 1;
   const shown = K * P > 40 ? `40 of the ${count(K * P)}` : `The ${K * P}`;
   $("scalars").replaceChildren();
   $("scalars-caption").textContent = K ? `${shown} numbers of round ${count(r)}: means over ${answered} clients.` : "";

@@ -73,6 +73,15 @@ CASES = [
     ("bench round --repeats 1000000000000", "batch, clients, P and repeats must ask for at most 1e+15 operations"),
     ("bench tuning --seeds 1000000000000", "seeds must ask for at most 1e+15 operations"),
     (f"kappa {'x' * 5000}", "(File name too long)"),
+    (f"train --data {'x' * 5000}:f", "data must be module:function that can be imported, got 'xxx"),
+    (f"train --config {'x' * 5000}", "config must be a readable TOML file, got xxx"),
+    (f"verify --target {'x' * 5000}.py:f", "target must be module:function that can be imported, got 'xxx"),
+    (f"certificates {'x' * 5000}", "DIR must be a folder that can be written, got xxx"),
+    (f"{RUN} --lr-schedule {'x' * 5000}", "lr_schedule must be ROUND=VALUE pieces joined by commas, got 'xxx"),
+    ("train --data sys:exit", "data must run without an error, got 'sys:exit' (SystemExit: )"),
+    ("train --data exits.py:f", "that can be imported, got 'exits.py:f' (SystemExit: 0, exits.py line 1)"),
+    ("train --data mine.py:f --model mine.py:exits", "run without an error, got 'mine.py:exits' (SystemExit"),
+    ("train --data mine.py:f --model mine.py:net --loss mine.py:stops", "must take the examples of"),
     ("kappa --threads 100000 --data digits --model mlp", "threads must be an integer in 1..1024, got 100000"),
 ]
 
@@ -83,7 +92,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = tmp_path / "here"  # beside it is the cache of the libraries
     (here / "folder").mkdir(parents=True)
     monkeypatch.chdir(here)
-    texts = {"file": "", "twice.toml": "rounds=1\nrounds=2", "digits.toml": f"seed={LONG}", "list.toml": "lr=[1]"}
+    code = "import sys, torch\nexits = sys.exit\ndef net(): return torch.nn.Linear(3, 2)\n"
+    code += "def stops(outputs, targets): sys.exit(0)\n"
+    code += "def f(): return [(torch.ones(4, 3), torch.zeros(4).long())], (torch.ones(4, 3), torch.zeros(4).long())\n"
+    texts = {"exits.py": "raise SystemExit(0)", "mine.py": code}
+    texts |= {"file": "", "twice.toml": "rounds=1\nrounds=2", "digits.toml": f"seed={LONG}", "list.toml": "lr=[1]"}
     for name, text in texts.items():
         (here / name).write_text(text)
     (here / "binary").write_bytes(bytes(range(256)))

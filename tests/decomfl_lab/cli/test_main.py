@@ -27,6 +27,11 @@ def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return captured.err
 
 
+def test_of_fewer_clients_than_are_usually_sampled_all_are() -> None:
+    assert [TrainConfig(clients=M).sampled for M in (1, 4, 9, 10, 11)] == [1, 4, 9, 10, 10]
+    assert main([*TINY[:5], "--clients", "3", "--rounds", "1"]) == 0
+
+
 def test_the_examples_of_the_help_of_train_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,8 +6,6 @@ import dataclasses
 import json
 import os
 import shutil
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE, looked_at
 from decomfl_lab.runs.run import Run, load_run, train
+from tests.decomfl_lab.protocol.chained import chained
 
 SIZES: dict[str, Any] = {
     "data": "digits",
@@ -154,15 +153,9 @@ def test_a_sound_checkpoint_goes_on(name: str, made: dict[str, Path], tmp_path: 
 def rewritten(path: Path, change: Callable[[int, LogEntry], LogEntry], **header: Any) -> None:
     """The log with other entries, under a true chain."""
     with RunLog.open(path, write=False) as log:
-        whole = logs._beginning(log.version, log.header | header, log.start)
+        text = json.dumps(log.header | header, sort_keys=True).encode()
         bodies = [logs._body(change(r, entry)) for r, entry in enumerate(log.entries())]
-    chain = whole[-logs._CHAIN :]
-    for r, body in enumerate(bodies):
-        place = struct.pack("<II", r, len(body))
-        entry = place + struct.pack("<I", zlib.crc32(place)) + body
-        chain = logs._chained(chain, entry)
-        whole += entry + chain
-    path.write_bytes(whole)
+        path.write_bytes(chained(text, bodies, log.start, log.version))
 
 
 ENTRIES: dict[str, tuple[dict[str, Any], str]] = {
