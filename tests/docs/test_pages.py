@@ -78,11 +78,15 @@ y = 3
 ```python
 from mine import y as z
 
-print("y is", y * z, "of", "many")
+w = z
+```
+
+```python
+print("y is", w * z, "of", "many", "y" in globals())
 ```
 
 ```text
-y is 9 ... many
+y is 9 ... many False
 ```
 
 <!-- not run: it would fail on
@@ -124,5 +128,5 @@ sys.path.insert(0, "planted")
         return [seeds, torch.get_num_threads(), dict(os.environ), list(sys.path), os.getcwd(), "mine" in sys.modules]
 
     before = state()
-    _run(f"```python\n# mine.py\n{changes}```\n\n```python\nimport mine\nos.chdir('/')\n```\n", tmp_path)
+    _run(f"```python\n# mine.py\n{changes}```\n\n```python\nimport mine, os\nos.chdir('/')\n```\n", tmp_path)
     assert state() == before
