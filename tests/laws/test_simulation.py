@@ -246,7 +246,7 @@ def test_a_short_history_reads_as_what_happened(monkeypatch: pytest.MonkeyPatch)
     found = own.search(range(4000))
     assert found is not None
     told = [event.partition("s  ")[2] for event in found.events]
-    dies = next(n for n, event in enumerate(told) if event.startswith("the server dies"))
+    dies = next(n for n, event in enumerate(told) if event.startswith(("the server dies", "the server refuses")))
     records, logged = ([event for event in told if words in event] for words in ("has a record of", "is in the log"))
     assert len(logged) == len(records) - 1
     assert told[dies + 1] == "the server is started again"

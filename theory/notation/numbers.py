@@ -10,7 +10,9 @@ __all__ = ["down", "exactly"]
 def down(value: float, digits: int) -> str:
     """A number to so many digits that is nowhere above it: a limit that is typed as it is printed is kept."""
     nearest = f"{value:.{digits}g}"
-    return nearest if float(nearest) <= value else f"{Context(digits, ROUND_DOWN).create_decimal(value):g}"
+    return (
+        nearest if float(nearest) <= value else f"{float(Context(digits, ROUND_DOWN).create_decimal(value)):.{digits}g}"
+    )
 
 
 def exactly(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from tests.thorough import sampled
 from theory.bounds import STATEMENTS
 from theory.findings.evidence import proof_one, smoothing, theorem_one
 from theory.findings.evidence.one_round import OneRound
+from theory.notation.setting import Setting
 from theory.notation.symbols import K, P
 
 Plant = Callable[[str, str, str], None]
@@ -32,6 +34,21 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
         monkeypatch.setattr("theory.bounds.STATEMENTS", changed)
 
     return planted
+
+
+INSTANCES = (theorem_one.NOISY, theorem_one.MANY, theorem_one.MANY_STEPS, theorem_one.NOISY_STEPS, theorem_one.LONG)
+
+
+@pytest.mark.parametrize("setting", INSTANCES)
+@pytest.mark.parametrize("variant", ["stated", "corrected"])
+@pytest.mark.parametrize("name", ["theorem-1", "local-drift", "corollary-1"])
+def test_an_instance_can_be_typed_in_as_it_is_printed(name: str, variant: str, setting: Setting) -> None:
+    """At the largest η to four digits, which may be above the largest, many are refused."""
+    here, bound = replace(setting, R=max(setting.R, 10**6)), STATEMENTS[name, variant]  # type: ignore[index]
+    told = theorem_one.witness(name, variant, here, 1.0).says  # type: ignore[arg-type]
+    printed = re.search(r"η = ([^,:]+)", told)
+    assert printed is not None, told
+    assert bound.admits(replace(here, eta=float(printed[1]), D=0.5)), told
 
 
 # What a planted factor on a statement's terms must upset: a corrected bound made too small, a false one made true.

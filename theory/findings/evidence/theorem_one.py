@@ -39,6 +39,7 @@ from theory.findings.instruments import (
 )
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of, written
+from theory.notation.numbers import down, exactly
 from theory.notation.setting import Setting
 from theory.notation.symbols import K, L, P, R, a, d, delta, eta, m, mu, rho, s6, sigma
 from theory.problems.quadratic import Quadratic, expected
@@ -65,12 +66,17 @@ def at_largest(name: str, variant: Variant, setting: Setting, share: float = 1.0
 
 
 def witness(name: str, variant: Variant, setting: Setting, start: float = 0.0) -> Evidence:
-    """That the printed bound is broken, or the corrected one kept, by ``line`` at the largest η that it allows."""
+    """That the printed bound is broken, or the corrected one kept, by ``line`` at the largest η of 4 digits it allows.
+
+    So whoever types in what is printed has this instance. A bound of one η alone is at that, to 12 digits.
+    """
     problem = line(setting, start)
     here = at_largest(name, variant, replace(setting, D=problem.D))
+    if here.eta is not None:
+        here = replace(here, eta=float(down(here.eta, 4 if statement(name, variant).with_eta else 12)))
     left = statement(name).left.exact(problem, here)
     names = {"σ": here.sigma, "P": here.P, "K": here.K, "R": here.R, "η": here.eta}
-    constants = ", ".join(f"{symbol} = {value:.4g}" for symbol, value in names.items() if value)
+    constants = ", ".join(f"{symbol} = {exactly(value)}" for symbol, value in names.items() if value)
     judged = breaks if variant == "stated" else keeps
     return judged(name, left.value, here, f"f = x²/2 − ξx from {start:g}, {constants}", variant, **left.point)
 
