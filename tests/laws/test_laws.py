@@ -77,7 +77,7 @@ def test_the_state_machine_catches(fault: str) -> None:
 
 @pytest.mark.thorough
 def test_a_counterexample_is_a_short_history_in_short_lines() -> None:
-    found = check_law(LAWS[MACHINE], FAULTS["round-skipped"], cases=60).counterexample.splitlines()
+    found = check_law(LAWS[MACHINE], FAULTS["round-skipped"], cases=200).counterexample.splitlines()
     heads = [line[:9].strip() for line in found if line[0] != " "]
     assert heads[:3] == ["differs", "case", "keep"]
     assert 1 <= len(heads[3:]) <= 4

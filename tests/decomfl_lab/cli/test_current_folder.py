@@ -19,7 +19,7 @@ from tests.decomfl_lab.cli.test_json import DECOMFL, LINES, ROOT, TINY
 PACKAGES = ("decomfl_lab", "hessian", "theory", "figures", "paper_repro", "benchmarks")
 MINE = """
 import torch
-def model(): return torch.nn.Linear(3, 2)
+def model(): torch.manual_seed(0); return torch.nn.Linear(3, 2)
 def data(): return [(torch.ones(4, 3), torch.zeros(4).long())] * 3, (torch.ones(2, 3), torch.zeros(2).long())
 """
 OWN = "--data mine:data --model mine.py:model --batch-size 4"
@@ -29,7 +29,7 @@ WALK = {
     "bench": "memory --d 1e5 --role server",
     "drill": "stream --data mine:data --model mine.py:model --clients 3 --rounds 30",
     "export": "run weights.safetensors",
-    "findings": "--write findings.md",
+    "findings": "--write .",
     "paper": "--only fig2 --scale smoke --jobs 2 --out out",
     "plot": "run --y loss",
     **dict.fromkeys(("board", "join", "pretrain", "serve", "tightness"), "--help"),  # hours, or what drill runs
