@@ -263,7 +263,7 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
         try:
             inputs = tuple(support.fitted(part) if isinstance(part, Case) else part for part in drawn)
             if None in inputs:
-                raise RefusedError(f"{implementation.name}.supports refuses every case")
+                raise RefusedError(f"{implementation.name}.supports refuses every case that was drawn")
             law.check(seen, *inputs)
             watch.check()
         except UnsatisfiedAssumption:

@@ -33,7 +33,7 @@ from hessian.operators.operator import add_, inner
 if TYPE_CHECKING:
     from hessian.operators.mean_loss import MeanLoss, Piece
 
-__all__ = ["UNCLEAR", "HessianTrial", "OutputTrial", "Trial", "refusal"]
+__all__ = ["HessianTrial", "OutputTrial", "Trial"]
 
 Found = TypeVar("Found")
 Rung = tuple[bool, float]
@@ -171,7 +171,10 @@ class HessianTrial(_Differences):
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
         near = abs(by_gradient - by_values) <= AGREES * max(self.typical, abs(by_values))
-        if not near and not self._by_differences(self._has_slope):
+        fine = near or self._by_differences(self._has_slope)
+        if self.narrow and self._rounding() > self.typical / 10:  # values tell nothing, either way
+            return UNCLEAR.format(f"{self.narrow}, and float32 rounds those of values by as much as they are")
+        if not fine:
             raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
         if unclear:
             return unclear
@@ -233,10 +236,13 @@ class HessianTrial(_Differences):
         """
         if not self.narrow and not _narrows(self.wide, self.x.double()):
             return False
-        c = relative(self.x, self.v, SLOPES[-1])
-        rounding = _ROUNDED * torch.finfo(torch.float32).eps * abs(self.objective.value) / c
         off = abs(self._of_values(SLOPES[-1]) - slope)
-        return off <= min(rounding, self.typical / 10) + AGREES * max(self.typical, abs(slope))
+        return off <= min(self._rounding(), self.typical / 10) + AGREES * max(self.typical, abs(slope))
+
+    def _rounding(self) -> float:
+        """By how much float32 rounds a difference of values at the coarsest step."""
+        c = relative(self.x, self.v, SLOPES[-1])
+        return _ROUNDED * torch.finfo(torch.float32).eps * abs(self.objective.value) / c
 
     def _refusal(self, what: str, beside: str) -> InputError:
         self.objective.require_same(times=4)  # noise would be the reason

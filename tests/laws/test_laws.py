@@ -131,7 +131,7 @@ def test_an_implementation_that_supports_nothing_is_not_tried_and_says_so() -> N
         client = None  # type: ignore[assignment]
 
     (outcome,) = verify(Nothing(), cases=5, laws=("revert-leaves-every-bit",))
-    assert (outcome.status, outcome.counterexample) == ("refused", "Nothing.supports refuses every case")
+    assert (outcome.status, outcome.counterexample) == ("refused", "Nothing.supports refuses every case that was drawn")
 
 
 def test_unknown_names_are_refused_by_name() -> None:
