@@ -324,6 +324,7 @@ def mutated(draw: random.Random, text: bytes, bodies: list[bytes]) -> bytes:
     return chained(text, bodies)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of a rate or a scalar as large: x is infinite
 @pytest.mark.parametrize("count", [150, pytest.param(3000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", ["run", "run-pool"])
 def test_no_mutation_of_a_log_ends_a_reader_otherwise(outcomes: Outcomes, vectors: Path, name: str, count: int) -> None:
