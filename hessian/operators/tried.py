@@ -246,7 +246,7 @@ class HessianTrial(_Differences):
 
     def _refusal(self, what: str, beside: str) -> InputError:
         self.objective.require_same(times=4)  # noise would be the reason
-        return refusal(what, beside, padded=self.objective.padded)
+        return _refusal(what, beside, self.objective)
 
     def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
         """Add to ``total`` a multiple of the gradient of a piece at x + cv; returns the value there.
@@ -370,7 +370,7 @@ class OutputTrial(_Differences):
         """See ``Trial``."""
         for kind, off in self.off.items():
             if off > AGREES * self.size[kind]:
-                raise refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], padded=self.wide.padded)
+                raise _refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], self.wide)
         return ""
 
 
@@ -402,10 +402,9 @@ def _narrows(wide: MeanLoss, x: Tensor) -> bool:
     return bool(mode.seen)
 
 
-def refusal(what: str, beside: str, *, padded: bool) -> InputError:
-    """The error that derivatives are not those of the values: what is off, and from what."""
+def _refusal(what: str, beside: str, objective: MeanLoss) -> InputError:
     reason = "is there a backward or jvp of your own, a hook, detach, or a part in training mode in between?"
-    if padded:
+    if objective.padded:
         reason = "functional.embedding leaves its padding row out of the derivative: use nn.Embedding(padding_idx=...)."
     return InputError(
         f"module and loss must have the derivatives that torch gives, got {what} from {beside}: {reason} Mend it, or "
