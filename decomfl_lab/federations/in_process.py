@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -159,10 +158,14 @@ class DeComFLFederation:
         weights = self.server.weights
         said = [client.examples() for client in clients if weights.lacks(client.id)]
         self.delivery.hear(self.ledger.control(own.client, own, upwards=True) for own in said)
-        record = self._closed(clients, lambda: self.delivery.close(map(self.ledger.reply, replies)))
         answered = tuple(reply.client for reply in replies)
         reported = tuple(report.round for report in held) if tracking else None
-        self._write(LogEntry(record, chosen, answered, reported, examples=weights.of(answered)))
+
+        def write(record: RoundRecord) -> None:
+            self._write(LogEntry(record, chosen, answered, reported, examples=weights.of(answered)))
+
+        self._closed(clients, lambda: self.delivery.close(map(self.ledger.reply, replies)), write)
+        self._sign()
         if self.curvature is not None:
             self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))
         return float(np.average([reply.loss for reply in replies], weights=weights.of(answered)))
@@ -192,28 +195,37 @@ class DeComFLFederation:
             self.clients[i].steps_taken += entry.record.K
         self._closed(clients, lambda: self.delivery.repeat(entry.record, entry.answered, entry.examples))
 
-    def _closed(self, clients: Iterable[Client], close: Callable[[], RoundRecord]) -> RoundRecord:
-        """The record of the round that these clients took part in, applied to what follows records here."""
+    def _closed(
+        self,
+        clients: Iterable[Client],
+        close: Callable[[], RoundRecord],
+        write: Callable[[RoundRecord], None] = lambda _: None,
+    ) -> None:
+        """Apply the record of the round that these clients took part in to what follows records here, once written."""
         if self.forgetful:
             for client in clients:
                 client.replica.forget()
         history = self.server.history
         known = () if self.base is None else history.since(history.start)  # closing may prune what base lacks
         record = close()
+        write(record)
         self.observer.catch_up([record])
         if self.base is not None:
             self.base.catch_up(record for record in known if record.round < history.start)
-        return record
 
     def log_to(self, log: RunLog | None) -> None:
         """Write every closed round to the log from now on; for None to none."""
         self.log = log
 
     def _write(self, entry: LogEntry) -> None:
-        """Log the round, with the digest of the model after it where it is wanted."""
+        """Log the round, before x moves: there is no model without the record that made it."""
         if self.log is not None:
-            digest = self.observer.digest() if self.digest_next else None
-            self.log.append(replace(entry, digest=digest), sync=self.follows)
+            self.log.append(entry, sync=self.follows)
+
+    def _sign(self) -> None:
+        """Have the digest of the model in the log's last entry, where it is wanted."""
+        if self.log is not None and self.digest_next:
+            self.log.sign(self.observer.digest(), sync=self.follows)
 
     def rebuilt(self) -> dict[int, str]:
         """{client: digest of its model, optimizer state included, brought up to date by the records it missed}.

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.batch_loss import called
 from decomfl_lab.objectives.trees import row_count, tensors
 
@@ -50,20 +51,27 @@ def use_batch_statistics_(module: nn.Module) -> None:
         part.eval()
 
 
-def refuse_evaluation_(module: nn.Module) -> None:
+def refuse_evaluation_(module: nn.Module, way: str) -> None:
     """Have every BatchNorm without statistics compute in training mode, by its batch, and raise an error in eval mode.
 
-    torch's own would take those of the batch in eval mode too, without a word.
+    torch's own would take those of the batch in eval mode too, without a word. Statistics that change in each forward
+    pass are those of another x, and are dropped.
+
+    Args:
+        module: The module.
+        way: What gives it statistics, in words.
     """
     for part in _parts(module):
+        if drifting(part):
+            part.running_mean = part.running_var = part.num_batches_tracked = None
         if part.running_mean is None:
             part.train()
-            part.register_forward_pre_hook(_require_statistics)
+            part.register_forward_pre_hook(partial(_require_statistics, way))
 
 
-def _require_statistics(part: nn.Module, inputs: Any) -> None:  # noqa: ARG001
-    rule = "have statistics in eval mode: give lab.replay the clients and test of the run, or call train()"
-    require(part.training or part.running_mean is not None, "BatchNorm", rule, None)
+def _require_statistics(way: str, part: nn.Module, inputs: Any) -> None:  # noqa: ARG001
+    if not part.training and part.running_mean is None:
+        raise InputError(f"BatchNorm must have statistics in eval mode: give lab.replay {way}, or call train()")
 
 
 def freeze_(module: nn.Module, images: Any) -> None:

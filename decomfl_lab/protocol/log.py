@@ -308,8 +308,11 @@ class RunLog:
         end = self._starts[-1]
         same = self._file.seek(0, os.SEEK_END) == end and self._at(end - _CHAIN, _CHAIN) == self.chain
         same = same and self._has_its_name()
-        rule = f"be as it was left here, after {plural(len(self), 'round')}, as one process alone writes to it"
-        require(same, f"log {self.name}", rule, "what somebody else has made of it")
+        if not same:
+            raise InputError(
+                f"log {self.name} must be as it was left here, after {plural(len(self), 'round')}, as one process alone "
+                "writes to it, got one that somebody else has written to"
+            )
 
     def sync(self) -> None:
         """Return once all of it is on the disk, where it has a name there by which anybody could find it again."""

@@ -52,7 +52,6 @@ On one machine, with one version of torch, scalars are the same to the bit. Else
 bits, and so a scalar by about 2⁻²⁴ f / μ. Between this lab's engines, at the default μ = 10⁻⁴, that was at most 0.33 %
 of the root mean square on three models, before and after training. Smaller μ, 16-bit losses and flat losses need more.
 """
-_PARAMETERS_ONLY = "parameters only, no BatchNorm statistics: {}"
 _AT_ONCE = 100
 """The most records that are applied in one pass over the model, so that progress can be told."""
 
@@ -218,21 +217,23 @@ def replay(
         rule = f"have a log {LOG_FILE}, as where clients send scalars; decomfl export has the model of other runs"
         require(path.exists() or not (folder / CHECKPOINT_FILE).exists(), "folder", rule, str(folder))
     require_finite_positive("tolerance", tolerance)
+    require(test is None or clients is not None, "test", "be left out, or given with clients", type(test).__name__)
     with RunLog.open(path, write=False) as log:
-        header = read_as(Header, log.header, f"header of the log {path}")
+        header, remark = read_as(Header, log.header, f"header of the log {path}"), ""
         end = len(log) if rounds is None else require_int("round", rounds, 0, len(log))
         for r in measure:
             require_int("round to measure", r, 0, end - 1)
         if header.tensors:
             require(not measure, "measure", "be left out for an optimizer's log, which has no data", sorted(measure))
             rolling = _of_optimizer(path, log, header, model, device)
-            parts = () if model is None else model.modules()
-            norms = any(getattr(part, "running_mean", None) is not None for part in parts)
-            remark = _PARAMETERS_ONLY.format("those are of the module that was given") if norms else ""
+            buffers = () if model is None else model.buffers()
+            if any(buffer.is_floating_point() for buffer in buffers):  # which training may have written to
+                remark = "parameters only: buffers, as statistics, are those of the module that was given"
         else:
             own = {"model": model, "loss": loss, "clients": clients}
             run, lacking = _run(path, log, header, own, test, bool(measure), device, trust_code=trust_code)
-            remark = _PARAMETERS_ONLY.format(lacking) if lacking else ""
+            if lacking:
+                remark = f"parameters only, no BatchNorm statistics: {lacking}"
             M = config_like(run.config, header.config, f"log {path}").clients
             rolling = _of_run(run, M, header.x0, frozenset(measure), tolerance, whole=not lacking)
         if rolling.compared[0].agrees:
@@ -333,7 +334,7 @@ def _of_run(run: Run, M: int, x0: str, measure: Collection[int], tolerance: floa
     def model() -> nn.Module:
         found = run.model if whole else run.as_trained
         if not whole:
-            refuse_evaluation_(found)
+            refuse_evaluation_(found, "the clients and test of the run")
         return found
 
     federation = run.federation.by_records
@@ -371,7 +372,13 @@ def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | No
     observer = Replica(x.to(find_device(device)), method.rule, sizes=sizes)
     seeding, kind = Seeding(method.seeds), Distribution(method.distribution)
     terms = Terms(1, method.P, None, kind, seeding, log.header["run_seed"], np.float32)
-    return _Rolling(observer, terms, header.x0, lambda: written_back(model, header.tensors, observer))
+
+    def rebuilt() -> nn.Module:
+        found = written_back(model, header.tensors, observer)
+        refuse_evaluation_(found, "the module in eval mode, with the statistics that it was trained with")
+        return found
+
+    return _Rolling(observer, terms, header.x0, rebuilt)
 
 
 def _said(record: RoundRecord) -> dict[str, Any]:

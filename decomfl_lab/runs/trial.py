@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -156,6 +156,10 @@ class _Trial:
             require(math.isfinite(found[-1]), f"loss of {name} at x_0", "be finite", found[-1])
         for _ in range(RARE if draws != generators() else 0):  # noise, perhaps, that is seldom seen
             self._require_same(found)
+        # A kernel, as batch_norm's, may write to a buffer that torch counts no change of.
+        uncalled = dict(fresh.named_buffers())
+        exactly = partial(torch.allclose, rtol=0, atol=0, equal_nan=True)
+        wrote = [name for name, buffer in self.module.named_buffers() if not exactly(buffer, uncalled[name])]
         for step in FAR:
             self.layout.bind(fresh, moved(x, step))
             near = [self._closed(fresh, name, batch, parameters) for name, batch in self.batches]
@@ -166,10 +170,10 @@ class _Trial:
         first = self._value(self.batches[0][1])
         require_same(near[0], first, tolerance=64 * torch.finfo(torch.float32).eps)
         for (name, buffer), version in zip(self.module.named_buffers(), versions, strict=True):
-            if buffer._version != version:
+            if buffer._version != version or name in wrote:
                 raise InputError(
                     f"buffer {name!r} of the model must stay what it is in a forward pass, so that the loss depends on "
-                    "x and the data alone: call model.eval(), got one that is written to"
+                    "x and the data alone: call model.eval(), or use torch's BatchNorm, got one that is written to"
                 )
         return found, near
 

@@ -177,12 +177,18 @@ def test_a_log_with_its_start_needs_no_model(dtype: torch.dtype, tmp_path: Path)
 
 
 def test_a_replay_says_whose_statistics_a_batchnorm_has(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model, batch = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), torch.randn(6, 5)
     start = copy.deepcopy(model)
     steps(MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl"), model, 2)
-    said = "parameters only, no BatchNorm statistics: those are of the module that was given"
-    assert lab.replay(tmp_path / "run.dcl", start).remark == said
-    assert lab.replay(tmp_path / "run.dcl", start.eval()).agrees
+    found = lab.replay(tmp_path / "run.dcl", start)
+    assert found.remark == "parameters only: buffers, as statistics, are those of the module that was given"
+    assert torch.equal(found.model(batch), model(batch))
+    with pytest.raises(lab.InputError, match="BatchNorm must have statistics in eval mode: give lab.replay the module"):
+        found.model.eval()(batch)
+    assert start[1].running_mean is not None
+    fixed = lab.replay(tmp_path / "run.dcl", start.eval())  # whose statistics are constants
+    assert fixed.agrees
+    assert fixed.model(batch).isfinite().all()
 
 
 def test_the_command_takes_the_weights_of_the_start_from_a_file(tmp_path: Path) -> None:

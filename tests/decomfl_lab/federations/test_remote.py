@@ -18,6 +18,7 @@ from decomfl_lab.protocol.wire import decode, encode, read, split_frame
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import Sgd
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, host, remote, simulated
+from tests.decomfl_lab.protocol.test_log import Full
 from tests.thorough import sampled
 
 
@@ -199,6 +200,33 @@ def test_a_server_that_begins_again_has_as_many_records_as_it_keeps(keep, tmp_pa
         second.log_to(log)
         assert second.server.history.since(5 - keep) == first.server.history.since(5 - keep)
         assert second.server.history.start == first.server.history.start == 5 - keep
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("made", [remote, simulated])
+def test_a_full_disk_leaves_x_where_the_log_has_it(made, signed, tmp_path):
+    with RunLog.create(path := tmp_path / "run.dcl", {"run_seed": LAB.server(CASE).run_seed}) as log:
+        federation = made()
+        federation.log_to(log)
+        rounds(federation, 2)
+        before, federation.digest_next = federation.observer.digest(), signed
+        with Full(path, "r+") as full, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log, "_file", full)
+            with pytest.raises(InputError, match="cannot write .*run.dcl: No space left"):
+                federation.advance()
+        assert (federation.observer.digest(), federation.observer.round, len(log)) == (before, 2, 2)
+
+
+def test_a_server_killed_before_it_signed_a_round_signs_it_when_it_follows_its_log(tmp_path):
+    with RunLog.create(tmp_path / "run.dcl", {"run_seed": LAB.server(CASE).run_seed}) as log:
+        first, again = remote(), remote()
+        for federation in (first, again):
+            federation.log_to(log)
+        rounds(first, 3)  # no digest is wanted, as if it came no more to be written
+        again.digest_next = True
+        rounds(again, 3)
+        found = [entry.digest for entry in log.entries()]
+        assert found == [None, None, first.observer.digest()]
 
 
 def test_a_damaged_or_forged_answer_is_refused_alone():

@@ -222,6 +222,8 @@ def test_a_replay_with_the_data_has_the_statistics_of_batchnorm_too(joined: dict
         assert same_function(found.model, lab.load(tmp_path, model, clients=PAIRS, test=test).model, x)
     with pytest.raises(lab.InputError, match="data must be those of the log"):
         lab.replay(tmp_path, model, clients=PAIRS, test=PAIRS[0])
+    with pytest.raises(lab.InputError, match="test must be left out, or given with clients, got 'tuple'"):
+        lab.replay(tmp_path, model, test=test)
     alone = lab.replay(tmp_path, model)
     assert alone.agrees
     assert str(alone).splitlines()[1].startswith("parameters only, no BatchNorm statistics: lab.replay makes them of")

@@ -133,19 +133,40 @@ def test_of_the_clients_only_their_first_epoch_is_tried_in_the_sizes_of_the_run(
 # --- a function of x and the data alone -------------------------------------------------------------------------------
 
 
-def test_a_buffer_that_is_written_in_a_forward_pass_is_named() -> None:
-    class Counted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = net()
-            self.register_buffer("passes", torch.zeros(()))
+class Counted(nn.Module):
+    """It counts its forward passes."""
 
-        def forward(self, h: Tensor) -> Tensor:
-            self.passes += 1
-            return self.inner(h)
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net()
+        self.register_buffer("passes", torch.zeros(()))
 
-    with pytest.raises(InputError, match=r"buffer 'passes' of the model must stay what it is .*call model.eval\(\)"):
-        judged(Counted())
+    def forward(self, h: Tensor) -> Tensor:
+        self.passes += 1
+        return self.inner(h)
+
+
+class Normalised(nn.Module):
+    """A BatchNorm of one's own, whose statistics a kernel writes: torch counts no change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net()
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("var", torch.ones(3))
+
+    def forward(self, h: Tensor) -> Tensor:
+        return nn.functional.batch_norm(self.inner(h), self.mean, self.var, training=self.training)
+
+
+@pytest.mark.parametrize(("module", "name"), [(Counted(), "passes"), (Normalised(), "mean")])
+def test_a_buffer_that_is_written_in_a_forward_pass_is_named(module: nn.Module, name: str) -> None:
+    with pytest.raises(InputError, match=rf"buffer '{name}' of the model must stay what it is .*call model.eval\(\)"):
+        judged(module)
+
+
+def test_a_batchnorm_of_ones_own_may_have_constants() -> None:
+    judged(Normalised().eval())
 
 
 def test_the_loss_at_x_0_must_be_finite_for_every_client_and_the_held_out() -> None:
