@@ -310,8 +310,8 @@ class RunLog:
         same = same and self._has_its_name()
         if not same:
             raise InputError(
-                f"log {self.name} must be as it was left here, after {plural(len(self), 'round')}, as one process alone "
-                "writes to it, got one that somebody else has written to"
+                f"log {self.name} must be as it was left here, after {plural(len(self), 'round')}, as one process "
+                "alone writes to it, got one that somebody else has written to"
             )
 
     def sync(self) -> None:
