@@ -1,0 +1,91 @@
+"""Files that an earlier version wrote are replayed, gone on with and read; README.txt says how each was made."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+import decomfl_lab as lab
+import hessian
+from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.optim import MeZO
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, METRICS_FILE
+
+OLD = Path(__file__).parent
+RUNS = sorted(path.parent.name for path in OLD.glob(f"*/{CHECKPOINT_FILE}"))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_old_run_is_read_replayed_and_goes_on(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    shutil.copytree(OLD / name, folder)
+    run, before = lab.load(folder), read_checkpoint(folder / CHECKPOINT_FILE)[0]
+    assert run.metrics.equals(pd.read_csv(OLD / name / METRICS_FILE))
+    log = folder / LOG_FILE
+    if log.exists():
+        replayed = lab.replay(log)
+        assert replayed.agrees, replayed
+        assert all(map(torch.equal, replayed.model.parameters(), run.model.parameters()))
+    else:
+        assert name == "fedavg-adam"  # whose models travel
+        assert torch.equal(run.federation.x, before["x"])
+    run.more(2)
+    again = lab.load(folder)
+    assert (again.round, len(again.metrics)) == (8, 3)
+    assert torch.equal(again.federation.x, run.federation.x)
+    assert not torch.equal(again.federation.x, before["x"])
+    if log.exists():
+        assert lab.replay(log).agrees
+        with RunLog.open(OLD / name / LOG_FILE, write=False) as old, RunLog.open(log, write=False) as new:
+            assert len(new) == 8
+            assert list(new.entries(0, len(old))) == list(old.entries())
+
+
+def test_an_old_log_of_mezo_is_replayed_and_goes_on(tmp_path: Path) -> None:
+    log = shutil.copy(OLD / "mezo.dcl", tmp_path / "mezo.dcl")
+    saved = torch.load(OLD / "mezo.pt")
+    model, x = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)), torch.linspace(-1, 1, 40).view(8, 5)
+    model.load_state_dict(saved["model"])
+
+    def same_as_replayed() -> bool:
+        found = lab.replay(log, model)
+        return found.agrees and all(map(torch.equal, found.model.parameters(), model.parameters()))
+
+    assert same_as_replayed()
+    optimizer = MeZO(model.named_parameters(), 0.05, log=log, digest_every=2, log_start=True)
+    optimizer.load_state_dict(saved["optimizer"])
+    for _ in range(2):
+        optimizer.step(lambda: model(x).square().mean())
+    assert not any(map(torch.equal, model.parameters(), saved["model"].values()))
+    assert same_as_replayed()
+
+
+def test_an_old_checkpoint_of_kappa_spares_its_products(tmp_path: Path) -> None:
+    eigenvalues = torch.ones(150, dtype=torch.float64)
+    eigenvalues[:40] = -0.5
+    eigenvalues[:5] = torch.tensor([64.0, 32, 16, 8, 4])
+    spent: list[int] = []
+
+    def product(v: Tensor) -> Tensor:
+        spent.append(1)
+        return eigenvalues * v
+
+    found, whole = (
+        hessian.effective_rank(
+            hessian.as_operator(product, d=150, dtype="float64", trust=True), products=60, checkpoint=path
+        )
+        for path in (Path(shutil.copy(OLD / "kappa.safetensors", tmp_path)), None)
+    )
+    assert (found.kappa, *found.interval) == pytest.approx((whole.kappa, *whole.interval), rel=1e-12)
+    assert found.products == whole.products == 60
+    assert len(spent) < 60 + 35  # 30 of the first one's were in the file
+
+
+def test_an_old_log_of_low_rank_is_replayed() -> None:
+    assert lab.replay(OLD / "low-rank.dcl").digest == "5c93c3c455a7c1352540d1c1665dde15"
