@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +19,6 @@ from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from decomfl_lab.laws.check import Outcome
     from decomfl_lab.laws.contract import Implementation
     from decomfl_lab.laws.exploration import Explored
@@ -67,11 +64,6 @@ class VerifyOptions:
         "Instead of random cases, play this number of runs of small federations in simulated time, from --seed "
         "on, while frames are lost, late and doubled and processes die; one that ends wrongly is printed, made short.",
     )
-    places: bool = option(
-        False,
-        "Make one value of the lab's own wrong in every case, at a place drawn from all rounds, clients, "
-        "local steps and directions, and print how often each law notices.",
-    )
     as_json: bool = option(False, "Print rows of law, cases, passed as JSON.", flag="--json")
     junit: Path | None = option(None, "Write the outcomes to this file too, as JUnit's XML: a test case a law.")
 
@@ -102,31 +94,9 @@ def verify(options: VerifyOptions) -> None:
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
-    require(
-        options.junit is None or not (options.places or options.states or options.plant == "all"),
-        "junit",
-        "be of laws that are tried",
-        options.junit,
-    )
+    of_laws = options.junit is None or not (options.states or options.plant == "all")
+    require(of_laws, "junit", "be of laws that are tried", options.junit)
     require_writable("junit", options.junit)
-    if options.places:
-        alone = options.target is None and options.device is None and options.plant is None and not options.states
-        require(
-            alone,
-            "places",
-            "be given without target, plant, device or states",
-            (options.target, options.plant, options.device),
-        )
-        raise click.exceptions.Exit(
-            _places(
-                options.law,
-                100 if options.cases is None else options.cases,
-                options.seed,
-                announce,
-                clear,
-                as_json=options.as_json,
-            )
-        )
     if options.plant == "all":
         require(not options.states, "plant", "name one fault with --states", options.plant)
         require(
@@ -200,32 +170,6 @@ def verify(options: VerifyOptions) -> None:
     else:
         print(f"{implementation.name}: {outcomes.summary} (seed {options.seed}, {time.monotonic() - started:.0f} s)")
     raise click.exceptions.Exit(outcomes.exit_code)
-
-
-def _places(
-    laws: Sequence[str],
-    cases: int,
-    seed: int,
-    announce: Callable[[str], None],
-    clear: Callable[[], None],
-    *,
-    as_json: bool,
-) -> int:
-    """The table of what each law notices where."""
-    from decomfl_lab.laws.check import named
-    from decomfl_lab.laws.places import markdown, table
-
-    require_int("cases", cases, 1)
-    with telling(lambda: "interrupted; nothing was kept"):
-        rows = table(named(laws or ()), cases=cases, seed=seed, on_law=announce)
-    clear()
-    if as_json:
-        told = [(row, {"law": row.law, "wrong": row.kind}) for row in rows]
-        each = [{**names, **at._asdict(), "noticed": seen} for row, names in told for at, seen in row.places]
-        print_json(each)
-    else:
-        print(markdown(rows))
-    return 0
 
 
 def _search(implementation: Implementation, as_json: bool) -> int:

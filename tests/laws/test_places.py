@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
-from decomfl_lab.cli.main import main
 from decomfl_lab.laws import LAWS
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Case, Implementation, Wavy, play
 from decomfl_lab.laws.measurement import MeasurementWatch
-from decomfl_lab.laws.places import FaultPlace, looked, markdown, table
 from decomfl_lab.laws.register import Law
+from tests.laws.places import FaultPlace, looked, table
 
 
 class _First(MeasurementWatch):
@@ -62,23 +60,3 @@ def test_the_law_of_measurements_notices_a_wrong_scalar_wherever_it_is() -> None
 def test_a_law_notices_every_wrong_value_of_its_kind(law: str, kind: str, noticed: int) -> None:
     (row,) = table([LAWS[law]], cases=100)
     assert (row.kind, row.noticed, len(row.places)) == (kind, noticed, noticed)
-
-
-def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["verify", "--places", "--law", "votes-are-counted", "--cases", "4"]
-    assert main(asked) == 0
-    printed = capsys.readouterr().out
-    lines = printed.splitlines()
-    assert lines[2] == "| votes-are-counted | aggregate | 4/4 |  |  |  |  |"
-    assert lines[-1] == "- aggregate: a scalar that an aggregation gives"
-    assert printed == markdown(table([LAWS["votes-are-counted"]], cases=4)) + "\n"
-    assert main([*asked, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert rows[0] == {
-        "law": "votes-are-counted",
-        "wrong": "aggregate",
-        **dict.fromkeys(FaultPlace._fields),
-        "noticed": True,
-    }
-    assert main(["verify", "--places", "--plant", "all"]) == 2
-    assert "places must be given without target, plant" in capsys.readouterr().err

@@ -7,6 +7,7 @@ notices nothing in the later ones. What is wrong once is wrong whenever it is ma
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -17,13 +18,12 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis.errors import UnsatisfiedAssumption
 
+from decomfl_lab.laws.check import named
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.register import Law
 from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.records.record import RoundRecord, ScalarArray, unsound
 from decomfl_lab.records.seeds import Seeding, draw_seeds
-
-__all__ = ["WRONG", "FaultPlace", "Looked", "looked", "markdown", "table"]
 
 WRONG = {
     "scalar": "a scalar that a client sends",
@@ -44,7 +44,7 @@ WRONG = {
     "backend": "an element of what a backend makes",
     "aggregate": "a scalar that an aggregation gives",
 }
-"""What is made wrong, by its name in the table."""
+"""What is made wrong, by its name."""
 
 
 class FaultPlace(NamedTuple):
@@ -373,17 +373,9 @@ def table(
     return rows
 
 
-def markdown(rows: Sequence[Looked]) -> str:
-    """The table of ``--places``: of how many wrong values a law notices how many, at first and at later places.
-
-    Below it stands what each kind of wrong value is.
-    """
-    names = FaultPlace._fields
-    lines = ["| law | wrong is | noticed | " + " | ".join(f"{name} 0, later" for name in names) + " |"]
-    lines.append("|" + "---|" * (3 + len(names)))
-    for row in rows:
-        shares = [f"{row.at(name, first=True)}, {row.at(name, first=False)}" for name in names]
-        shares = [share.replace("–, –", "") for share in shares]
-        lines.append(f"| {row.law} | {row.kind} | {row.noticed}/{len(row.places)} | {' | '.join(shares)} |")
-    kinds = dict.fromkeys(row.kind for row in rows)
-    return "\n".join([*lines, "", *(f"- {kind}: {WRONG[kind]}" for kind in kinds)])
+if __name__ == "__main__":  # python -m tests.laws.places [LAW ...]: ten minutes for all
+    for row in table(named(sys.argv[1:]), on_law=print):
+        shares = (
+            f"{name} 0 {row.at(name, first=True)}, later {row.at(name, first=False)}" for name in FaultPlace._fields
+        )
+        print(f"{WRONG[row.kind]}: noticed {row.noticed}/{len(row.places)} ({'; '.join(shares)})")
