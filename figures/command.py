@@ -12,7 +12,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import plural, printable, require
 from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.pictures import require_picture, save_picture
-from decomfl_lab.runs.folder import CONFIG_FILE, Found, found_runs
+from decomfl_lab.runs.folder import CONFIG_FILE, FoundRun, found_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ def plot(options: PlotOptions) -> None:
     print(f"{plural(len(found), 'run')} drawn to {options.out}")
 
 
-def curves_of(found: Sequence[Found]) -> pd.DataFrame:
+def curves_of(found: Sequence[FoundRun]) -> pd.DataFrame:
     """The rows of the runs, with label, seed and the bytes of a client."""
     import pandas as pd
 
@@ -72,7 +72,7 @@ def curves_of(found: Sequence[Found]) -> pd.DataFrame:
     return rows.assign(client_bytes=4 * rows["wire_scalars"])
 
 
-def labels_of(found: Sequence[Found]) -> list[str]:
+def labels_of(found: Sequence[FoundRun]) -> list[str]:
     """A label a run: the options that differ between runs that have them, and the folder where runs are all alike."""
     for each in found:
         require(bool(each.config), "run", f"have a {CONFIG_FILE}", str(each.folder))

@@ -44,7 +44,7 @@ from paper_repro.workflow.claims import (
     recorded_outcomes,
 )
 from paper_repro.workflow.claims import PARTS as PART_FACTS
-from paper_repro.workflow.drawing import Drawn, drawn, ingredients
+from paper_repro.workflow.drawing import DrawnPart, drawn, ingredients
 from paper_repro.workflow.health import decided_by_health, ill_words
 from paper_repro.workflow.live import Overlay, agreement, beginning, overlay
 from paper_repro.workflow.measures import CHECKED, COUNTS
@@ -244,7 +244,7 @@ class _Run:
             self.result = rows, dict(facts[0])
 
 
-def _make(names: Sequence[str], options: Options) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
+def _make(names: Sequence[str], options: Options) -> tuple[list[DrawnPart], list[Mapping[str, Any]], str]:
     """The parts, the provenance of every run, and what is not finished: all runs of all parts go into one pool.
 
     A part that is spared, or whose runs cannot be made here (no jobs), is drawn from what is kept with the code, where
@@ -252,7 +252,7 @@ def _make(names: Sequence[str], options: Options) -> tuple[list[Drawn], list[Map
     """
     records = {name: _record(name, options) for name in names if name in options.spared}
     runs = _run({name: [] if records.get(name) else PARTS[name].jobs(options) for name in names}, options)
-    made: list[Drawn] = []
+    made: list[DrawnPart] = []
     provenance: list[Mapping[str, Any]] = []
     missing: dict[str, str] = {}
     for name, own in runs.items():
@@ -451,7 +451,7 @@ def _overlay(
 # --- parts that are drawn ---------------------------------------------------------------------------------------------
 
 
-def _kept(name: str, kept: recorded.Recorded, options: Options) -> Drawn:
+def _kept(name: str, kept: recorded.Recorded, options: Options) -> DrawnPart:
     """A part from what is kept of it with the code, with longer runs behind it as far as they have come."""
     at = _beside(name, replace(options, scale=SCALES[kept.scale]))
     return _drawn(name, kept.rows, kept.provenance, at, kept)
@@ -463,7 +463,7 @@ def _drawn(
     provenance: Sequence[Mapping[str, Any]],
     options: Options,
     kept: recorded.Recorded | None = None,
-) -> Drawn:
+) -> DrawnPart:
     """A part in the report's folder: as it was drawn there of the same, or else drawn now."""
     key = ingredients(name, rows, provenance, options, *([] if kept is None else [kept.words]))
     make = partial(_part, name, rows, provenance, options, kept)
@@ -537,7 +537,7 @@ def _told_changed(part: Made, changes: str) -> Made:
     return replace(part, section=replace(part.section, notes=[note, *part.section.notes]), claims=claims)
 
 
-def _recorded(names: Sequence[str], options: Options) -> tuple[list[Drawn], list[Mapping[str, Any]], str]:
+def _recorded(names: Sequence[str], options: Options) -> tuple[list[DrawnPart], list[Mapping[str, Any]], str]:
     """The parts from what is kept with the code, at one scale or each at its largest."""
     outcomes: dict[str, Sequence[ClaimOutcome]] = {}
     data: dict[str, str] = {}
@@ -554,7 +554,7 @@ def _recorded(names: Sequence[str], options: Options) -> tuple[list[Drawn], list
             there[name] = kept
     # A part takes seconds to draw: where all are drawn, the processes that may run them later share it.
     n_jobs = options.jobs if len(there) > FEW else 1
-    made: list[Drawn] = []
+    made: list[DrawnPart] = []
     with pool_of("loky", n_jobs) as pool, RunBars() as bars:
         for part in pool(joblib.delayed(_kept)(name, kept, options) for name, kept in there.items()):
             made.append(part)
@@ -581,11 +581,11 @@ def _drawable(name: str, rows: pd.DataFrame, *, complete: bool) -> bool:
     return complete or (name in PARTIAL and lines)
 
 
-def _absent(missing: Mapping[str, str], title: str) -> list[Drawn]:
+def _absent(missing: Mapping[str, str], title: str) -> list[DrawnPart]:
     """A section that lists the parts that the page does not have."""
     notes = [f"{name}: {why}." for name, why in missing.items()]
     section = Section(id="absent", title=title, notes=notes)
-    return [Drawn(page_section(section), [])] if missing else []
+    return [DrawnPart(page_section(section), [])] if missing else []
 
 
 def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import brief, printable, require_choice
 from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
-from decomfl_lab.runs.folder import COLUMNS, Found, found_runs
+from decomfl_lab.runs.folder import COLUMNS, FoundRun, found_runs
 
 __all__ = ["runs", "where"]
 
@@ -74,7 +74,7 @@ def where(folders: Sequence[Path]) -> list[Path]:
     return list(folders) or [Path("runs") if Path("runs").is_dir() else Path()]
 
 
-def _row(found: Found) -> dict[str, Any]:
+def _row(found: FoundRun) -> dict[str, Any]:
     """The row of a run, None where something is not known."""
     config, last = found.config, found.last
     accuracy, loss, sent = (last.get(name, math.nan) for name in ("test_accuracy", "test_loss", "wire_scalars"))

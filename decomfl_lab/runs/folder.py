@@ -27,7 +27,7 @@ __all__ = [
     "METRICS",
     "METRICS_FILE",
     "PROVENANCE_FILE",
-    "Found",
+    "FoundRun",
     "compared",
     "found_runs",
     "looked_at",
@@ -75,7 +75,7 @@ COLUMNS: Mapping[str, str] = _EVERY | _SOME
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRun:
     """What a folder says of its run.
 
     Attributes:
@@ -106,7 +106,7 @@ class Found:
         return self.rows[-1] if self.rows else {}
 
 
-def found_runs(folders: Sequence[Path]) -> list[Found]:
+def found_runs(folders: Sequence[Path]) -> list[FoundRun]:
     """The runs in these folders and below, in the order of their names.
 
     Raises:
@@ -132,7 +132,7 @@ def _below(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
 
 
-def looked_at(folder: Path) -> Found:
+def looked_at(folder: Path) -> FoundRun:
     """What the folder says of its run; damage is said, and not raised."""
     running, config = is_held(folder), {}
     try:
@@ -141,16 +141,18 @@ def looked_at(folder: Path) -> Found:
             rows = read_rows(folder / METRICS_FILE)
             done = int(rows[-1]["round"]) if rows else 0
             remark = "" if table_is_sound(folder) else f"{METRICS_FILE} was changed, and nothing else has its numbers"
-            return Found(folder, "running" if running else "no checkpoint", config, rows, done, remark=remark)
+            return FoundRun(folder, "running" if running else "no checkpoint", config, rows, done, remark=remark)
         shapes, saved = read_saved_values(folder / CHECKPOINT_FILE)
         config, done, (d,) = saved["config"], saved["federation"]["round"], shapes["x"]
         table, remark = compared(folder, saved["rows"])
         later = [row for row in table if row["round"] > done]
         state = "diverged" if later else "finished" if done >= config["rounds"] else "interrupted"
-        return Found(folder, "running" if running else state, config, [*saved["rows"], *later], done, d, remark=remark)
+        return FoundRun(
+            folder, "running" if running else state, config, [*saved["rows"], *later], done, d, remark=remark
+        )
     except (InputError, LookupError, TypeError, ValueError) as error:
         told = str(error) if isinstance(error, InputError) else f"the files of {folder} must be those of a run"
-        return Found(folder, "damaged", config, [], 0, trouble=told)
+        return FoundRun(folder, "damaged", config, [], 0, trouble=told)
 
 
 def open_log(path: Path, *, end: int | None = None, write: bool = True) -> RunLog:

@@ -24,7 +24,7 @@ from paper_repro.workflow.part import Made, Options, rendered
 from paper_repro.workflow.reference import FILE_NAME
 from paper_repro.workflow.report import page_section
 
-__all__ = ["Drawn", "drawn", "ingredients", "label"]
+__all__ = ["DrawnPart", "drawn", "ingredients", "label"]
 
 FOLDER: Final = "drawn"
 TABLES: Final = Path(__file__).parent
@@ -34,7 +34,7 @@ _LIBRARIES: Final = ("matplotlib", "numpy", "pandas", "scipy")
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnPart:
     """What the report needs of a part.
 
     Attributes:
@@ -71,7 +71,7 @@ def label(stem: str, source: str, kind: str = "png") -> dict[str, str]:
     return {"Title": stem, ("Source" if kind == "png" else "Subject"): source}
 
 
-def drawn(out: Path, name: str, key: str, make: Callable[[], Made], source: str = "") -> Drawn:
+def drawn(out: Path, name: str, key: str, make: Callable[[], Made], source: str = "") -> DrawnPart:
     """The part ``name`` with its figures and tables in ``out``: as it was drawn there, or else drawn now.
 
     It is drawn again where ``key`` (its ``ingredients``) differs, or any file of it is not as it was written. Pictures
@@ -99,10 +99,10 @@ def drawn(out: Path, name: str, key: str, make: Callable[[], Made], source: str 
     path.parent.mkdir(exist_ok=True)
     # Key, digest of the rest, the rest: a file that is torn, or of other ingredients, is told without being read.
     write_atomically(path, f"{key}\n{hashlib.sha256(content.encode()).hexdigest()}\n{content}")
-    return Drawn(section, made.claims)
+    return DrawnPart(section, made.claims)
 
 
-def _load(path: Path, out: Path, key: str) -> Drawn | None:
+def _load(path: Path, out: Path, key: str) -> DrawnPart | None:
     """What ``drawn`` left, if all of it is there as it was written."""
     try:
         found, digest, content = path.read_text(encoding="utf-8").split("\n", 2)
@@ -115,4 +115,4 @@ def _load(path: Path, out: Path, key: str) -> Drawn | None:
                 return None
     except (OSError, ValueError):
         return None
-    return Drawn(kept["section"], [ClaimOutcome(**outcome) for outcome in kept["claims"]])
+    return DrawnPart(kept["section"], [ClaimOutcome(**outcome) for outcome in kept["claims"]])

@@ -11,7 +11,7 @@ import pandas as pd
 
 from decomfl_lab.errors import plural
 from paper_repro.workflow.claims import VERDICTS, ClaimOutcome
-from paper_repro.workflow.drawing import Drawn
+from paper_repro.workflow.drawing import DrawnPart
 from paper_repro.workflow.recorded import Recorded
 from paper_repro.workflow.runs import Job, Recordable, Result, Work
 
@@ -154,7 +154,7 @@ def _compared(rows: pd.DataFrame, kept: pd.DataFrame) -> tuple[pd.Series[bool], 
 def overlay(
     works: Sequence[Work],
     found: Agreement,
-    made: Drawn,
+    made: DrawnPart,
     recorded: Sequence[ClaimOutcome],
     data: str,
 ) -> Overlay:

@@ -12,7 +12,7 @@ from theory.findings.data import RAW
 if TYPE_CHECKING:
     from theory.findings.finding import Entry, Role
 
-__all__ = ["NAMED", "Sentence", "disagreements", "sentences", "unfounded"]
+__all__ = ["NAMED", "JudgedSentence", "disagreements", "sentences", "unfounded"]
 
 _ROLES: Final[Mapping[str, Role]] = {
     "holds": "supports",
@@ -23,7 +23,7 @@ _ROLES: Final[Mapping[str, Role]] = {
 
 
 @dataclass(frozen=True)
-class Sentence:
+class JudgedSentence:
     """A sentence of the paper with its one status.
 
     Attributes:
@@ -42,7 +42,7 @@ class Sentence:
 
 
 _ALL: Final = tuple(
-    Sentence(
+    JudgedSentence(
         label=raw["label"],
         quote=raw.get("quote") or raw["says"],
         place=raw["place"],
@@ -57,10 +57,10 @@ NAMED: Final[Mapping[str, str]] = {run: each.label for each in _ALL for run in e
 
 
 @cache
-def sentences(measurement: str) -> tuple[Sentence, ...]:
+def sentences(measurement: str) -> tuple[JudgedSentence, ...]:
     """The sentences that a measurement speaks on: first those that it decides, alone, and those of the experiments."""
 
-    def rank(each: Sentence) -> tuple[bool, int, bool]:
+    def rank(each: JudgedSentence) -> tuple[bool, int, bool]:
         return each.runs[measurement] == "context", len(each.runs), not each.place.endswith("Section 5")
 
     return tuple(sorted((each for each in reversed(_ALL) if measurement in each.runs), key=rank))

@@ -38,7 +38,7 @@ def mutated(stream: bytes, most: int, seed: int) -> bytes:
     return b"".join(messages)[:most]
 
 
-class Watch:
+class LineWatch:
     """Puts every input to the decoders, some to client and server, too, measures the memory of a few, and counts."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def main() -> None:
     options = {"runs": chosen.runs, "seed": chosen.seed, "max_len": 256, "timeout": 10, "rss_limit_mb": 4096}
     options |= {"error_exitcode": 1, "timeout_exitcode": 1, "artifact_prefix": f"{chosen.out}/finding-"}
     options |= {"reload": 0, "verbosity": 0}
-    watch = Watch()
+    watch = LineWatch()
     atheris.Setup(
         [sys.argv[0], *(f"-{name}={value}" for name, value in options.items()), str(corpus)],
         watch,

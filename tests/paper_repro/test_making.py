@@ -13,7 +13,7 @@ from paper_repro import making
 from paper_repro.parts import projection
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import ClaimOutcome, verdicts
-from paper_repro.workflow.drawing import Drawn
+from paper_repro.workflow.drawing import DrawnPart
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES
@@ -86,7 +86,9 @@ def test_an_interrupted_command_leaves_the_whole_page(tmp_path: Path, monkeypatc
 
 
 def test_a_verdict_that_needs_the_authors_curves_is_shown_as_it_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "_kept", lambda name, *_: Drawn({"id": name}, [ClaimOutcome("fig2.saving", "holds")]))
+    monkeypatch.setattr(
+        making, "_kept", lambda name, *_: DrawnPart({"id": name}, [ClaimOutcome("fig2.saving", "holds")])
+    )
     options = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire", from_recorded=True, jobs=1)
     (made,), _, _ = making._recorded(["fig2"], options)
     told = {each.id: each for each in made.claims}
