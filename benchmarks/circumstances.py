@@ -17,7 +17,7 @@ import click
 
 from decomfl_lab.cli.lazy import ARGUMENTS
 
-__all__ = ["begin", "circumstances"]
+__all__ = ["begin", "circumstances", "provenance"]
 
 _BEGIN = "benchmarks.begin"
 
@@ -36,17 +36,24 @@ def circumstances(meanings: Mapping[str, str]) -> dict[str, Any]:
     Args:
         meanings: What the columns of its tables are.
     """
-    from decomfl_lab.runs.provenance import code_version
-
     context = click.get_current_context()
     meta = context.meta
     columns = [f'"{head}": {meaning}' for head, meaning in meanings.items()]
     return {
         "about": f"{inspect.cleandoc(context.command.help or '')}\n\n{' '.join(columns)}".strip(),
         "command": shlex.join(["decomfl", *meta[ARGUMENTS]]),
+        **provenance(),
+        "load": round(_load(meta[_BEGIN]), 3),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """The date, the machine, and versions."""
+    from decomfl_lab.runs.provenance import code_version
+
+    return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{_processor()}, {os.cpu_count()} processors, {platform.system()}",
-        "load": round(_load(meta[_BEGIN]), 3),
         "code": code_version(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "torch", "numba")},

@@ -1,0 +1,151 @@
+"""``make device``: what a machine with a GPU can say of this lab, in a fixed order and at most eight minutes.
+
+Bits come first, then what has a digest, then ratios, then κ of large models. Every part is a command in a process of
+its own, and its row, with what it printed and where it ran, is on the disk as soon as it ends. A part that fails or is
+not done in time has a row, too, and the next one begins.
+
+    python -m benchmarks.card --out device.json
+    python -m benchmarks.card --out device.json --device cpu     the same at small sizes, to try the script
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.circumstances import provenance
+from decomfl_lab.children import environment
+from decomfl_lab.devices import describe, find_device
+from decomfl_lab.errors import InputError, require, require_finite_positive
+from decomfl_lab.files import require_writable, write_atomically
+from decomfl_lab.laws.devices import checks
+
+__all__ = ["PARTS", "billion", "inputs", "main", "measured", "prompts", "smollm2"]
+
+_LAB = (sys.executable, "-m", "decomfl_lab")
+_LOG = Path(__file__).parents[1] / "docs" / "_static" / "rebuild" / "mnist.dcl"
+_KAPPA = (*_LAB, "kappa", "--products", "8", "--operator", "gauss-newton", "--chunk", "32", "--json")
+PARTS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "cuda": {
+        "bits": (sys.executable, "-m", "benchmarks.card", "--bits"),
+        "laws": (*_LAB, "verify", "--cases", "6", "--json"),
+        "replay of a recorded log": (*_LAB, "replay", str(_LOG), "--json"),
+        "rebuild": (*_LAB, "bench", "rebuild", "--d", "1206590,125000000", "--pairs", "1,100", "--json"),
+        "round": (*_LAB, "bench", "round", "--model", "mnist,fashion", "--engine", "plain,batched", "--json"),
+        "κ, SmolLM2-135M's shape": (*_KAPPA, "--model", "benchmarks.card:smollm2", "--data", "benchmarks.card:prompts"),
+        "κ, 10⁹ parameters": (*_KAPPA, "--model", "benchmarks.card:billion", "--data", "benchmarks.card:inputs"),
+    },
+    "cpu": {
+        "bits": (sys.executable, "-m", "benchmarks.card", "--bits"),
+        "laws": (*_LAB, "verify", "--cases", "1", "--json"),
+        "replay of a recorded log": (*_LAB, "replay", str(_LOG), "--json"),
+        "rebuild": (*_LAB, "bench", "rebuild", "--d", "28938", "--pairs", "1", "--workers", "1", "--json"),
+        "round": (*_LAB, "bench", "round", "--batch", "8", "--clients", "1", "--perturbations", "1", "--json"),
+        "κ, a small model": (*_LAB, "kappa", "--data", "digits", "--model", "mlp", "--products", "8", "--json"),
+    },
+}
+"""The command of every part, which is also given the device, by the kind of device."""
+_WIDTH = 11_180
+
+
+def smollm2() -> nn.Module:
+    """A model of SmolLM2-135M's form with random weights: its κ is not that of the trained model, its cost is."""
+    from benchmarks.ways.language import SMOLLM2, answering
+
+    return answering(SMOLLM2, 0)
+
+
+def prompts() -> tuple[Tensor, Tensor]:
+    """Prompts of random tokens for it."""
+    from benchmarks.ways.language import random_prompts
+    from decomfl_lab.language.opt import SPECIAL
+
+    return random_prompts(32, vocabulary=49_152, pad=SPECIAL.index("<pad>"), seed=1)
+
+
+def billion() -> nn.Module:
+    """Eight layers of 11,180 × 11,180 weights, random, GELU between them: d = 999,939,200."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [(nn.Linear(_WIDTH, _WIDTH, bias=False), nn.GELU()) for _ in range(8)]
+    return nn.Sequential(*[part for layer in layers for part in layer][:-1])
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    """32 examples for it."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(32, _WIDTH, generator=generator), torch.randint(_WIDTH, (32,), generator=generator)
+
+
+def measured(parts: Mapping[str, Sequence[str]], device: str, seconds: float) -> Iterator[dict[str, Any]]:
+    """The row of every part, as soon as it ends.
+
+    Args:
+        parts: Their commands.
+        device: The device, which each command is given.
+        seconds: How long all may take together.
+
+    Yields:
+        The part, its command, its seconds, its exit code (None where the time was over before it ended), what it
+        printed, and the end of what it said on stderr.
+    """
+    ends = time.monotonic() + seconds
+    for part, words in parts.items():
+        command, began = [*words, "--device", device], time.monotonic()
+        row: dict[str, Any] = {"part": part, "command": " ".join(command[1:]), "exit": None, "found": None}
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=max(ends - began, 0.0), env=environment()
+            )
+        except subprocess.TimeoutExpired:
+            row["said"] = f"not done when the {seconds:.0f} s of all parts were over"
+        else:
+            row |= {"exit": done.returncode, "said": done.stderr.strip()[-500:]}
+            try:
+                row["found"] = json.loads(done.stdout)
+            except ValueError:  # it failed before it printed anything
+                row["said"] = f"{done.stdout[-500:]}{row['said']}"
+        yield row | {"seconds": round(time.monotonic() - began, 1)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all parts; 1 if one of them failed, or was not done in time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto", help="cuda, cuda:N, auto or cpu")
+    parser.add_argument("--out", type=Path, default=Path("device.json"), help="the file of the rows")
+    parser.add_argument("--minutes", type=float, default=8.0, help="how long all parts may take together")
+    parser.add_argument("--bits", action="store_true", help="print the comparison of bits alone, as JSON")
+    asked = parser.parse_args(arguments)
+    try:
+        place = find_device(asked.device)
+        if asked.bits:
+            compared = [check.to_dict() for check in checks(place)]
+            print(json.dumps(compared))
+            return int(not all(each["holds"] for each in compared))
+        rule = "be a GPU, which this machine lacks; cpu tries the script at small sizes"
+        require(place.type != "cpu" or asked.device == "cpu", "device", rule, asked.device)
+        require_finite_positive("minutes", asked.minutes)
+        require_writable("out", asked.out)
+    except InputError as error:
+        parser.error(str(error))
+    rows: list[dict[str, Any]] = []
+    where = {"device": describe(place), **provenance()}
+    for row in measured(PARTS[place.type], asked.device, 60 * asked.minutes):
+        rows.append(row)
+        write_atomically(asked.out, json.dumps({**where, "parts": rows}, indent=1, ensure_ascii=False))
+        end = "done" if row["exit"] == 0 else f"FAILED: {row['said']}"
+        print(f"{row['part']:24} {row['seconds']:6.1f} s  {end}", flush=True)
+    return int(any(row["exit"] != 0 for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
