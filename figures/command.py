@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import plural, printable, require
@@ -79,15 +79,12 @@ def labels_of(found: Sequence[FoundRun]) -> list[str]:
     known = dict.fromkeys(name for each in found for name in each.config if name not in APART)
     values = {name: {repr(each.config[name]) for each in found if name in each.config} for name in known}
     differing = [name for name in known if len(values[name]) > 1]
-    labels = [_said(differing or ["method"], each.config) for each in found]
+    labels = []
+    for each in found:  # the method's name alone, others as name = value without a break
+        named = [(name, each.config[name]) for name in differing or ["method"] if name in each.config]
+        labels.append(", ".join(str(own) if name == "method" else f"{name}\u00a0=\u00a0{own}" for name, own in named))
     alike = [(label, each.config.get("seed")) for label, each in zip(labels, found, strict=True)]
     return [
         label if alike.count(own) == 1 else f"{label} ({each.folder})"
         for label, own, each in zip(labels, alike, found, strict=True)
     ]
-
-
-def _said(names: Sequence[str], config: Mapping[str, Any]) -> str:
-    """The options as a label: the method's name alone, others as name = value without a break."""
-    own = [name for name in names if name in config]
-    return ", ".join(str(config[name]) if name == "method" else f"{name}\u00a0=\u00a0{config[name]}" for name in own)

@@ -62,7 +62,9 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: s
             ax.set_axis_off()
         axes[0].set_yticks(range(len(names)), names)
         axes[0].set_ylim(len(names) - 0.4, -0.6)  # the first on top; shared by all
-        plots.legend(handles=_key(markers), loc="outside lower center", ncols=3, frameon=False, handlelength=2.4)
+        key = [_spot(marker, _INK, name) for name, marker in markers.items()]
+        key += [_spot("D", _GREY, "the paper's, of its own model", hollow=True), *map(_line, _BEFORE.values())]
+        plots.legend(handles=key, loc="outside lower center", ncols=3, frameon=False, handlelength=2.4)
     return figure
 
 
@@ -87,11 +89,6 @@ def _panel(
         )
     ax.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=0))
     ax.tick_params(axis="y", length=0)
-
-
-def _key(markers: Mapping[str, str]) -> list[Line2D]:
-    made = [_spot(marker, _INK, name) for name, marker in markers.items()]
-    return [*made, _spot("D", _GREY, "the paper's, of its own model", hollow=True), *map(_line, _BEFORE.values())]
 
 
 def _spot(marker: str, colour: str, label: str, *, hollow: bool = False) -> Line2D:

@@ -33,7 +33,7 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 from hessian.operators.given import as_operator
 from hessian.operators.probes import probe_at
-from hessian.spectrum.density import SpectralDensity, spectral_density
+from hessian.spectrum.density import spectral_density
 
 __all__ = ["BallPoint", "BallProbe", "along_training", "ball_probe", "ball_radius"]
 
@@ -209,29 +209,21 @@ def _measure(
 ) -> tuple[BallPoint, ...]:
     """Every point, each interval with its share of the error probability (Bonferroni), all with the same probes."""
     require_confidence(confidence)
-    each = _each(confidence, len(points), dominate)
+    # Each point has an interval of κ and, where D is measured, one of its term.
+    each = 1.0 - (1.0 - confidence) / (len(points) * (2 if dominate else 1))
     here, found = as_operator(operator_at(points[0])), []
     for j, point in enumerate(points):
         there = here if j == 0 else as_operator(operator_at(point))
         rank = effective_rank(there, rtol=rtol, confidence=each, max_products=max_products, seed=seed)
         raised = None
         if dominate:
-            # The terms of D: (H_0)₊ at the centre, (H_j − H_0)₊ at every other point.
+            # The terms of D: Σ max(λ, 0) of H_0 at the centre, of H_j − H_0 at every other point.
             part = there - here if j else here
-            raised = _positive_trace(spectral_density(part, products=max_products, probes=_PROBES, seed=seed))
+            density = spectral_density(part, products=max_products, probes=_PROBES, seed=seed)
+            mean = density.expectation(lambda values: np.maximum(values, 0.0))
+            raised = Estimate(density.d * mean.value, density.d * mean.stderr, mean.samples)
         found.append(BallPoint(float((point - points[0]).norm()), rank, raised))
     return tuple(found)
-
-
-def _each(confidence: float, points: int, dominate: bool) -> float:
-    # Each point has an interval of κ and, where D is measured, one of its term.
-    return 1.0 - (1.0 - confidence) / (points * (2 if dominate else 1))
-
-
-def _positive_trace(of: SpectralDensity) -> Estimate:
-    """Σ max(λ, 0) of a matrix."""
-    mean = of.expectation(lambda values: np.maximum(values, 0.0))
-    return Estimate(of.d * mean.value, of.d * mean.stderr, mean.samples)
 
 
 def _envelope(points: tuple[BallPoint, ...], x: Tensor, radius: float, seed: int, confidence: float) -> BallProbe:

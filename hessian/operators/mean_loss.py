@@ -194,7 +194,9 @@ class MeanLoss:
         self.padded = False
         with enabled():
             chosen = _choose(module, parameters)
-            self.device = _one_device(module)
+            devices = {p.device for p in module.parameters()}
+            require(len(devices) == 1, "module", "be on one device", sorted(map(str, devices)))
+            (self.device,) = devices
             self.dtype = dtype if dtype is not None else _one_dtype(module)
             self.layout = Layout(tuple(chosen), tuple(p.shape for p in chosen.values()), self.dtype)
             self.names = self.layout.names
@@ -808,12 +810,6 @@ def _one_dtype(module: nn.Module) -> torch.dtype:
         sorted(map(str, dtypes)),
     )
     return dtypes.pop()
-
-
-def _one_device(module: nn.Module) -> torch.device:
-    devices = {p.device for p in module.parameters()}
-    require(len(devices) == 1, "module", "be on one device", sorted(map(str, devices)))
-    return devices.pop()
 
 
 def _norms(module: nn.Module) -> dict[str, Any]:

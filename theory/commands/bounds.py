@@ -148,10 +148,10 @@ def _bound(options: BoundOptions, constants: Values) -> None:
     if options.as_json:
         _dump(variants, setting, at, found, notes)
         return
-    rows = [
-        (name, [_term(each["terms"], name) for each in found.values()])
-        for name in dict.fromkeys(name for each in found.values() for name in each["terms"])
-    ]
+    rows = []
+    for name in dict.fromkeys(name for each in found.values() for name in each["terms"]):
+        terms = [each["terms"].get(name) for each in found.values()]
+        rows.append((name, [f"{_number(own['value'])}\n{own['formula']}" if own else "" for own in terms]))
     rows.append(("bound", [_number(each["bound"]) for each in found.values()]))
     if any(each["largest"] for each in found.values()):
         rows.append(("largest η", _largest(variants, found)))
@@ -309,10 +309,6 @@ def _condition(conditions: Mapping[str, Values], name: str, of: Statement) -> st
         return ""
     told = conditions[name]
     return f"{_limit(told['largest'], of)}{' ← binds' if told['binds'] else ''}\n{told['formula']}"
-
-
-def _term(terms: Mapping[str, Values], name: str) -> str:
-    return f"{_number(terms[name]['value'])}\n{terms[name]['formula']}" if name in terms else ""
 
 
 def _print_formulas(variants: Mapping[str, Statement]) -> None:

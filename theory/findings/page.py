@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -59,8 +59,7 @@ def _instead(entry: Entry) -> str:
 
 
 def _row(*cells: str) -> str:
-    return f"| {' | '.join(_cells(cells))} |"
-
-
-def _cells(cells: Iterable[str]) -> Iterable[str]:
-    return (cell.replace("|", "\\|").replace("*", "\\*").replace("\\*\\*", "**").replace("_", "\\_") for cell in cells)
+    escaped = [
+        cell.replace("|", "\\|").replace("*", "\\*").replace("\\*\\*", "**").replace("_", "\\_") for cell in cells
+    ]
+    return f"| {' | '.join(escaped)} |"

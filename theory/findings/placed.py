@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 from theory.findings import evidence
 from theory.findings.finding import Evidence, EvidenceCheck, Role
@@ -55,7 +55,10 @@ class _Speaks:
     witness: bool = False
 
     def __call__(self, find: Callable[Q, Evidence], *args: Q.args, **kwargs: Q.kwargs) -> Callable[Q, Evidence]:
-        check = EvidenceCheck(_name(find, args, kwargs), partial(find, *args, **kwargs))
+        told = [_told(value) for value in args] + [f"{name}={_told(value)}" for name, value in kwargs.items()]
+        # Checks of one name are one check, which is run once.
+        name = f"{find.__module__.rpartition('.')[2]}.{find.__name__}({', '.join(told)})"
+        check = EvidenceCheck(name, partial(find, *args, **kwargs))
         _PLACED.extend(Placed(label, self.role, check, self.cause, self.witness) for label in self.labels)
         return find
 
@@ -87,12 +90,6 @@ def placed() -> list[Placed]:
     # A module is read when another asks for it: the order must not depend on who was first.
     _PLACED.sort(key=lambda each: each.check.name.partition(".")[0])
     return _PLACED
-
-
-def _name(find: Callable[..., Evidence], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """``module.function(arguments)``: checks of one name are one check, which is run once."""
-    told = [_told(value) for value in args] + [f"{name}={_told(value)}" for name, value in kwargs.items()]
-    return f"{find.__module__.rpartition('.')[2]}.{find.__name__}({', '.join(told)})"
 
 
 def _told(value: object) -> str:

@@ -56,7 +56,11 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     require(bool(says), f"says of {label}", "be given, or a quotation", says)
     # What says again what another entry says has that one's evidence.
     own = _SPEAKING.get(raw.get("restates", label), [])
-    causes = _causes(own, whole.get("cause", ""))
+    # The causes because of which they refute: the one that the entry names, then the gravest.
+    named = {each.cause for each in own if each.role == "refutes" and each.cause}
+    shown = [cause for cause in CAUSES.values() if cause.name in named]
+    first = whole.get("cause", "")
+    causes = tuple(sorted(shown, key=lambda cause: (cause.name != first, _GRAVEST.index(cause.nature))))
     names = [cause.name for cause in causes]
     own.sort(
         key=lambda each: names.index(each.cause) if each.cause in names else 0
@@ -74,13 +78,6 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
         causes=causes,
         runs=dict(whole.get("runs", {})),
     )
-
-
-def _causes(own: Sequence[Placed], first: str) -> tuple[Cause, ...]:
-    """The causes because of which they refute: the one that the entry names, then the gravest."""
-    named = {each.cause for each in own if each.role == "refutes" and each.cause}
-    shown = [cause for cause in CAUSES.values() if cause.name in named]
-    return tuple(sorted(shown, key=lambda cause: (cause.name != first, _GRAVEST.index(cause.nature))))
 
 
 def _witness(cause: str) -> EvidenceCheck:
