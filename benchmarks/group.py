@@ -17,7 +17,6 @@ _WHERE = {
     "mezo": "mezo:mezo",
     "device": "device:device",
     "stream": "stream:stream",
-    "tuning": "tuning:tuning",
     "page": "page:page",
     "coverage": "coverage:coverage",
     "kappa": "kappa:kappa",

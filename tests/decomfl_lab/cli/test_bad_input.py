@@ -71,7 +71,6 @@ CASES = [
     ("bench rebuild --d 9 --pairs 1e15", "d and pairs must ask for at most 1e+15 operations"),
     ("bench rebuild --csv folder", "csv must be a file that can be written, got 'folder' (a folder)"),
     ("bench round --repeats 1000000000000", "batch, clients, P and repeats must ask for at most 1e+15 operations"),
-    ("bench tuning --seeds 1000000000000", "seeds must ask for at most 1e+15 operations"),
     (f"kappa {'x' * 5000}", "(File name too long)"),
     (f"train --data {'x' * 5000}:f", "data must be module:function that can be imported, got 'xxx"),
     (f"train --config {'x' * 5000}", "config must be a readable TOML file, got xxx"),
