@@ -20,7 +20,6 @@ _WHERE = {
     "page": "page:page",
     "coverage": "coverage:coverage",
     "kappa": "kappa:kappa",
-    "scale": "scale:scale",
 }
 """The module and the object of every command."""
 
