@@ -15,7 +15,6 @@ _WHERE = {
     "round": "round:round_",
     "llm-round": "llm_round:llm_round",
     "mezo": "mezo:mezo",
-    "device": "device:device",
     "stream": "stream:stream",
     "page": "page:page",
     "coverage": "coverage:coverage",

@@ -10,8 +10,7 @@
     def memory(options: MemoryOptions) -> Iterator[MemoryPeak]:
         \"\"\"Measure the memory of server and client, in models.\"\"\"
 
-The mould makes a command of it, with a bar while it measures, one table a title, --csv, --json, and --plot where the
-benchmark has a picture.
+The mould makes a command of it, with a bar while it measures, one table a title, --csv and --json.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import click
 from rich.console import Console
@@ -39,11 +38,7 @@ from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require_choice
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.options import option
-from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plain import print_json
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["BenchmarkCommand", "BenchmarkError", "BenchmarkRow", "Tabulated", "benchmark", "column", "names", "numbers"]
 
@@ -164,33 +159,25 @@ class _Output:
     as_json: bool = option(False, "Print the record of it as JSON.", flag="--json")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Picture:
-    plot: Path | None = option(None, "Draw the rows to this file (.png, .pdf, .svg).")
-
-
 class BenchmarkCommand(Screened):
     """The command of a benchmark; its help ends with what the columns are.
 
     Attributes:
         rows: The benchmark: the rows of its options.
-        draw: Its picture, or None.
         meanings: What its columns are.
     """
 
-    def __init__(
-        self, rows: Callable[[Any], Iterator[Any]], draw: Callable[[Sequence[BenchmarkRow]], Figure] | None
-    ) -> None:
+    def __init__(self, rows: Callable[[Any], Iterator[Any]]) -> None:
         kinds = get_type_hints(rows)
         (yielded,) = get_args(kinds.pop("return"))
         (options,) = kinds.values()
         super().__init__(
             rows.__name__.strip("_").replace("_", "-"),
-            params=flags_of(options) + flags_of(_Output) + (flags_of(_Picture) if draw else []),
+            params=flags_of(options) + flags_of(_Output),
             callback=beside(self._measure, options),
             help=inspect.getdoc(rows),
         )
-        self.rows, self.draw = rows, draw
+        self.rows = rows
         self.meanings: dict[str, str] = {}
         for row in get_args(yielded) or (yielded,):  # one class of rows, or several
             self.meanings |= row.meanings()
@@ -203,10 +190,8 @@ class BenchmarkCommand(Screened):
                 formatter.write_dl(list(self.meanings.items()))
 
     def _measure(self, options: Any, given: dict[str, Any]) -> None:
-        table, plot = given.get("csv"), given.get("plot")
+        table = given.get("csv")
         require_writable("csv", table)
-        if plot is not None:
-            require_picture(plot)
         rows: list[BenchmarkRow] = []
         failed = None
         try:
@@ -226,19 +211,11 @@ class BenchmarkCommand(Screened):
         if failed is not None:
             print(failed, file=sys.stderr)
             raise click.exceptions.Exit(1)
-        if plot is not None and self.draw is not None:
-            save_picture(self.draw(rows), plot)
 
 
-def benchmark(
-    draw: Callable[[Sequence[BenchmarkRow]], Figure] | None = None,
-) -> Callable[[Callable[[Any], Iterator[Any]]], BenchmarkCommand]:
-    """A decorator that makes a command of a benchmark. Its docstring is the help.
-
-    Args:
-        draw: The picture of its rows, where there is one.
-    """
-    return lambda rows: BenchmarkCommand(rows, draw)
+def benchmark() -> Callable[[Callable[[Any], Iterator[Any]]], BenchmarkCommand]:
+    """A decorator that makes a command of a benchmark. Its docstring is the help."""
+    return BenchmarkCommand
 
 
 def _watched(rows: Iterable[BenchmarkRow]) -> Iterator[BenchmarkRow]:
