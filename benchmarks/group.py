@@ -11,7 +11,6 @@ __all__ = ["bench"]
 
 _WHERE = {
     "rebuild": "rebuild:rebuild",
-    "memory": "memory:memory",
     "round": "round:round_",
     "llm-round": "llm_round:llm_round",
     "mezo": "mezo:mezo",

@@ -10,7 +10,7 @@ import pytest
 from decomfl_lab.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["bench", "memory", "--d", "1e5", "--role", "server"]
+SMALL = ["bench", "coverage", "--seeds", "2", "--spectra", "d = 3"]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def record() -> dict[str, object]:
 
 
 def test_a_record_says_what_was_run_when_and_on_what(record: dict[str, object]) -> None:
-    assert record["command"] == "decomfl bench memory --d 1e5 --role server --json"
+    assert record["command"] == "decomfl bench coverage --seeds 2 --spectra 'd = 3' --json"
     assert str(record["date"]).endswith("UTC")
     assert "processors" in str(record["machine"])
     assert 0 <= float(str(record["load"])) <= 1
@@ -36,17 +36,17 @@ def test_the_load_is_what_others_take_of_the_machine(monkeypatch: pytest.MonkeyP
 
 
 def test_the_page_has_every_row_and_the_command_that_repeats_it(record: dict[str, object], tmp_path: Path) -> None:
-    (tmp_path / "memory.json").write_text(json.dumps(record | {"load": 0.01}))
+    (tmp_path / "coverage.json").write_text(json.dumps(record | {"load": 0.01}))
     assert main(["bench", "page", str(tmp_path), "--write", str(tmp_path)]) == 0
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
-    assert "decomfl bench memory --d 1e5 --role server --json" in page
-    assert "| server | DeComFL server without a model | 100,352 |" in page
+    assert "decomfl bench coverage --seeds 2 --spectra 'd = 3' --json" in page
+    assert "| d = 3 | 3 | 2 | 100.0% ± 0.0% |" in page
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"load": 0.3}, "the load of memory.json must be at most 0.05 to be published, got 0.3"),
+        ({"load": 0.3}, "the load of coverage.json must be at most 0.05 to be published, got 0.3"),
         ({"machine": None}, "must be a record of `decomfl bench ... --json`, got a file without machine"),
     ],
 )
@@ -57,9 +57,10 @@ def test_a_record_of_a_busy_machine_or_without_its_machine_is_refused(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert record["timed"]
-    told = {name: value for name, value in (record | {"load": 0.0} | change).items() if value is not None}
-    (tmp_path / "memory.json").write_text(json.dumps(told))
+    assert not record["timed"]
+    timed = record | {"load": 0.0, "timed": True} | change
+    told = {name: value for name, value in timed.items() if value is not None}
+    (tmp_path / "coverage.json").write_text(json.dumps(told))
     assert main(["bench", "page", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
 
