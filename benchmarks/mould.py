@@ -1,16 +1,18 @@
 """The mould of a benchmark: a function of its options that yields rows. A row's class says how it is shown.
 
     @dataclass(frozen=True, kw_only=True)
-    class MemoryPeak(BenchmarkRow):
-        title = "Peak memory of a round, in models"
-        role: str = column("role")
-        peak_models: float | None = column("peak", ".3f", "Above the process without a model.")
+    class MezoRow(BenchmarkRow):
+        title = "A step of MeZO, P = 1: {model}"
+        model: str
+        way: str = column("way")
+        seconds: float = column("s a step", ".4f", "Seconds of the fastest step.")
 
     @benchmark()
-    def memory(options: MemoryOptions) -> Iterator[MemoryPeak]:
-        \"\"\"Measure the memory of server and client, in models.\"\"\"
+    def mezo(options: MezoOptions) -> Iterator[MezoRow]:
+        \"\"\"Time a step of decomfl_lab.optim.MeZO.\"\"\"
 
-The mould makes a command of it, with a bar while it measures, one table a title, --csv and --json.
+The mould makes a command of it, with a bar while it measures, one table a title, --csv and --json. A benchmark that the
+README quotes has a function that tells the README's line by its rows, and ends with this line.
 """
 
 from __future__ import annotations
@@ -153,6 +155,10 @@ class BenchmarkError(Exception):
     """What was measured is not as it must be: the rows so far are shown, then this is told, and the exit code is 1."""
 
 
+Quoted = Callable[[Sequence[Any], Any], tuple[str, str] | None]
+"""See ``BenchmarkCommand.quoted``."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Output:
     csv: Path | None = option(None, "Write the rows to this CSV file.")
@@ -164,10 +170,12 @@ class BenchmarkCommand(Screened):
 
     Attributes:
         rows: The benchmark: the rows of its options.
+        quoted: Of rows and options, what was measured and how much, as the README's table says them; None of rows that
+            it says nothing of.
         meanings: What its columns are.
     """
 
-    def __init__(self, rows: Callable[[Any], Iterator[Any]]) -> None:
+    def __init__(self, rows: Callable[[Any], Iterator[Any]], quoted: Quoted | None) -> None:
         kinds = get_type_hints(rows)
         (yielded,) = get_args(kinds.pop("return"))
         (options,) = kinds.values()
@@ -177,7 +185,7 @@ class BenchmarkCommand(Screened):
             callback=beside(self._measure, options),
             help=inspect.getdoc(rows),
         )
-        self.rows = rows
+        self.rows, self.quoted = rows, quoted
         self.meanings: dict[str, str] = {}
         for row in get_args(yielded) or (yielded,):  # one class of rows, or several
             self.meanings |= row.meanings()
@@ -188,6 +196,11 @@ class BenchmarkCommand(Screened):
         if self.meanings:
             with formatter.section("Columns"):
                 formatter.write_dl(list(self.meanings.items()))
+
+    def readme(self, rows: Sequence[Any], options: Any) -> str | None:
+        """The line of the README's table that these rows give, but for its command; None if there is none."""
+        told = None if self.quoted is None else self.quoted(rows, options)
+        return None if told is None else f"| {' | '.join(told)} |"
 
     def _measure(self, options: Any, given: dict[str, Any]) -> None:
         table = given.get("csv")
@@ -200,22 +213,29 @@ class BenchmarkCommand(Screened):
         except BenchmarkError as error:
             failed = error
         tables = Tabulated.of(rows, options)
+        line = self.readme(rows, options)
         if table is not None:
             write_atomically(table, _csv(tables))
         if given["as_json"]:
             record = {**circumstances(self.meanings), "timed": any(row.timed for row in rows)}
-            print_json(record | {"tables": list(map(asdict, tables))})
+            print_json(record | {"tables": list(map(asdict, tables)), "readme": line})
         else:
             for each in tables:
                 each.show()
+            if line is not None:
+                print(f"README: {line}")
         if failed is not None:
             print(failed, file=sys.stderr)
             raise click.exceptions.Exit(1)
 
 
-def benchmark() -> Callable[[Callable[[Any], Iterator[Any]]], BenchmarkCommand]:
-    """A decorator that makes a command of a benchmark. Its docstring is the help."""
-    return BenchmarkCommand
+def benchmark(quoted: Quoted | None = None) -> Callable[[Callable[[Any], Iterator[Any]]], BenchmarkCommand]:
+    """A decorator that makes a command of a benchmark. Its docstring is the help.
+
+    Args:
+        quoted: See ``BenchmarkCommand``.
+    """
+    return lambda rows: BenchmarkCommand(rows, quoted)
 
 
 def _watched(rows: Iterable[BenchmarkRow]) -> Iterator[BenchmarkRow]:
