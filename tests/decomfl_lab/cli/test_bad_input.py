@@ -65,7 +65,6 @@ CASES = [
     ("check theorem-1 --effort 1000000000000", "effort must ask for at most 1e+15 operations"),
     ("certificates certs --clients 1000000000000", "clients M must be an integer in 1..100000, got 1000000000000"),
     ("certificates /proc/x", "DIR must be a folder that can be written, got /proc/x (No such file or directory)"),
-    ("drill --data digits --model logistic --out file", "got 'file' (File exists)"),
     ("replay nowhere --save /proc/x", "save must be a file that can be written, got '/proc/x' (No such file"),
     ("bench rebuild --d 1e14", "d must fit into the"),
     ("bench rebuild --d 9 --pairs 1e15", "d and pairs must ask for at most 1e+15 operations"),

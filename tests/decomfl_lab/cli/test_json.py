@@ -38,7 +38,6 @@ LINES = {
 ELSEWHERE = {
     "bench": "seconds of each; tests/benchmarks",
     "board": "an hour",
-    "drill": "other engines",
     "join": "a server",
     "pretrain": "hours",
     "tightness": "minutes; it prints as check does",
