@@ -36,7 +36,7 @@ JOBS = {
 }
 """What the lab is for, with a command to begin with."""
 SECTIONS = {
-    "Train and compare methods": ("train", "runs", "plot", "export", "replay", "board", "pretrain"),
+    "Train and compare methods": ("train", "runs", "plot", "export", "replay", "board"),
     "κ of a model's curvature": ("kappa",),
     "Check an implementation": ("verify", "noise", "bench"),
     "Check the theory": ("bound", "stepsize", "check", "tightness", "audit"),

@@ -212,8 +212,8 @@ def _models_words(scale: Scale) -> str:
     if not told:
         return "The models are the paper's, from the hub."
     return (
-        "The models are small ones of OPT's architecture, pretrained by decomfl pretrain on public text that no task "
-        f"is made of ({'; '.join(told)}): the numbers beside the paper's are those of other models."
+        "The models are small ones of OPT's architecture, pretrained here (examples/pretrain.py) on public text that "
+        f"no task is made of ({'; '.join(told)}): the numbers beside the paper's are those of other models."
     )
 
 

@@ -33,7 +33,7 @@ WALK = {
     "findings": "--write .",
     "paper": "--only fig2 --scale smoke --jobs 2 --out out",
     "plot": "run --y loss",
-    **dict.fromkeys(("board", "join", "pretrain", "serve", "tightness"), "--help"),  # hours, or see below
+    **dict.fromkeys(("board", "join", "serve", "tightness"), "--help"),  # hours, or see below
 }
 QUICK = ("bench", "train", "pool")
 POOL = """

@@ -39,7 +39,6 @@ ELSEWHERE = {
     "bench": "seconds of each; tests/benchmarks",
     "board": "an hour",
     "join": "a server",
-    "pretrain": "hours",
     "tightness": "minutes; it prints as check does",
     "serve": "clients; it prints what train does",
 }

@@ -333,7 +333,6 @@ PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
     ("paper", "record"): NO_NAMES,
     ("plot", "runs"): lambda path: ["plot", path],
     ("plot", "out"): WRITTEN,
-    ("pretrain", "out"): NO_NAMES,
     ("replay", "file"): lambda path: ["replay", path],
     ("replay", "save"): WRITTEN,
     ("replay", "start"): NO_NAMES,
