@@ -16,7 +16,7 @@ help:
 	@echo "make thorough the tests that take long: planted faults of kernels, memory at several sizes, races, benchmarks"
 	@echo "make anywhere the same bits with other instructions and libraries, and on ARM by an emulator where apt-get is there"
 	@echo "make device  what a machine with a GPU can say, in eight minutes: bits, laws, a replayed digest, ratios, κ of large models -> $(OUT)/device.json"
-	@echo "make engines the tests of Ray, Dask, NVFlare and gRPC, in an environment that has them all ($(ENGINES))"
+	@echo "make engines the tests of Ray, NVFlare and gRPC, in an environment that has them all ($(ENGINES))"
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
 	@echo "make fuzz    ten million damaged messages to the decoders (ARGS='--runs 100000' for fewer)"
 	@echo "make docs    the site of docs/, with the public names, the commands and the examples -> $(OUT)/docs/html/index.html"
@@ -62,7 +62,7 @@ anywhere: $(STAMP)
 
 $(ENGINES_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(ENGINES)
-	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dask,nvflare,ray,stream]' pytest sybil
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[nvflare,ray,stream]' pytest sybil
 	@touch $(ENGINES_STAMP)
 
 engines: $(ENGINES_STAMP)

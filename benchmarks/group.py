@@ -11,17 +11,13 @@ __all__ = ["bench"]
 
 _WHERE = {
     "rebuild": "rebuild:rebuild",
-    "memory": "memory:memory",
     "round": "round:round_",
     "llm-round": "llm_round:llm_round",
     "mezo": "mezo:mezo",
-    "device": "device:device",
     "stream": "stream:stream",
-    "tuning": "tuning:tuning",
     "page": "page:page",
     "coverage": "coverage:coverage",
     "kappa": "kappa:kappa",
-    "scale": "scale:scale",
 }
 """The module and the object of every command."""
 

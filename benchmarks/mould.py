@@ -1,17 +1,18 @@
 """The mould of a benchmark: a function of its options that yields rows. A row's class says how it is shown.
 
     @dataclass(frozen=True, kw_only=True)
-    class MemoryPeak(BenchmarkRow):
-        title = "Peak memory of a round, in models"
-        role: str = column("role")
-        peak_models: float | None = column("peak", ".3f", "Above the process without a model.")
+    class MezoRow(BenchmarkRow):
+        title = "A step of MeZO, P = 1: {model}"
+        model: str
+        way: str = column("way")
+        seconds: float = column("s a step", ".4f", "Seconds of the fastest step.")
 
     @benchmark()
-    def memory(options: MemoryOptions) -> Iterator[MemoryPeak]:
-        \"\"\"Measure the memory of server and client, in models.\"\"\"
+    def mezo(options: MezoOptions) -> Iterator[MezoRow]:
+        \"\"\"Time a step of decomfl_lab.optim.MeZO.\"\"\"
 
-The mould makes a command of it, with a bar while it measures, one table a title, --csv, --json, and --plot where the
-benchmark has a picture.
+The mould makes a command of it, with a bar while it measures, one table a title, --csv and --json. A benchmark that the
+README quotes has a function that tells the README's line by its rows, and ends with this line.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import click
 from rich.console import Console
@@ -39,11 +40,7 @@ from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require_choice
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.options import option
-from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plain import print_json
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["BenchmarkCommand", "BenchmarkError", "BenchmarkRow", "Tabulated", "benchmark", "column", "names", "numbers"]
 
@@ -158,15 +155,14 @@ class BenchmarkError(Exception):
     """What was measured is not as it must be: the rows so far are shown, then this is told, and the exit code is 1."""
 
 
+Quoted = Callable[[Sequence[Any], Any], tuple[str, str] | None]
+"""See ``BenchmarkCommand.quoted``."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Output:
     csv: Path | None = option(None, "Write the rows to this CSV file.")
     as_json: bool = option(False, "Print the record of it as JSON.", flag="--json")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Picture:
-    plot: Path | None = option(None, "Draw the rows to this file (.png, .pdf, .svg).")
 
 
 class BenchmarkCommand(Screened):
@@ -174,23 +170,22 @@ class BenchmarkCommand(Screened):
 
     Attributes:
         rows: The benchmark: the rows of its options.
-        draw: Its picture, or None.
+        quoted: Of rows and options, what was measured and how much, as the README's table says them; None of rows that
+            it says nothing of.
         meanings: What its columns are.
     """
 
-    def __init__(
-        self, rows: Callable[[Any], Iterator[Any]], draw: Callable[[Sequence[BenchmarkRow]], Figure] | None
-    ) -> None:
+    def __init__(self, rows: Callable[[Any], Iterator[Any]], quoted: Quoted | None) -> None:
         kinds = get_type_hints(rows)
         (yielded,) = get_args(kinds.pop("return"))
         (options,) = kinds.values()
         super().__init__(
             rows.__name__.strip("_").replace("_", "-"),
-            params=flags_of(options) + flags_of(_Output) + (flags_of(_Picture) if draw else []),
+            params=flags_of(options) + flags_of(_Output),
             callback=beside(self._measure, options),
             help=inspect.getdoc(rows),
         )
-        self.rows, self.draw = rows, draw
+        self.rows, self.quoted = rows, quoted
         self.meanings: dict[str, str] = {}
         for row in get_args(yielded) or (yielded,):  # one class of rows, or several
             self.meanings |= row.meanings()
@@ -202,11 +197,14 @@ class BenchmarkCommand(Screened):
             with formatter.section("Columns"):
                 formatter.write_dl(list(self.meanings.items()))
 
+    def readme(self, rows: Sequence[Any], options: Any) -> str | None:
+        """The line of the README's table that these rows give, but for its command; None if there is none."""
+        told = None if self.quoted is None else self.quoted(rows, options)
+        return None if told is None else f"| {' | '.join(told)} |"
+
     def _measure(self, options: Any, given: dict[str, Any]) -> None:
-        table, plot = given.get("csv"), given.get("plot")
+        table = given.get("csv")
         require_writable("csv", table)
-        if plot is not None:
-            require_picture(plot)
         rows: list[BenchmarkRow] = []
         failed = None
         try:
@@ -215,30 +213,29 @@ class BenchmarkCommand(Screened):
         except BenchmarkError as error:
             failed = error
         tables = Tabulated.of(rows, options)
+        line = self.readme(rows, options)
         if table is not None:
             write_atomically(table, _csv(tables))
         if given["as_json"]:
             record = {**circumstances(self.meanings), "timed": any(row.timed for row in rows)}
-            print_json(record | {"tables": list(map(asdict, tables))})
+            print_json(record | {"tables": list(map(asdict, tables)), "readme": line})
         else:
             for each in tables:
                 each.show()
+            if line is not None:
+                print(f"README: {line}")
         if failed is not None:
             print(failed, file=sys.stderr)
             raise click.exceptions.Exit(1)
-        if plot is not None and self.draw is not None:
-            save_picture(self.draw(rows), plot)
 
 
-def benchmark(
-    draw: Callable[[Sequence[BenchmarkRow]], Figure] | None = None,
-) -> Callable[[Callable[[Any], Iterator[Any]]], BenchmarkCommand]:
+def benchmark(quoted: Quoted | None = None) -> Callable[[Callable[[Any], Iterator[Any]]], BenchmarkCommand]:
     """A decorator that makes a command of a benchmark. Its docstring is the help.
 
     Args:
-        draw: The picture of its rows, where there is one.
+        quoted: See ``BenchmarkCommand``.
     """
-    return lambda rows: BenchmarkCommand(rows, draw)
+    return lambda rows: BenchmarkCommand(rows, quoted)
 
 
 def _watched(rows: Iterable[BenchmarkRow]) -> Iterator[BenchmarkRow]:

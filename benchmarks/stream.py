@@ -43,6 +43,8 @@ K, P = 1, 20
 RUN = bytes(16)
 WARM, MOST_SECONDS = 5, 60.0
 """Rounds before what is measured, in which clients connect, and the seconds that a round may take."""
+WIRED, PAUSES = 4, (0.0, 0.1)
+"""Clients whose bytes are counted, and the seconds that they take for an answer."""
 MODULE = "benchmarks.stream"
 NAMESPACE = ("unshare", "--net", "--map-root-user")
 UP, RUNNING, SET_FLAGS = 0x1, 0x40, 0x8914  # of Linux' network interfaces
@@ -111,13 +113,13 @@ def stream(options: StreamOptions) -> Iterator[WireRow | LoadRow]:
     yield from load_rows(sizes, clients=options.clients, rounds=options.rounds)
 
 
-def wire_rows(*, clients: int = 4, rounds: int = 100, pauses: Sequence[float] = (0.0, 0.1)) -> Iterator[WireRow]:
+def wire_rows(*, rounds: int = 100) -> Iterator[WireRow]:
     """Measure the bytes, with seals and with TLS, of clients that answer at once and of some that take their time."""
     able = bool(shutil.which(NAMESPACE[0])) and not subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode
-    for secured, pause in product((False, True), pauses):
-        asked = {"clients": clients, "rounds": rounds, "secured": secured, "pause": pause, "alone": able}
+    for secured, pause in product((False, True), PAUSES):
+        asked = {"clients": WIRED, "rounds": rounds, "secured": secured, "pause": pause, "alone": able}
         found = apart("the bytes on the wire", MODULE, "server", json.dumps(asked), within=NAMESPACE if able else ())
-        share = clients * rounds
+        share = WIRED * rounds
         yield WireRow(
             secured=secured,
             security="mutual TLS" if secured else "keyed tags",
@@ -129,12 +131,11 @@ def wire_rows(*, clients: int = 4, rounds: int = 100, pauses: Sequence[float] = 
         )
 
 
-def load_rows(sizes: Sequence[int], *, clients: int, rounds: int, processes: int = 2) -> Iterator[LoadRow]:
+def load_rows(sizes: Sequence[int], *, clients: int, rounds: int) -> Iterator[LoadRow]:
     """Measure the server against this many clients, for models of these sizes."""
     require_int("clients", clients, 1)
-    require_int("processes", processes, 1, clients)
     for model, d in product((False, True), sizes):
-        asked = {"clients": clients, "rounds": rounds, "processes": processes, "d": d, "model": model}
+        asked = {"clients": clients, "rounds": rounds, "processes": min(2, clients), "d": d, "model": model}
         found = apart("a server under load", MODULE, "server", json.dumps(asked))
         half, end = found["half"], found["end"]
         yield LoadRow(

@@ -39,7 +39,6 @@ from .runs.api import train as train
 from .runs.config import TrainConfig as TrainConfig
 from .runs.hooks import Round as Round
 from .runs.hooks import TensorBoard as TensorBoard
-from .runs.hooks import Trackio as Trackio
 from .runs.hooks import WandB as WandB
 from .runs.replay import replay as replay
 from .runs.run import Run as Run

@@ -19,6 +19,8 @@ from figures.style import LineStyle, rc
 
 __all__ = ["Panel", "by_communication", "comparison"]
 
+_LEAST_WIDTH: Final = 9.6
+"""Inches of a figure at least; long labels need them."""
 _LOGIT_TICKS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 
 
@@ -92,7 +94,6 @@ def comparison(
     styles: Mapping[str, LineStyle],
     *,
     across: int | None = None,
-    least: float = 9.6,
     title: str = "",
     caption: str = "",
 ) -> Figure:
@@ -102,7 +103,6 @@ def comparison(
         panels: The panels from left to right, at least one; one without a point to draw is left empty.
         styles: Style of every series; those that no panel has are left out of the legend.
         across: Panels in a row, which then share their axes with those of the other rows; None for a single row.
-        least: The least width in inches; long labels need it.
         title: Heading of the whole figure.
         caption: Text under the plots; say the scale of the runs here.
 
@@ -128,7 +128,7 @@ def comparison(
         extras = {kind for panel in panels for kind in panel.frames} - {"curves"}
         rows = -(-(len(drawn) + len(extras)) // columns)
         words = [caption, BAND if banded else "", LOST_POINTS if lost else ""]
-        figure, plots = page(max(4.8 * across, least), 3.2 * down + 0.2 * rows, title=title, caption=words)
+        figure, plots = page(max(4.8 * across, _LEAST_WIDTH), 3.2 * down + 0.2 * rows, title=title, caption=words)
         axes = cast(list[Axes], list(plots.subplots(down, across, sharex=shared, sharey=shared, squeeze=False).flat))
         for ax, panel in zip(axes, panels, strict=False):
             _draw(ax, panel, styles)

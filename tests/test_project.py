@@ -39,7 +39,7 @@ def test_every_dependency_has_a_tested_version() -> None:
     pinned = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     project = _project()
     extras = project["optional-dependencies"]
-    tested = "dev", "docs", "llm", "notebooks", "peers", "stream", "tensorboard", "trackio", "wandb"
+    tested = "dev", "docs", "llm", "notebooks", "peers", "stream", "tensorboard", "wandb"
     wanted = [*project["dependencies"], *(item for name in tested for item in extras[name])]  # type: ignore[misc,index]
     names = {re.split(r"[<>=]", item)[0] for item in wanted}
     assert {name for name in names if not name.startswith("decomfl-lab[")} <= pinned

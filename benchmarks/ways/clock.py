@@ -39,11 +39,7 @@ def fastest(work: Callable[[], None], synchronize: Callable[[], None] = lambda: 
 
 
 def in_turns(
-    ways: Mapping[Name, Callable[[], object]],
-    repeats: int,
-    *,
-    between: Callable[[], object] = int,
-    clock: Callable[[], float] = time.perf_counter,
+    ways: Mapping[Name, Callable[[], object]], repeats: int, *, between: Callable[[], object] = int
 ) -> dict[Name, float]:
     """Seconds of the fastest run of each way; they take turns, so that what slows the machine slows all.
 
@@ -51,14 +47,13 @@ def in_turns(
         ways: What is timed.
         repeats: How often.
         between: What is done after every run, and not timed.
-        clock: What tells seconds.
     """
     seconds = dict.fromkeys(ways, math.inf)
     for _ in range(repeats):
         for name, run in ways.items():
-            started = clock()
+            started = time.perf_counter()
             run()
-            seconds[name] = min(seconds[name], clock() - started)
+            seconds[name] = min(seconds[name], time.perf_counter() - started)
             between()
     return seconds
 

@@ -1,9 +1,9 @@
-"""Estimates of κ, λ_max and the trace by this lab and by other libraries, on problems that all of them take.
+"""Estimates of κ, λ_max and the trace by this lab and by other libraries, on a problem that all of them take.
 
-The one whose truth is known: a CNN of four convolutions (d = 28,426) trained on 1,000 digits of MNIST, mean
-cross-entropy over them. Its true κ is known without sampling: tr(H) = tr(G) for piecewise affine nets, and the
+The problem is a CNN of four convolutions (d = 28,426) trained on 1,000 digits of MNIST, mean cross-entropy over
+them. Its true κ is known without sampling: tr(H) = tr(G) for piecewise affine nets, and the
 Gauss-Newton matrix's trace is a finite sum over examples and classes (``gauss_newton_trace``); λ_max is a converged
-Lanczos value. A large one, whose truth is not known, shows what memory and time are.
+Lanczos value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -33,18 +33,8 @@ from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from hessian.spectrum.lanczos import lanczos
 
-__all__ = [
-    "LIBRARIES",
-    "OURS",
-    "KappaEstimate",
-    "KappaProblem",
-    "LargeProblem",
-    "Library",
-    "Peer",
-    "Problem",
-    "estimated",
-]
-__all__ += ["installed", "our_kappa", "our_lambda_max", "our_products", "quiet"]
+__all__ = ["LIBRARIES", "OURS", "KappaEstimate", "KappaProblem", "Library", "Peer", "estimated", "installed"]
+__all__ += ["our_kappa", "our_lambda_max", "our_products", "quiet"]
 
 OURS = "decomfl-lab"
 _CONFIDENCE = 0.95
@@ -54,55 +44,8 @@ _CHUNK = 250
 """Examples at once: of these sizes convolutions stay in the cache."""
 
 
-class Problem:
-    """A module, one batch of data and the mean cross-entropy over it, as the libraries take them."""
-
-    module: nn.Module
-    inputs: Tensor
-    targets: Tensor
-    chunk: int | None = None
-    """Examples at once, for this lab."""
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The module's, as the libraries take them."""
-        return list(self.module.parameters())
-
-    @cached_property
-    def objective(self) -> MeanLoss:
-        """The loss as this lab takes it."""
-        return MeanLoss(self.module, cross_entropy, [(self.inputs, self.targets)], chunk=self.chunk)
-
-    @cached_property
-    def trusted(self) -> MeanLoss:
-        """The same without its being tried."""
-        return MeanLoss(self.module, cross_entropy, [(self.inputs, self.targets)], chunk=self.chunk, trust=True)
-
-    @cached_property
-    def operator(self) -> HessianOperator:
-        """Its Hessian."""
-        return HessianOperator(self.objective)
-
-
-class LargeProblem(Problem):
-    """A net of eight equal layers at its start with GELU between them, and 32 examples: activations are small."""
-
-    def __init__(self, d: int) -> None:
-        """Make the net with about ``d`` parameters."""
-        width, generator = max(round((d / 8) ** 0.5), 1), torch.Generator().manual_seed(1)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            layers = [(nn.Linear(width, width, bias=False), nn.GELU()) for _ in range(8)]
-        self.module = nn.Sequential(*[part for layer in layers for part in layer][:-1])
-        self.inputs = torch.randn(32, width, generator=generator)
-        self.targets = torch.randint(width, (32,), generator=generator)
-        self.d = 8 * width**2
-
-
-class KappaProblem(Problem):
-    """A trained CNN, its data, and the truth about its Hessian."""
-
-    chunk = _CHUNK
+class KappaProblem:
+    """A trained CNN, its data as the libraries take them, and the truth about its Hessian."""
 
     def __init__(self, examples: int = 1000, steps: int = 200) -> None:
         """Train the net (Adam, batches of 50, seed 0) on so many digits, then compute the truth."""
@@ -112,6 +55,9 @@ class KappaProblem(Problem):
         chosen = fixed_choice(len(data.train_labels), examples, _EXAMPLES)  # the embedded digits are sorted by class
         self.inputs, self.targets = data.train_images[chosen], data.train_labels[chosen]
         self.module = _trained(self.inputs, self.targets, steps)
+        self.parameters = list(self.module.parameters())
+        self.objective = MeanLoss(self.module, cross_entropy, [(self.inputs, self.targets)], chunk=_CHUNK)
+        self.operator = HessianOperator(self.objective)
         self.loss = self.objective.value
         top = lanczos(self.operator, steps=60, seed=0, tol=1e-6)
         self.lambda_max = float(top.ritz_values.max())
@@ -165,7 +111,6 @@ class KappaEstimate(NamedTuple):
     value: float
     products: int
     interval: tuple[float, float] | None = None
-    kept: int = 0  # vectors of d numbers that the method itself asks to keep, where it tells: those of Lanczos
 
 
 Peer = tuple[str, str, Callable[[int], KappaEstimate]]
@@ -187,22 +132,22 @@ def estimated(run: Callable[[int], KappaEstimate], seed: int) -> KappaEstimate:
         return run(seed)
 
 
-def our_kappa(problem: Problem, **settings: Any) -> Callable[[int], KappaEstimate]:
+def our_kappa(problem: KappaProblem, **settings: Any) -> Callable[[int], KappaEstimate]:
     """Runs of ``effective_rank`` with these arguments."""
 
     def run(seed: int) -> KappaEstimate:
         found = effective_rank(problem.operator, seed=seed, confidence=_CONFIDENCE, **settings)
-        return KappaEstimate(found.kappa, found.products, found.interval, found.steps)
+        return KappaEstimate(found.kappa, found.products, found.interval)
 
     return run
 
 
-def our_lambda_max(problem: Problem) -> Callable[[int], KappaEstimate]:
+def our_lambda_max(problem: KappaProblem) -> Callable[[int], KappaEstimate]:
     """Runs of ``lanczos``."""
 
     def run(seed: int) -> KappaEstimate:
         found = lanczos(problem.operator, steps=60, seed=seed, tol=0.01)
-        return KappaEstimate(float(found.ritz_values.max()), found.products, kept=len(found.vectors))
+        return KappaEstimate(float(found.ritz_values.max()), found.products)
 
     return run
 
@@ -210,7 +155,7 @@ def our_lambda_max(problem: Problem) -> Callable[[int], KappaEstimate]:
 # The libraries, each called as its documentation says --------------------------------------------------------------
 
 
-def _pyhessian(problem: Problem) -> list[Peer]:
+def _pyhessian(problem: KappaProblem) -> list[Peer]:
     module = importlib.import_module("pyhessian.hessian")
 
     def run(quantity: str, _seed: int) -> KappaEstimate:
@@ -233,14 +178,14 @@ def _pyhessian(problem: Problem) -> list[Peer]:
     return [(quantity, name, partial(run, quantity)) for quantity, name in names.items()]
 
 
-def _curvlinops_operator(problem: Problem) -> Any:
+def _curvlinops_operator(problem: KappaProblem) -> Any:
     data = [(problem.inputs, problem.targets)]
     return importlib.import_module("curvlinops").HessianLinearOperator(
         problem.module, nn.CrossEntropyLoss(), problem.parameters, data, check_deterministic=False
     )
 
 
-def _curvlinops(problem: Problem) -> list[Peer]:
+def _curvlinops(problem: KappaProblem) -> list[Peer]:
     library, operator = importlib.import_module("curvlinops"), _curvlinops_operator(problem)
     traces = {"hutchpp_trace": library.hutchpp_trace, "xtrace": library.xtrace}
     count = 30
@@ -272,13 +217,13 @@ def _curvlinops(problem: Problem) -> list[Peer]:
     return peers
 
 
-def _eigenthings_operator(problem: Problem) -> Any:
+def _eigenthings_operator(problem: KappaProblem) -> Any:
     library = importlib.import_module("hessian_eigenthings")
     data = [(problem.inputs, problem.targets)]
     return library.HessianOperator(problem.module, data, library.supervised_loss(cross_entropy))
 
 
-def _eigenthings(problem: Problem) -> list[Peer]:
+def _eigenthings(problem: KappaProblem) -> list[Peer]:
     library, operator = importlib.import_module("hessian_eigenthings"), _eigenthings_operator(problem)
     count = 30
 
@@ -308,7 +253,7 @@ Product = Callable[[Tensor], Any]
 """Of v, which is d numbers: H v, or the form vᵀHv where a way gives no more."""
 
 
-def our_products(problem: Problem) -> dict[str, Product]:
+def our_products(problem: KappaProblem) -> dict[str, Product]:
     """Products of this lab; in those of a name with GaussNewton, H is the Gauss-Newton matrix."""
     gauss_newton = GaussNewtonOperator(problem.objective)
     return {
@@ -319,7 +264,7 @@ def our_products(problem: Problem) -> dict[str, Product]:
     }
 
 
-def _pyhessian_products(problem: Problem) -> dict[str, Product]:
+def _pyhessian_products(problem: KappaProblem) -> dict[str, Product]:
     module = importlib.import_module("pyhessian.hessian")
     with quiet():
         theirs = module.hessian(problem.module, cross_entropy, data=(problem.inputs, problem.targets), cuda=False)
@@ -334,12 +279,12 @@ def _pyhessian_products(problem: Problem) -> dict[str, Product]:
     return {"one batch, graph kept": product}
 
 
-def _curvlinops_products(problem: Problem) -> dict[str, Product]:
+def _curvlinops_products(problem: KappaProblem) -> dict[str, Product]:
     operator = _curvlinops_operator(problem)
     return {"HessianLinearOperator": lambda v: operator @ v}
 
 
-def _eigenthings_products(problem: Problem) -> dict[str, Product]:
+def _eigenthings_products(problem: KappaProblem) -> dict[str, Product]:
     return {"HessianOperator": _eigenthings_operator(problem).matvec}
 
 
@@ -347,8 +292,8 @@ class Library(NamedTuple):
     """A library to compare with: its module, its estimates, and its products H v by what computes them."""
 
     module: str
-    estimates: Callable[[Problem], list[Peer]]
-    products: Callable[[Problem], dict[str, Product]]
+    estimates: Callable[[KappaProblem], list[Peer]]
+    products: Callable[[KappaProblem], dict[str, Product]]
 
 
 LIBRARIES = {

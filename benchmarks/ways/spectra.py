@@ -54,11 +54,11 @@ def _dense(H: Tensor) -> Matrix:
     return DenseOperator(H), torch.linalg.eigvalsh(H).numpy()
 
 
-def _digits(examples: int = 150) -> tuple[Tensor, Tensor]:
+def _digits() -> tuple[Tensor, Tensor]:
     """Digits of 4 × 4 pixels, (n, 4, 4), and what they are."""
     digits = load_digits()
-    x = torch.tensor(digits.images[:examples] / 16).reshape(-1, 4, 2, 4, 2).mean(dim=(2, 4))
-    return x, torch.tensor(digits.target[:examples])
+    x = torch.tensor(digits.images[:150] / 16).reshape(-1, 4, 2, 4, 2).mean(dim=(2, 4))
+    return x, torch.tensor(digits.target[:150])
 
 
 def _net(widths: Sequence[int], activation: str, steps: int) -> Callable[[], Matrix]:
@@ -96,11 +96,11 @@ def _net(widths: Sequence[int], activation: str, steps: int) -> Callable[[], Mat
     return make
 
 
-def _module(make: Callable[[], nn.Module], steps: int, classes: int = 4, examples: int = 150) -> Callable[[], Matrix]:
+def _module(make: Callable[[], nn.Module], steps: int, classes: int = 4) -> Callable[[], Matrix]:
     """The Hessian, in float64, of a module trained on those digits, (n, 4, 4), by ``steps`` steps of Adam."""
 
     def made() -> Matrix:
-        images, labels = _digits(examples)
+        images, labels = _digits()
         if classes == 2:  # zeros and ones, which a line divides
             images, labels = images[labels < 2], labels[labels < 2]
         with torch.random.fork_rng():

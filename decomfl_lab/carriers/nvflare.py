@@ -23,7 +23,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from decomfl_lab.children import safely
 from decomfl_lab.errors import InputError, quoted, require, require_finite_positive, require_int
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.in_process import DeComFLFederation
@@ -31,7 +30,7 @@ from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.session import Frames, Host
 from decomfl_lab.runs.building import dataset_of
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.prepared import movable
 from decomfl_lab.runs.run import Run
 
@@ -41,7 +40,7 @@ except ModuleNotFoundError as error:
     need = f"NVFlare needs the extra nvflare: pip install 'decomfl-lab[nvflare]' (no module {error.name})"
     raise InputError(need) from None
 
-__all__ = ["DIGESTS_FILE", "Sites", "handle", "job", "run", "simulate"]
+__all__ = ["DIGESTS_FILE", "Sites", "handle", "job", "run"]
 
 logger = logging.getLogger(__name__)
 
@@ -98,16 +97,6 @@ def job(
     recipe.set_server_prop("options", options)
     recipe.set_server_prop("out", None if out is None else str(Path(out).absolute()))
     return recipe
-
-
-def simulate(config: str, out: str) -> None:
-    """The job of a configuration file in NVFlare's SimEnv, with a process for each site, to its end."""
-    from nvflare.recipe import SimEnv
-
-    run = config_from_mapping(read_config(Path(config)), f"config {config}", trust_code=_trusts_code())
-    sites = [f"site-{i + 1}" for i in range(run.clients)]
-    with safely():
-        job(run, sites, out=out, deadline=None).execute(SimEnv(clients=sites, workspace_root=f"{out}/nvflare"))
 
 
 @collab.publish  # type: ignore[untyped-decorator]

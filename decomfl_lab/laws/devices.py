@@ -8,7 +8,7 @@ without one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -71,10 +71,6 @@ class BitCheck:
     def holds(self) -> bool:
         """Whether all of them were."""
         return self.cases == self.equal
-
-    def to_dict(self) -> dict[str, Any]:
-        """The check as JSON wants it."""
-        return asdict(self) | {"holds": self.holds}
 
 
 def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 3) -> Iterator[BitCheck]:

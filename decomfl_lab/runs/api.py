@@ -66,8 +66,8 @@ def train(
         progress: Whether a progress bar is shown on stderr.
         on_round: A function, or a list of them, that is called after every round with a ``runs.hooks.Round``: round,
             train_loss, test_accuracy and test_loss where the round was evaluated, up_bytes, down_bytes, lr, seconds,
-            and copies of model and metrics; ``stop()`` ends the run. ``lab.TensorBoard(folder)``,
-            ``lab.Trackio(project)`` and ``lab.WandB(project)`` are such functions.
+            and copies of model and metrics; ``stop()`` ends the run. ``lab.TensorBoard(folder)`` and
+            ``lab.WandB(project)`` are such functions.
         federation: Where the clients are, ``Ray(workers=N)`` for N actors of Ray, or another
             ``federations.carrier.Elsewhere``; None for this process. Records, losses and models are the same to the
             bit.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from decomfl_lab.runs.config import TrainConfig
     from decomfl_lab.runs.run import Run
 
-__all__ = ["LOGGERS", "Hook", "Round", "TensorBoard", "Trackio", "WandB", "as_hooks", "call", "closing", "logger_of"]
+__all__ = ["LOGGERS", "Hook", "Round", "TensorBoard", "WandB", "as_hooks", "call", "closing", "logger_of"]
 
 logger = logging.getLogger("decomfl_lab")
 
@@ -206,22 +206,20 @@ class TensorBoard:
         self._writer.close()
 
 
-class _Tracked:
-    """A run of a tracker that is called as wandb is: init, log, finish."""
-
-    library: ClassVar[str]
+class WandB:
+    """Log ``Round.values``, and the configuration, to Weights & Biases."""
 
     def __init__(self, project: str, **options: Any) -> None:
         """A tracker, whose run begins with the first round.
 
         Args:
             project: The project's name.
-            options: Other arguments of the library's ``init``: name, mode, id, ...
+            options: Other arguments of ``wandb.init``: name, mode, id, ...
 
         Raises:
-            InputError: If the library is not installed.
+            InputError: If wandb is not installed.
         """
-        self._module, self._open = _library(self.library, self.library), False
+        self._module, self._open = _library("wandb", "wandb"), False
         self._options = {"project": project, **options}
 
     def __call__(self, at: Round) -> None:
@@ -238,24 +236,12 @@ class _Tracked:
             self._open = False
 
 
-class WandB(_Tracked):
-    """Log ``Round.values``, and the configuration, to Weights & Biases."""
-
-    library = "wandb"
-
-
-class Trackio(_Tracked):
-    """Log ``Round.values``, and the configuration, to trackio."""
-
-    library = "trackio"
-
-
-LOGGERS: dict[str, Callable[[str], Hook]] = {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}
+LOGGERS: dict[str, Callable[[str], Hook]] = {"tensorboard": TensorBoard, "wandb": WandB}
 """The loggers by the names of their extras."""
 
 
 def logger_of(text: str) -> Hook:
-    """The logger that "tensorboard:FOLDER", "wandb:PROJECT" or "trackio:PROJECT" names; InputError for others."""
+    """The logger that "tensorboard:FOLDER" or "wandb:PROJECT" names; InputError for others."""
     name, _, where = text.partition(":")
     kind = LOGGERS[require_choice("log_to", name, LOGGERS)]
     require(bool(where), "log_to", f"say where to, as {name}:runs", text)

@@ -223,21 +223,17 @@ class MemoryRow:
 
     Attributes:
         role: A key of ``ROLES``.
-        what: Words that say who it is.
         d: Number of parameters.
         phi: Number of parameters of the largest layer.
         expected: vectors + layers · φ/d, in models: what the role should need.
         peak_bytes: Peak of mapped memory above the process without a model; None where the system does not tell.
-        resident_models: Peak of resident memory, in models; None for small ones too, and where it was not wanted.
     """
 
     role: str
-    what: str
     d: int
     phi: int
     expected: float
     peak_bytes: int | None
-    resident_models: float | None
 
     @property
     def peak_models(self) -> float | None:
@@ -267,12 +263,12 @@ def _fill_the_heap() -> list[torch.Tensor]:
     return blocks
 
 
-def _measure(name: str, d: int, resident: bool) -> dict[str, object]:
+def _measure(name: str, d: int) -> dict[str, object]:
     """A row, in a process that is thrown away after it."""
     role = ROLES[name]
     role.prepare(_model(_WARM))()  # a fork has yet to map the code
     ballast = _fill_the_heap()
-    mapped, held = status_bytes("VmSize"), resident_bytes()
+    mapped = status_bytes("VmSize")
     module = _model(d)
     sizes = [p.numel() for p in module.parameters()]
     round_ = role.prepare(module)
@@ -285,9 +281,8 @@ def _measure(name: str, d: int, resident: bool) -> dict[str, object]:
     peak = _forked(mapped_peak)
     above = None if peak is None or mapped is None else peak - mapped
     expected = role.vectors + role.layers * max(sizes) / sum(sizes)
-    models = peak_of(round_, 4 * sum(sizes), held) if resident else None
     del ballast
-    return asdict(MemoryRow(name, role.what, sum(sizes), max(sizes), expected, above, models))
+    return asdict(MemoryRow(name, sum(sizes), max(sizes), expected, above))
 
 
 def _forked(work: Callable[[], Any]) -> Any:
@@ -314,20 +309,19 @@ def _forked(work: Callable[[], Any]) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a row as JSON for each ROLE:D:RESIDENT (0 or 1); the environment must be that of ``memory_rows``."""
+    """Print a row as JSON for each ROLE:D; the environment must be that of ``memory_rows``."""
     torch.set_num_threads(1)
     jobs = [argument.split(":") for argument in arguments]
-    for name in dict.fromkeys(name for name, *_ in jobs):
+    for name in dict.fromkeys(name for name, _ in jobs):
         ROLES[name].prepare(_model(_WARM))()  # compiled once for all
-    for name, d, resident in jobs:
-        print(json.dumps(_forked(partial(_measure, name, int(d), bool(int(resident))))), flush=True)
+    for name, d in jobs:
+        print(json.dumps(_forked(partial(_measure, name, int(d)))), flush=True)
 
 
 def memory_rows(
     d: Sequence[int],
     roles: Sequence[str] = tuple(ROLES),
     *,
-    resident: bool = False,
     program: Sequence[str] = ("-m", "decomfl_lab.runs.memory"),
 ) -> Iterator[MemoryRow]:
     """Rows for every role at every size, as they are measured.
@@ -335,7 +329,6 @@ def memory_rows(
     Args:
         d: Sizes of the model, which has about that many parameters, in eight equal layers.
         roles: Keys of ``ROLES``.
-        resident: Whether resident memory is measured too, which takes another round.
         program: Arguments of Python for a program that calls ``main``.
 
     Raises:
@@ -345,7 +338,7 @@ def memory_rows(
         require_possible("d", require_int("d", size, 1), memory=4 * size)
     for role in roles:
         require_choice("role", role, ROLES)
-    jobs = [f"{role}:{size}:{int(resident)}" for size in d for role in roles]
+    jobs = [f"{role}:{size}" for size in d for role in roles]
     command = [sys.executable, *program, *jobs]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(ENVIRONMENT)) as process:
         assert process.stdout is not None

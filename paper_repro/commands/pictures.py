@@ -13,10 +13,9 @@ from typing import Final
 
 from decomfl_lab.files import write_atomically
 from paper_repro.making import make_report
-from paper_repro.workflow import recorded
 from paper_repro.workflow.asked import PaperOptions
 
-__all__ = ["PICTURES", "draw", "labelled"]
+__all__ = ["PICTURES", "draw"]
 
 PICTURES: Final = {"fig2": "fig2", "fig3": "fig3", "edge": "edge", "theory-dimension": "theory"}
 """The stems of the pictures, with the parts that draw them."""
@@ -31,13 +30,6 @@ def draw(reference: Path, docs: Path, stems: Iterable[str] = PICTURES) -> None:
         make_report(asked, silent=True)
         for stem in wanted:
             write_atomically(docs / f"{stem}.png", (Path(folder) / "figures" / f"{stem}.png").read_bytes())
-
-
-def labelled(stem: str) -> tuple[str, str]:
-    """What the file of a picture has to say: what it shows, and of which rows."""
-    part = PICTURES[stem]
-    kept = recorded.largest(part)
-    return stem, "" if kept is None else recorded.source(part, kept.scale)
 
 
 if __name__ == "__main__":

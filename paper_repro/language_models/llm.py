@@ -212,8 +212,8 @@ def _models_words(scale: Scale) -> str:
     if not told:
         return "The models are the paper's, from the hub."
     return (
-        "The models are small ones of OPT's architecture, pretrained by decomfl pretrain on public text that no task "
-        f"is made of ({'; '.join(told)}): the numbers beside the paper's are those of other models."
+        "The models are small ones of OPT's architecture, pretrained here (examples/pretrain.py) on public text that "
+        f"no task is made of ({'; '.join(told)}): the numbers beside the paper's are those of other models."
     )
 
 
@@ -247,16 +247,20 @@ def settings_table(scale: Scale) -> pd.DataFrame:
     return pd.concat([table[:1], pd.DataFrame(tuned, columns=table.columns), table[1:]], ignore_index=True)
 
 
-def engine_words(P: int = 10) -> str:
+_P = 10
+"""The paper's directions."""
+
+
+def engine_words() -> str:
     """What the paper's most rounds of OPT-1.3B cost a client on the wires of the engines that were measured."""
     manifest.check(recorded.RESULTS / "engines.json")
     found = json.loads((recorded.RESULTS / "engines.json").read_text(encoding="utf-8"))
-    fewer, R = 2 * SCALAR_BYTES * (found["directions"] - P), max(ROUNDS["OPT-1.3B"].values())
+    fewer, R = 2 * SCALAR_BYTES * (found["directions"] - _P), max(ROUNDS["OPT-1.3B"].values())
     shown = [
         f"{row['engine']} {row['bytes']:,} bytes ({1e-6 * R * (row['bytes'] - fewer):.2f} MB)" for row in found["rows"]
     ]
     return (
-        f"Bytes by engine, beside the paper's “about 1 MB”. {found['about']} In brackets: the same with P = {P}, by "
+        f"Bytes by engine, beside the paper's “about 1 MB”. {found['about']} In brackets: the same with P = {_P}, by "
         f"which {fewer} bytes fewer travel, for the paper's {R:,} rounds of OPT-1.3B. By {', by '.join(shown)}. "
         f"Measured on {found['date']} ({found['machine']})."
     )

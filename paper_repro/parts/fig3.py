@@ -97,9 +97,6 @@ def data_set() -> str:
     return "fashion-mnist" if at_hand("fashion-mnist") else "mnist"
 
 
-_SHOWN = {"fashion-mnist": "Fashion-MNIST", "mnist": "MNIST digits (Fashion-MNIST was not available here)"}
-
-
 def _base(size: Fig3Scale) -> TrainConfig:
     return size.config(data=data_set(), model="cnn-fashion", split="iid", local_steps=FIG3.K)
 

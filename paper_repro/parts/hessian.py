@@ -300,10 +300,10 @@ def claims(numbers: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     return judged("hessian", words, [_majority(numbers), _small(numbers), _stays(numbers)])
 
 
-def _named(numbers: pd.DataFrame, name: str, *, trained: bool = True) -> pd.DataFrame:
-    """Rows of one number by step; without the untrained model if ``trained``."""
+def _named(numbers: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Rows of one number by step, without the untrained model."""
     rows = numbers[numbers["name"] == name].sort_values("step")
-    return rows[rows["step"] > 0] if trained else rows
+    return rows[rows["step"] > 0]
 
 
 def _decided(surely: bool, possibly: bool) -> Verdict:

@@ -99,9 +99,8 @@ class PaperOptions:
     )
     backend: str = option(
         "loky",
-        "Who computes runs: loky (processes of this machine), ray or dask. RAY_ADDRESS or DASK_SCHEDULER_ADDRESS "
-        "names a cluster that is running and shares the folder of runs; without it one is started on this machine. "
-        "[default: loky]",
+        "Who computes runs: loky (processes of this machine) or ray. RAY_ADDRESS names a cluster that is running and "
+        "shares the folder of runs; without it one is started on this machine. [default: loky]",
         "Time and machines",
     )
     list_claims: bool = option(

@@ -1,9 +1,8 @@
-"""Who computes runs: processes of this machine, or those of a Ray or Dask cluster that shares its folders."""
+"""Who computes runs: processes of this machine, or those of a Ray cluster that shares its folders."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 import threading
 import warnings
@@ -30,34 +29,16 @@ def _ray(n_jobs: int) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def _dask(n_jobs: int) -> Iterator[None]:
-    from dask import config
-    from distributed import Client, LocalCluster
-
-    address = config.get("scheduler-address", None)  # DASK_SCHEDULER_ADDRESS
-    with ExitStack() as stack:
-        if address is None:  # no cluster is named: one of this machine, for as long as the pool is used
-            workers = joblib.cpu_count() if n_jobs == -1 else n_jobs
-            quiet = {"dashboard_address": None, "silence_logs": logging.ERROR}
-            local = LocalCluster(n_workers=workers, threads_per_worker=1, **quiet)
-            address = stack.enter_context(local)
-        stack.enter_context(Client(address))
-        yield
-
-
 BACKENDS: Final[dict[str, Callable[[int], AbstractContextManager[object]]]] = {
     "loky": contextlib.nullcontext,
     "ray": _ray,
-    "dask": _dask,
 }
 
 
 def require_backend(name: str) -> None:
     """InputError unless ``name`` is one of ``BACKENDS`` and its library is there."""
     require_choice("backend", name, BACKENDS)
-    library = {"dask": "distributed"}.get(name, name)
-    there = name == "loky" or find_spec(library) is not None
+    there = name == "loky" or find_spec(name) is not None
     require(there, "backend", f"be loky without the extra {name} (pip install 'decomfl-lab[{name}]')", name)
 
 

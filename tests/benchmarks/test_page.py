@@ -3,14 +3,21 @@
 import contextlib
 import io
 import json
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from benchmarks.mould import BenchmarkCommand
 from decomfl_lab.cli.main import main
 
+coverage, kappa, llm_round, rebuild, round_ = (
+    import_module(f"benchmarks.{name}") for name in ("coverage", "kappa", "llm_round", "rebuild", "round")
+)
 ROOT = Path(__file__).parents[2]
-SMALL = ["bench", "memory", "--d", "1e5", "--role", "server"]
+SMALL = ["bench", "coverage", "--seeds", "2", "--spectra", "d = 3"]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +28,7 @@ def record() -> dict[str, object]:
 
 
 def test_a_record_says_what_was_run_when_and_on_what(record: dict[str, object]) -> None:
-    assert record["command"] == "decomfl bench memory --d 1e5 --role server --json"
+    assert record["command"] == "decomfl bench coverage --seeds 2 --spectra 'd = 3' --json"
     assert str(record["date"]).endswith("UTC")
     assert "processors" in str(record["machine"])
     assert 0 <= float(str(record["load"])) <= 1
@@ -36,17 +43,17 @@ def test_the_load_is_what_others_take_of_the_machine(monkeypatch: pytest.MonkeyP
 
 
 def test_the_page_has_every_row_and_the_command_that_repeats_it(record: dict[str, object], tmp_path: Path) -> None:
-    (tmp_path / "memory.json").write_text(json.dumps(record | {"load": 0.01}))
+    (tmp_path / "coverage.json").write_text(json.dumps(record | {"load": 0.01}))
     assert main(["bench", "page", str(tmp_path), "--write", str(tmp_path)]) == 0
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
-    assert "decomfl bench memory --d 1e5 --role server --json" in page
-    assert "| server | DeComFL server without a model | 100,352 |" in page
+    assert "decomfl bench coverage --seeds 2 --spectra 'd = 3' --json" in page
+    assert "| d = 3 | 3 | 2 | 100.0% ± 0.0% |" in page
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"load": 0.3}, "the load of memory.json must be at most 0.05 to be published, got 0.3"),
+        ({"load": 0.3}, "the load of coverage.json must be at most 0.05 to be published, got 0.3"),
         ({"machine": None}, "must be a record of `decomfl bench ... --json`, got a file without machine"),
     ],
 )
@@ -57,9 +64,10 @@ def test_a_record_of_a_busy_machine_or_without_its_machine_is_refused(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert record["timed"]
-    told = {name: value for name, value in (record | {"load": 0.0} | change).items() if value is not None}
-    (tmp_path / "memory.json").write_text(json.dumps(told))
+    assert not record["timed"]
+    timed = record | {"load": 0.0, "timed": True} | change
+    told = {name: value for name, value in timed.items() if value is not None}
+    (tmp_path / "coverage.json").write_text(json.dumps(told))
     assert main(["bench", "page", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err
 
@@ -75,20 +83,41 @@ def test_the_page_of_the_docs_can_be_made_of_the_records_that_are_kept(capsys: p
     assert capsys.readouterr().out.count("\n## ") == len(list(kept.glob("*.json")))
 
 
-def test_the_readmes_numbers_are_those_of_the_records() -> None:
-    def rows(name: str, table: int, **wanted: object) -> list[dict[str, float]]:
-        record = json.loads((ROOT / "paper_repro/results/benchmarks" / f"{name}.json").read_text())
-        return [row for row in record["tables"][table]["rows"] if row.items() >= wanted.items()]
+def recorded_rows(name: str, table: int) -> list[SimpleNamespace]:
+    record = json.loads((ROOT / "paper_repro/results/benchmarks" / f"{name}.json").read_text())
+    return [SimpleNamespace(**row) for row in record["tables"][table]["rows"]]
 
-    directions = [max(row["ratio"] for row in rows("rebuild", 0, distribution=z)) for z in ("gaussian", "rademacher")]
-    (cnn,), (llm,) = rows("round", 0, engine="auto", estimator="central"), rows("llm-round", 0, way="auto")
-    (kappa,), (sealed, _) = rows("coverage", 2), rows("stream", 0, pause=0.0)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for told in (
-        f"| {directions[0]:.1f} times the speed of `randn` and `add_` (signs: {directions[1]:.0f} times) |",
-        f"| {cnn['ratio']:.1f} times the speed of the authors' way |",
-        f"| a round of a language model of {llm['d']:,} parameters | {llm['ratio']:.1f} times the speed",
-        f"| {kappa['coverage']:.1%} ± {kappa['stderr']:.1%}".replace("% ±", " ±").replace("%", " %"),
-    ):
-        assert told in readme
-    assert f"{sealed['bytes']:.0f} bytes on the wire" in (ROOT / "docs/is-it-for-me.md").read_text(encoding="utf-8")
+
+QUOTED: dict[str, tuple[BenchmarkCommand, Any]] = {
+    "rebuild": (rebuild.rebuild, rebuild.RebuildOptions()),
+    "round": (round_.round_, round_.RoundOptions()),
+    "llm-round": (llm_round.llm_round, llm_round.LlmRoundOptions()),
+    "coverage": (coverage.coverage, coverage.CoverageOptions()),
+    "kappa": (kappa.kappa, kappa.ComparisonOptions()),
+}
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_the_readme_has_the_line_that_a_benchmark_ends_with(name: str) -> None:
+    command, options = QUOTED[name]
+    line = command.readme(recorded_rows(name, -1), options)
+    assert line is not None
+    assert f"{line} `decomfl bench {name}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["rebuild", "round", "llm-round"])
+def test_rows_that_the_readme_says_nothing_of_end_without_its_line(name: str) -> None:
+    command, options = QUOTED[name]
+    assert command.readme(recorded_rows(name, 0)[:1], options) is None
+
+
+def test_the_line_stands_below_the_tables_and_in_the_record(record: dict[str, object], capsys: Any) -> None:
+    assert main(SMALL) == 0
+    line = "| 95 % intervals of κ on 2 cases of known κ | 100.0 ± 0.0 % hold the truth, after 4 products |"
+    assert capsys.readouterr().out.endswith(f"\nREADME: {line}\n")
+    assert record["readme"] == line
+
+
+def test_the_bytes_on_the_wire_are_those_of_the_record() -> None:
+    sealed = next(row for row in recorded_rows("stream", 0) if row.pause == 0)
+    assert f"{sealed.bytes:.0f} bytes on the wire" in (ROOT / "docs/is-it-for-me.md").read_text(encoding="utf-8")

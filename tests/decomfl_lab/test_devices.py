@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +13,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks import device as command
-from benchmarks.llm_round import LlmRoundOptions
-from benchmarks.rebuild import RebuildOptions
-from benchmarks.round import RoundOptions
 from decomfl_lab import noise
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
@@ -66,7 +61,7 @@ def test_one_of_several_gpus_is_named_by_its_number(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("words", [["train"], ["paper"], ["bench", "device"], ["bench", "rebuild"], ["verify"]])
+@pytest.mark.parametrize("words", [["train"], ["paper"], ["bench", "rebuild"], ["verify"]])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_done(
     words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,50 +221,6 @@ def test_a_replay_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(device_checks, "_moved", off)
     failing = {check.what for check in checks(CPU, sizes=(1,), rounds=1) if not check.holds}
     assert failing == {f"replay of a run: {name}" for name in RUNS}
-
-
-@pytest.fixture
-def _little(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = (
-        RebuildOptions(d="300", pairs="1", workers="1", distribution="gaussian,rademacher"),
-        RoundOptions(batch=2, clients=2, perturbations=2, repeats=1, engine="batched"),
-        LlmRoundOptions(
-            vocabulary=64, batch_size=2, clients=1, perturbations=1, repeats=1, way="serial,auto,lean", memory=False
-        ),
-    )
-    monkeypatch.setattr(command, "_MEASURED", {"cpu": few})
-    monkeypatch.setattr(device_checks, "SIZES", (1,))
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("_little")
-def test_bench_device_says_bits_first_and_then_ratios(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    picture = tmp_path / "ratios.png"
-    assert main(["bench", "device", "--device", "cpu", "--json", "--plot", str(picture)]) == 0
-    bits, ratios = (table["rows"] for table in json.loads(capsys.readouterr().out)["tables"])
-    assert all(check["holds"] for check in bits)
-    assert [row["how"] for row in ratios] == [
-        "1 gaussian direction",
-        "1 rademacher direction",
-        *("in place, central", "batched, central", "batched, projection"),
-        *("in place", "serial", "auto", "lean"),
-    ]
-    assert picture.stat().st_size > 1000
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("_little")
-def test_nothing_is_timed_where_bits_differ(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(device_checks, "_same", lambda a, b: False)
-    assert main(["bench", "device", "--device", "cpu"]) == 1
-    out, told = capsys.readouterr()
-    assert (
-        "bits differ: directions: gaussian; directions: sphere; directions: rademacher; directions: low-rank;" in told
-    )
-    assert told.rstrip().endswith("; nothing was timed")
-    assert "ratio" not in out
 
 
 # The batched engine -----------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,13 @@ from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, optim
+from decomfl_lab.children import environment
 from decomfl_lab.cli.replay import replay as replay_command
 from decomfl_lab.files import HeldError
 from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.optim import MeZO, MeZOTraining
 from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.runs.memory import ENVIRONMENT, status_bytes
 from tests.decomfl_lab.language.tiny import tiny, transformers
 from tests.decomfl_lab.protocol.test_log import Full
 from tests.decomfl_lab.test_files import holder
@@ -458,6 +462,36 @@ def test_a_full_disk_leaves_x_and_the_log_at_one_step(n: int, tmp_path: Path, mo
     optimizer.seal()
     assert same(lab.replay(log, net()).model, whole)
     assert same(model, whole)
+
+
+PEAK = """
+import torch
+from benchmarks.ways.language import answering
+from decomfl_lab.optim import MeZO
+from decomfl_lab.runs.memory import peak_of, resident_bytes
+
+def stepping(model, vocabulary):
+    module = answering(model, vocabulary).module
+    optimizer, ids = MeZO(module.named_parameters(), 1e-6, mu=1e-3), torch.full((1, 2), 4)
+    loss = lambda: module(input_ids=ids, labels=ids).loss
+    return (lambda: optimizer.step(loss)), sum(p.numel() for p in module.parameters())
+
+torch.set_num_threads(1)
+stepping("opt-0.3m", 300)[0]()  # code and threads are there
+before = resident_bytes()
+step, d = stepping("opt-4m", 6000)
+print(peak_of(step, 4 * d, before))
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(status_bytes("VmHWM") is None, reason="this system does not tell peaks")
+def test_a_step_needs_no_more_than_the_largest_tensor_beside_the_model() -> None:
+    """d = 4.5 million, of which the embedding is a third; a step in place needs a tensor of noise, too."""
+    transformers()
+    words = [sys.executable, "-c", PEAK]
+    done = subprocess.run(words, env=environment(ENVIRONMENT), capture_output=True, text=True, check=True)
+    assert 1.3 < float(done.stdout) < 1.45
 
 
 def test_a_state_has_nothing_of_size_d() -> None:

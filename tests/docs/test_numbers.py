@@ -359,6 +359,16 @@ def test_the_norms_that_are_told_are_those_of_the_rows() -> None:
     )
 
 
+def test_peaks_of_memory_are_what_docs_say_of_them() -> None:
+    table = rows("memory", "default")
+    above = (table.models - table.expected)[table.d > 10**8]
+    assert above.max() < 0.01
+    small = table[(table.d < 2 * 10**5) & (table.expected > 0)]
+    more = (small.models / small.expected - 1).max()
+    assert 0.05 < more < 0.06
+    assert said("docs/methods.md", "these to 0.01 models at d = 10⁸, and up to 6 % more at d = 10⁵") == []
+
+
 def test_kappa_of_language_models_is_told_as_it_is_recorded() -> None:
     found = json.loads((RESULTS / "kappa-language.json").read_text(encoding="utf-8"))["models"]
     rows_told = []

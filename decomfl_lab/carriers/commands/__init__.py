@@ -1,1 +1,1 @@
-"""The commands of the carriers: serve, join, certificates, drill."""
+"""The commands of the carriers: serve, join, certificates."""

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Hello
 from decomfl_lab.protocol.wire import read
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.run import Run
+from tests.decomfl_lab.carriers.killed import rounds_of
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = "examples/nvflare/job.py"
@@ -81,13 +81,6 @@ class TestJob:
         digests = _digests(tmp_path)
         assert list(digests) == ["server", "site-1", "site-3", "site-4"]
         assert len(set(digests.values())) == 1
-
-    def test_the_drill_kills_a_job_with_its_sites_and_a_second_one_ends_with_the_simulators_bits(self):
-        drill = [sys.executable, "-m", "decomfl_lab", "drill", "nvflare", "--rounds", "12"]
-        done = subprocess.run(drill, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "job is killed" in done.stderr
-        assert "5 of 5 models have the bits" in done.stdout
 
     def test_a_site_has_its_own_examples_and_none_of_the_others(self, tmp_path, monkeypatch):
         nvflare = importlib.import_module("decomfl_lab.carriers.nvflare")
@@ -163,16 +156,9 @@ def _shakes_hands(job: subprocess.Popen[bytes], kit: Path, *, with_certificate: 
 def _kill(job: subprocess.Popen[bytes], out: Path, site: str) -> None:
     """Kill the process of a site after some rounds."""
     psutil = pytest.importorskip("psutil")  # NVFlare brings it
-    while _rounds(out / "run.dcl") < 5:
+    while rounds_of(out / "run.dcl") < 5:
         assert job.poll() is None, (out / "job.log").read_text()
         time.sleep(0.2)
     for process in psutil.Process(job.pid).children(recursive=True):
         if f"--client {site} " in " ".join(process.cmdline()):
             process.kill()
-
-
-def _rounds(log: Path) -> int:
-    if not log.exists():
-        return 0
-    with RunLog.open(log, write=False) as own:
-        return len(own)

@@ -14,6 +14,8 @@ import pytest
 
 from decomfl_lab.children import environment
 from decomfl_lab.cli.main import application
+from decomfl_lab.runs.config import TrainConfig
+from tests.decomfl_lab.carriers.killed import over_stream
 from tests.decomfl_lab.cli.test_json import DECOMFL, LINES, ROOT, TINY
 
 PACKAGES = ("decomfl_lab", "hessian", "theory", "figures", "paper_repro", "benchmarks")
@@ -26,13 +28,12 @@ OWN = "--data mine:data --model mine.py:model --batch-size 4"
 WALK = {
     **LINES,
     "train": f"{OWN} --clients 3 --sampled 2 --rounds 2",
-    "bench": "memory --d 1e5 --role server",
-    "drill": "stream --data mine:data --model mine.py:model --clients 3 --rounds 30",
+    "bench": "coverage --seeds 1 --spectra flat",
     "export": "run weights.safetensors",
     "findings": "--write .",
     "paper": "--only fig2 --scale smoke --jobs 2 --out out",
     "plot": "run --y loss",
-    **dict.fromkeys(("board", "join", "pretrain", "serve", "tightness"), "--help"),  # hours, or what drill runs
+    **dict.fromkeys(("board", "join", "serve", "tightness"), "--help"),  # hours, or see below
 }
 QUICK = ("bench", "train", "pool")
 POOL = """
@@ -79,9 +80,15 @@ def test_the_walk_has_every_command() -> None:
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.thorough) for name in [*WALK, "pool"]]
 )
 def test_no_command_runs_what_is_called_like_a_library(name: str, folder: Path) -> None:
-    if name == "drill":
-        pytest.importorskip("grpc", reason="the extra stream is not installed")
     _run(folder, [sys.executable, "-P", "-c", POOL] if name == "pool" else [*DECOMFL, name, *WALK[name].split()])
+    assert _marks(folder) == ""
+
+
+@pytest.mark.thorough
+def test_no_server_or_client_runs_what_is_called_like_a_library(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="the extra stream is not installed")
+    config = TrainConfig(data="mine:data", model="mine.py:model", clients=3, sampled=2, rounds=30, batch_size=4)
+    assert len(set(over_stream(config, tmp_path, folder).values())) == 1
     assert _marks(folder) == ""
 
 
@@ -95,7 +102,7 @@ def test_a_process_that_is_started_otherwise_is_noticed(folder: Path) -> None:
 def test_every_place_that_starts_python_says_so() -> None:
     """Whoever names the interpreter gives it the environment, and whoever has a library start it does so ``safely``."""
     sources = {path: path.read_text("utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    starts = r"sys\.executable|joblib\.Parallel\(|LocalCluster\(|ray\.init\(|\.execute\(SimEnv\("
+    starts = r"sys\.executable|joblib\.Parallel\(|ray\.init\("
     found = {path for path, text in sources.items() if re.search(starts, text)}
-    assert len(found) >= 7
+    assert len(found) >= 5
     assert {path for path in found if not re.search(r"=environment\(|safely\(\)", sources[path])} == set()

@@ -38,9 +38,7 @@ LINES = {
 ELSEWHERE = {
     "bench": "seconds of each; tests/benchmarks",
     "board": "an hour",
-    "drill": "other engines",
     "join": "a server",
-    "pretrain": "hours",
     "tightness": "minutes; it prints as check does",
     "serve": "clients; it prints what train does",
 }

@@ -309,15 +309,13 @@ def test_whatever_key_names_code_is_refused_and_shown_as_one_line() -> None:
 WRITTEN = "a file or folder that is written, and not read before"
 NO_NAMES = "a file of numbers, keys or certificates, which names nothing"
 PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
-    ("bench", "trainer"): "code that the user names",
     ("audit", "paper"): "a paper in TeX",
-    **{("bench", name): WRITTEN for name in ("csv", "plot", "write")},
+    **{("bench", name): WRITTEN for name in ("csv", "write")},
     ("bench", "records"): NO_NAMES,
     ("board", "out"): "looked through by _identities, see above",
     ("board", "record"): NO_NAMES,
     ("board", "write"): WRITTEN,
     ("certificates", "folder"): NO_NAMES,
-    ("drill", "out"): "a folder that must be empty",
     ("export", "run"): lambda path: ["export", path, "weights.safetensors"],
     ("export", "out"): WRITTEN,
     ("export", "conformance"): WRITTEN,
@@ -335,7 +333,6 @@ PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
     ("paper", "record"): NO_NAMES,
     ("plot", "runs"): lambda path: ["plot", path],
     ("plot", "out"): WRITTEN,
-    ("pretrain", "out"): NO_NAMES,
     ("replay", "file"): lambda path: ["replay", path],
     ("replay", "save"): WRITTEN,
     ("replay", "start"): NO_NAMES,

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
 import math
-import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -157,7 +154,7 @@ def test_hooks_are_closed_in_whatever_way_a_run_ends(caplog: pytest.LogCaptureFi
 
 
 class Tracker:
-    """What wandb and trackio are called by."""
+    """What wandb is called by."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []
@@ -172,11 +169,10 @@ class Tracker:
         self.said.append("finished")
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_trackers_get_the_configuration_and_every_round(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_gets_the_configuration_and_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Tracker()
-    monkeypatch.setitem(sys.modules, name, library)
-    hook = {"wandb": lab.WandB, "trackio": lab.Trackio}[name]("p", name="first")
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    hook = lab.WandB("p", name="first")
     run = train(2, on_round=hook)
     begun, *rounds, ended = library.said
     assert begun == {"config": run.config.to_dict(), "project": "p", "name": "first"}
@@ -224,24 +220,12 @@ def test_a_tracker_keeps_a_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
 
 
-def test_a_local_table_of_trackio_has_the_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
-    pytest.importorskip("trackio")
-    run = train(3, on_round=lab.Trackio("p", name="first"))
-    with closing(sqlite3.connect(tmp_path / "p.db")) as table:
-        rows = [
-            (step, json.loads(said)) for step, said in table.execute("select step, metrics from metrics order by id")
-        ]
-    assert [step for step, _ in rows] == [1, 2, 3]
-    assert rows[-1][1]["test_accuracy"] == run.metrics.test_accuracy.iloc[-1]
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("mlflow:x", "log_to must be one of tensorboard, wandb, trackio, got 'mlflow'"),
+        ("mlflow:x", "log_to must be one of tensorboard, wandb, got 'mlflow'"),
         ("wandb", "log_to must say where to, as wandb:runs, got 'wandb'"),
-        ("trackio:", "log_to must say where to, as trackio:runs, got 'trackio:'"),
+        ("wandb:", "log_to must say where to, as wandb:runs, got 'wandb:'"),
     ],
 )
 def test_a_logger_that_there_is_not_is_refused(text: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:

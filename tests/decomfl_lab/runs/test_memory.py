@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from decomfl_lab.runs.memory import ROLES, MemoryRow, memory_rows, memory_table, status_bytes
+from decomfl_lab.runs.memory import ROLES, memory_rows, memory_table, status_bytes
 
 D = 1_000_000
 
@@ -108,46 +106,23 @@ def test_a_vector_too_many_is_seen(table: pd.DataFrame, tmp_path: Path) -> None:
     assert more == pytest.approx(MORE, abs=0.02)
 
 
-@pytest.mark.thorough
-def test_resident_memory_agrees_for_large_models() -> None:
-    for row in memory_rows([10_000_000], resident=True):
-        assert row.resident_models == pytest.approx(row.peak_models, abs=0.03), row
-        assert row.resident_models == pytest.approx(row.expected, abs=0.03), row
+def test_the_rows_of_one_size_and_two_roles() -> None:
+    rows = list(memory_rows([100_000], ["server", "client-lean-k1"]))
+    assert [(row.role, round(row.d, -4)) for row in rows] == [("server", 100_000), ("client-lean-k1", 100_000)]
+    assert [row.peak_models for row in rows] == pytest.approx([0, 1.125], abs=0.12)
 
 
-def test_the_command_prints_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--d", "1e5", "--role", "server,client-lean-k1", "--resident", "--json"]
-    assert main(["bench", "memory", *arguments]) == 0
-    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
-    assert [(row["role"], round(row["d"], -4)) for row in rows] == [
-        ("server", 100_000),
-        ("client-lean-k1", 100_000),
-    ]
-    assert [row["peak_models"] for row in rows] == pytest.approx([0, 1.125], abs=0.12)
-    assert all(row["resident_models"] is None for row in rows)  # too small to tell
-
-
-def test_the_command_draws_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        MemoryRow("server", "a server", 1000, 125, 0.0, 16, 0.25),
-        MemoryRow("client", "where the system does not tell", 2000, 250, 3.0, None, None),
-    ]
-    monkeypatch.setattr("decomfl_lab.runs.memory.memory_rows", lambda *_, **__: iter(rows))
-    assert main(["bench", "memory", "--resident"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["1,000", "0.000", "0.004", "0.250"] in [[cell for cell in line if cell != "│"][-4:] for line in lines]
-    assert any("–" in line for line in lines)
-
-
-def test_unknown_roles_and_sizes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "memory", "--role", "butler"]) == 2
-    assert "role must be one of server, server-model" in capsys.readouterr().err
-    assert main(["bench", "memory", "--d", "0"]) == 2
-    assert "d must be an integer of at least 1, got 0" in capsys.readouterr().err
+def test_unknown_roles_and_sizes_are_refused() -> None:
+    with pytest.raises(InputError, match="role must be one of server, server-model"):
+        list(memory_rows([D], ["butler"]))
+    with pytest.raises(InputError, match="d must be an integer of at least 1, got 0"):
+        list(memory_rows([0]))
+    with pytest.raises(InputError, match="d must fit into the"):
+        list(memory_rows([10**14]))
 
 
 def test_a_measurement_that_fails_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "failing.py"
     program.write_text("raise SystemExit(3)")
-    with pytest.raises(InputError, match=r"measuring client-k1:1000000:0 must end well, but ended with 3"):
+    with pytest.raises(InputError, match=r"measuring client-k1:1000000 must end well, but ended with 3"):
         list(memory_rows([D], ["client-k1"], program=[str(program)]))

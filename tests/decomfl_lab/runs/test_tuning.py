@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import decomfl_lab as lab
-from benchmarks.ways.bowl import QuadraticBowl, half_square
 from decomfl_lab.cli.main import main
 from decomfl_lab.cli.train import RunPlace, prepared
 from decomfl_lab.errors import DivergedError, InputError
@@ -23,6 +22,7 @@ from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.run import Run, load_run
 from decomfl_lab.runs.tuning import Tuning, cheapest_directions, largest_step, rehearse
+from tests.decomfl_lab.runs.bowl import QuadraticBowl, half_square
 from tests.thorough import sampled
 from theory.checks.stability import load
 from theory.problems.spectrum import Spectrum

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,6 @@ from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
 from decomfl_lab.models.registry import num_parameters
 from paper_repro.pretraining import corpus, family
-from paper_repro.pretraining.command import PretrainOptions
-from paper_repro.pretraining.command import pretrain as command
 from paper_repro.pretraining.corpus import Corpus, load_corpus, train_vocabulary
 from paper_repro.pretraining.family import PretrainConfig, pretrain
 from paper_repro.pretraining.verdicts import Verdicts
@@ -217,13 +214,3 @@ def test_the_loss_is_the_models_own_and_divergence_is_said(tmp_path: Path, monke
     monkeypatch.setattr(family, "_next_token_loss", lambda model, _: next(model.parameters()).sum() * math.nan)
     with pytest.raises(DivergedError, match="the loss at step 1 must be finite"):
         pretrain(_run(), tmp_path)
-
-
-def test_the_command_pretrains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = {"size": "tiny", "vocabulary": 300, "steps": 2, "batch": 2, "lr": 0.01, "seed": 0, "threads": 1}
-    command.run(PretrainOptions(out=tmp_path, **flags, as_json=True))  # type: ignore[arg-type]
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["d"] == TINY.parameters(300)
-    assert facts["tokens"] == 2 * 2 * 16
-    command.run(PretrainOptions(out=tmp_path, **flags))  # type: ignore[arg-type]
-    assert f"tiny: d = {facts['d']:,}, 64 tokens; seed 0" in capsys.readouterr().out

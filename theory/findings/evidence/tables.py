@@ -333,7 +333,7 @@ def memory_measured() -> Evidence:
     return Evidence(
         "arithmetic",
         (fedzo.vectors, lean.vectors, lean.layers, plain.vectors) == (3, 1, 1, 3),
-        f"vectors alive at the peak, which bench memory measures: FedZO's client {fedzo.vectors}, DeComFL's "
+        f"vectors alive at the peak, as the report measures it: FedZO's client {fedzo.vectors}, DeComFL's "
         f"{lean.vectors} and a layer if parameter-wise and corrected afterwards, {plain.vectors} as in Algorithm 2",
     )
 
