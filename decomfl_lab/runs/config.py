@@ -159,7 +159,7 @@ class TrainConfig:
     engine: str = option(
         "auto",
         "The engine that evaluates losses and gradients: auto (fused on the CPU, batched on a GPU, where they can), "
-        "fused, threads, shared, batched, serial or plain; scalars agree to rounding.",
+        "fused, threads, batched, serial or plain; scalars agree to rounding.",
         "engine",
     )
     trust: bool = option(

@@ -50,7 +50,7 @@ TOLERANCE = 2.3 * 2.0**-19 / (2 * MU)
 """A loss of 2.3 rounded some 16 times to float32, and divided by 2μ; of scalars whose typical size is about 1."""
 
 
-REFUSED = "engine must be one of auto, fused, threads, shared, batched, serial, plain, got 'fast'"
+REFUSED = "engine must be one of auto, fused, threads, batched, serial, plain, got 'fast'"
 
 
 def _error(engine: Engine, model: str, batch: int = 20) -> float:
