@@ -220,7 +220,8 @@ globalThis.decomfl = (function library() {
     must(typeof scale === "number" && Math.abs(f(scale)) < Infinity, "scale", "be a float32 number", scale);
     must(draw === "constant" || scale >= 0, "scale", "be 0 or more", scale);
     must(cut === undefined || draw === "normal", "cut", "be left out unless draw is normal", cut);
-    must(cut === undefined || (cut >= 0.1 && cut <= 10), "cut", "be in 0.1..10", cut); // less takes many attempts
+    const possible = typeof cut === "number" && cut >= 0.1 && cut <= 10; // less takes many attempts
+    must(cut === undefined || possible, "cut", "be in 0.1..10", cut);
     return shape.reduce((a, b) => a * b, 1);
   }
 
