@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.mould import BenchmarkRow, benchmark, column, names, numbers
 from benchmarks.ways.clock import apart, fastest
 from decomfl_lab.errors import require, require_int, require_possible
-from decomfl_lab.noise import Distribution, Program, cpu_backend, in_dimension, load_backend, sphere_scale
+from decomfl_lab.noise import Distribution, Program, cpu_backend, load_backend, sphere_scale
 from decomfl_lab.options import option
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _rebuild(setting: RebuildSetting, x: Tensor, seed: int) -> Callable[[], None
 
     program = Program(["x"])
     coefficients = np.linspace(-1e-3, 1e-3, setting.pairs)
-    program.noise("x", seed, coefficients, in_dimension(setting.distribution, x.numel()))
+    program.noise("x", seed, coefficients, setting.distribution)
     backend = setting.backend if setting.device == "cpu" else "triton"
 
     def work() -> None:

@@ -51,7 +51,6 @@ from decomfl_lab.runs.provenance import code_version
 
 __all__ = ["MeZO", "MeZOTraining"]
 
-_DISTRIBUTIONS = tuple(kind for kind in Distribution if kind is not Distribution.LOW_RANK)
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _STATE = "mezo"
 
@@ -115,7 +114,6 @@ class MeZO(torch.optim.Optimizer):
         """
         self._named = _trainable(params)
         dtype = self._named[0][1].dtype
-        require_choice("distribution", distribution, [kind.value for kind in _DISTRIBUTIONS])
         require_choice("rounding", rounding, ("stochastic", "nearest"))
         require_int("digest_every", digest_every, 1)
         rule: UpdateRule = Sgd(_at_least_zero("weight_decay λ", weight_decay))

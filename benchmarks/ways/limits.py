@@ -28,8 +28,6 @@ def _lane_operations(distribution: Distribution, pairs: int, dtype: str = "float
         add = 4 if dtype == "float64" else 1  # to float64 and its sum: two lanes each
         return words * -(-pairs // 32) / pairs + 2 + add  # shift, choose between c and -c, add
     update = 6 if dtype == "float64" else 2
-    if distribution is Distribution.LOW_RANK:  # of rank 1: the product of two factors, which are few
-        return 1 + update
     return words + _box_muller_operations() / 2 + update + (distribution is Distribution.SPHERE)
 
 

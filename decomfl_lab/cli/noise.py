@@ -6,16 +6,8 @@ import sys
 from dataclasses import dataclass
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require, require_choice, require_int, require_possible
-from decomfl_lab.noise import (
-    BACKENDS,
-    STREAM_VERSION,
-    AnyDistribution,
-    Distribution,
-    LowRank,
-    cpu_backend,
-    direction,
-)
+from decomfl_lab.errors import require, require_int, require_possible
+from decomfl_lab.noise import BACKENDS, STREAM_VERSION, Distribution, cpu_backend, direction, require_distribution
 from decomfl_lab.noise.vectors import stream_vectors
 from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
@@ -35,8 +27,6 @@ class NoiseOptions:
     count: int = option(8, "How many elements to print.")
     distribution: str = option("gaussian", f"Distribution of z: {', '.join(Distribution)}.")
     d: int | None = option(None, "Dimension of the direction; a sphere's radius is √d. [default: first + count]")
-    shapes: str | None = option(None, "Shapes of the model's tensors, which low-rank directions need: e.g. 64x32,64.")
-    rank: int = option(1, "Rank r of low-rank directions.")
     backend: str | None = option(
         None, f"Which code makes z: {', '.join(BACKENDS)}; the bits are the same. [default: the fastest]"
     )
@@ -59,7 +49,7 @@ def noise(options: NoiseOptions) -> None:
     if options.vectors:
         print_json(stream_vectors(), indent=1)
         return
-    kind = Distribution(require_choice("distribution", options.distribution, Distribution))
+    kind = require_distribution(options.distribution)
     try:
         seed = int(options.key, 16)
     except ValueError:
@@ -75,16 +65,7 @@ def noise(options: NoiseOptions) -> None:
     )
     if kind is Distribution.SPHERE and options.d is None:
         print(f"no --d given: the sphere of radius √d has d = {options.first + options.count} here", file=sys.stderr)
-    low_rank = kind is Distribution.LOW_RANK
-    require(low_rank or options.rank == 1, "rank", "be 1 unless distribution is low-rank", options.rank)
-    require(
-        low_rank == (options.shapes is not None),
-        "shapes",
-        "be given for low-rank directions, and for no others",
-        options.shapes,
-    )
-    of: AnyDistribution = LowRank(_shapes(options.shapes), options.rank) if options.shapes else kind
-    needed = of.d if isinstance(of, LowRank) else options.first + options.count
+    needed = options.first + options.count
     whole = require_int("first + count", needed, 1) if options.d is None else require_int("d", options.d, 1)
     require_possible("d", whole, operations=10 * whole * (kind is Distribution.SPHERE))
     chunks = range(options.first, options.first + options.count, _CHUNK)
@@ -95,7 +76,7 @@ def noise(options: NoiseOptions) -> None:
             whole,
             first=a,
             count=min(_CHUNK, options.first + options.count - a),
-            distribution=of,
+            distribution=kind,
             backend=options.backend,
         )
         for a in chunks
@@ -127,12 +108,3 @@ def noise(options: NoiseOptions) -> None:
             lines = (f"{word:08x}" for word in words)
         sys.stdout.write("\n".join(lines) + "\n")
         at += len(words)
-
-
-def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
-    """((64, 32), (64,)) from "64x32,64"; InputError naming the piece that does not fit."""
-    pieces = text.split(",")
-    for piece in pieces:
-        known = all(part.isdecimal() and len(part) < 20 for part in piece.split("x"))
-        require(known, "shapes", "be numbers joined by x, shapes joined by commas", piece)
-    return tuple(tuple(map(int, piece.split("x"))) for piece in pieces)

@@ -14,7 +14,7 @@ from torch import Tensor
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import Point, Values
-from decomfl_lab.noise import SCRATCH, AnyDistribution, Program
+from decomfl_lab.noise import SCRATCH, Distribution, Program
 from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses
 from decomfl_lab.objectives.trees import mapped, row_count
 from decomfl_lab.records.seeds import StepSeed, stream_of
@@ -37,7 +37,7 @@ class Line:
 
     replica: Replica
     seed: StepSeed  # of the stream
-    distribution: AnyDistribution
+    distribution: Distribution
 
     @property
     def x(self) -> Tensor:

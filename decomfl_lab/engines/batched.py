@@ -158,19 +158,17 @@ class Passes:
         self._passes = 0
         self._last: dict[Any, int] = {}  # the number of the last pass of each shape
 
-    def at_once(
-        self, tasks: Sequence[tuple[Batches, tuple[Any, Any]]], x: Tensor, vectors: int, *, each: int | None = None
-    ) -> int:
+    def at_once(self, tasks: Sequence[tuple[Batches, tuple[Any, Any]]], x: Tensor, vectors: int) -> int:
         """How many points fit in memory together, each with ``vectors`` of its size and of its activations.
 
-        A point is of ``each`` numbers, or of d. It is the least of all tasks, a net and its data, one after another.
+        It is the least of all tasks, a net and its data, one after another.
         """
         most = 1
         for batches, data in tasks:
             key = (batches.module, _shapes(data))
             if key not in self._floats:
                 self._floats[key] = batches.floats(x, *data)
-            most = max(most, 4 * vectors * ((each or batches.layout.d) + self._floats[key]))
+            most = max(most, 4 * vectors * (batches.layout.d + self._floats[key]))
         room = (free_memory(x.device) or 2 * ON_CPU) // 2
         return max(1, room // most)
 

@@ -10,11 +10,9 @@ is exact with any of them.
     threads   a point a thread, each with one-threaded torch, a copy of the module and points of its own
     fused     the same with the whole forward pass as one kernel, for nets (``kernels.cnn``) and language models
               (``kernels.language``) that it covers
-    shared    many points along low-rank directions, with one product by each weight for all of them (``shared``)
     batched   many points in one batched pass, on the device where x is (``batched``)
-    auto      on the CPU shared for nets of linear layers along low-rank directions, else fused where it can, else
-              threads, else serial; language models that fused does not cover get serial. On a GPU batched where it
-              can, else serial
+    auto      on the CPU fused where it can, else threads, else serial; language models that fused does not cover get
+              serial. On a GPU batched where it can, else serial
 """
 
 from __future__ import annotations
@@ -41,21 +39,14 @@ class Automatic:
         # Imported here, so that engines can be listed without torch and numba.
         from decomfl_lab.engines.batched import Batched
         from decomfl_lab.engines.kernels.fused import Fused
-        from decomfl_lab.engines.shared import Shared
 
-        # Without ``strict`` an engine hands what it lacks to a slower one. ``Shared`` is asked only for what it covers.
+        # Without ``strict`` an engine hands what it lacks to a slower one.
         self._on_cpu: Engine = Fused(strict=False)
         self._on_gpu: Engine = Batched(strict=False)
-        self._along_low_rank: Engine = Shared()
 
     def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Values:
         """See ``Engine``."""
-        from decomfl_lab.engines.shared import is_linear_net
-
-        low_rank = line.distribution.factors > 0 and not line.x.is_cuda
-        shares = low_rank and all(is_linear_net(objective) for objective, _ in samples)
-        engine = self._along_low_rank if shares else self._at(line.x)
-        return engine.losses(line, points, samples)
+        return self._at(line.x).losses(line, points, samples)
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
@@ -66,7 +57,7 @@ class Automatic:
 
     def release(self) -> None:
         """See ``Engine``."""
-        for engine in (self._on_cpu, self._on_gpu, self._along_low_rank):
+        for engine in (self._on_cpu, self._on_gpu):
             engine.release()
 
 
@@ -74,7 +65,6 @@ ENGINES = {
     "auto": "registry:Automatic",
     "fused": "kernels.fused:Fused",
     "threads": "threads:Threads",
-    "shared": "shared:Shared",
     "batched": "batched:Batched",
     "serial": "base:Serial",
     "plain": "base:Plain",

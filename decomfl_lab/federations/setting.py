@@ -28,7 +28,6 @@ class TrainingSetting:
         sampled: m, clients sampled a round.
         seed: The seed of everything random.
         engine: It evaluates losses and gradients.
-        shapes: The shapes of the tensors that x consists of, in their order.
         joined: How many of the clients, those of the highest numbers, join in which round.
     """
 
@@ -37,7 +36,6 @@ class TrainingSetting:
     sampled: int
     seed: int
     engine: Engine
-    shapes: tuple[tuple[int, ...], ...]
     joined: Mapping[int, int] = field(default_factory=dict)
 
     @property

@@ -158,8 +158,8 @@ class Mine(laws.Implementation):
         A law all of whose cases it refuses is an error (exit code 3), unless ``skips = {law: reason}`` names it.
 
         A case has M clients, K local steps, P (perturbations) and eta (learning rate), functions of the round, rule,
-        estimator, mu, distribution ("gaussian", "sphere", "rademacher", "low-rank", all by ``case.direction``), rank,
-        shapes, dtype, seed, rounds, seeding (laws.Seeding), tracking (laws.Tracking), keep (records kept).
+        estimator, mu, distribution ("gaussian", "sphere", "rademacher", all by ``case.direction``), shapes, dtype,
+        seed, rounds, seeding (laws.Seeding), tracking (laws.Tracking), keep (records kept).
         """
         return case.rule == Sgd() and case.dtype == torch.float32 and case.estimator == "forward" and case.K == 1
 

@@ -18,7 +18,7 @@ from decomfl_lab import noise
 from decomfl_lab.engines.base import wide_dtype
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.register import Model, bits
-from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank
+from decomfl_lab.noise import Backend, Distribution
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol import wire
 from decomfl_lab.protocol.aggregation import Aggregation, Majority, Mean
@@ -87,7 +87,6 @@ class Case:
             round's.
         mu: Smoothing radius μ, a power of two.
         distribution: Distribution of the directions.
-        rank: Rank of low-rank directions, 1 for others.
         shapes: Shapes of the model's tensors, () for a number.
         dtype: float32, float64, or what a LowPrecision rule says.
         seed: Seed of the server, which directions and sampling derive from.
@@ -112,17 +111,6 @@ class Case:
     seeding: Seeding = Seeding.PER_STEP
     tracking: Tracking = Tracking.SERVER
     keep: int = 0
-    rank: int = 1
-
-    @property
-    def low_rank(self) -> LowRank | None:
-        """The shapes and the rank of low-rank directions; None for others."""
-        return LowRank(self.shapes, self.rank) if self.distribution is Distribution.LOW_RANK else None
-
-    @property
-    def stream_distribution(self) -> AnyDistribution:
-        """The distribution as directions are made from it."""
-        return self.low_rank or self.distribution
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -154,7 +142,7 @@ class Case:
 
         With a private key it is made of the seed's keyed hash.
         """
-        return noise.direction(*stream_of(keyed(seed, key), p), self.d, distribution=self.stream_distribution)
+        return noise.direction(*stream_of(keyed(seed, key), p), self.d, distribution=self.distribution)
 
     def initial(self) -> Tensor:
         """x_0, the same for server and clients."""
@@ -203,7 +191,7 @@ class Wavy:
         """See ``Differentiable``; the gradient of a 16-bit x is in float32."""
         return self(x, step), torch.from_numpy(self.gradient(_wide(x), step)).to(x.device, wide_dtype(x))
 
-    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: AnyDistribution) -> float:
+    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:
         """See ``Perturbable``: x + c z is formed in float32, or in float64 where x is of float64."""
         x = torch.as_tensor(x)
         z = torch.from_numpy(noise.direction(seed, p, x.numel(), distribution=distribution))
@@ -372,7 +360,7 @@ class Implementation:
         """
         return {name: noise.load_backend(name) for name in noise.available_backends()}
 
-    def direction(self, seed: int, p: int, d: int, distribution: AnyDistribution) -> NDArray[np.float32]:
+    def direction(self, seed: int, p: int, d: int, distribution: Distribution) -> NDArray[np.float32]:
         """z(seed, p) in R^d."""
         return noise.direction(seed, p, d, distribution=distribution)
 
@@ -404,7 +392,7 @@ class Implementation:
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:
         """The lab's, of which the lab's client and server want more than a replica has by the contract."""
         sizes = case.sizes if per_tensor else None
-        return make_replica(case.initial(), case.rule, sizes=sizes, low_rank=case.low_rank)
+        return make_replica(case.initial(), case.rule, sizes=sizes)
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
         """Client i at round 0, with the loss ``objective``, or ``Wavy(case.d, i)``.
@@ -429,7 +417,7 @@ class Implementation:
 
     def sync_client(self, case: Case, i: int) -> AnyClient:
         """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
-        replica = make_replica(case.initial(), case.rule, corrected=True, low_rank=case.low_rank)
+        replica = make_replica(case.initial(), case.rule, corrected=True)
         return Client(i, replica, Wavy(case.d, i), ESTIMATORS[case.estimator], case.mu)
 
     def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
@@ -534,8 +522,7 @@ class AcrossDevices(Implementation):
         client: Any = super().client(case, i, objective)
         if i % 2:
             x = case.initial().to(self.device)
-            own: Any = {"sizes": case.sizes, "backend": self.backend, "low_rank": case.low_rank}
-            client.replica = make_replica(x, case.rule, **own)
+            client.replica = make_replica(x, case.rule, sizes=case.sizes, backend=self.backend)
         return cast("AnyClient", client)
 
 

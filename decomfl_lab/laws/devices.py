@@ -21,7 +21,7 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import describe, on_host
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.noise import Distribution, in_dimension
+from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.config import TrainConfig
@@ -41,7 +41,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "AdaMM": {"rule": "adamm"},
     "sphere": {"distribution": "sphere"},
     "Rademacher": {"distribution": "rademacher", "perturbations": 40},
-    "low rank": {"distribution": "low-rank", "rank": 2},
     "projection, K = 3": {"method": "decomfl-projection", "local_steps": 3},
     "private seeds": {"private_seeds": True},
     "grid": {"grid": -20, "momentum": 0.0, "weight_decay": 0.0, "local_steps": 2},
@@ -108,9 +107,9 @@ def _noise(device: torch.device, other: str, kind: Distribution, n: int, first: 
     seed, c = 2**63 + n, [1.5, 0.25]
     d = n + first if kind is not Distribution.SPHERE else 2 * n  # the sphere's norm takes a pass over all of z
     first = first if kind is not Distribution.SPHERE else min(first, n)
-    here, there, of = torch.ones(n, device=device), np.ones(n, dtype=np.float32), in_dimension(kind, d, rank=2)
-    axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=of)
-    noise.axpy(there, seed, c, d=d, first=first, first_p=3, distribution=of, backend=other)
+    here, there = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
+    axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=kind)
+    noise.axpy(there, seed, c, d=d, first=first, first_p=3, distribution=kind, backend=other)
     return _same(here, torch.from_numpy(there))
 
 
@@ -119,19 +118,19 @@ _STREAMS = [(2**64 - 3, p) for p in (0, 31, 32, 7)]
 
 def _points(device: torch.device, other: str, kind: Distribution, n: int) -> bool:
     """X + cz, x − cz of four directions and x itself, all at once, here and there."""
-    x, of = torch.linspace(-1, 1, n), in_dimension(kind, n, rank=2)
+    x = torch.linspace(-1, 1, n)
     streams, c = [*_STREAMS, *_STREAMS, _STREAMS[0]], [1e-3] * 4 + [-1e-3] * 4 + [0.0]
     here, there = torch.empty(len(c), n, device=device), torch.empty(len(c), n)
-    form_points_(here, x.to(device), streams, c, of)
-    form_points_(there, x, streams, c, of, backend=other)
+    form_points_(here, x.to(device), streams, c, kind)
+    form_points_(there, x, streams, c, kind, backend=other)
     return _same(here, there)
 
 
 def _projections(device: torch.device, other: str, kind: Distribution, n: int) -> bool:
     """⟨v_i, z_p⟩ of three vectors and four directions, here and there."""
-    v, of = torch.sin(torch.arange(3.0 * n).view(3, n)), in_dimension(kind, n, rank=2)
-    here = project(v.to(device), _STREAMS, distribution=of)
-    return on_host(here).tobytes() == on_host(project(v, _STREAMS, distribution=of, backend=other)).tobytes()
+    v = torch.sin(torch.arange(3.0 * n).view(3, n))
+    here = project(v.to(device), _STREAMS, distribution=kind)
+    return on_host(here).tobytes() == on_host(project(v, _STREAMS, distribution=kind, backend=other)).tobytes()
 
 
 def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: int) -> Iterator[bool]:
@@ -157,8 +156,7 @@ def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: 
 
 def _moved(start: Replica, device: torch.device, backend: str | None) -> Replica:
     """The replica on another device, or by another backend."""
-    key, low_rank = start.private_key, start.low_rank
-    return Replica(start.x.to(device), start.rule, backend=backend, private_key=key, low_rank=low_rank)
+    return Replica(start.x.to(device), start.rule, backend=backend, private_key=start.private_key)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -21,8 +21,8 @@ from torch import Tensor
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws.contract import AnyReplica, Case, Implementation
 from decomfl_lab.laws.register import LawBrokenError
-from decomfl_lab.noise import AnyDistribution, Backend, Distribution, Op, reference
-from decomfl_lab.noise.program import Code
+from decomfl_lab.noise import Backend, Distribution, Op, reference
+from decomfl_lab.noise.program import DISTRIBUTIONS, Code
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.protocol.server import Server, Tracking
@@ -256,7 +256,7 @@ class ByInstruction:
             return reference.run(code, registers, first, scales)
         r = registers[to]
         for n in range(begin, end):
-            of = first, r.size, code.distribution(kind), float(scales[n])
+            of = first, r.size, DISTRIBUTIONS[kind], float(scales[n])
             z = self.directions(int(code.keys[0]), p + n - begin, *of)
             self.add(r, code.coefficients[n], z)
         return 0
@@ -273,7 +273,7 @@ class _Slices(ByInstruction):
     def __init__(self, make: Callable[..., _F32]) -> None:
         self.make = make
 
-    def directions(self, key: int, direction: int, first: int, count: int, of: AnyDistribution, scale: float) -> _F32:  # noqa: ARG002
+    def directions(self, key: int, direction: int, first: int, count: int, of: Distribution, scale: float) -> _F32:  # noqa: ARG002
         return self.make(key, direction, first, count, of)
 
     def tile_square_sums(self, *at: int) -> _F64:

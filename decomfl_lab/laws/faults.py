@@ -19,7 +19,7 @@ from decomfl_lab import noise
 from decomfl_lab.devices import on_host
 from decomfl_lab.laws.contract import AnyClient, AnyServer, AnyWeighingServer, Case, Implementation
 from decomfl_lab.laws.edge import ByInstruction
-from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Op, Program, reference
+from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
 from decomfl_lab.noise.program import Code
 from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
@@ -104,8 +104,8 @@ class _Faulty(Planted):
         return self._replica(case, per_tensor=per_tensor)
 
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
-        own = {"sizes": case.sizes if per_tensor else None, "low_rank": case.low_rank}
-        made: Replica = self._kind(kind_of(case.rule))(case.initial(), case.rule, **own)
+        sizes = case.sizes if per_tensor else None
+        made: Replica = self._kind(kind_of(case.rule))(case.initial(), case.rule, sizes=sizes)
         return made
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
@@ -133,7 +133,7 @@ class _FaultySync(Planted):
 
     def sync_client(self, case: Case, i: int) -> Client:
         right: Any = super().sync_client(case, i)
-        replica = self.wrong(case.initial(), case.rule, low_rank=case.low_rank)
+        replica = self.wrong(case.initial(), case.rule)
         return Client(i, replica, right.objective, right.estimator, right.mu)
 
 
@@ -717,30 +717,9 @@ def clipped_to_the_mean_norm(_: Planted, rule: Aggregation, replies: Sequence[An
 
 
 @fault("streams-are-functions-of-their-counters", Planted, "direction")
-def directions_repeat(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
+def directions_repeat(_: Planted, seed: int, p: int, d: int, distribution: Distribution) -> _F32:
     """Directions of one seed that come back after two."""
     return noise.direction(seed, p // 2, d, distribution=distribution)
-
-
-@fault("low-rank-factors-are-shared-by-nobody", Planted, "direction")
-def one_generator_for_every_tensor(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
-    """Starts anew for every tensor, so that layers of equal shape get equal noise."""
-    if not isinstance(distribution, LowRank):
-        return noise.direction(seed, p, d, distribution=distribution)
-    alone = [LowRank((shape,), distribution.rank) for shape in distribution.shapes if math.prod(shape)]
-    return np.concatenate([noise.direction(seed, p, own.d, distribution=own) for own in alone])
-
-
-@fault("low-rank-factors-are-shared-by-nobody", Planted, "direction")
-def one_factor_for_both(_: Planted, seed: int, p: int, d: int, distribution: AnyDistribution) -> _F32:
-    """Makes A and B of the same numbers."""
-    z = noise.direction(seed, p, d, distribution=distribution)
-    for at in distribution.tensors if isinstance(distribution, LowRank) else ():
-        if at.terms == 1:
-            i, j = np.divmod(np.arange(at.size), at.columns)
-            a, b = (reference.factors(seed, p, at.factor + own) for own in (i, j))
-            z[at.begin : at.begin + at.size] = a * b
-    return z
 
 
 @fault("private-keys-hide-the-directions", Planted, "keyed_client")

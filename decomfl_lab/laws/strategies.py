@@ -123,7 +123,6 @@ def cases(draw: DrawFn, *, max_clients: int = MOST_CLIENTS, max_rounds: int = 7)
         rounds=tuple(draw(st.lists(participations(M), min_size=1, max_size=max_rounds))),
         seeding=Seeding.POOL if rule.pool else draw(_seedings),
         tracking=draw(st.sampled_from(Tracking)),
-        rank=draw(st.integers(1, 3)),
     )
 
 

@@ -12,7 +12,7 @@ from decomfl_lab import noise
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.register import bits, law, same
-from decomfl_lab.noise import SCRATCH, Distribution, Format, LowRank, Program, in_dimension, reference, vectors
+from decomfl_lab.noise import SCRATCH, Distribution, Format, Program, reference, vectors
 
 __all__ = ["programs"]
 
@@ -30,7 +30,6 @@ def programs(draw: DrawFn, *, wide: bool, d: int) -> Program:
     There are no sphere directions where d is large: their norms are sums over all of R^d.
     """
     known = [own for own in Distribution if d < _LARGE or own is not Distribution.SPHERE]
-    rank = draw(st.integers(1, 3))
     names = ["x", "m", "v"][: draw(st.integers(1, 3))]
     program = Program(names)
     registers = st.sampled_from([*names, SCRATCH])
@@ -41,7 +40,7 @@ def programs(draw: DrawFn, *, wide: bool, d: int) -> Program:
         match draw(st.integers(0, 14 if wide else 16)):
             case 0 | 1 | 2:
                 c = draw(st.lists(st.floats(-2, 2, width=32), max_size=40))
-                distribution = in_dimension(draw(st.sampled_from(known)), d, rank)
+                distribution = draw(st.sampled_from(known))
                 program.noise(to, draw(draw_from.seeds), c, distribution, draw(st.integers(0, 70)))
             case 3:
                 program.fill(to, a)
@@ -96,10 +95,10 @@ def streams_are_functions_of_their_counters(
     implementation: Implementation, a: tuple[int, int, Distribution], b: tuple[int, int, Distribution]
 ) -> None:
     d = 200  # chance of a false alarm: 2**-200 for Rademacher, the least of the three
-    first, again, other = (implementation.direction(s, p, d, in_dimension(of, d)) for s, p, of in (a, a, b))
+    first, again, other = (implementation.direction(s, p, d, of) for s, p, of in (a, a, b))
     same("direction made twice", bits(first), bits(again))
     same(f"directions of {a} and {b} are equal", bits(first) == bits(other), a == b)
-    neighbour = implementation.direction(a[0], a[1] + 1, d, in_dimension(a[2], d))
+    neighbour = implementation.direction(a[0], a[1] + 1, d, a[2])
     same(f"directions {a[1]} and {a[1] + 1} of one seed are equal", bits(first) == bits(neighbour), False)
 
 
@@ -110,7 +109,7 @@ def streams_are_functions_of_their_counters(
 )
 def known_answers_are_given(implementation: Implementation, answer: vectors.KnownAnswer) -> None:
     for name, backend in implementation.backends().items():
-        z = noise.direction(answer.key, answer.p, answer.d, distribution=answer.stream_distribution, backend=backend)
+        z = noise.direction(answer.key, answer.p, answer.d, distribution=answer.distribution, backend=backend)
         found = tuple(f"{word:08x}" for word in z[list(vectors.POSITIONS)].view(np.uint32))
         same(f"{name}'s bits of {answer}", found, answer.bits)
 
@@ -125,8 +124,7 @@ def known_answers_are_given(implementation: Implementation, answer: vectors.Know
 def slices_and_backends_agree(
     implementation: Implementation, counter: tuple[int, int, Distribution], d: int, data: st.DataObject
 ) -> None:
-    seed, p, drawn = counter
-    distribution = in_dimension(drawn, d, rank=1 + p % 3)
+    seed, p, distribution = counter
     whole = implementation.direction(seed, p, d, distribution)
     first = data.draw(st.integers(0, d - 1))
     count = data.draw(st.integers(1, d - first))
@@ -136,40 +134,14 @@ def slices_and_backends_agree(
 
 
 @law(
-    "a low-rank direction is a matrix of rank r in every tensor, and no two factors have the same numbers",
-    draw_from.seeds,
-    st.integers(0, 200),
-    st.integers(1, 3),
-    st.integers(9, 12),
-    parts=("direction",),
-)
-def low_rank_factors_are_shared_by_nobody(implementation: Implementation, seed: int, p: int, rank: int, n: int) -> None:
-    of = LowRank(((n, n), (n,), (n, n), (n, 2, n)), rank)
-    z = implementation.direction(seed, p, of.d, of).astype(np.float64)
-    parts = np.split(z, np.cumsum([np.prod(shape) for shape in of.shapes])[:-1])
-    matrices = [part.reshape(n, -1) for part in parts if part.size > n]
-    for which, matrix in enumerate(matrices):
-        values = np.linalg.svd(matrix, compute_uv=False)
-        found = int((values > values[0] * 1e-6).sum())  # roundings of float32 are 20 times smaller
-        same(f"rank of matrix {which}", found, rank)
-    spaces = [side for matrix in matrices for side in (matrix[:, :n], matrix[:, :n].T)]  # of A and of B
-    bases = [np.linalg.svd(space)[0][:, :rank] for space in spaces]
-    for i, basis in enumerate(bases):
-        for other in bases[:i]:  # equal factors would span one space; the chance that others do is next to nothing
-            alike = np.linalg.svd(basis.T @ other, compute_uv=False).min() > 1 - 1e-6
-            same("two factors span the same space", alike, False)
-
-
-@law(
     "slices anywhere below 2^40 have the reference's bits in every backend",
     draw_from.seeds,
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**40 - 400),
-    st.sampled_from((Distribution.GAUSSIAN, Distribution.RADEMACHER, Distribution.LOW_RANK)),
+    st.sampled_from((Distribution.GAUSSIAN, Distribution.RADEMACHER)),
     parts=("backends",),
 )
-def far_slices_agree(implementation: Implementation, seed: int, p: int, first: int, drawn: Distribution) -> None:
-    distribution = in_dimension(drawn, 2**40)
+def far_slices_agree(implementation: Implementation, seed: int, p: int, first: int, distribution: Distribution) -> None:
     wanted = reference.directions(seed, p, first, 300, distribution, 1.0)
     for name, backend in implementation.backends().items():
         z = noise.direction(seed, p, 2**40, first=first, count=300, distribution=distribution, backend=backend)

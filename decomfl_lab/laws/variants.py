@@ -295,7 +295,7 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
     terms = sum(record.scalars.size for record in played.records)
     common = sum(record.eta / record.P * float(np.abs(record.scalars).sum()) for record in played.records)
     largest_z = max(
-        float(np.abs(implementation.direction(*stream_of(seed, p), case.d, case.stream_distribution)).max())
+        float(np.abs(implementation.direction(*stream_of(seed, p), case.d, case.distribution)).max())
         for record in played.records
         for seed in record.seeds
         for p in range(record.P)

@@ -48,7 +48,7 @@ class WrittenOut:
             if len(self._made) > self.case.K:
                 self._made.clear()
             streams = [stream_of(keyed(seed, self.key), p) for p in range(P)]
-            of, d = self.case.stream_distribution, self.case.d
+            of, d = self.case.distribution, self.case.d
             z = [noise.direction(*at, d, distribution=of, backend=self.backend) for at in streams]
             self._made[seed, P] = np.stack(z)
         return self._made[seed, P]
@@ -77,7 +77,7 @@ class WrittenOut:
     def _take(
         self, rule: UpdateRule, vectors: dict[str, _Vector], seed: StepSeed, g: ScalarArray, eta: float, *, last: bool
     ) -> None:
-        step = Step(keyed(seed, self.key), g, eta, self.case.stream_distribution, last)
+        step = Step(keyed(seed, self.key), g, eta, self.case.distribution, last)
         _step(rule, vectors, g, list(self.directions(seed, len(g))), eta, step)
 
 

@@ -37,7 +37,7 @@ class Baffle(LoggingDifferences):
         from decomfl_lab.protocol.delivery import ModelsDown
         from decomfl_lab.replicas.replica import Replica
 
-        model = Replica(self.start(setting.x), self.rule, low_rank=self.low_rank(setting))
+        model = Replica(self.start(setting.x), self.rule)
         server = self.server(setting, model, tracking=Tracking.CLIENTS, keep=1)
         clients = self.clients(setting, model, self.measured_by(), self.mu, lean=self.lean)
         attack = self.attack_of(setting)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.federations.in_process import DeComFLFederation
-    from decomfl_lab.noise.low_rank import LowRank
     from decomfl_lab.replicas.replica import Replica
 
 __all__ = ["DeComFL", "DeComFLProjection"]
@@ -125,11 +124,11 @@ class _Lagging(Scalars):
         """See ``Scalars``."""
         return self.local_steps
 
-    def _followed(self, x: Tensor, low_rank: LowRank | None) -> Replica | None:
+    def _followed(self, x: Tensor) -> Replica | None:
         """The server's own model at round 0, if it keeps one."""
         from decomfl_lab.replicas.making import make_replica
 
-        return make_replica(x, self.rule, low_rank=low_rank) if self.keeps_model else None
+        return make_replica(x, self.rule) if self.keeps_model else None
 
     def _federation(
         self, setting: TrainingSetting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
@@ -140,19 +139,18 @@ class _Lagging(Scalars):
 
         x = self.start(setting.x)
         key = derive_seed(setting.seed, _PRIVATE_KEY) if self.private_seeds else None
-        low_rank = self.low_rank(setting)
         server = self.server(
             setting,
-            self._followed(x, low_rank),
+            self._followed(x),
             tracking=Tracking(self.tracking),
             keep=self.history,
         )
         policy = PullPolicy(self.bandwidth, self.replay_ns) if self.pull == "auto" else None
-        observer = make_replica(x, self.rule, private_key=key, low_rank=low_rank)
+        observer = make_replica(x, self.rule, private_key=key)
         # Clients that correct their model afterwards drift; the observer follows the records to the bit all the same.
         start = observer
         if self.drifts:
-            start = make_replica(x, self.rule, corrected=True, private_key=key, low_rank=low_rank)
+            start = make_replica(x, self.rule, corrected=True, private_key=key)
         clients = self.clients(setting, start, estimator, mu, lean=lean)
         delivery, copies = Delivery(server, policy=policy), self.rebuild == "copy"
         return DeComFLFederation(delivery, clients, observer, copies=copies, attack=self.attack_of(setting))

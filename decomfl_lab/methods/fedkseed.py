@@ -17,7 +17,6 @@ from decomfl_lab.records.seeds import POOL, Seeding
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.noise.low_rank import LowRank
     from decomfl_lab.replicas.pooled import PooledSgd
     from decomfl_lab.replicas.replica import Replica
 
@@ -71,11 +70,11 @@ class FedKSeed(DeComFL):
         shortest = min(map(self._record_bytes, (0, *self.perturbation_schedule)))
         return max(pool_bytes(self.pool) // shortest, 1)
 
-    def _followed(self, x: Tensor, low_rank: LowRank | None) -> Replica:
+    def _followed(self, x: Tensor) -> Replica:
         """The sums, and no model."""
         from decomfl_lab.replicas.making import make_replica
 
-        return make_replica(x.to("meta"), self.rule, low_rank=low_rank)
+        return make_replica(x.to("meta"), self.rule)
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:  # noqa: ARG002
         """See ``Method.traffic``; lag is included, d is not.

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from decomfl_lab.engines.base import Engine
     from decomfl_lab.estimators.resolution import Resolution
-    from decomfl_lab.noise import LowRank
     from decomfl_lab.objectives.objective import Objective
 
 __all__ = ["FedZO", "FedZOClient", "FedZOProjection", "WalkingByDifferences"]
@@ -51,8 +50,7 @@ class Walking(Perturbing):
 
     def client(self, setting: TrainingSetting, i: int) -> FedZOClient:
         """Client i."""
-        objective, low_rank = setting.objectives[i], self.low_rank(setting)
-        return FedZOClient(i, objective, self, seed=setting.seed, engine=setting.engine, low_rank=low_rank)
+        return FedZOClient(i, setting.objectives[i], self, seed=setting.seed, engine=setting.engine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,18 +126,9 @@ class FedZOClient:
 
     resolution: Resolution | None = None
 
-    def __init__(
-        self,
-        client_id: int,
-        objective: Objective,
-        method: Walking,
-        *,
-        seed: int,
-        engine: Engine,
-        low_rank: LowRank | None = None,
-    ) -> None:
+    def __init__(self, client_id: int, objective: Objective, method: Walking, *, seed: int, engine: Engine) -> None:
         self.id, self.objective, self.method = client_id, objective, method
-        self.seed, self.engine, self.low_rank = seed, engine, low_rank
+        self.seed, self.engine = seed, engine
         self.steps_taken = 0
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
@@ -148,7 +137,7 @@ class FedZOClient:
         from decomfl_lab.replicas.replica import Replica
 
         own, distribution = self.method, Distribution(self.method.distribution)
-        replica = Replica(x, own.rule, low_rank=self.low_rank)
+        replica = Replica(x, own.rule)
         walker = Client(self.id, replica, self.objective, *own.measure(), engine=self.engine)
         walker.steps_taken, walker.resolution = self.steps_taken, self.resolution
         steps = range(self.steps_taken, self.steps_taken + K)

@@ -18,7 +18,7 @@ from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, examples_bytes
 from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
-from decomfl_lab.noise import Distribution, LowRank
+from decomfl_lab.noise import Distribution, require_distribution
 from decomfl_lab.options import option
 from decomfl_lab.protocol.aggregation import Aggregation, Mean
 from decomfl_lab.protocol.attacks import ATTACKS, VOTES, Attack
@@ -54,19 +54,11 @@ class Perturbing(Method):
 
     perturbations: int = option(20, "The number P of directions a local step.")
     distribution: str = option("gaussian", f"The distribution of the directions z: {', '.join(Distribution)}.")
-    rank: int = option(1, "The rank r of low-rank directions.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_int("perturbations P", self.perturbations, 1)
-        require_choice("distribution", self.distribution, tuple(d.value for d in Distribution))
-        require_int("rank r", self.rank, 1)
-        low_rank = self.distribution == Distribution.LOW_RANK
-        require(low_rank or self.rank == 1, "rank r", "be 1 unless distribution is low-rank", self.rank)
-
-    def low_rank(self, setting: TrainingSetting) -> LowRank | None:
-        """The shapes and the rank of low-rank directions, which replicas are made with; None for others."""
-        return LowRank(setting.shapes, self.rank) if self.distribution == Distribution.LOW_RANK else None
+        require_distribution(self.distribution)
 
 
 @dataclass(frozen=True, kw_only=True)

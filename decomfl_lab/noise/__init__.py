@@ -22,20 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require, require_choice, require_int
-from decomfl_lab.noise.low_rank import AnyDistribution, LowRank, in_dimension, require_distribution
 from decomfl_lab.noise.program import SCRATCH, Code, Format, Op, Program, is_sphere
-from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution, derive_seed
+from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution, derive_seed, require_distribution
 
 __all__ = [
     "BACKENDS",
     "SCRATCH",
     "SLICE",
     "STREAM_VERSION",
-    "AnyDistribution",
     "Backend",
     "Distribution",
     "Format",
-    "LowRank",
     "Op",
     "Program",
     "available_backends",
@@ -43,10 +40,10 @@ __all__ = [
     "cpu_backend",
     "derive_seed",
     "direction",
-    "in_dimension",
     "is_sphere",
     "load_backend",
     "project",
+    "require_distribution",
     "run",
     "sphere_scale",
     "sphere_scales",
@@ -64,7 +61,7 @@ class Backend(Hashable, Protocol):
     """The contract of a backend: the bits of ``reference``. A module with these functions fulfils it."""
 
     def directions(
-        self, key: int, direction: int, first: int, count: int, distribution: AnyDistribution, scale: float
+        self, key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float
     ) -> NDArray[np.float32]:
         """See ``reference.directions``."""
 
@@ -228,7 +225,6 @@ def run(
         require(alike, name, f"be like {program.names[0]}", (vector.dtype, vector.size))
     size = vectors[0].size
     _check_place(first, size, d)
-    require_distribution(program.low_rank, d)
     require_int("workers", workers, 1)
     narrow = any(at.op in (Op.NARROW, Op.NARROW_RANDOMLY) for at in program.instructions)
     require(not narrow or vectors[0].dtype == np.float32, "dtype", "be float32 where 16 bits are wanted", "float64")
@@ -258,7 +254,7 @@ def direction(
     *,
     first: int = 0,
     count: int | None = None,
-    distribution: AnyDistribution = Distribution.GAUSSIAN,
+    distribution: Distribution = Distribution.GAUSSIAN,
     backend: str | Backend | None = None,
 ) -> NDArray[np.float32]:
     """Elements first..first+count-1 of z(seed, p) in R^d.
@@ -286,7 +282,6 @@ def direction(
     require_int("first", first, 0, d)
     count = d - first if count is None else require_int("count", count, 0)
     _check_place(first, count, d)
-    require_distribution(distribution, d)
     source = load_backend(backend)
     if not count:
         return np.empty(0, dtype=np.float32)
@@ -300,13 +295,12 @@ SLICE = 1 << 13
 
 def stream_arrays(
     streams: Sequence[tuple[int, int]],
-    distribution: AnyDistribution,
+    distribution: Distribution,
     d: int,
     backend: str | Backend | None = None,
     workers: int = 1,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float32]]:
     """Seeds, numbers p and sphere's factors (else 1) of directions in R^d; InputError for one that there is not."""
-    require_distribution(distribution, d)
     for seed, p in streams:
         require_int("seed", seed, 0, 2**64 - 1)
         require_int("p", p, 0, 2**32 - 1)
@@ -322,7 +316,7 @@ def project(
     vectors: Floats,
     streams: Sequence[tuple[int, int]],
     *,
-    distribution: AnyDistribution = Distribution.GAUSSIAN,
+    distribution: Distribution = Distribution.GAUSSIAN,
     backend: str | None = None,
     workers: int = 1,
 ) -> NDArray[np.float64]:
@@ -368,7 +362,7 @@ def axpy(
     d: int,
     first: int = 0,
     first_p: int = 0,
-    distribution: AnyDistribution = Distribution.GAUSSIAN,
+    distribution: Distribution = Distribution.GAUSSIAN,
     backend: str | Backend | None = None,
     workers: int = 1,
 ) -> None:

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from decomfl_lab.noise import spec
 from decomfl_lab.noise.caching import njit
 from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes, align_spills
-from decomfl_lab.noise.low_rank import AnyDistribution, FactorPart, LowRank
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, directions_by
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
@@ -40,15 +39,12 @@ intrinsic: Any = numba.extending.intrinsic
 _LOW = 0xFFFFFFFF
 _WIDTH = spec.LANES
 _RADEMACHER_AT_ONCE = 8
-_MARGIN = _WIDTH
-"""Room before and behind a table of factors, which pieces of fewer than 32 lanes reach into."""
 _BYTES = {F32: 4, F64: 8}
 
 _TAG_GAUSSIAN = np.uint64(TAGS[Distribution.GAUSSIAN])
-_TAG_FACTORS = np.uint64(TAGS[Distribution.LOW_RANK])
 _TAG_RADEMACHER = np.uint64(TAGS[Distribution.RADEMACHER])
 _TAG_ROUNDING = np.uint64(spec.TAG_ROUNDING)
-_GAUSSIAN, _SPHERE, _RADEMACHER, _LOW_RANK = (DISTRIBUTIONS.index(d) for d in Distribution)
+_GAUSSIAN, _SPHERE, _RADEMACHER = (DISTRIBUTIONS.index(d) for d in Distribution)
 _FLOAT16 = FORMATS.index(Format.FLOAT16)
 
 
@@ -156,47 +152,6 @@ def _write_add_signs(builder, rows, place, words, c, at, shift, count):
 
 
 @on_rows
-def _add_outer(builder, rows, place, low, high, table, row, width, a, step_a, b, step_b, terms, scale, c, count):
-    """rows[place + j] += Σ_n c[n] z_n[j] for 32 j, of which those below ``low`` and from ``high`` on stay.
-
-    z_n[j] = scale · Σ_k f[a + k step_a] · f[b + k step_b + j], f being table[row + n width:]. All 32 are computed, in
-    registers, with what stands in the table: what is too much is dropped at the end.
-    """
-    element = rows.type.pointee
-    to = builder.gep(rows, [place])
-    start = Lanes.load(builder, to, element, 0, _WIDTH)
-    total, sums = (cgutils.alloca_once(builder, ir.VectorType(kind, _WIDTH)) for kind in (element, F32))
-    builder.store(start.value, total)
-    one = ir.Constant(I64, 1)
-
-    def product(f, k):
-        left = builder.load(builder.gep(f, [builder.add(a, builder.mul(k, step_a))]))
-        right = builder.gep(f, [builder.add(b, builder.mul(k, step_b))])
-        return Lanes.load(builder, right, F32, 0, _WIDTH) * left
-
-    with cgutils.for_range(builder, count) as loop:
-        f = builder.gep(table, [builder.add(row, builder.mul(loop.index, width))])
-        builder.store(product(f, ir.Constant(I64, 0)).value, sums)
-        # One term is neither added to nor scaled: a vector is its factors, and s is 1 at rank 1.
-        with builder.if_then(builder.icmp_signed(">", terms, one)):
-            with cgutils.for_range(builder, builder.sub(terms, one)) as inner:
-                more = Lanes(builder, builder.load(sums)) + product(f, builder.add(inner.index, one))
-                builder.store(more.value, sums)
-            builder.store((Lanes(builder, builder.load(sums)) * scale).value, sums)
-        z = Lanes(builder, builder.load(sums))
-        coefficient = builder.load(builder.gep(c, [loop.index]))
-        added = Lanes(builder, builder.load(total)) + (z.widen() if element == F64 else z) * coefficient
-        builder.store(added.value, total)
-    # Lanes outside the piece get back what stood there.
-    lanes = Lanes.counting(builder, I64, _WIDTH)
-    inside = builder.and_(
-        builder.icmp_signed(">=", lanes.value, lanes.spread(low).value),
-        builder.icmp_signed("<", lanes.value, lanes.spread(high).value),
-    )
-    Lanes(builder, builder.select(inside, builder.load(total), start.value)).store(to, 0)
-
-
-@on_rows
 def _square_sum(builder, sums, place, words):
     """sums[place] ← Σ z_j² of a whole tile, by halves."""
     squares = []
@@ -291,69 +246,10 @@ def _tile_words(words, tile, c2, tag, key):
     _words(words, block, np.uint64(c2), tag, low, key >> np.uint64(32))
 
 
-@njit(cache=True, nogil=True, _nrt=False)
-def _make_factors(table, width, ranges, coefficients, keys, places, words, z):
-    """Rows of factors: that of ``coefficients[n]`` is of direction places[n] of keys[n], and begins with 1."""
-    for n in range(keys.size):
-        row = _MARGIN + coefficients[n] * width
-        table[row] = np.float32(1)
-        for i in range(ranges.shape[0]):
-            first, count, to = ranges[i, 0], ranges[i, 1], row + ranges[i, 2]
-            done = 0
-            while done < count:
-                # Factors are a gaussian vector with a tag of its own: they are made by tiles, as directions are.
-                tile = (first + done) // TILE
-                start = first + done - tile * TILE
-                m = min(TILE - start, count - done)
-                _tile_words(words, tile, places[n], _TAG_FACTORS, keys[n])
-                for j in range(TILE):
-                    z[j] = np.float32(-0.0)  # -0 + z is z, to the bit
-                _add_gaussian(z, 0, words, np.float32(1))
-                for j in range(m):
-                    table[to + done + j] = z[start + j]
-                done += m
-
-
 @njit(cache=True, _nrt=False)
-def _add_low_rank(rows, place, tile, c, count, at, low_rank):
-    """The 128 rows[place + j] += Σ_n c[n] z_n for ``count`` directions, whose factors begin at table[at].
-
-    A piece is of 32 lanes and of one row of a tensor: all directions are added to it before the next is looked at.
-    """
-    table, width, tensors, scale = low_rank
-    low, high = 0, tensors.shape[0]
-    while low < high:  # the first tensor that ends beyond the tile's beginning
-        middle = (low + high) // 2
-        if tensors[middle, 1] <= tile * TILE:
-            low = middle + 1
-        else:
-            high = middle
-    while low < tensors.shape[0] and tensors[low, 0] < (tile + 1) * TILE:
-        first, end = max(tensors[low, 0], tile * TILE), min(tensors[low, 1], (tile + 1) * TILE)
-        columns, a, step_a = tensors[low, 3], tensors[low, 4], tensors[low, 5]
-        b, step_b, terms = tensors[low, 6], tensors[low, 7], tensors[low, 8]
-        i, j = divmod(first - tensors[low, 2], columns)
-        while first < end:
-            start = first - tile * TILE
-            lane = start % _WIDTH
-            n = min(columns - j, end - first, _WIDTH - lane)
-            to = place + start - lane
-            _add_outer(
-                rows, to, lane, lane + n, table, at, width, a + i, step_a, b + j - lane, step_b, terms, scale, c, count
-            )
-            first += n
-            j += n
-            if j == columns:
-                i, j = i + 1, 0
-        low += 1
-
-
-@njit(cache=True, _nrt=False)
-def _add_directions(rows, place, words, tile, key, first, begin, end, kind, c, wide, scales, low_rank):
+def _add_directions(rows, place, words, tile, key, first, begin, end, kind, c, wide, scales):
     """The 128 rows[place + j] += Σ c_p z_p of one tile, in turn; ``wide`` is c in their precision."""
-    if kind == _LOW_RANK:
-        _add_low_rank(rows, place, tile, wide[begin:end], end - begin, _MARGIN + begin * low_rank[1], low_rank)
-    elif kind == _RADEMACHER:
+    if kind == _RADEMACHER:
         n = begin
         while n < end:
             p = first + n - begin
@@ -411,18 +307,18 @@ def _narrow(rows, r, kind, words, randomly):
 
 
 @njit(cache=True, nogil=True, _nrt=False)
-def _run(rows, words, memory, begin, size, first, table, keys, values, c, wide, scales, magic, low_rank, store):
-    """``reference.run``, tile by tile: ``memory`` are the addresses of vectors, elements begin..begin+size-1 are run.
+def _run(rows, words, memory, size, first, table, keys, values, c, wide, scales, magic, store):
+    """``reference.run``, tile by tile: ``memory`` are the addresses of vectors of ``size`` elements.
 
     ``rows`` are the registers, 128 elements for each of them and the scratch, zeros of their type;
     ``words`` is room for 128 words; ``first`` is the place of element 0 of the vectors.
     """
     broken = 0
-    tile = (first + begin) // TILE
-    done = begin
-    while done < begin + size:
+    tile = first // TILE
+    done = 0
+    while done < size:
         start = first + done - tile * TILE
-        n = min(TILE - start, begin + size - done)
+        n = min(TILE - start, size - done)
         # All registers of a tile are read, the whole program runs on them, and they are written: memory is passed once.
         for i in range(memory.size):
             _read_memory(rows, TILE * i + start, memory[i], done, n)
@@ -433,7 +329,7 @@ def _run(rows, words, memory, begin, size, first, table, keys, values, c, wide, 
             a = values[i]
             if op == Op.NOISE:
                 p, low, high, kind = table[i, 3], table[i, 4], table[i, 5], table[i, 6]
-                _add_directions(rows, r, words, tile, keys[i], p, low, high, kind, c, wide, scales, low_rank)
+                _add_directions(rows, r, words, tile, keys[i], p, low, high, kind, c, wide, scales)
             elif op == Op.ADD:
                 _add(rows, r, s, a)
             elif op == Op.SCALE:
@@ -506,9 +402,8 @@ def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: i
 
 
 @njit(cache=True, nogil=True, _nrt=False)
-def _project(sums, vectors, first, keys, places, kind, scales, ones, words, z, rows, low_rank):
+def _project(sums, vectors, first, keys, places, kind, scales, ones, words, z, rows):
     m, size = vectors.shape
-    table, width, tensors, scale = low_rank
     for a in range(0, size, TILE):
         # A tile of every vector in float64, zeros beyond the end. Each direction is then made once for all of them.
         for i in range(m):
@@ -519,8 +414,7 @@ def _project(sums, vectors, first, keys, places, kind, scales, ones, words, z, r
                 z[j] = -0.0  # -0 + z is z, to the bit
             narrow, wide = ones
             own, tile = scales[p : p + 1], (first + a) // TILE
-            factors = table[p * width :], width, tensors, scale
-            _add_directions(z, 0, words, tile, keys[p], places[p], 0, 1, kind, narrow, wide, own, factors)
+            _add_directions(z, 0, words, tile, keys[p], places[p], 0, 1, kind, narrow, wide, own)
             for i in range(m):
                 _add_dot(sums, i * keys.size + p, z, rows, i * TILE)
 
@@ -530,7 +424,7 @@ def project(
     first: int,
     keys: NDArray[np.uint64],
     directions: NDArray[np.int64],
-    distribution: AnyDistribution,
+    distribution: Distribution,
     scales: NDArray[np.float32],
 ) -> NDArray[np.float64]:
     """See ``reference.project``."""
@@ -538,14 +432,8 @@ def project(
     sums = np.full(m * keys.size, -0.0)  # -0 + a is a, to the bit
     ones = np.ones(1, dtype=np.float32), np.ones(1)
     room = _aligned(TILE, np.uint32), _aligned(TILE, np.float64), _aligned(m * TILE, np.float64)
-    if isinstance(distribution, LowRank):
-        part = distribution.part(first, vectors.shape[1])
-        factors = _factors(part, distribution, keys.size, np.arange(keys.size), keys, directions)
-        distribution = Distribution.LOW_RANK
-    else:
-        factors = _NO_FACTORS
     kind = np.int64(DISTRIBUTIONS.index(distribution))
-    _project(sums, vectors, np.int64(first), keys, directions, kind, scales, ones, *room, factors)
+    _project(sums, vectors, np.int64(first), keys, directions, kind, scales, ones, *room)
     return sums.reshape(m, keys.size)
 
 
@@ -557,50 +445,24 @@ def _aligned(count: int, dtype: type) -> NDArray[Any]:
     return raw[start : start + size].view(dtype)
 
 
-def _factors(
-    part: FactorPart,
-    low_rank: LowRank | None,
-    rows: int,
-    of: NDArray[np.int64],
-    keys: NDArray[np.uint64],
-    places: NDArray[np.int64],
-) -> tuple[Any, ...]:
-    """What kernels need of low-rank directions: their factors for a part of the model, and where these belong."""
-    table = np.zeros(rows * part.width + 2 * _MARGIN, dtype=np.float32)
-    words, z = _aligned(TILE, np.uint32), _aligned(TILE, np.float32)
-    _make_factors(table, np.int64(part.width), part.ranges, of, keys, places, words, z)
-    scale = np.float32(1) if low_rank is None else low_rank.scale
-    return table, np.int64(part.width), part.tensors, scale
-
-
-_EMPTY = FactorPart(0, 0, np.empty((0, 3), np.int64), np.empty((0, 9), np.int64), 0)
-_NONE = np.empty(0, np.int64)
-_NO_FACTORS = _factors(_EMPTY, None, 0, _NONE, _NONE.astype(np.uint64), _NONE)
-
-
 def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.float32], *, store: bool = True) -> int:
     """See ``reference.run``."""
     number = memory[0].dtype.type
-    broken = 0
-    streams = code.streams() if code.low_rank else ()
-    for part in code.parts(first, memory[0].size):
-        broken += _run(
-            _aligned((len(memory) + 1) * TILE, number),
-            _aligned(TILE, np.uint32),
-            np.array([vector.ctypes.data for vector in memory], dtype=np.uintp),
-            np.int64(part.begin - first),
-            np.int64(part.size),
-            np.int64(first),
-            code.table,
-            code.keys,
-            code.values.astype(number),
-            code.coefficients,
-            code.coefficients.astype(number),
-            scales,
-            number(1.5 * 2.0 ** np.finfo(number).nmant),
-            _factors(part, code.low_rank, len(code.coefficients), *streams) if code.low_rank else _NO_FACTORS,
-            store,
-        )
+    broken = _run(
+        _aligned((len(memory) + 1) * TILE, number),
+        _aligned(TILE, np.uint32),
+        np.array([vector.ctypes.data for vector in memory], dtype=np.uintp),
+        np.int64(memory[0].size),
+        np.int64(first),
+        code.table,
+        code.keys,
+        code.values.astype(number),
+        code.coefficients,
+        code.coefficients.astype(number),
+        scales,
+        number(1.5 * 2.0 ** np.finfo(number).nmant),
+        store,
+    )
     return int(broken)
 
 

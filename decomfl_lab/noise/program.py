@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import require, require_choice, require_int
-from decomfl_lab.noise.low_rank import AnyDistribution, FactorPart, LowRank, require_distribution
 from decomfl_lab.noise.spec import Distribution
 
 __all__ = [
@@ -85,7 +84,6 @@ class Format(StrEnum):
 
 FORMATS = tuple(Format)
 DISTRIBUTIONS = tuple(Distribution)
-_LOW_RANK = DISTRIBUTIONS.index(Distribution.LOW_RANK)
 
 
 class Instruction(NamedTuple):
@@ -128,39 +126,12 @@ class Code:
         keys: uint64 (n,).
         values: float64 (n,).
         coefficients: float32 (q,), of a program for a GPU a tensor there.
-        low_rank: The low-rank directions of the program, if it has any.
     """
 
     table: NDArray[np.int64]
     keys: NDArray[np.uint64]
     values: NDArray[np.float64]
     coefficients: NDArray[np.float32]
-    low_rank: LowRank | None = None
-
-    def distribution(self, kind: int) -> AnyDistribution:
-        """What ``kind`` of an instruction stands for."""
-        found = DISTRIBUTIONS[kind]
-        return self.low_rank if self.low_rank is not None and found is Distribution.LOW_RANK else found
-
-    def parts(self, first: int, count: int) -> Iterator[FactorPart]:
-        """Elements first.., cut where the factors of low-rank directions would else take too much memory."""
-        if self.low_rank is None:
-            yield FactorPart(first, count, np.empty((0, 3), np.int64), np.empty((0, 9), np.int64), 0)
-        else:
-            yield from self.low_rank.parts(first, count, len(self.coefficients))
-
-    def streams(self) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
-        """The low-rank directions: the coefficient that each belongs to, its key and its number p."""
-        rows = np.flatnonzero((self.table[:, 0] == Op.NOISE) & (self.table[:, 6] == _LOW_RANK))
-        firsts, begins, ends = (self.table[rows, column] for column in (3, 4, 5))
-        counts = ends - begins
-        # 0, 1, ... for each instruction anew: the place of a direction in its own.
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return (
-            np.repeat(begins, counts) + within,
-            np.repeat(self.keys[rows], counts),
-            np.repeat(firsts, counts) + within,
-        )
 
 
 class Program:
@@ -177,8 +148,6 @@ class Program:
         self._coefficients: list[Any] = []
         self.pairs = 0
         """Coefficients so far: directions that the program applies."""
-        self.low_rank: LowRank | None = None
-        """The shapes and the rank of low-rank directions, of which a program takes one kind."""
         self._scratch_written = False
 
     def _register(self, name: str) -> int:
@@ -197,7 +166,7 @@ class Program:
         to: str,
         seed: int,
         coefficients: Any,
-        distribution: AnyDistribution,
+        distribution: Distribution,
         first: int = 0,
     ) -> None:
         """Directions first, first + 1, ... of ``seed`` with coefficients c_p, rounded to float32.
@@ -209,11 +178,6 @@ class Program:
         c: Any = coefficients if on_gpu else np.asarray(coefficients).astype(np.float32).reshape(-1)
         require_int("first_p", first, 0, 2**32 - max(len(c), 1))
         end = self.pairs + len(c)
-        require_distribution(distribution)
-        if isinstance(distribution, LowRank):
-            alike = self.low_rank in (None, distribution)
-            require(alike, "distribution", f"be {self.low_rank} in all of a program", distribution)
-            self.low_rank, distribution = distribution, Distribution.LOW_RANK
         kind = DISTRIBUTIONS.index(distribution)
         self._append(Op.NOISE, to, key=seed, first=first, begin=self.pairs, end=end, kind=kind)
         self._coefficients.append(c)
@@ -287,14 +251,14 @@ class Program:
         """
         # Programs are alike if all is equal but the numbers a and the coefficients.
         shapes = {tuple(at._replace(value=0.0) for at in program.instructions) for program in programs}
-        alike = len(shapes) == 1 and len({(program.names, program.low_rank) for program in programs}) == 1
+        alike = len(shapes) == 1 and len({program.names for program in programs}) == 1
         noisy = [at for at in programs[0].instructions if at.op is Op.NOISE]
         cheap = any(DISTRIBUTIONS[at.kind] is Distribution.RADEMACHER for at in noisy)
         on_gpu = any(not isinstance(c, np.ndarray) for program in programs for c in program._coefficients)
         if len(programs) == 1 or not alike or cheap or programs[0]._scratch_written or on_gpu:
             return None
         names = programs[0].names
-        shared, low_rank = cls([f"{n} {name}" for n in range(len(programs)) for name in names]), programs[0].low_rank
+        shared = cls([f"{n} {name}" for n in range(len(programs)) for name in names])
         coefficients = np.stack([program.coefficients for program in programs]).astype(np.float64)
         # The same instruction of all programs at a time, on their own registers. Noise becomes z in the scratch, made
         # once, and an addition of c z to each program's register: fl(r + fl(c z)), as before.
@@ -303,8 +267,7 @@ class Program:
             if row[0].op is not Op.NOISE:
                 shared.instructions.extend(own)
                 continue
-            kind = DISTRIBUTIONS[row[0].kind]
-            distribution = low_rank if low_rank and kind is Distribution.LOW_RANK else kind
+            distribution = DISTRIBUTIONS[row[0].kind]
             for n in range(row[0].begin, row[0].end):
                 shared.fill(SCRATCH, -0.0)  # -0 + z is z, to the bit
                 shared.noise(SCRATCH, row[0].key, [1.0], distribution, row[0].first + n - row[0].begin)
@@ -324,7 +287,7 @@ class Program:
             single = Program([*self.names, "was scratch"])
             single.instructions.append(at._replace(begin=0, end=at.end - at.begin))
             single._coefficients.append(coefficients[at.begin : at.end])
-            single.pairs, single.low_rank = at.end - at.begin, self.low_rank
+            single.pairs = at.end - at.begin
             yield single
 
     @property
@@ -345,7 +308,6 @@ class Program:
             np.array([at.key for at in self.instructions], dtype=np.uint64),
             np.array([at.value for at in self.instructions], dtype=np.float64),
             self.coefficients,
-            self.low_rank,
         )
 
 
@@ -355,7 +317,7 @@ def directions_by(
     direction: int,
     first: int,
     count: int,
-    distribution: AnyDistribution,
+    distribution: Distribution,
     scale: float,
 ) -> NDArray[np.float32]:
     """What ``reference.directions`` gives, by the ``run`` of a backend."""

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.noise import spec
-from decomfl_lab.noise.low_rank import AnyDistribution, LowRank
-from decomfl_lab.noise.program import FORMATS, Code, Format, Op
+from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["directions", "factors", "gaussian_tiles", "narrow", "philox4x32", "project", "rounding_words", "run"]
+__all__ = ["directions", "gaussian_tiles", "narrow", "philox4x32", "project", "rounding_words", "run"]
 __all__ += ["tile_square_sums", "tile_words"]
 
 F32 = NDArray[np.float32]
@@ -106,35 +105,6 @@ def _rademacher_tiles(key: int, direction: int, tiles: Sequence[int]) -> F32:
     return (sign | np.uint32(0x3F800000)).view(np.float32).reshape(len(tiles), TILE)
 
 
-def factors(key: int, direction: int, numbers: NDArray[np.int64]) -> F32:
-    """The factors of these numbers of a low-rank direction: standard normal, with a tag of their own."""
-    tiles, at = np.unique(numbers // TILE, return_inverse=True)
-    made: F32 = gaussian_tiles(key, direction, tiles, TAGS[Distribution.LOW_RANK])[at, numbers % TILE]
-    return made
-
-
-def _low_rank(key: int, direction: int, first: int, count: int, of: LowRank) -> F32:
-    """See ``low_rank``; −0 for elements beyond the last tensor."""
-    z = np.full(count, -0.0, dtype=np.float32)
-    for tensor in of.tensors:
-        begin, end = max(first, tensor.begin), min(first + count, tensor.begin + tensor.size)
-        if begin >= end:
-            continue
-        own, at = z[begin - first : end - first], np.arange(begin - tensor.begin, end - tensor.begin)
-        if not tensor.terms:
-            own[:] = factors(key, direction, tensor.factor + at)
-            continue
-        i, j = np.divmod(at, tensor.columns)
-        for k in range(tensor.terms):
-            a = tensor.factor + k * tensor.rows + i
-            b = tensor.factor + tensor.terms * tensor.rows + k * tensor.columns + j
-            product = factors(key, direction, a) * factors(key, direction, b)
-            own[:] = own + product if k else product
-        if tensor.terms > 1:
-            own *= of.scale
-    return z
-
-
 def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:
     """Σ g_j² of each of ``tiles`` tiles of a gaussian direction in R^d, float64, in the specified order.
 
@@ -151,10 +121,8 @@ def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: i
     return squares[:, 0]
 
 
-def directions(key: int, direction: int, first: int, count: int, distribution: AnyDistribution, scale: float) -> F32:
+def directions(key: int, direction: int, first: int, count: int, distribution: Distribution, scale: float) -> F32:
     """Elements first..first+count-1 of direction p = ``direction``; ``scale`` is the sphere's (else unused)."""
-    if isinstance(distribution, LowRank):
-        return _low_rank(key, direction, first, count, distribution)
     first_tile = first // TILE
     tiles = -(-(first + count) // TILE) - first_tile
     make = _rademacher_tiles if distribution is Distribution.RADEMACHER else gaussian_tiles
@@ -168,7 +136,7 @@ def project(
     first: int,
     keys: NDArray[np.uint64],
     directions_: NDArray[np.int64],
-    distribution: AnyDistribution,
+    distribution: Distribution,
     scales: F32,
 ) -> NDArray[np.float64]:
     """⟨v_i, z_p⟩ over elements first.. of R^d, float64 (m, P), in the specified order.
@@ -260,8 +228,8 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
             match op:
                 case Op.NOISE:
                     for n in range(begin, end):
-                        of_kind = code.distribution(kind)
-                        z = directions(int(key), start + n - begin, first, size, of_kind, float(scales[n]))
+                        p, distribution = start + n - begin, DISTRIBUTIONS[kind]
+                        z = directions(int(key), p, first, size, distribution, float(scales[n]))
                         r += number(code.coefficients[n]) * z.astype(number)
                 case Op.FILL:
                     r[:] = a

@@ -13,16 +13,19 @@ from __future__ import annotations
 import hashlib
 import struct
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
-from decomfl_lab.errors import require_int
+from decomfl_lab.errors import require, require_choice, require_int
 
 __all__ = [
+    "LOW_RANK_CODE",
+    "NO_LOW_RANK",
     "STREAM_VERSION",
     "TAGS",
     "TILE",
     "Distribution",
     "derive_seed",
+    "require_distribution",
 ]
 
 STREAM_VERSION: Final = 1
@@ -54,22 +57,32 @@ class Distribution(StrEnum):
     """z uniform on the sphere of radius √d, Theorem 2's."""
     RADEMACHER = "rademacher"
     """z_j = ±1 with equal chance: one bit an element."""
-    LOW_RANK = "low-rank"
-    """z = A Bᵀ/√r for every matrix, with A and B standard normal; see ``low_rank``, whose ``LowRank`` has r."""
 
-    @property
-    def factors(self) -> int:
-        """The numbers that all elements are made of; 0 but for a ``LowRank``, as here each has its own."""
-        return 0
+
+LOW_RANK: Final = "low-rank"
+"""A distribution that version 0.1 had, and its files may name."""
+LOW_RANK_CODE: Final = 3
+"""What stood for it in messages; no other distribution takes its place."""
+NO_LOW_RANK: Final = "as only version 0.1 of decomfl-lab has low-rank directions"
+"""Why a file or a message that has them is refused."""
+
+
+def require_distribution(value: Any, argument: str = "distribution") -> Distribution:
+    """The distribution of this name; InputError if there is none."""
+    names = [kind.value for kind in Distribution]
+    require(value != LOW_RANK, argument, f"be one of {', '.join(names)}, {NO_LOW_RANK}", value)
+    return Distribution(require_choice(argument, value, names))
 
 
 TAGS: Final[dict[Distribution, int]] = {
     Distribution.GAUSSIAN: 0,
     Distribution.SPHERE: 0,  # a sphere direction is a gaussian one, scaled
     Distribution.RADEMACHER: 1,
-    Distribution.LOW_RANK: 3,  # of its factors
 }
-"""Counter word 3: one tag for each source of bits, so that no two distributions share words."""
+"""Counter word 3: one tag for each source of bits, so that no two distributions share words.
+
+Tag 3 is reserved: version 0.1 made the factors of low-rank directions with it.
+"""
 
 TAG_ROUNDING: Final = 2
 """Counter word 3 of the bits of stochastic rounding; counter word 2 tells the roundings of one step apart."""

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import require
-from decomfl_lab.noise.low_rank import AnyDistribution, FactorPart, LowRank
 from decomfl_lab.noise.program import DISTRIBUTIONS, MOST_NAMES, Code, Op, Program, directions_by
 from decomfl_lab.noise.spec import LANES, TILE, Distribution
 
@@ -104,66 +103,24 @@ def _launch(
     table = np.concatenate([code.table, _signed(code.keys)[:, None]], axis=1)
     device = memory[0].device
     arrays = [_sent(array, device) for array in (table, values, code.coefficients, scales)]
-    streams = code.streams()
-    for part in code.parts(first, memory[0].numel()):
-        own = (arrays[3], arrays[0])  # any: there are no factors
-        if code.low_rank is not None:
-            own = _factors(part, code.low_rank, len(code.coefficients), *streams, device)
-        # The grid is in Philox blocks of four elements, over all tiles that the part touches, also the first and last
-        # in part.
-        a = part.begin - first
-        tiles = (part.begin + part.size - 1) // TILE - part.begin // TILE + 1
-        with _on(device):
-            kernels.run_program[(-(-tiles * LANES // kernels.BLOCK),)](
-                tuple(vector[a : a + part.size] for vector in memory),
-                part.size,
-                part.begin,
-                arrays[0],
-                arrays[1],
-                len(values),
-                arrays[2],
-                arrays[3],
-                counter,
-                *own,
-                int(store),
-                LOW_RANK=code.low_rank is not None,
-                **kernels.OPTIONS,
-            )
-
-
-def _factors(
-    part: FactorPart,
-    low_rank: LowRank,
-    rows: int,
-    of: NDArray[np.int64],
-    keys: NDArray[np.uint64],
-    places: NDArray[np.int64],
-    device: torch.device,
-) -> tuple[Tensor, Tensor]:
-    """The factors that a part of the model takes, a row for each direction, and where they belong."""
-    factors = torch.ones(rows * part.width, dtype=torch.float32, device=device)  # the first of a row is the factor 1
-    # int64 holds all of it: the count, the length of a row, the bits of the float32 s, and then the tensors.
-    head = np.array([len(part.tensors), part.width, low_rank.scale.view(np.int32)], dtype=np.int64)
-    geometry = _sent(np.concatenate([head, part.tensors.reshape(-1)]), device)
-    table = _sent(np.stack([_signed(keys), places, of], axis=1), device)
-    for first, count, place in part.ranges.tolist() if len(of) else ():
-        tiles = (first + count - 1) // TILE - first // TILE + 1
-        with _on(device):
-            kernels.make_factors[(-(-tiles * LANES // kernels.BLOCK) * len(of),)](
-                factors, part.width, place, first, count, table, len(of), **kernels.OPTIONS
-            )
-    return factors, geometry
-
-
-def _factors_of_each(
-    distribution: AnyDistribution, first: int, count: int, table: NDArray[np.int64], device: torch.device
-) -> tuple[int, tuple[Tensor, Tensor] | None]:
-    """The place in ``DISTRIBUTIONS`` and, of low-rank directions, the factors of each row of a table of directions."""
-    if not isinstance(distribution, LowRank):
-        return DISTRIBUTIONS.index(distribution), None
-    streams = np.arange(len(table)), table[:, 0].copy().view(np.uint64), table[:, 1].copy()
-    own = _factors(distribution.part(first, count), distribution, len(table), *streams, device)
-    return DISTRIBUTIONS.index(Distribution.LOW_RANK), own
+    # The grid is in Philox blocks of four elements, over all tiles that the vectors touch, also the first and last in
+    # part.
+    size = memory[0].numel()
+    tiles = (first + size - 1) // TILE - first // TILE + 1
+    with _on(device):
+        kernels.run_program[(-(-tiles * LANES // kernels.BLOCK),)](
+            tuple(memory),
+            size,
+            first,
+            arrays[0],
+            arrays[1],
+            len(values),
+            arrays[2],
+            arrays[3],
+            counter,
+            int(store),
+            **kernels.OPTIONS,
+        )
 
 
 def _parts(first: int, tensors: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
@@ -268,7 +225,7 @@ def _sent(array: NDArray[Any] | Tensor, device: torch.device) -> Tensor:
 
 
 def _project(
-    vectors: Tensor, first_tile: int, table: NDArray[np.int64], distribution: AnyDistribution, slice_tiles: int
+    vectors: Tensor, first_tile: int, table: NDArray[np.int64], distribution: Distribution, slice_tiles: int
 ) -> Tensor:
     """Products of contiguous vectors (m, n) with P directions, (m, P), added tile by tile, then slice by slice.
 
@@ -290,7 +247,7 @@ def _project(
     by_slice = torch.empty(slices_at_once * columns, dtype=torch.float64, device=device)
     by_tile = torch.empty(tiles_at_once * columns, dtype=torch.float64, device=device)
     on_device = _sent(table, device)
-    kind, factors = _factors_of_each(distribution, first_tile * TILE, n, table, device)
+    kind = DISTRIBUTIONS.index(distribution)
     with _on(device):
         for begin in range(0, tiles, tiles_at_once):
             now = min(tiles_at_once, tiles - begin)
@@ -305,8 +262,6 @@ def _project(
                 on_device,
                 count,
                 kind,
-                *(factors or (by_tile, on_device)),
-                LOW_RANK=factors is not None,
                 **kernels.WARP,
             )
             # A slice adds its tiles in order, and the total adds the slices in order.
@@ -323,7 +278,7 @@ def project(
     first: int,
     keys: NDArray[np.uint64],
     directions_: NDArray[np.int64],
-    distribution: AnyDistribution,
+    distribution: Distribution,
     scales: NDArray[np.float32],
 ) -> NDArray[np.float64]:
     """See ``reference.project``; vectors travel to the GPU."""
@@ -333,7 +288,7 @@ def project(
     return _project(_there(torch.from_numpy(vectors)), first // TILE, table, distribution, tiles).cpu().numpy()
 
 
-def project_on_device(vectors: Tensor, streams: Sequence[tuple[int, int]], distribution: AnyDistribution) -> Tensor:
+def project_on_device(vectors: Tensor, streams: Sequence[tuple[int, int]], distribution: Distribution) -> Tensor:
     """⟨v_i, z(seed_p, p)⟩ of vectors where they lie, with the bits of ``noise.project``.
 
     The device is not waited for (but for the norms of sphere directions that are not yet known). Beside the vectors
@@ -360,7 +315,7 @@ def form_points(
     x: Tensor,
     rows: Mapping[tuple[int, int], Sequence[int]],
     coefficients: NDArray[np.float32],
-    distribution: AnyDistribution,
+    distribution: Distribution,
     *,
     d: int,
     first: int = 0,
@@ -389,11 +344,10 @@ def form_points(
     sent = _sent(np.concatenate([table.reshape(-1), pairs.reshape(-1)]), x.device)
     size = x.numel()
     tiles = (first + size - 1) // TILE - first // TILE + 1
-    kind, factors = _factors_of_each(distribution, first, size, table, x.device)
-    own, low_rank = factors or (out, sent), factors is not None
+    kind = DISTRIBUTIONS.index(distribution)
     with _on(x.device):
         kernels.form_points[(-(-tiles * LANES // kernels.BLOCK) * len(rows),)](
-            out, x, size, first, sent, len(rows), kind, *own, LOW_RANK=low_rank, **kernels.OPTIONS
+            out, x, size, first, sent, len(rows), kind, **kernels.OPTIONS
         )
     if out is not points:
         points.copy_(out)

@@ -47,7 +47,6 @@ __all__ = [
     "add_in_order",
     "assembly",
     "form_points",
-    "make_factors",
     "register_dtype",
     "run_program",
     "square_sums",
@@ -100,11 +99,9 @@ _SQRT_HALF_BITS = _Constant(spec.SQRT_HALF_BITS)
 _LANES = _Constant(spec.LANES)
 _TILE = _Constant(spec.TILE)
 _TAG_GAUSSIAN = _Constant(TAGS[Distribution.GAUSSIAN])
-_TAG_FACTORS = _Constant(TAGS[Distribution.LOW_RANK])
 _TAG_RADEMACHER = _Constant(TAGS[Distribution.RADEMACHER])
 _TAG_ROUNDING = _Constant(spec.TAG_ROUNDING)
 _RADEMACHER = _Constant(DISTRIBUTIONS.index(Distribution.RADEMACHER))
-_LOW_RANK = _Constant(DISTRIBUTIONS.index(Distribution.LOW_RANK))
 _FLOAT16 = _Constant(FORMATS.index(Format.FLOAT16))
 _COLUMNS = _Constant(COLUMNS)
 _STREAM_COLUMNS = _Constant(STREAM_COLUMNS)
@@ -182,102 +179,19 @@ def _box_muller(w0, w1):
 
 
 @_jit
-def _gaussian(block, p, key, TAG: tl.constexpr = _TAG_GAUSSIAN):
-    w0, w1, w2, w3 = _philox(block, p, TAG, key)
+def _gaussian(block, p, key):
+    w0, w1, w2, w3 = _philox(block, p, _TAG_GAUSSIAN, key)
     # Pairs are words (0, 1) and (2, 3) of a block: [b, i] pairs word 2i with word 2i + 1.
     z0, z1 = _box_muller(tl.join(w0, w2), tl.join(w1, w3))
     return tl.join(z0, z1)
 
 
 @_jit
-def _tensors_below(geometry, column: tl.constexpr, bound):
-    """How many tensors of a part have at most ``bound`` in a column, which rises."""
-    low = tl.load(geometry) * 0
-    high = tl.load(geometry)
-    while low < high:
-        middle = (low + high) // 2
-        if tl.load(geometry + 3 + 9 * middle + column) <= bound:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@_jit
-def _low_rank(block, factors, geometry, n):
-    """The direction of the n-th row of a table of factors; see ``low_rank.FactorPart`` for the tensors in ``geometry``.
-
-    That begins with their number, the length of a row of the table and the bits of s.
-    """
-    # Rows of 9 numbers a tensor follow the three of the head: begin, end, origin, columns, place and step of A and of
-    # B, terms.
-    place = _places(block)
-    # Beyond the last tensor z is -0, so that a sum of signed zeros keeps its sign. It is made of its bits: Triton takes
-    # a constant that equals 0 for +0.
-    z = tl.full(place.shape, -(2**31), tl.int32).to(tl.float32, bitcast=True)
-    row = factors + n * tl.load(geometry + 1)
-    scale = _float(geometry + 2)
-    per: tl.constexpr = _TILE // _LANES
-    low = _tensors_below(geometry, 1, tl.min(block) * per)
-    high = _tensors_below(geometry, 0, (tl.max(block) + 1) * per - 1)
-    for t in range(low, high):
-        at = geometry + 3 + 9 * t
-        inside = (place >= tl.load(at)) & (place < tl.load(at + 1))
-        own = tl.where(inside, place - tl.load(at + 2), 0)
-        columns = tl.load(at + 3)
-        left = row + tl.load(at + 4) + own // columns
-        right = row + tl.load(at + 6) + own % columns
-        total = tl.load(left, mask=inside, other=0.0) * tl.load(right, mask=inside, other=0.0)
-        for k in range(1, tl.load(at + 8)):
-            a = tl.load(left + k * tl.load(at + 5), mask=inside, other=0.0)
-            total += a * tl.load(right + k * tl.load(at + 7), mask=inside, other=0.0)
-        total = tl.where(tl.load(at + 8) > 1, total * scale, total)
-        z = tl.where(inside, total, z)
-    return z
-
-
-@_jit(
-    do_not_specialize=["width", "place", "first", "count", "directions"],
-    do_not_specialize_on_alignment=["factors", "table"],
-)
-def make_factors(
-    factors,
-    width: tl.int64,
-    place: tl.int64,
-    first: tl.int64,
-    count: tl.int64,
-    table,
-    directions: tl.int32,
-    BLOCK: tl.constexpr = BLOCK,
-):
-    """factors[row, place..] ← factors first.. of low-rank directions, for the row of each of them.
-
-    Args:
-        factors: float32 (rows, width).
-        width: Length of a row.
-        place: Where they begin in it.
-        first: Number of the first of them.
-        count: How many of them.
-        table: int64 (directions, 3): key, number p and row.
-        directions: How many.
-        BLOCK: Philox blocks an instance.
-    """
-    which = table + 3 * (tl.program_id(0) % directions)
-    own = (tl.program_id(0) // directions).to(tl.int64) * BLOCK
-    block = (first // _TILE) * _LANES + own + tl.arange(0, BLOCK).to(tl.int64)
-    at = _places(block) - first
-    to = factors + tl.load(which + 2) * width + place
-    tl.store(to + at, _gaussian(block, tl.load(which + 1), tl.load(which), _TAG_FACTORS), mask=(at >= 0) & (at < count))
-
-
-@_jit
-def _direction(block, row, kind, n, factors, geometry, LOW_RANK: tl.constexpr):
-    """The direction z of the n-th row of a table of directions, which is ``row``; float32."""
+def _direction(block, row, kind):
+    """The direction z of a row of a table of directions; float32."""
     key = tl.load(row)
     p = tl.load(row + 1)
-    if LOW_RANK:
-        z = _low_rank(block, factors, geometry, n)
-    elif kind == _RADEMACHER:
+    if kind == _RADEMACHER:
         sign = (_words(block, p >> 5, _TAG_RADEMACHER, key) << (p & 31).to(tl.uint32)) & 0x80000000
         z = (sign | 0x3F800000).to(tl.float32, bitcast=True)
     else:
@@ -292,18 +206,9 @@ def _float(pointer):
 
 
 @_jit
-def _add_directions(
-    r, block, key, first, begin, end, kind, coefficients, scales, factors, geometry, LOW_RANK: tl.constexpr
-):
+def _add_directions(r, block, key, first, begin, end, kind, coefficients, scales):
     """Add Σ c_p z_p to r, in turn."""
-    low_rank = False
-    if LOW_RANK:  # the other kernels are compiled without it
-        low_rank = kind == _LOW_RANK
-    if low_rank:
-        for n in range(begin, end):
-            z = _low_rank(block, factors, geometry, n)
-            r += tl.load(coefficients + n).to(r.dtype) * z.to(r.dtype)
-    elif kind == _RADEMACHER:
+    if kind == _RADEMACHER:
         # c · ±1 is exact, so the sign goes into the top bit of c and no direction is made.
         words = tl.zeros(r.shape, tl.uint32)
         p = first
@@ -396,16 +301,7 @@ def _store(pointers, value, mask):
 # ``first`` of any value the code is the same. A warp reads 32 elements in a row: wider loads would save nothing.
 @_jit(
     do_not_specialize=["size", "first", "instructions", "store"],
-    do_not_specialize_on_alignment=[
-        "memory",
-        "table",
-        "values",
-        "coefficients",
-        "scales",
-        "broken",
-        "factors",
-        "geometry",
-    ],
+    do_not_specialize_on_alignment=["memory", "table", "values", "coefficients", "scales", "broken"],
 )
 def run_program(
     memory,
@@ -417,11 +313,8 @@ def run_program(
     coefficients,
     scales,
     broken,
-    factors,
-    geometry,
     store: tl.int32,
     BLOCK: tl.constexpr = BLOCK,
-    LOW_RANK: tl.constexpr = False,
 ):
     """Run a program on memory[r][0..size-1], which are elements first.. of the model.
 
@@ -435,11 +328,8 @@ def run_program(
         coefficients: float32.
         scales: float32, 1 but for directions on the sphere.
         broken: int64, where broken limits are counted.
-        factors: float32, of low-rank directions, a row for each coefficient.
-        geometry: int64, where these belong; see ``_low_rank``.
         store: 0 leaves memory as it is.
         BLOCK: Philox blocks an instance.
-        LOW_RANK: Whether the program has low-rank directions.
     """
     COUNT: tl.constexpr = len(memory) + 1
     NUMBER: tl.constexpr = values.dtype.element_ty
@@ -465,9 +355,7 @@ def run_program(
         if op == _NOISE:
             begin = tl.load(row + 4).to(tl.int32)
             end = tl.load(row + 5).to(tl.int32)
-            r = _add_directions(
-                r, block, key, start, begin, end, kind, coefficients, scales, factors, geometry, LOW_RANK
-            )
+            r = _add_directions(r, block, key, start, begin, end, kind, coefficients, scales)
         elif op == _ADD:
             r = r + a * s
         elif op == _SCALE:
@@ -551,7 +439,7 @@ def square_sums(
 
 @_jit(
     do_not_specialize=["vectors_of", "size", "begin", "first_tile", "count", "kind"],
-    do_not_specialize_on_alignment=["sums", "vectors", "table", "factors", "geometry"],
+    do_not_specialize_on_alignment=["sums", "vectors", "table"],
 )
 def tile_products(
     sums,
@@ -563,10 +451,7 @@ def tile_products(
     table,
     count: tl.int32,
     kind: tl.int32,
-    factors,
-    geometry,
     DIRECTIONS: tl.constexpr = DIRECTIONS,
-    LOW_RANK: tl.constexpr = False,
 ):
     """sums[t, i, p] ← Σ_j v_i[j] z_p[j] over tile begin + t of the vectors, float64, by halves.
 
@@ -583,10 +468,7 @@ def tile_products(
         table: int64 (count, STREAM_COLUMNS).
         count: Directions.
         kind: Place in ``DISTRIBUTIONS``.
-        factors: float32, of low-rank directions, a row for each.
-        geometry: int64, where these belong; see ``_low_rank``.
         DIRECTIONS: Directions an instance.
-        LOW_RANK: Whether the directions are low-rank.
     """
     groups = (count + DIRECTIONS - 1) // DIRECTIONS
     p = (tl.program_id(0) % groups) * DIRECTIONS  # neighbours share a tile, so it is read from the cache
@@ -595,12 +477,12 @@ def tile_products(
     at = _places(block)
     inside = at < size
     block += first_tile * _LANES
-    z = (_direction(block, table + p * _STREAM_COLUMNS, kind, p, factors, geometry, LOW_RANK).to(tl.float64),)
+    z = (_direction(block, table + p * _STREAM_COLUMNS, kind).to(tl.float64),)
     for k in tl.static_range(1, DIRECTIONS):
         made = tl.zeros(at.shape, tl.float64)
         if p + k < count:
             row = table + (p + k) * _STREAM_COLUMNS
-            made = _direction(block, row, kind, p + k, factors, geometry, LOW_RANK).to(tl.float64)
+            made = _direction(block, row, kind).to(tl.float64)
         z = z + (made,)
     for i in range(vectors_of):
         v = _load(vectors + i * size + at, inside, tl.float64)
@@ -654,7 +536,7 @@ def add_in_order(
 
 @_jit(
     do_not_specialize=["size", "first", "directions", "kind"],
-    do_not_specialize_on_alignment=["points", "x", "table", "factors", "geometry"],
+    do_not_specialize_on_alignment=["points", "x", "table"],
 )
 def form_points(
     points,
@@ -664,10 +546,7 @@ def form_points(
     table,
     directions: tl.int32,
     kind: tl.int32,
-    factors,
-    geometry,
     BLOCK: tl.constexpr = BLOCK,
-    LOW_RANK: tl.constexpr = False,
 ):
     """points[n] ← fl(x + fl(c_n z)), one direction z and all of its points n an instance; x itself where c_n = 0.
 
@@ -679,10 +558,7 @@ def form_points(
         table: int64 (directions, STREAM_COLUMNS), then for every point its row n and the bits of its c_n, float32.
         directions: How many.
         kind: Place in ``DISTRIBUTIONS``.
-        factors: float32, of low-rank directions, a row for each.
-        geometry: int64, where these belong; see ``_low_rank``.
         BLOCK: Philox blocks an instance.
-        LOW_RANK: Whether the directions are low-rank.
     """
     NUMBER: tl.constexpr = points.dtype.element_ty
     which = tl.program_id(0) % directions  # neighbours share elements of x, so these are read from the cache
@@ -692,7 +568,7 @@ def form_points(
     inside = (at >= 0) & (at < size)
     r = _load(x + at, inside, NUMBER)
     row = table + which * _STREAM_COLUMNS
-    z = _direction(block, row, kind, which, factors, geometry, LOW_RANK).to(NUMBER)
+    z = _direction(block, row, kind).to(NUMBER)
     listed = table + directions * _STREAM_COLUMNS
     for n in range(tl.load(row + 3).to(tl.int32), tl.load(row + 4).to(tl.int32)):
         c = _float(listed + 2 * n + 1).to(NUMBER)
@@ -702,8 +578,8 @@ def form_points(
 
 _POINTERS: Final = {
     **dict.fromkeys(("sums", "totals", "terms"), "*fp64"),
-    **dict.fromkeys(("table", "broken", "geometry"), "*i64"),
-    **dict.fromkeys(("coefficients", "scales", "factors"), "*fp32"),
+    **dict.fromkeys(("table", "broken"), "*i64"),
+    **dict.fromkeys(("coefficients", "scales"), "*fp32"),
 }
 
 
@@ -713,7 +589,6 @@ def assembly(
     *,
     aligned: bool = True,
     fused: bool = False,
-    low_rank: bool = False,
     amd: bool = False,
 ) -> str:
     """The machine code that ``triton_gpu`` launches, compiled here and now; no GPU is needed.
@@ -724,7 +599,6 @@ def assembly(
             and ``x``.
         aligned: Compile for a program's tensors that begin at multiples of 16 bytes.
         fused: Allow contraction to fused multiply-adds, which is wrong here: to see what it would change.
-        low_rank: Compile for low-rank directions.
         amd: Compile for AMD's gfx942 (MI300), and not for NVIDIA's Hopper.
 
     Returns:
@@ -737,7 +611,6 @@ def assembly(
         types |= {"vectors": names[0], "points": names[0], "x": names[-1]}
     signature = {p.name: "constexpr" if p.is_constexpr else p.annotation_type or types[p.name] for p in function.params}
     constants = {p.name: p.default for p in function.params if p.is_constexpr}
-    constants |= {"LOW_RANK": True} if low_rank else {}
     count = len(dtypes) if kernel == "run_program" and aligned else 0
     source = ASTSource(function, signature, constants, {(0, n): [["tt.divisibility", 16]] for n in range(count)})
     options = {**(WARP if kernel == "tile_products" else OPTIONS), "enable_fp_fusion": fused}

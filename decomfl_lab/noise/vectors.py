@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from decomfl_lab.noise.low_rank import AnyDistribution, LowRank
 from decomfl_lab.noise.program import FORMATS
 from decomfl_lab.noise.reference import directions, narrow, rounding_words, tile_square_sums, tile_words
 from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution
 
-__all__ = ["KNOWN_ANSWERS", "LOW_RANK", "PHILOX_ANSWERS", "POSITIONS", "START_ANSWERS", "KnownAnswer", "StartAnswer"]
+__all__ = ["KNOWN_ANSWERS", "PHILOX_ANSWERS", "POSITIONS", "START_ANSWERS", "KnownAnswer", "StartAnswer"]
 __all__ += ["hex_words", "stream_vectors"]
 
 POSITIONS = (0, 1, 32, 64, 96, 127, 128)
@@ -30,14 +29,6 @@ class KnownAnswer(NamedTuple):
     d: int
     bits: tuple[str, ...]
 
-    @property
-    def stream_distribution(self) -> AnyDistribution:
-        """The distribution as directions are made from it: low-rank ones are those of ``LOW_RANK``."""
-        return LOW_RANK if self.distribution is Distribution.LOW_RANK else self.distribution
-
-
-LOW_RANK = LowRank(((2,), (9, 10), (36,), (8, 9)), 2)
-"""Elements 0 and 1 are a vector's, 32 and 64 a matrix's, 96 and 127 another vector's, and 128 is another matrix's."""
 
 _D = 200
 # distribution, key, p, bits
@@ -51,9 +42,6 @@ sphere     FFFFFFFFFFFFFFFF 77  3e86a265 bed212c9 bf10256a bf8f8c43 3f12b64a 3eb
 rademacher 0000000000000000  0  3f800000 bf800000 3f800000 bf800000 bf800000 3f800000 bf800000
 rademacher DEADBEEF12345678  3  bf800000 3f800000 3f800000 bf800000 bf800000 bf800000 3f800000
 rademacher FFFFFFFFFFFFFFFF 77  3f800000 3f800000 bf800000 3f800000 3f800000 bf800000 3f800000
-low-rank   0000000000000000  0  bfadcd60 3f5c730f 3fa7505e bf526b9c bfdbf2a4 bd30800f bf17e14f
-low-rank   DEADBEEF12345678  3  bfd733f5 be3b5fba 3fba23c1 3f33ef15 3eccf377 c0149be9 400ef4f4
-low-rank   FFFFFFFFFFFFFFFF 77  3c0aa15e beb07c18 c04e97cf bf0f482b beed4b62 bfde6f8d be34bcdb
 """
 
 
@@ -132,13 +120,10 @@ def stream_vectors() -> dict[str, Any]:
     ]
     directions_ = []
     for answer in KNOWN_ANSWERS:
-        of = answer.stream_distribution
         squares = tile_square_sums(answer.key, answer.p, 0, -(-answer.d // TILE), answer.d)
         scale = float(np.float32(np.sqrt(answer.d / float(np.add.accumulate(squares)[-1]))))  # of a sphere alone
-        own: dict[str, Any] = {"distribution": answer.distribution.value, "key": f"{answer.key:016x}", "p": answer.p}
-        if isinstance(of, LowRank):
-            own |= {"shapes": [list(shape) for shape in of.shapes], "rank": of.rank}
-        bits = hex_words(directions(answer.key, answer.p, 0, answer.d, of, scale))
+        own = {"distribution": answer.distribution.value, "key": f"{answer.key:016x}", "p": answer.p}
+        bits = hex_words(directions(answer.key, answer.p, 0, answer.d, answer.distribution, scale))
         directions_.append({**own, "d": answer.d, "bits": bits})
     return {
         "version": STREAM_VERSION,

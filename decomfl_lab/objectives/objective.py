@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.layout import Layout
-from decomfl_lab.noise import AnyDistribution
+from decomfl_lab.noise import Distribution
 from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called
 from decomfl_lab.objectives.normalisation import drifting, uses_batch_statistics
@@ -46,7 +46,7 @@ class Objective(Protocol):
 class Perturbable(Objective, Protocol):
     """An objective that can be evaluated at x + c z_p without a second vector of d elements."""
 
-    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: AnyDistribution) -> float | Tensor:
+    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float | Tensor:
         """f_i(x + c z_p; ξ); x is not written, and at most one layer of x + c z_p exists at a time.
 
         It is a number, or a tensor on a GPU that nobody has waited for yet.
@@ -264,7 +264,7 @@ class ModuleObjective:
         for name in self.layout.names:
             self.module.get_parameter(name).data = torch.empty(0, dtype=self.layout.dtype, device=self.device)
 
-    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: AnyDistribution) -> float | Tensor:
+    def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float | Tensor:
         """See ``Perturbable``. The batch goes through in one pass, so that each weight is formed once.
 
         Weights of a 16-bit x are formed in float32, and so is everything that is computed with them.

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.layout import Layout
-from decomfl_lab.noise import AnyDistribution, Distribution
+from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_, blocks_of
 
 __all__ = ["memory_of", "moved", "reads_no_element", "stamp_of", "virtual"]
@@ -85,7 +85,7 @@ class _Direction:
     seed: int
     p: int
     d: int
-    distribution: AnyDistribution
+    distribution: Distribution
     wide: bool
 
     def _add_(self, y: Tensor, first: int, c: float) -> None:
@@ -200,7 +200,7 @@ def _step(mu: float) -> float:
     return c
 
 
-def _direction(d: int, seed: int, p: int, distribution: AnyDistribution, *, wide: bool = False) -> _Direction:
+def _direction(d: int, seed: int, p: int, distribution: Distribution, *, wide: bool = False) -> _Direction:
     require_int("seed", seed, 0, 2**64 - 1)
     require_int("p", p, 0, 2**32 - 1)
     return _Direction(seed, p, d, distribution, wide)
@@ -408,7 +408,7 @@ def virtual(
     p: int,
     mu: float,
     *,
-    distribution: AnyDistribution = Distribution.GAUSSIAN,
+    distribution: Distribution = Distribution.GAUSSIAN,
     strict: bool = True,
     wide: bool = False,
 ) -> Iterator[None]:
@@ -469,7 +469,7 @@ def moved(
     p: int,
     mu: float,
     *,
-    distribution: AnyDistribution = Distribution.GAUSSIAN,
+    distribution: Distribution = Distribution.GAUSSIAN,
     strict: bool = True,
 ) -> Iterator[None]:
     """``virtual`` of parameters whose module is not known: they are x in this order.

@@ -129,8 +129,7 @@ class Client:
         return _local_updates([self], [plan])[0]
 
     def _line(self, seed: StepSeed, plan: Plan) -> Line:
-        distribution = self.replica.stream_distribution(plan.distribution)
-        return Line(self.replica, self.replica.stream_seed(seed), distribution)
+        return Line(self.replica, self.replica.stream_seed(seed), plan.distribution)
 
     @property
     def _sample(self) -> SampleLoss:

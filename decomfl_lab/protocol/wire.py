@@ -4,8 +4,7 @@ Message = header (magic "DC", version, kind, body length u32, CRC-32 of the body
 numbers little-endian. Seeds are 8 bytes, places in a pool 2, scalars and model elements 4 (8 for float64 models).
 Scalars that are signs take a bit each, 1 for +1, from the lowest bit of a byte on; zeros fill up the last byte. How
 many seeds a plan or a record carries stands in it (``Seeding``); one that carries none is read with the run's seed,
-which has a message of its own. The rank and the shapes
-of low-rank directions stand in no message: the run's identity covers them.
+which has a message of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import STREAM_VERSION, Distribution
+from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.messages import (
     Ask,
@@ -242,7 +242,8 @@ def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int,
 def _form(K: int, P: int, which: int, stream: int, seeding: int) -> tuple[Distribution, Seeding, bool]:
     """What a round's head says, checked; the rounds of a run mostly say the same."""
     require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
-    require(which < len(_DISTRIBUTIONS), "distribution of the message", f"be below {len(_DISTRIBUTIONS)}", which)
+    rule = f"be below {len(_DISTRIBUTIONS)}" + (f", {NO_LOW_RANK}" if which == LOW_RANK_CODE else "")
+    require(which < len(_DISTRIBUTIONS), "distribution of the message", rule, which)
     signs, seeding = bool(seeding & _SIGNS), seeding & ~_SIGNS
     require(seeding < len(_SEEDINGS), "seeding of the message", f"be below {len(_SEEDINGS)}", seeding)
     require_sendable(K, P)

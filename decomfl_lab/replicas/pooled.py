@@ -97,8 +97,8 @@ class PooledReplica(Replica):
         if self._shared:
             self._x = torch.empty_like(self._x)
         x = self._x.copy_(self.state["start"])
-        seed = cast("int", self.stream_seed(self._pool[0]))
-        distribution = self.stream_distribution(self._pool[1])
+        pool, distribution = self._pool
+        seed = cast("int", self.stream_seed(pool))
         sums = self.state["sums"].numpy()
         touched = np.flatnonzero(sums)  # a product with 0 could still make 0 of −0
         coefficients = sums * 2.0**self.rule.exponent

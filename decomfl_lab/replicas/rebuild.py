@@ -19,7 +19,7 @@ from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.noise import SCRATCH, AnyDistribution, Backend, Distribution, Program
+from decomfl_lab.noise import SCRATCH, Backend, Distribution, Program
 
 __all__ = ["BLOCK", "axpy_", "backend_for", "blocks_of", "form_points_", "project", "rebuild_"]
 
@@ -185,7 +185,7 @@ def axpy_(
     d: int,
     first: int,
     first_p: int,
-    distribution: AnyDistribution,
+    distribution: Distribution,
 ) -> None:
     """``noise.axpy`` on a contiguous float32 or float64 vector, on the CPU or a GPU: elements first.. of one in R^d."""
     program = Program(["y"])
@@ -198,7 +198,7 @@ def form_points_(
     x: Tensor,
     streams: Sequence[tuple[int, int]],
     coefficients: Sequence[float],
-    distribution: AnyDistribution,
+    distribution: Distribution,
     *,
     backend: str | Backend | None = None,
     workers: int | None = None,
@@ -257,7 +257,7 @@ def project(
     vectors: Tensor,
     streams: Sequence[tuple[int, int]],
     *,
-    distribution: AnyDistribution = Distribution.GAUSSIAN,
+    distribution: Distribution = Distribution.GAUSSIAN,
     backend: str | None = None,
     workers: int | None = None,
 ) -> Tensor:

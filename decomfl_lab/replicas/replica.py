@@ -13,8 +13,7 @@ from torch import Tensor
 
 from decomfl_lab.devices import on_host
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.noise import AnyDistribution, Backend, Distribution, LowRank, Program
-from decomfl_lab.noise.low_rank import require_distribution
+from decomfl_lab.noise import Backend, Distribution, Program
 from decomfl_lab.noise.program import MOST_NAMES
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
@@ -57,7 +56,6 @@ class Replica:
         round: The number of records applied, so x is x_round.
         rule: The update rule.
         private_key: The key that clients share, or None: see ``stream_seed``.
-        low_rank: The shapes and the rank of low-rank directions, or None.
         drifts: Whether it takes a way of its own, up to rounding, and is no replay of the records to the bit.
         taken: The local steps of round ``round`` that x has taken and that nothing has taken back yet, where it drifts.
     """
@@ -74,7 +72,6 @@ class Replica:
         backend: str | Backend | None = None,
         workers: int | None = None,
         private_key: int | None = None,
-        low_rank: LowRank | None = None,
     ) -> None:
         """Copy ``x``.
 
@@ -85,7 +82,6 @@ class Replica:
             backend: See ``noise.run``; None chooses by device.
             workers: The number of CPU threads of a rebuild; None for torch's number of threads.
             private_key: The 64-bit key that the holders of replicas share and the server does not know.
-            low_rank: The shapes of x's tensors and the rank, where records are of low-rank directions.
         """
         require(x.ndim == 1 and x.numel() > 0, "x", "be a non-empty vector", tuple(x.shape))
         rule.admit(x)
@@ -102,8 +98,6 @@ class Replica:
         if private_key is not None:
             require_int("private_key", private_key, 0, 2**64 - 1)
         self.private_key = private_key
-        require_distribution(low_rank, self.d)
-        self.low_rank = low_rank
 
     def stream_seed(self, seed: StepSeed) -> StepSeed:
         """The seed that z is really made of: ``seed`` itself, or its keyed hash under the private key.
@@ -115,12 +109,6 @@ class Replica:
         learns one direction could undo.
         """
         return keyed(seed, self.private_key)
-
-    def stream_distribution(self, distribution: AnyDistribution) -> AnyDistribution:
-        """The distribution that z is really made of: that of a plan or record, with the shapes that low rank needs."""
-        lacks = distribution is Distribution.LOW_RANK and self.low_rank is None
-        require(not lacks, "low_rank of a replica", "be given for low-rank directions", self.low_rank)
-        return self.low_rank if self.low_rank and distribution is Distribution.LOW_RANK else distribution
 
     @property
     def d(self) -> int:
@@ -147,8 +135,7 @@ class Replica:
         rebuild_(program, pieces, backend=self.backend, workers=self.workers)
 
     def _real(self, step: Step) -> Step:
-        distribution = self.stream_distribution(step.distribution)
-        return replace(step, seed=self.stream_seed(step.seed), distribution=distribution)
+        return replace(step, seed=self.stream_seed(step.seed))
 
     def step_(self, step: Step) -> None:
         """Apply one local step (not a whole round: ``round`` stays)."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
-from decomfl_lab.noise import SCRATCH, AnyDistribution, Format, Program
+from decomfl_lab.noise import SCRATCH, Distribution, Format, Program
 from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.seeds import StepSeed, step_seed, stream_of
 
@@ -41,7 +41,7 @@ class Step:
     seed: StepSeed
     scalars: ScalarArray | Tensor
     eta: float
-    distribution: AnyDistribution
+    distribution: Distribution
     last: bool = True
 
 

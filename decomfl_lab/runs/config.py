@@ -32,9 +32,11 @@ from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
+from decomfl_lab.methods.scalars import Perturbing
 from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
+from decomfl_lab.noise.spec import NO_LOW_RANK
 from decomfl_lab.options import Option, option
 from decomfl_lab.plugins import OWN, Trust, code_in, is_own, require_trusted
 from decomfl_lab.protocol.weights import Weighting
@@ -55,6 +57,8 @@ OBJECTS = ("model", "data", "loss")
 """The options that name what can be given as an object too."""
 TUNINGS = ("full", "lora", "norms")
 """What can be trained of a task's model: all of it, or what ``language.adapters`` leaves trainable."""
+_RANK, _RANK_ONE = "rank", 1
+"""An option that version 0.1 had of low-rank directions, and its value of all others."""
 
 
 @dataclass(frozen=True, init=False)
@@ -159,7 +163,7 @@ class TrainConfig:
     engine: str = option(
         "auto",
         "The engine that evaluates losses and gradients: auto (fused on the CPU, batched on a GPU, where they can), "
-        "fused, threads, shared, batched, serial or plain; scalars agree to rounding.",
+        "fused, threads, batched, serial or plain; scalars agree to rounding.",
         "engine",
     )
     trust: bool = option(
@@ -343,6 +347,9 @@ class TrainConfig:
             del agreed["weighting"]
         if agreed["draws"] == LIBRARIES:
             del agreed["draws"]
+        # As in runs of version 0.1, whose methods along random directions had this option.
+        if isinstance(self.method, Perturbing):
+            agreed = {_RANK: _RANK_ONE} | agreed
         return hashlib.blake2b(json.dumps([agreed, x], sort_keys=True).encode(), digest_size=16).digest()
 
 
@@ -413,7 +420,9 @@ def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, le
     for key, value in values.items():
         if key == "method":
             continue
-        if key not in known:
+        if key == _RANK and key not in known:
+            require(type(value) is int and value == _RANK_ONE, f"{key} in {origin}", f"be 1, {NO_LOW_RANK}", value)
+        elif key not in known:
             defaults = [own[key].default for own in others if key in own]
             require_choice(f"key in {origin}", key, ["method", *known, *([key] if defaults else [])])
             require(

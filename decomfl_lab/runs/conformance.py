@@ -24,7 +24,7 @@ from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.methods.rule_options import REPLICA_RULE
 from decomfl_lab.models.initial import starts_of
 from decomfl_lab.models.registry import build_model
-from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, LowRank, derive_seed
+from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, derive_seed
 from decomfl_lab.noise.reference import directions
 from decomfl_lab.noise.starts import Start
 from decomfl_lab.noise.vectors import START_ANSWERS, hex_words, stream_vectors
@@ -103,7 +103,6 @@ _RUNS = {
     "run-pool": _Small("places in a pool of directions", Seeding.POOL, config={"momentum": 0.0}),
     "run-sign": _Small("the rule sign", config={"rule": "sign", "weight_decay": 0.01}),
     "run-adamm": _Small("the rule adamm", config={"rule": "adamm", "weight_decay": 0.01}),
-    "run-low-rank": _Small("directions of rank 2", config={"distribution": "low-rank", "rank": 2}),
     "run-grid": _Small("a model on a grid", config={"grid": -20}),
     "run-hiso": _Small("the method hiso", config={"method": "hiso"}),
     "run-bfloat16": _Small("bfloat16, rounded at random, a seed for each direction", Seeding.PER_DIRECTION, config={
@@ -233,8 +232,7 @@ def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
     x = made_again(read_as(StreamStart, header["start"], "start"), b"", header["d"])
     assert x is not None
     key = derive_seed(_SEED, 11) if getattr(method, "private_seeds", False) else None
-    low_rank = LowRank(tuple(shape for shape, _ in tensors), method.rank) if method.distribution == "low-rank" else None
-    replica = make_replica(method.start(x), method.rule, private_key=key, low_rank=low_rank)
+    replica = make_replica(method.start(x), method.rule, private_key=key)
     header["x0"] = replica.digest()
     beginning, rounds = _vectors(replica), []
     with TemporaryDirectory() as folder, RunLog.create(Path(folder) / "run.dcl", header) as log:
@@ -306,7 +304,7 @@ number of 16 bits, 16 a float64 or a seed. Where there are several, blanks stand
 
 - `philox`: counter, key and words.
 - `words`: the 128 words of the tile that begins with element `first`.
-- `directions`: all d elements. Those of low rank have the `shapes` of the model's tensors.
+- `directions`: all d elements.
 - `narrow`: float32 numbers before and after they are rounded to 16 bits, to nearest, or with random `words`.
 
 **starts.json**: tensors of x_0, and how each is drawn.

@@ -157,9 +157,7 @@ class Prepared:
         """What the method trains."""
         config, engine = self.config, make_engine(self.config.engine)
         engine = Tried(engine, config.engine) if self.loss.tried else engine
-        return TrainingSetting(
-            self.x, self.objectives(), config.sampled, config.seed, engine, self.layout.shapes, joined=config.joined
-        )
+        return TrainingSetting(self.x, self.objectives(), config.sampled, config.seed, engine, joined=config.joined)
 
     def federation(self, by: Elsewhere | None = None) -> Federation:
         """The method's federation at round 0, its clients in this process or elsewhere.

@@ -15,7 +15,8 @@
 
 _Static_assert(FLT_EVAL_METHOD == 0, "a float must be computed as a float, not as something longer");
 
-enum { TILE = 128, GAUSSIAN = 0, SPHERE, RADEMACHER, LOW_RANK };
+enum { TILE = 128, GAUSSIAN = 0, SPHERE, RADEMACHER };
+#define NO_LOW_RANK "as only version 0.1 of decomfl-lab has low-rank directions"
 
 /* 1. Numbers in the file, and hashes. ----------------------------------------------------------------------------- */
 static uint64_t number(const uint8_t *at, int bytes) {
@@ -345,6 +346,10 @@ static int decomfl_open(decomfl *r, const uint8_t *bytes, size_t size) {
         return refuse(r, "run_seed in the header must be an integer in 0..18446744073709551615");
     if (*value(r->header, "config") != '{') return refuse(r, "config in the header must be a table");
     const char *config = value(r->header, "config"), *method = value(config, "method"), *rule = value(config, "rule");
+    const char *rank = value(config, "rank"), *distribution = value(config, "distribution");
+    if (*rank && (!whole(rank, 1, &seed) || seed != 1)) return refuse(r, "rank must be 1, " NO_LOW_RANK);
+    if (is(distribution, "low-rank"))
+        return refuse(r, "distribution must be one of gaussian, sphere, rademacher, " NO_LOW_RANK);
     int known = is(method, "decomfl") || is(method, "decomfl-projection") || is(method, "feedsign");
     int plain = !*value(config, "precision") || is(value(config, "precision"), "float32");
     if (!known || !plain || (*rule && !is(rule, "sgd")) || strtol(value(config, "grid"), NULL, 10))
@@ -413,11 +418,11 @@ static int apply(decomfl *r, const uint8_t *m, size_t size) {
     if (number(m + 12, 4) != 1 || number(m + 16, 4) != r->round) return unreadable(r, "record must be of this round alone");
     if (!(s.eta > 0) || !isfinite(s.eta)) return unreadable(r, "eta of the message must be a finite number above 0");
     if (m[33] != 1) return unreadable(r, "stream version of the message must be 1");
-    if (s.kind > LOW_RANK) return unreadable(r, "distribution of the message must be below 4");
+    if (s.kind == 3) return unreadable(r, "distribution of the message must be below 3, " NO_LOW_RANK);
+    if (s.kind > RADEMACHER) return unreadable(r, "distribution of the message must be below 3");
     if (seeding > 4) return unreadable(r, "seeding of the message must be below 5");
     if (!count) return unreadable(r, "K and P must be 1 to 65535");
     if (count > 1073741820) return unreadable(r, "K·P must be at most 1073741820");
-    if (s.kind == LOW_RANK) return refuse(r, "low-rank directions are not known here");
     uint64_t sizes[5] = {8 * count, 8 * K, 8, 0, 2 * count}, sent = signs ? (count + 7) / 8 : 4 * count;
     if (size - 35 != sizes[seeding] + sent) return unreadable(r, "seeds and scalars must have the bytes that K and P say");
     if (signs && count % 8 && m[size - 1] >> count % 8) return unreadable(r, "bits after the signs must be 0");

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from decomfl_lab import noise
-from decomfl_lab.noise import AnyDistribution, Distribution, Program, derive_seed
+from decomfl_lab.noise import Distribution, Program, derive_seed
 from decomfl_lab.replicas.rebuild import rebuild_
 from hessian.operators.operator import Operator
 
@@ -26,14 +26,14 @@ def probe(operator: Operator, seed: int, stage: int, index: int) -> Tensor:
 
 
 def probe_at(
-    x: Tensor, seed: int, stage: int, index: int, distribution: AnyDistribution = Distribution.GAUSSIAN
+    x: Tensor, seed: int, stage: int, index: int, distribution: Distribution = Distribution.GAUSSIAN
 ) -> Tensor:
     """The same for whoever has a point x (d,) and no operator; in its dtype, on its device, of any distribution."""
     return _made(x.numel(), x.dtype, x.device, seed, stage, index, distribution)
 
 
 def _made(
-    d: int, dtype: torch.dtype, device: torch.device, seed: int, stage: int, index: int, distribution: AnyDistribution
+    d: int, dtype: torch.dtype, device: torch.device, seed: int, stage: int, index: int, distribution: Distribution
 ) -> Tensor:
     """The direction, made where it stays: -0 + z is z to the bit. Devices that the stream has no kernel for get a copy.
 

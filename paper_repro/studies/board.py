@@ -25,8 +25,6 @@ __all__ = ["Ratio", "claims", "ends", "jobs", "make", "scale_words", "shown", "s
 
 LIMITS: Final = limits("board")
 _WAYS: Final = ("up", "down")
-RANK_ONE: Final = "DeComFL, rank-1 directions"
-"""The line of ``scales.toml`` that the claim about low rank is judged by."""
 ONE_CLIENT: Final = "FZOO, one client"
 """The line that is compared with MeZO, whose one agent takes all passes; with m clients a round m agents take them."""
 SPENT: Final[Mapping[str, str]] = {
@@ -254,7 +252,6 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
         ),
         _feedsign(runs[runs["line"] == "FeedSign"]),
         _fedkseed(runs[runs["line"] == "FedKSeed"]),
-        _rank_one(runs),
     ]
     return judged("board", words, outcomes)
 
@@ -271,19 +268,6 @@ def _feedsign(runs: pd.DataFrame) -> ClaimOutcome:
     measured = {name: float(own.max()) for name, own in bits.items() if len(own)}
     measured |= {f"bytes a round with heads, {way}": float(runs[f"round_{way}"].max()) for way in _WAYS if len(runs)}
     return ClaimOutcome("board.feedsign", verdict_of(holds, tested=len(runs) > 0), numbers(measured))
-
-
-def _rank_one(runs: pd.DataFrame) -> ClaimOutcome:
-    largest = runs[runs["d"] == runs["d"].max()].groupby("line").first()
-    measured: dict[str, float | None] = {"parameters": int(runs["d"].max())}
-    measured |= {
-        f"pace, {line}": float(largest.loc[line, "pace"]) for line in (RANK_ONE, "DeComFL") if line in largest.index
-    }
-    pace = measured.get(f"pace, {RANK_ONE}")
-    tested = pace is not None and runs["d"].max() >= LIMITS.large
-    return ClaimOutcome(
-        "board.rank-one", verdict_of((pace or 0.0) >= LIMITS.throughput, tested=tested), numbers(measured)
-    )
 
 
 def _fedkseed(runs: pd.DataFrame) -> ClaimOutcome:

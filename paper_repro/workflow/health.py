@@ -144,7 +144,6 @@ EXEMPT: Final[Mapping[str, str]] = {
     "board.fzoo": "a problem counts only where every seed of both reached its target",
     "board.feedsign": "it compares bits",
     "board.fedkseed": "it compares bytes",
-    "board.rank-one": "it compares times",
     "hessian.majority-zero": "its training has four points and no curve; that its loss falls is tested of the rows",
     "hessian.low-rank": "its training has four points and no curve; that its loss falls is tested of the rows",
     "hessian.stays-low": "its training has four points and no curve; that its loss falls is tested of the rows",

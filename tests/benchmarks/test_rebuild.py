@@ -78,10 +78,7 @@ def test_torchs_stateless_stream_is_timed_where_it_is_there(monkeypatch: pytest.
         (["--d", "1e999"], "d must be integers separated by commas, got '1e999'"),
         (["--d", "0"], "d must be an integer of at least 1, got 0"),
         (["--pairs", "0"], "pairs must be an integer of at least 1, got 0"),
-        (
-            ["--distribution", "cauchy"],
-            "distribution must be one of gaussian, sphere, rademacher, low-rank, got 'cauchy'",
-        ),
+        (["--distribution", "cauchy"], "distribution must be one of gaussian, sphere, rademacher, got 'cauchy'"),
         (["--dtype", "int8"], "dtype must be one of float32, float64, bfloat16, float16, got 'int8'"),
         (["--backend", "fortran"], "backend must be one of numpy, numba, triton, got 'fortran'"),
         (["--device", "tpu"], "device must be one of cpu, cuda, cuda:N, auto, got 'tpu'"),
@@ -98,8 +95,6 @@ def test_bad_options_are_refused(arguments: list[str], message: str, capsys: pyt
 @pytest.mark.parametrize("answer", sampled(((each,) for each in vectors.KNOWN_ANSWERS), 3))
 def test_the_command_prints_the_known_answers(answer: vectors.KnownAnswer, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["noise", "--key", f"{answer.key:x}", "--direction", str(answer.p), "--d", str(answer.d)]
-    if answer.distribution is Distribution.LOW_RANK:
-        base += ["--shapes", "2,9x10,36,8x9", "--rank", "2"]
     for j, word in zip(vectors.POSITIONS, answer.bits, strict=True):
         for backend in ([], ["--backend", "numpy"]):
             place = ["--first", str(j), "--count", "1", "--distribution", answer.distribution.value]
@@ -129,13 +124,6 @@ def test_the_command_in_other_forms(capsys: pytest.CaptureFixture[str]) -> None:
         (["--count", "0"], "count must be an integer of at least 1, got 0"),
         (["--first", "5", "--d", "6"], r"first + count must be at most d=6, got 13"),
         (["--direction", "-1"], "direction must be an integer in 0..4294967295, got -1"),
-        (["--distribution", "low-rank"], "shapes must be given for low-rank directions, and for no others, got None"),
-        (["--shapes", "3"], "shapes must be given for low-rank directions, and for no others, got '3'"),
-        (
-            ["--distribution", "low-rank", "--shapes", "3x,2"],
-            "shapes must be numbers joined by x, shapes joined by commas, got '3x'",
-        ),
-        (["--distribution", "low-rank", "--shapes", "9", "--d", "8"], "of the shapes of a LowRank must be d=8, got 9"),
     ],
 )
 def test_bad_counters_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,8 +213,7 @@ def test_a_projection_that_is_off_by_one_bit_is_named(monkeypatch: pytest.Monkey
 
 def test_a_replay_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def off(start: Replica, device: torch.device, backend: Any) -> Replica:
-        own: Any = {"private_key": start.private_key, "low_rank": start.low_rank}
-        replica = Replica(start.x.to(device), start.rule, backend=backend, **own)
+        replica = Replica(start.x.to(device), start.rule, backend=backend, private_key=start.private_key)
         replica.x.view(torch.uint8)[0] ^= 1
         return replica
 

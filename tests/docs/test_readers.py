@@ -26,7 +26,7 @@ GCC, NODE = shutil.which("gcc"), shutil.which("node")
 KINDS = ("gaussian", "sphere", "rademacher")
 C_RUNS = ("run", "run-sgd", "run-sphere", "run-private", "run-feedsign", "run-pool")
 JS_RUNS = (*C_RUNS, "run-sign", "run-adamm")
-OTHERS = ("run-low-rank", "run-grid", "run-hiso", "run-bfloat16", "run-float16", "run-compensated")
+OTHERS = ("run-grid", "run-hiso", "run-bfloat16", "run-float16", "run-compensated")
 MAIN = ROOT / "docs" / "_static" / "rebuild" / "decomfl.mjs"
 needs_gcc = pytest.mark.skipif(GCC is None, reason="there is no gcc to compile the C reader with")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node to run the JavaScript reader with")
@@ -264,6 +264,12 @@ def test_every_reader_refuses_a_hostile_log_for_the_same_reason(outcomes: Outcom
     assert other == {}
 
 
+def test_every_reader_says_which_version_has_low_rank_directions(outcomes: Outcomes) -> None:
+    (found,) = outcomes({"old": (ROOT / "tests" / "old" / "low-rank.dcl").read_bytes()}).values()
+    assert found[0] == "refused"
+    assert "must be 1, as only version 0.1 of decomfl-lab has low-rank directions" in found[1]
+
+
 def unfinished(content: bytes) -> dict[str, bytes]:
     """Logs of which not all is checked, or not all is there, or not all agrees."""
     text, bodies = parted(content)
@@ -337,12 +343,9 @@ def test_no_mutation_of_a_log_ends_a_reader_otherwise(outcomes: Outcomes, vector
 @needs_gcc
 def test_c_makes_the_directions_of_the_vectors(c_program: Path, vectors: Path) -> None:
     for own in json.loads((vectors / "stream.json").read_text())["directions"]:
-        if own["distribution"] in KINDS:
-            kind = str(KINDS.index(own["distribution"]))
-            words = [c_program, "--direction", kind, own["key"], str(own["p"]), str(own["d"])]
-            assert (
-                subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == own["bits"].split()
-            )
+        kind = str(KINDS.index(own["distribution"]))
+        words = [c_program, "--direction", kind, own["key"], str(own["p"]), str(own["d"])]
+        assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == own["bits"].split()
 
 
 CHECKS = """
@@ -360,7 +363,6 @@ for (const { seed: own, path, below } of at("checks").seeds) {
   same(`seed ${path}`, decomfl.derive(seed(own), ...path.map(seed)), seed(below));
 }
 for (const { distribution, key, p, d, bits: wanted } of at("stream").directions) {
-  if (distribution === "low-rank") continue;
   const make = decomfl.direction(distribution, seed(key), p, d), z = new Float32Array(256);
   for (const tile of [0, 1]) make(z.subarray(128 * tile, 128 * (tile + 1)), tile);
   same(`${distribution} ${key}`, bits(z).slice(0, d).join(" "), wanted);

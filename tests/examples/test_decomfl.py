@@ -31,7 +31,6 @@ LACKED = {
     "krum-takes-one-reply-whole": "Krum",
     "clipped-means-keep-the-norm": "clipped means",
     "the-wire-keeps-every-bit": "transport",
-    "low-rank-factors-are-shared-by-nobody": "directions of low rank",
     "square-sums-agree": "directions on the sphere",
     "synchronised-clients-drift-within-their-roundings": "clients without revert",
 }

@@ -209,7 +209,7 @@ def test_a_mistake_changes_a_scalar_by_much_more_than_the_tolerance() -> None:
 
     @hypothesis_seed(0)
     @settings(
-        max_examples=100,
+        max_examples=300,
         database=None,
         deadline=None,
         phases=[Phase.generate],

@@ -48,17 +48,6 @@ def test_every_engine_trains_the_loss_of_the_whole_batch(name: str, engine: str)
     assert moved.norm() > 0
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_products_that_are_shared_along_low_rank_directions_train_it_too(name: str):
-    make, loss, _ = FUNCTIONS[name]
-    options = {"rounds": 2, "lr": 0.02, "mu": 1e-3, "batch_size": N, "seed": 3, "distribution": "low-rank"}
-    shared, plain = (lab.train(make(), loss, [(X, Y)], engine=engine, **options) for engine in ("shared", "plain"))
-    moved = _weights(plain.model) - _weights(make())
-    torch.testing.assert_close(
-        _weights(shared.model) - _weights(make()), moved, rtol=0, atol=0.02 * float(moved.norm())
-    )
-
-
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if FUNCTIONS[name][1] is not ce])
 def test_the_fused_engine_refuses_losses_that_its_kernel_does_not_compute(name: str):
     make, loss, _ = FUNCTIONS[name]

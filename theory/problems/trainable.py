@@ -54,23 +54,21 @@ class Trainable:
 
 
 class _Bowl(nn.Module):
-    """See ``Trainable``; the parameters are a matrix where d is a square, as directions of low rank need one."""
+    """See ``Trainable``."""
 
     eigenvalues: Tensor
     turn: Tensor | None
 
     def __init__(self, eigenvalues: Tensor, start: Tensor, turn: Tensor | None) -> None:
         super().__init__()
-        side = round(start.numel() ** 0.5)
         x = start if turn is None else turn.T @ start
-        self.x = nn.Parameter(x.float().reshape((side, side) if side**2 == x.numel() else (-1,)))
+        self.x = nn.Parameter(x.float())
         self.register_buffer("eigenvalues", eigenvalues.float())
         self.register_buffer("turn", None if turn is None else turn.float())
 
     def forward(self, tilts: Tensor) -> Tensor:
         """½ Σ_j λ_j y_j² − tᵀy for every tilt t, shape (B,)."""
-        x = self.x.reshape(-1)
-        y = x if self.turn is None else self.turn @ x
+        y = self.x if self.turn is None else self.turn @ self.x
         return 0.5 * (self.eigenvalues * y * y).sum() - tilts @ y
 
 

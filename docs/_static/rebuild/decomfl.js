@@ -9,6 +9,8 @@ globalThis.decomfl = (function library() {
   const f = Math.fround;
   const TILE = 128; // elements that are made together: 4 words of each of 32 blocks
 
+  const NO_LOW_RANK = "as only version 0.1 of decomfl-lab has low-rank directions";
+
   const refuse = (text) => {
     throw new Error(text);
   };
@@ -220,7 +222,8 @@ globalThis.decomfl = (function library() {
     must(typeof scale === "number" && Math.abs(f(scale)) < Infinity, "scale", "be a float32 number", scale);
     must(draw === "constant" || scale >= 0, "scale", "be 0 or more", scale);
     must(cut === undefined || draw === "normal", "cut", "be left out unless draw is normal", cut);
-    must(cut === undefined || (cut >= 0.1 && cut <= 10), "cut", "be in 0.1..10", cut); // less takes many attempts
+    const possible = typeof cut === "number" && cut >= 0.1 && cut <= 10; // less takes many attempts
+    must(cut === undefined || possible, "cut", "be in 0.1..10", cut);
     return shape.reduce((a, b) => a * b, 1);
   }
 
@@ -316,15 +319,14 @@ globalThis.decomfl = (function library() {
     if (`${frame}` !== `${[0x4344, 2, 4, body.rest().length, crc32(body.rest())]}`) refuse(`${what}: it is damaged`);
     const records = body.u32(), round = body.u32(), eta = body.f64(), K = body.u16(), P = body.u16(), count = K * P;
     const which = body.u8(), stream = body.u8(), form = body.u8(), seeding = form & 127, signs = form >> 7;
-    const distribution = ["gaussian", "sphere", "rademacher", "low-rank"][which];
+    const distribution = ["gaussian", "sphere", "rademacher"][which];
     check(records === 1 && round === r, "record", `be of round ${r} alone`, round);
     check(eta > 0 && eta < Infinity, "eta of the message", "be a finite number above 0", eta);
     check(stream === 1, "stream version of the message", "be 1", stream);
-    check(distribution, "distribution of the message", "be below 4", which);
+    check(distribution, "distribution of the message", which === 3 ? `be below 3, ${NO_LOW_RANK}` : "be below 3", which);
     check(seeding < 5, "seeding of the message", "be below 5", seeding);
     check(count > 0, "K and P", "be 1 to 65535", count);
     check(count <= 1073741820, "K·P", "be at most 1073741820", count);
-    if (distribution === "low-rank") refuse("this reader does not know low-rank directions");
     const size = [8 * count, 8 * K, 8, 0, 2 * count][seeding], sent = signs ? Math.ceil(count / 8) : 4 * count;
     check(body.rest().length === size + sent, "seeds and scalars", `have ${size + sent} bytes`, body.rest().length);
     const seeds = body.bytes(size), given = new Uint8Array(body.bytes(sent)), scalars = new Float32Array(count);
@@ -353,6 +355,9 @@ globalThis.decomfl = (function library() {
     must(matches(x0, /^[0-9a-f]{32}$/), "x0 in the header", "be text of 32 hexadecimal digits", x0);
     must(stream === 1, "stream of the log", "be 1", stream);
     must(isWhole(config.rounds, 1), "rounds R", "be an integer of at least 1", config.rounds);
+    const { rank = 1, distribution } = config, three = "gaussian, sphere, rademacher";
+    must(rank === 1, "rank", `be 1, ${NO_LOW_RANK}`, rank);
+    must(distribution !== "low-rank", "distribution", `be one of ${three}, ${NO_LOW_RANK}`, distribution);
     while (start < bytes.length) {
       const whole = start + 12 <= bytes.length && crc32(bytes.subarray(start, start + 8)) === u32(start + 8);
       const stop = whole ? start + 28 + u32(start + 4) : bytes.length, r = rounds.length;

@@ -36,7 +36,7 @@ from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.models.registry import build_model
-from decomfl_lab.noise import Distribution, in_dimension
+from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.server import Server
@@ -50,7 +50,7 @@ TOLERANCE = 2.3 * 2.0**-19 / (2 * MU)
 """A loss of 2.3 rounded some 16 times to float32, and divided by 2μ; of scalars whose typical size is about 1."""
 
 
-REFUSED = "engine must be one of auto, fused, threads, shared, batched, serial, plain, got 'fast'"
+REFUSED = "engine must be one of auto, fused, threads, batched, serial, plain, got 'fast'"
 
 
 def _error(engine: Engine, model: str, batch: int = 20) -> float:
@@ -273,7 +273,7 @@ def test_points_on_both_sides_are_the_same_bits_formed_together_or_alone(
     distribution: Distribution, dtype: torch.dtype
 ) -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(1)).to(dtype)
-    line = Line(Replica(x, Sgd()), 7, in_dimension(distribution, 1000))
+    line = Line(Replica(x, Sgd()), 7, distribution)
     up, down, alone = (torch.empty_like(x) for _ in range(3))
     line.form_([up, down], 3, 1e-3)
     for point, c in ((up, 1e-3), (down, -1e-3)):
@@ -287,7 +287,7 @@ def test_a_part_of_a_point_has_the_bits_of_the_whole(
     first: int, count: int, distribution: Distribution, rule: Any
 ) -> None:
     x, stop = torch.linspace(-1, 1, 1000), min(first + count, 1000)
-    line = Line(Replica(x, rule), 7, in_dimension(distribution, 1000))
+    line = Line(Replica(x, rule), 7, distribution)
     if line.scale is not None:
         line.scale.copy_(x.exp())
     whole, part = torch.empty(2, 1000), torch.empty(2, stop - first)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws.strategies import counters, distributions, seeds
-from decomfl_lab.noise import Distribution, LowRank, Program, derive_seed, low_rank, vectors
+from decomfl_lab.noise import Distribution, derive_seed, vectors
 from decomfl_lab.noise.reference import philox4x32
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS
 
@@ -49,10 +49,7 @@ def test_the_specification_itself_is_among_the_known_answers() -> None:
     assert table[Distribution.GAUSSIAN, 0xDEADBEEF12345678, 3] == tuple(second.split())
 
 
-PLAIN = [law for law in Distribution if law is not Distribution.LOW_RANK]
-
-
-@pytest.mark.parametrize("law", PLAIN)
+@pytest.mark.parametrize("law", Distribution)
 def test_moments_lie_within_five_standard_errors(law: Distribution) -> None:
     n, directions = 200_000, 20
     z = np.stack([noise.direction(7, p, n, distribution=law) for p in range(directions)]).astype(np.float64)
@@ -76,32 +73,10 @@ def test_gaussian_tails_have_the_right_weight() -> None:
 
 def test_second_moment_matrix_is_the_identity() -> None:
     d, n = 12, 20_000
-    for law in PLAIN:
+    for law in Distribution:
         z = np.stack([noise.direction(seed, 0, d, distribution=law) for seed in range(n)]).astype(np.float64)
         error = np.abs(z.T @ z / n - np.eye(d)).max()
         assert error < 5.5 * np.sqrt(2 / n), law
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-def test_low_rank_moments_are_those_of_products_of_normals(rank: int) -> None:
-    n, of = 10_000, LowRank(((5, 6), (4, 7)), rank)
-    z = np.stack([noise.direction(seed, 0, of.d, distribution=of) for seed in range(n)]).astype(np.float64)
-    size = np.sqrt((3 + 6 / rank) / n)  # a standard error is √(E z⁴/n) at most
-    assert np.abs(z.mean(0)).max() < 5 / np.sqrt(n)
-    assert np.abs(z.T @ z / n - np.eye(of.d)).max() < 5.5 * size
-    first, second = z[:, :30].reshape(n, 5, 6), z[:, 30:].reshape(n, 4, 7)
-
-    for wanted, at in (
-        (3 + 6 / rank, ((1, 2),) * 4),
-        (1 + 2 / rank, ((1, 2), (1, 2), (1, 3), (1, 3))),  # one row
-        (1 + 2 / rank, ((1, 2), (1, 2), (3, 2), (3, 2))),  # one column
-        (1.0, ((1, 2), (1, 2), (3, 4), (3, 4))),
-        (1 / rank, ((1, 2), (3, 4), (1, 4), (3, 2))),  # the corners of a rectangle
-    ):
-        products = np.stack([np.prod([w[:, i, j] for i, j in at], axis=0) for w in (first, second)])
-        assert (np.abs(products.mean(1) - wanted) < 5 * products.std(1) / np.sqrt(n)).all(), at
-    across = (z[:, :30, None] ** 2 * z[:, None, 30:] ** 2).mean(0)
-    assert abs(across.mean() - 1) < 0.1  # tensors are independent: 1 + 2/r if they shared a factor
 
 
 @given(seeds, st.integers(0, 40), st.integers(1, 3000))
@@ -114,7 +89,7 @@ def test_sphere_directions_have_length_root_d(seed: int, p: int, d: int) -> None
 def test_axpy_has_the_bits_of_one_term_at_a_time_whatever_the_cut(
     counter: tuple[int, int, Distribution], d: int, data: st.DataObject, dtype: type
 ) -> None:
-    seed, first_p, law = *counter[:2], noise.in_dimension(counter[2], d, rank=2)
+    seed, first_p, law = counter
     c = np.array(data.draw(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=5)), dtype=np.float32)
     start = np.linspace(-1, 1, d).astype(dtype)
     wanted = start.copy()
@@ -137,38 +112,22 @@ def test_projections_are_products_with_the_directions_whatever_the_backend_and_t
 ) -> None:  # type: ignore[no-untyped-def]
     streams = [(5, 0), (5, 1), (2**63 + 7, 40)]
     for d in (1, 128, 20_001):  # less than a tile, one tile, several slices
-        of = noise.in_dimension(law, d, rank=2)
         v = np.random.default_rng(d).standard_normal((3, d)).astype(dtype)
-        z = np.stack([noise.direction(seed, p, d, distribution=of) for seed, p in streams]).astype(np.float64)
-        found = noise.project(v, streams, distribution=of, backend="numpy")
+        z = np.stack([noise.direction(seed, p, d, distribution=law) for seed, p in streams]).astype(np.float64)
+        found = noise.project(v, streams, distribution=law, backend="numpy")
         assert found == pytest.approx(v.astype(np.float64) @ z.T, rel=1e-11, abs=1e-9)
         for backend in {"numpy", noise.cpu_backend()}:
             for workers in (1, 3):
-                again = noise.project(v, streams, distribution=of, backend=backend, workers=workers)
+                again = noise.project(v, streams, distribution=law, backend=backend, workers=workers)
                 assert again.tobytes() == found.tobytes()
-        alone = noise.project(v[1:2], streams[2:], distribution=of)
+        alone = noise.project(v[1:2], streams[2:], distribution=law)
         assert alone[0, 0] == found[1, 2]
 
 
 def test_numba_agrees_with_the_reference_on_a_million_elements() -> None:
-    for law in (noise.in_dimension(own, 1_000_003, rank=3) for own in Distribution):
+    for law in Distribution:
         a, b = (noise.direction(3, 5, 1_000_003, distribution=law, backend=name) for name in ("numpy", "numba"))
         assert a.tobytes() == b.tobytes(), law
-
-
-@pytest.mark.parametrize("rank", [1, 3])
-def test_a_rebuild_that_may_hold_few_factors_has_the_same_bits(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut in rows, in pieces of rows, in vectors, and where several tensors fit in."""
-    of = LowRank(((3, 1000), (700,), (), (20, 30), (0, 4), (10, 8), (2, 300, 2)), rank)
-    wanted = [noise.direction(1, p, of.d, distribution=of, backend="numpy") for p in range(2)]
-    parts = len(list(of.parts(0, of.d, 2)))
-    monkeypatch.setattr(low_rank, "_ROOM", 600)
-    assert len(list(of.parts(0, of.d, 2))) > parts + 5
-    assert max(part.width for part in of.parts(0, of.d, 2)) < 600
-    for backend in {"numpy", noise.cpu_backend()}:
-        y = np.full(of.d, -0.0, np.float32)
-        noise.axpy(y, 1, [0.5, -2.0], d=of.d, distribution=of, backend=backend)
-        assert y.tobytes() == (np.float32(0.5) * wanted[0] + np.float32(-2.0) * wanted[1]).tobytes()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -181,8 +140,7 @@ def test_slices_far_beyond_two_to_the_32_can_be_made_alone(backend: str) -> None
 
 
 @given(distributions)
-def test_no_global_generator_is_touched(drawn: Distribution) -> None:
-    law = noise.in_dimension(drawn, 300)
+def test_no_global_generator_is_touched(law: Distribution) -> None:
     torch.manual_seed(5)
     before, legacy = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
     noise.direction(1, 0, 300, distribution=law)
@@ -209,12 +167,11 @@ def test_seeds_of_different_places_differ(run_key: int, a: list[int], b: list[in
         ),
         (lambda: noise.axpy(np.zeros(4, np.float16), 0, [1.0], d=4), "y must be a contiguous"),
         (lambda: noise.axpy(np.zeros(8)[::2], 0, [1.0], d=4), "y must be a contiguous"),
-        (lambda: noise.direction(0, 0, 4, distribution=Distribution.LOW_RANK), "must be a noise.LowRank, .* got low-"),
-        (lambda: Program(["y"]).noise("y", 0, [1.0], Distribution.LOW_RANK), "must be a noise.LowRank"),
-        (lambda: noise.direction(0, 0, 5, distribution=LowRank(((2, 2),))), "of a LowRank must be d=5, got 4"),
-        (lambda: LowRank(((2, 2),), 0), "rank must be an integer in 1..2147483647, got 0"),
-        (lambda: LowRank(((0, 2),)), "shapes must hold at least one element"),
-        (lambda: LowRank(((-1, -2),)), r"shapes must hold no negative numbers, got \(-1, -2\)"),
+        (lambda: noise.require_distribution("cauchy"), "must be one of gaussian, sphere, rademacher, got 'cauchy'"),
+        (
+            lambda: noise.require_distribution("low-rank"),
+            "rademacher, as only version 0.1 of decomfl-lab has low-rank directions, got 'low-rank'",
+        ),
     ],
 )
 def test_bad_input_is_refused_by_name(call, message: str) -> None:  # type: ignore[no-untyped-def]

@@ -100,30 +100,6 @@ def test_compiled_code_rounds_every_operation_once(kernel: str, dtypes: tuple[to
     assert ("sqrt.rn.f32" in code) == (kernel != "add_in_order")  # all others make normals
 
 
-@compiled
-@pytest.mark.parametrize(
-    ("kernel", "dtypes"),
-    sampled(
-        [
-            ("make_factors", ()),
-            ("run_program", (torch.float32,)),
-            ("run_program", (torch.float64, torch.float64)),
-            ("tile_products", (torch.float32,)),
-            ("form_points", (torch.float32, torch.bfloat16)),
-        ],
-        2,
-    ),
-)
-def test_compiled_code_of_low_rank_directions_does_so_too(kernel: str, dtypes: tuple[torch.dtype, ...]) -> None:
-    from decomfl_lab.noise.triton_kernels import assembly
-
-    code, fused = (assembly(kernel, dtypes, fused=fused, low_rank=kernel != "make_factors") for fused in (False, True))
-    assert [pattern.findall(code) for pattern in (FUSED, CONTRACTIBLE, INEXACT)] == [[], [], []]
-    assert "mul.rn.f32" in code
-    assert "add.rn.f32" in code
-    assert FUSED.findall(fused)
-
-
 # AMD -------------------------------------------------------------------------------------------------------------
 
 EXPANDED = {
@@ -147,25 +123,24 @@ def _count(pattern: str, code: str) -> int:
 
 @compiled
 @pytest.mark.parametrize(
-    ("kernel", "dtypes", "low_rank"),
+    ("kernel", "dtypes"),
     sampled(
         [
-            ("run_program", (torch.float32,), False),
-            ("square_sums", (), False),
-            ("run_program", (torch.float64, torch.float64), True),
-            ("run_program", (torch.bfloat16, torch.float32), False),
-            ("tile_products", (torch.float32,), True),
-            ("tile_products", (torch.float64,), False),
-            ("form_points", (torch.float32, torch.bfloat16), True),
-            ("form_points", (torch.float64, torch.float64), False),
-            ("make_factors", (), False),
-            ("add_in_order", (), False),
+            ("run_program", (torch.float32,)),
+            ("square_sums", ()),
+            ("run_program", (torch.float64, torch.float64)),
+            ("run_program", (torch.bfloat16, torch.float32)),
+            ("tile_products", (torch.float32,)),
+            ("tile_products", (torch.float64,)),
+            ("form_points", (torch.float32, torch.bfloat16)),
+            ("form_points", (torch.float64, torch.float64)),
+            ("add_in_order", ()),
         ],
         2,
     ),
 )
 def test_on_an_amd_gpu_only_roots_and_quotients_have_fused_products(
-    kernel: str, dtypes: tuple[torch.dtype, ...], low_rank: bool
+    kernel: str, dtypes: tuple[torch.dtype, ...]
 ) -> None:
     """How many each root or quotient has is counted in kernels that have nothing else."""
     from decomfl_lab.noise.triton_kernels import assembly
@@ -175,7 +150,7 @@ def test_on_an_amd_gpu_only_roots_and_quotients_have_fused_products(
     each = {name: _fused_on_amd(code) / _count(EXPANDED[name], code) for name, code in codes.items()}
     fused = {}
     for contracted in (False, True):
-        code = assembly(kernel, dtypes, low_rank=low_rank, amd=True, fused=contracted)
+        code = assembly(kernel, dtypes, amd=True, fused=contracted)
         own = sum(each[name] * _count(pattern, code) for name, pattern in EXPANDED.items())
         fused[contracted] = _fused_on_amd(code) - own
     assert fused[False] == 0

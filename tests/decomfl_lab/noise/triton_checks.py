@@ -16,13 +16,10 @@ import triton.language as tl
 from decomfl_lab import noise
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import (
-    AnyDistribution,
     Distribution,
     Format,
-    LowRank,
     Op,
     Program,
-    low_rank,
     reference,
     triton_gpu,
     triton_kernels,
@@ -32,7 +29,6 @@ from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica, step_together_
 from decomfl_lab.replicas.rules import Momentum, Step
 
-PLAIN = [law for law in Distribution if law is not Distribution.LOW_RANK]
 DEVICE = "cpu" if triton_gpu.INTERPRETED else "cuda"
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -108,8 +104,7 @@ def test_normals_of_many_words_have_the_bits_of_the_reference() -> None:
 
 @pytest.mark.parametrize("answer", KNOWN_ANSWERS)
 def test_the_stream_gives_the_known_answers(answer: KnownAnswer) -> None:
-    of = answer.stream_distribution
-    z = noise.direction(answer.key, answer.p, answer.d, distribution=of, backend="triton")
+    z = noise.direction(answer.key, answer.p, answer.d, distribution=answer.distribution, backend="triton")
     assert tuple(f"{word:08x}" for word in z.view(np.uint32)[list(POSITIONS)]) == answer.bits
 
 
@@ -123,7 +118,7 @@ def test_slices_have_the_bits_of_the_reference(law: Distribution, p: int, first:
             *(2**64 - 3, p, 2500),
             first=first,
             count=count,
-            distribution=noise.in_dimension(law, 2500, rank=3),
+            distribution=law,
             backend=name,
         )
         for name in ("numpy", "triton")
@@ -168,14 +163,14 @@ def test_projections_have_the_bits_of_the_reference(
     law: Distribution, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(noise, "SLICE", 256)
-    v, of = _vectors(877, dtype), noise.in_dimension(law, 877, rank=2)  # three slices, and one of a tile
-    wanted = noise.project(v, STREAMS, distribution=of, backend="numpy")
+    v = _vectors(877, dtype)  # three slices, and one of a tile
+    wanted = noise.project(v, STREAMS, distribution=law, backend="numpy")
     assert np.isfinite(wanted[:2]).all()
     assert not np.isfinite(wanted[2:]).any()
     sums = 2 * v.shape[0] * len(STREAMS)  # of a slice
     for at_once in (1, 2 * sums, 1 << 23) if law is Distribution.RADEMACHER else (2 * sums,):
         monkeypatch.setattr(triton_gpu, "SUMS_AT_ONCE", at_once)
-        found = project(torch.from_numpy(v).to(DEVICE), STREAMS, distribution=of, backend="triton").cpu().numpy()
+        found = project(torch.from_numpy(v).to(DEVICE), STREAMS, distribution=law, backend="triton").cpu().numpy()
         _assert_same(found, wanted)
     if law is Distribution.SPHERE:
         _assert_same(noise.project(v, STREAMS, distribution=law, backend="triton"), wanted)
@@ -204,8 +199,7 @@ def test_projections_far_beyond_two_to_the_32_have_the_bits_of_the_reference(law
     keys, places = np.array([2**64 - 3, 5], dtype=np.uint64), np.array([2**32 - 1, 40])
     scales = np.array([1.5, 0.75], dtype=np.float32)
     for first in (2**32 - 128, 2**39 + 128):
-        of = noise.in_dimension(law, 2**40, rank=2)
-        found, wanted = (s.project(v, first, keys, places, of, scales) for s in (triton_gpu, reference))
+        found, wanted = (s.project(v, first, keys, places, law, scales) for s in (triton_gpu, reference))
         _assert_same(found, wanted)
 
 
@@ -216,7 +210,7 @@ LISTED = [(5, 0), (5, 0), (7, 3), (5, 0), (2**64 - 3, 2**32 - 1), (7, 3), (9, 9)
 COEFFICIENTS = [0.0, 1e-3, -0.7, -1e-3, 1e30, 0.7, -0.0]
 
 
-def _one_by_one(x: torch.Tensor, law: AnyDistribution, d: int, first: int) -> np.ndarray:
+def _one_by_one(x: torch.Tensor, law: Distribution, d: int, first: int) -> np.ndarray:
     points = []
     for (seed, p), c in zip(LISTED, COEFFICIENTS, strict=True):
         point = x.cpu().to(torch.float64 if x.dtype == torch.float64 else torch.float32, copy=True).numpy()
@@ -233,10 +227,9 @@ def _one_by_one(x: torch.Tensor, law: AnyDistribution, d: int, first: int) -> np
 def test_points_formed_together_have_the_bits_of_each_alone(law: Distribution, dtype: torch.dtype) -> None:
     for d in (1, 127, 601):
         x = torch.from_numpy(_start((d,), d, np.float64)).to(dtype).to(DEVICE)
-        of = noise.in_dimension(law, d, rank=2)
-        wanted = _one_by_one(x, of, d, 0)
+        wanted = _one_by_one(x, law, d, 0)
         points = torch.full(wanted.shape, 7.0, dtype=torch.from_numpy(wanted).dtype, device=DEVICE)
-        form_points_(points, x, LISTED, COEFFICIENTS, of, backend="triton")
+        form_points_(points, x, LISTED, COEFFICIENTS, law, backend="triton")
         found = points.cpu().numpy()
         _assert_same(found, wanted)
         if dtype in (torch.float32, torch.float64):  # where c = 0 NaN too
@@ -280,7 +273,7 @@ def _append(program: Program, op: Op, rng: np.random.Generator) -> None:
     match op:
         case Op.NOISE:
             c = rng.normal(size=rng.integers(0, 6)) * rng.choice([1e-3, 1.0])
-            program.noise(to, seed, c, Distribution(rng.choice(PLAIN)), p)
+            program.noise(to, seed, c, Distribution(rng.choice(list(Distribution))), p)
         case Op.FILL:
             program.fill(to, a)
         case Op.SCALE | Op.OFFSET:
@@ -336,28 +329,6 @@ def test_random_programs_have_the_bits_of_the_reference(seed: int, dtype: type) 
         results.append((tried, np.stack(list(memory.values()))))
     assert results[1][0] == results[0][0]
     _assert_same(results[1][1], results[0][1])
-
-
-@pytest.mark.parametrize(("dtype", "rank"), [(np.float32, 1), (np.float32, 3), (np.float64, 2)])
-def test_low_rank_programs_have_the_bits_of_the_reference(
-    dtype: type, rank: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Many tensors in one launch, and parts of one in several launches, beside gaussian directions."""
-    of = LowRank(((5, 7), (3,), (2, 300), (), (40, 30), (4, 4, 4)), rank)
-    program = Program(["x", "y"])
-    for seed in (2**63 + 1, 5):
-        program.noise("x", seed, [0.5, -2.0, 1e-3], of, 7)
-        program.noise("y", seed, [0.25], Distribution.GAUSSIAN, 7)
-        program.noise("y", seed, [1.0, 0.125], of, 7)
-    start = _start((2, of.d - 5), 1, dtype)
-    wanted = {name: row.copy() for name, row in zip("xy", start, strict=True)}
-    noise.run(program, wanted, d=of.d, first=5, backend="numpy")
-    for room in (1 << 22, 900):
-        monkeypatch.setattr(low_rank, "_ROOM", room)
-        found = {name: row.copy() for name, row in zip("xy", start, strict=True)}
-        noise.run(program, found, d=of.d, first=5, backend="triton")
-        for name, row in found.items():
-            _assert_same(row, wanted[name])
 
 
 @pytest.mark.parametrize(("op", "dtype"), [*((op, np.float32) for op in Op), *((op, np.float64) for op in WIDE_OPS)])
@@ -565,7 +536,7 @@ def test_limits_count_the_elements_inside_the_range_only(size: int) -> None:
 
 def test_kernels_are_launched_under_the_device_of_the_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that make the norms of sphere directions too, which are numbers of the host."""
-    kernels = {"run_program", "tile_products", "add_in_order", "form_points", "square_sums", "make_factors"}
+    kernels = {"run_program", "tile_products", "add_in_order", "form_points", "square_sums"}
     under: list[torch.device] = []
     launched: dict[str, set[torch.device]] = {}
 
@@ -591,14 +562,13 @@ def test_kernels_are_launched_under_the_device_of_the_tensors(monkeypatch: pytes
     monkeypatch.setattr(triton_gpu, "_there", lambda tensor: tensor)
     monkeypatch.setattr(triton_gpu, "kernels", Watched())
     x, points = torch.ones(300, device=DEVICE), torch.empty(1, 300, device=DEVICE)
-    for law in (Distribution.SPHERE, noise.in_dimension(Distribution.LOW_RANK, 300, rank=2)):
-        program = Program(["x"])
-        program.noise("x", 5, [1.0], law, 0)
-        with np.errstate(all="ignore"):
-            noise.sphere_scale.cache_clear()
-            triton_gpu.run_on_device(program, [x], d=300, first=0, store=True)
-            noise.sphere_scale.cache_clear()
-            triton_gpu.project_on_device(points, [(5, 0)], law)
-            noise.sphere_scale.cache_clear()
-            form_points_(points, x, [(5, 0)], [1.0], law, backend="triton")
+    program = Program(["x"])
+    program.noise("x", 5, [1.0], Distribution.SPHERE, 0)
+    with np.errstate(all="ignore"):
+        noise.sphere_scale.cache_clear()
+        triton_gpu.run_on_device(program, [x], d=300, first=0, store=True)
+        noise.sphere_scale.cache_clear()
+        triton_gpu.project_on_device(points, [(5, 0)], Distribution.SPHERE)
+        noise.sphere_scale.cache_clear()
+        form_points_(points, x, [(5, 0)], [1.0], Distribution.SPHERE, backend="triton")
     assert launched == {name: {x.device} for name in kernels}

@@ -19,7 +19,7 @@ from torch.overrides import BaseTorchFunctionMode
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.layout import Layout
-from decomfl_lab.noise import AnyDistribution, Distribution, LowRank, direction
+from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives import perturbed
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.objectives.perturbed import moved, virtual
@@ -113,7 +113,7 @@ def _by_hand(
     seed: int,
     p: int,
     mu: float,
-    distribution: AnyDistribution = Distribution.GAUSSIAN,
+    distribution: Distribution = Distribution.GAUSSIAN,
 ) -> nn.Module:
     """A copy at fl(w + fl(mu z)), from one whole direction; no code of ``perturbed``."""
     other = copy.deepcopy(module)
@@ -144,12 +144,11 @@ def _run(module: nn.Module, inputs: Tensor, *, mode: bool = True) -> Tensor:
 @settings(max_examples=12, deadline=None)
 @given(Seeds, st.integers(0, 2**32 - 1), st.floats(-1, 1, width=64), Distributions, st.sampled_from([32, 64]))
 def test_the_loss_is_that_of_the_module_moved_by_hand(
-    name: str, seed: int, p: int, mu: float, drawn: Distribution, bits: int
+    name: str, seed: int, p: int, mu: float, distribution: Distribution, bits: int
 ) -> None:
     """To the bit, since the kernels of torch see the same contiguous tensors."""
     mu = mu if abs(mu) > 1e-30 else 0.0
     module, layout, inputs = _make(name, torch.float32 if bits == 32 else torch.float64)
-    distribution = LowRank(layout.shapes, 2) if drawn is Distribution.LOW_RANK else drawn
     wanted = _run(_by_hand(module, seed, p, mu, distribution), inputs)
     before = _bits(module)
     with virtual(module, layout, seed, p, mu, distribution=distribution), torch.inference_mode():

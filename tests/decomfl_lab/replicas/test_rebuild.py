@@ -101,8 +101,7 @@ def test_what_lies_between_the_elements_of_a_view_is_not_touched() -> None:
 def test_the_order_of_pieces_in_time_does_not_matter(shapes, distribution, dtype, workers) -> None:  # type: ignore[no-untyped-def]
     sizes = [int(np.prod(shape)) for shape in shapes]
     d = sum(sizes)
-    low_rank = distribution is Distribution.LOW_RANK and d
-    program = _program(distribution=noise.LowRank(shapes, 1) if low_rank else distribution)
+    program = _program(distribution=distribution)
     whole = torch.zeros(d, dtype=dtype)
     rebuild_(program, [{"x": whole}], workers=workers)
     firsts = np.cumsum([0, *sizes])
@@ -257,7 +256,7 @@ def test_steps_on_the_grid_are_undone_by_arithmetic(case: Case, exponent: int, c
     rule = GridSgd(exponent)
     dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
     case = dataclasses.replace(case, rule=rule, dtype=dtype)
-    replica = Replica(case.initial(), rule, sizes=case.sizes, low_rank=case.low_rank)
+    replica = Replica(case.initial(), rule, sizes=case.sizes)
     before = replica.digest()
     rng = np.random.default_rng(case.seed)
     steps = [
@@ -382,17 +381,16 @@ def test_points_formed_together_have_the_bits_of_a_line_s(
     x[3], x[5], x[7] = float("nan"), float("inf"), -0.0
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     low = LowPrecision(Sgd(), Format(str(dtype).removeprefix("torch."))) if x.element_size() == 2 else None
-    of = noise.in_dimension(law, 1001, rank=2)
-    line = Line(Replica(x, low or Sgd()), 7, of)
+    line = Line(Replica(x, low or Sgd()), 7, law)
     at = [(0, 0.0), (2, 1e-3), (2, -1e-3), (40, 0.3), (2, 7.0), (1, -0.0)]
     points, alone = torch.empty(len(at), 1001, dtype=wide), torch.empty(1001, dtype=wide)
     streams, coefficients = [(7, p) for p, _ in at], [c for _, c in at]
     for workers in (1, 3):
-        form_points_(points.fill_(9), x, streams, coefficients, of, backend=backend, workers=workers)
+        form_points_(points.fill_(9), x, streams, coefficients, law, backend=backend, workers=workers)
         for point, (p, c) in zip(points, at, strict=True):
             line.form_([alone], p, c)
             assert torch.equal(point.view(torch.int32), alone.view(torch.int32))
-    form_points_(points, x, streams, [0.0] * len(at), of)
+    form_points_(points, x, streams, [0.0] * len(at), law)
     assert torch.equal(points.view(torch.int32), x.to(wide).expand(len(at), -1).contiguous().view(torch.int32))
 
 

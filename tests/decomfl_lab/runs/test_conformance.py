@@ -21,7 +21,6 @@ DIGESTS = {
     "run-float16": "3dbf280c90034a8426421dc5e9fcfea5",
     "run-grid": "91708ac43f4211ac5aec99f5fb9a9d03",
     "run-hiso": "eb952ca361cd2ca03bd6512abcdf31f0",
-    "run-low-rank": "b1a3a3a56c8ba101845d7658bdf0033e",
     "run-pool": "30e21b3754c8f6ce5f3f0442e3b2ca32",
     "run-private": "2b1565fbed8995c905211706dca63b5a",
     "run-sgd": "6d437320feba33ed548a1dfc38f9c5da",

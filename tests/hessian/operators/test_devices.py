@@ -139,9 +139,8 @@ def test_a_host_read_in_every_piece_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_probe_made_in_its_place_has_the_bits_of_the_stream(distribution: Distribution, dtype: torch.dtype) -> None:
     for d in (1, 300, 70_001):
-        of = noise.in_dimension(distribution, d)
-        stream = torch.from_numpy(noise.direction(derive_seed(7, 2), 5, d, distribution=of)).to(dtype)
-        made = probe_at(torch.empty(d, dtype=dtype), 7, 2, 5, of)
+        stream = torch.from_numpy(noise.direction(derive_seed(7, 2), 5, d, distribution=distribution)).to(dtype)
+        made = probe_at(torch.empty(d, dtype=dtype), 7, 2, 5, distribution)
         assert torch.equal(made.view(torch.uint8), stream.view(torch.uint8))
 
 

@@ -496,15 +496,6 @@ def _(frame: pd.DataFrame, _: str) -> Found:
     return told, decided(max(most, back) < BOARD.round_bytes)
 
 
-@recomputes("board.rank-one")
-def _(frame: pd.DataFrame, _: str) -> Found:
-    own = ends(frame)
-    largest = own[own.d == own.d.max()].groupby("line").pace.first()
-    name = "DeComFL, rank-1 directions"
-    told = {"parameters": own.d.max(), f"pace, {name}": largest[name], "pace, DeComFL": largest["DeComFL"]}
-    return told, decided(largest[name] >= BOARD.throughput, own.d.max() >= BOARD.large)
-
-
 # --- memory and spectra -----------------------------------------------------------------------------------------------
 
 ROLES = {

@@ -41,7 +41,7 @@ def test_the_hessian_has_the_spectrum_and_the_loss_begins_at_one(name: str) -> N
     x = Layout.of(module).flatten(module)
 
     def f(point: torch.Tensor) -> torch.Tensor:
-        return mean_output(torch.func.functional_call(module, {"x": point.reshape(16, 16)}, (tilts,)), targets)
+        return mean_output(torch.func.functional_call(module, {"x": point}, (tilts,)), targets)
 
     H = torch.func.hessian(f)(x)
     eigenvalues = torch.linalg.eigvalsh(H)

@@ -1,1 +1,1 @@
-"""Bounds of the methods after the paper: HiSo, FeedSign, FedKSeed, low rank, FZOO, robust means."""
+"""Bounds of the methods after the paper: HiSo, FeedSign, FedKSeed, FZOO, robust means."""

@@ -28,7 +28,7 @@ from decomfl_lab.estimators.differences import central, forward
 from decomfl_lab.language.adapters import lora_
 from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.layout import Layout
-from decomfl_lab.noise import Distribution, in_dimension
+from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.server import Server
@@ -79,7 +79,7 @@ def objective(
 
 def line(module: Verbalized, distribution: Distribution = Distribution.GAUSSIAN) -> Line:
     x = Layout.of(module).flatten(module)
-    return Line(Replica(x, Sgd()), 5, in_dimension(distribution, x.numel()))
+    return Line(Replica(x, Sgd()), 5, distribution)
 
 
 def fused(module: Verbalized, ids: Tensor, targets: Any, x: Tensor | None = None) -> NDArray[np.float64]:
