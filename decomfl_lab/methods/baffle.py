@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.methods.scalars import LoggingDifferences
+from decomfl_lab.methods.scalars import LoggingDifferences, Updating
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.protocol.server import Tracking
 
@@ -17,7 +17,7 @@ __all__ = ["Baffle"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Baffle(LoggingDifferences):
+class Baffle(LoggingDifferences, Updating):
     """The model down, scalars up; clients take no step.
 
         client:  g_{i,r,p} = (f_i(x_r + μ z_{r,p}) − f_i(x_r − μ z_{r,p})) / 2μ

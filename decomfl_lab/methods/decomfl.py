@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.methods.scalars import LoggingDifferences, Scalars
+from decomfl_lab.methods.scalars import LoggingDifferences, Scalars, Updating
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.options import option
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from decomfl_lab.federations.in_process import DeComFLFederation
     from decomfl_lab.replicas.replica import Replica
 
-__all__ = ["DeComFL", "DeComFLProjection"]
+__all__ = ["DeComFL", "DeComFLProjection", "Lagging", "LaggingDifferences"]
 
 _PRIVATE_KEY = 11
 """Where the clients' key derives from the run's seed, so that runs repeat; in the field only clients know it."""
@@ -37,31 +38,15 @@ _BARE = {**_CARRIED, "rebuild": "copy", "server_model": False, "pull": "never"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Lagging(Scalars):
-    """What both kinds of DeComFL share: clients keep their model between rounds, and so lag and catch up."""
+class Lagging(Scalars):
+    """Options of methods whose clients keep their model between rounds, and so lag and catch up by records."""
 
     local_steps: int = option(1, "The number K of local steps a round.")
     tracking: str = option(
         "server", "Who tracks each client's round: server, or clients, each of which then reports it."
     )
-    history: int = option(
-        0, "Most records kept. A client further behind downloads the model. 0 keeps all that a client still needs."
-    )
-    server_model: bool = option(
-        False, "Let the server keep a model too; the algorithm needs none, pull auto and a bounded history do."
-    )
-    pull: str = option(
-        "never", "With auto the model is sent when that is faster than the missed records; with never, always records."
-    )
-    bandwidth: float = option(12.5e6, "Bytes a second to a client, for pull auto.")
-    replay_ns: float = option(1.0, "Nanoseconds a client needs for an element and missed direction, for pull auto.")
     private_seeds: bool = option(
         False, "Clients share a key that the server does not know: it averages and records, but cannot form z."
-    )
-    revert: str = option(
-        "snapshot",
-        "After local steps snapshot brings x back to the bit; sync corrects x when the round's record comes, without "
-        "a snapshot and up to rounding (plain SGD; column drift).",
     )
     rebuild: str = option(
         "replay",
@@ -76,29 +61,12 @@ class _Lagging(Scalars):
         require_int("local_steps K", self.local_steps, 1)
         require_sendable(self.local_steps, self.P.largest)
         require_choice("tracking", self.tracking, tuple(Tracking))
-        require_int("history", self.history, 0)
-        require_choice("pull", self.pull, ("never", "auto"))
-        require_finite_positive("bandwidth", self.bandwidth)
-        require_finite_positive("replay_ns", self.replay_ns)
-        blind = not (self.private_seeds and self.keeps_model)
-        needs_z = "be off where the server keeps a model (server_model, pull auto, history): it cannot form z"
-        require(blind, "private_seeds", needs_z, self.private_seeds)
-        require_choice("revert", self.revert, ("snapshot", "sync"))
-        corrected = "be snapshot unless the rule is plain SGD in 32 bits (momentum 0, weight_decay 0, no grid)"
-        require(self.rule.correctable or self.revert == "snapshot", "revert", corrected, self.revert)
         require_choice("rebuild", self.rebuild, ("replay", "copy"))
-        exact = self.rebuild == "replay" or self.revert == "snapshot"
-        require(exact, "rebuild", "be replay with revert sync, where replicas drift", self.rebuild)
 
     @property
     def replays(self) -> bool:
         """See ``Method.replays``."""
         return self.rebuild == "replay" and not self.drifts
-
-    @property
-    def drifts(self) -> bool:
-        """See ``Method.drifts``."""
-        return self.revert == "sync"
 
     def replaying(self) -> Self:
         """See ``Method.replaying``."""
@@ -115,20 +83,22 @@ class _Lagging(Scalars):
         return self.but({name: value for name, value in _BARE.items() if name in self.options()})
 
     @property
-    def keeps_model(self) -> bool:
-        """Whether the server keeps a model: because it was told to, or to send it instead of records."""
-        return self.server_model or self.pull == "auto" or self.history > 0
-
-    @property
     def K(self) -> int:
         """See ``Scalars``."""
         return self.local_steps
 
-    def _followed(self, x: Tensor) -> Replica | None:
-        """The server's own model at round 0, if it keeps one."""
-        from decomfl_lab.replicas.making import make_replica
+    @property
+    @abstractmethod
+    def kept(self) -> int:
+        """The most records that the server keeps; 0 for all that a client still needs."""
 
-        return make_replica(x, self.rule) if self.keeps_model else None
+    @abstractmethod
+    def _followed(self, x: Tensor) -> Replica | None:
+        """What the server has of the model at round 0, if anything."""
+
+    def _policy(self) -> PullPolicy | None:
+        """When the server sends what it has of the model instead of records; None for only where it must."""
+        return None
 
     def _federation(
         self, setting: TrainingSetting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
@@ -139,21 +109,88 @@ class _Lagging(Scalars):
 
         x = self.start(setting.x)
         key = derive_seed(setting.seed, _PRIVATE_KEY) if self.private_seeds else None
-        server = self.server(
-            setting,
-            self._followed(x),
-            tracking=Tracking(self.tracking),
-            keep=self.history,
-        )
-        policy = PullPolicy(self.bandwidth, self.replay_ns) if self.pull == "auto" else None
+        server = self.server(setting, self._followed(x), tracking=Tracking(self.tracking), keep=self.kept)
         observer = make_replica(x, self.rule, private_key=key)
         # Clients that correct their model afterwards drift; the observer follows the records to the bit all the same.
         start = observer
         if self.drifts:
             start = make_replica(x, self.rule, corrected=True, private_key=key)
         clients = self.clients(setting, start, estimator, mu, lean=lean)
-        delivery, copies = Delivery(server, policy=policy), self.rebuild == "copy"
+        delivery, copies = Delivery(server, policy=self._policy()), self.rebuild == "copy"
         return DeComFLFederation(delivery, clients, observer, copies=copies, attack=self.attack_of(setting))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaggingDifferences(LoggingDifferences, Lagging):
+    """Options of those of them whose scalars are differences."""
+
+    def rehearsal(self, lr: float, P: int) -> Self:
+        """See ``Method.rehearsal``; M clients need one model then."""
+        return super().rehearsal(lr, P).bare()
+
+    def federation(self, setting: TrainingSetting) -> DeComFLFederation:
+        """See ``Method.federation``."""
+        return self._federation(setting, self.measured_by(), self.mu, lean=self.lean)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ByRecords(Updating, Lagging):
+    """What both kinds of DeComFL share: a client that missed rounds gets their records, or the model."""
+
+    history: int = option(
+        0, "Most records kept. A client further behind downloads the model. 0 keeps all that a client still needs."
+    )
+    server_model: bool = option(
+        False, "Let the server keep a model too; the algorithm needs none, pull auto and a bounded history do."
+    )
+    pull: str = option(
+        "never", "With auto the model is sent when that is faster than the missed records; with never, always records."
+    )
+    bandwidth: float = option(12.5e6, "Bytes a second to a client, for pull auto.")
+    replay_ns: float = option(1.0, "Nanoseconds a client needs for an element and missed direction, for pull auto.")
+    revert: str = option(
+        "snapshot",
+        "After local steps snapshot brings x back to the bit; sync corrects x when the round's record comes, without "
+        "a snapshot and up to rounding (plain SGD; column drift).",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_int("history", self.history, 0)
+        require_choice("pull", self.pull, ("never", "auto"))
+        require_finite_positive("bandwidth", self.bandwidth)
+        require_finite_positive("replay_ns", self.replay_ns)
+        blind = not (self.private_seeds and self.keeps_model)
+        needs_z = "be off where the server keeps a model (server_model, pull auto, history): it cannot form z"
+        require(blind, "private_seeds", needs_z, self.private_seeds)
+        require_choice("revert", self.revert, ("snapshot", "sync"))
+        corrected = "be snapshot unless the rule is plain SGD in 32 bits (momentum 0, weight_decay 0, no grid)"
+        require(self.rule.correctable or self.revert == "snapshot", "revert", corrected, self.revert)
+        exact = self.rebuild == "replay" or self.revert == "snapshot"
+        require(exact, "rebuild", "be replay with revert sync, where replicas drift", self.rebuild)
+
+    @property
+    def drifts(self) -> bool:
+        """See ``Method.drifts``."""
+        return self.revert == "sync"
+
+    @property
+    def kept(self) -> int:
+        """See ``Lagging``."""
+        return self.history
+
+    @property
+    def keeps_model(self) -> bool:
+        """Whether the server keeps a model: because it was told to, or to send it instead of records."""
+        return self.server_model or self.pull == "auto" or self.history > 0
+
+    def _followed(self, x: Tensor) -> Replica | None:
+        from decomfl_lab.replicas.making import make_replica
+
+        return make_replica(x, self.rule) if self.keeps_model else None
+
+    def _policy(self) -> PullPolicy | None:
+        return PullPolicy(self.bandwidth, self.replay_ns) if self.pull == "auto" else None
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``; lag is included.
@@ -193,7 +230,7 @@ class _Lagging(Scalars):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeComFL(LoggingDifferences, _Lagging):
+class DeComFL(LaggingDifferences, _ByRecords):
     """Scalars up, missed records down; clients rebuild.
 
         client:  g_{i,r,p}^k = (f_i(x + μ z_{r,p}^k) − f_i(x − μ z_{r,p}^k)) / 2μ,   x ← rule(x, g, z),   k = 1..K
@@ -205,17 +242,9 @@ class DeComFL(LoggingDifferences, _Lagging):
 
     name: ClassVar[str] = "decomfl"
 
-    def rehearsal(self, lr: float, P: int) -> Self:
-        """See ``Method.rehearsal``; M clients need one model then."""
-        return super().rehearsal(lr, P).bare()
-
-    def federation(self, setting: TrainingSetting) -> DeComFLFederation:
-        """See ``Method.federation``."""
-        return self._federation(setting, self.measured_by(), self.mu, lean=self.lean)
-
 
 @dataclass(frozen=True, kw_only=True)
-class DeComFLProjection(_Lagging):
+class DeComFLProjection(_ByRecords):
     """DeComFL with scalars ⟨∇f, z⟩ by one backward pass.
 
         g_{i,r,p}^k = ⟨∇f_i(x; ξ), z_{r,p}^k⟩,   the limit of both differences as μ → 0

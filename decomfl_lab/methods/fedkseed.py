@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.methods.decomfl import LaggingDifferences
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import option
 from decomfl_lab.protocol.server import Tracking
@@ -24,7 +24,7 @@ __all__ = ["FedKSeed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedKSeed(DeComFL):
+class FedKSeed(LaggingDifferences):
     """DeComFL along a pool of S directions: after many missed rounds S sums replace records.
 
         client:  g_{i,r,p}^k as in DeComFL,   x ← x − (η/P) Σ_p g_p z_p,   k = 1..K,   along z_{r,p}^k of z_1, ..., z_S
@@ -46,17 +46,15 @@ class FedKSeed(DeComFL):
     pool_exponent: int = option(
         -30, "The exponent e of the grid 2^e that the sums are on: sums stay below 2^(31+e), steps resolve 2^e."
     )
-    seeds: ClassVar[str] = Seeding.POOL.value  # type: ignore[misc]
-    rule: ClassVar[Any] = property(lambda self: self._rule())  # type: ignore[misc]
-    history: ClassVar[Any] = property(lambda self: self._worth_keeping)  # type: ignore[misc]
-    keeps_model: ClassVar[bool] = False
-    server_model: ClassVar[bool] = False  # type: ignore[misc]
-    pull: ClassVar[str] = "never"  # type: ignore[misc]
-    bandwidth: ClassVar[float] = 1.0  # type: ignore[misc]
-    replay_ns: ClassVar[float] = 1.0  # type: ignore[misc]
-    revert: ClassVar[str] = "snapshot"  # type: ignore[misc]
 
-    def _rule(self) -> PooledSgd:
+    @property
+    def seeds(self) -> str:
+        """See ``Scalars``."""
+        return Seeding.POOL.value
+
+    @property
+    def rule(self) -> PooledSgd:
+        """See ``Scalars``: sums over the pool."""
         from decomfl_lab.replicas.pooled import PooledSgd
 
         return PooledSgd(self.pool, self.pool_exponent)
@@ -65,8 +63,8 @@ class FedKSeed(DeComFL):
         return record_bytes(Seeding.POOL, self.K, self.P(r), self.dtype)
 
     @property
-    def _worth_keeping(self) -> int:
-        """The most records that may take no more bytes than the sums."""
+    def kept(self) -> int:
+        """See ``Lagging``: the most records that may take no more bytes than the sums."""
         shortest = min(map(self._record_bytes, (0, *self.perturbation_schedule)))
         return max(pool_bytes(self.pool) // shortest, 1)
 

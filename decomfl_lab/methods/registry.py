@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decomfl_lab.errors import require, require_choice
 from decomfl_lab.methods.baffle import Baffle
-from decomfl_lab.methods.decomfl import DeComFL, DeComFLProjection
+from decomfl_lab.methods.decomfl import DeComFL, DeComFLProjection, Lagging
 from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.fedavg_topk import FedAvgTopK
 from decomfl_lab.methods.fedcom import FedCom
@@ -27,7 +27,7 @@ METHODS: dict[str, type[Method]] = {
     )
 }
 
-LAGGING = [name for name, kind in METHODS.items() if issubclass(kind, DeComFL | DeComFLProjection)]
+LAGGING = [name for name, kind in METHODS.items() if issubclass(kind, Lagging)]
 """Those whose clients send scalars and keep their model; in other processes, if need be."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from decomfl_lab.protocol.client import Client
     from decomfl_lab.replicas.replica import Replica
 
-__all__ = ["Differences", "LoggingDifferences", "Scalars"]
+__all__ = ["Differences", "LoggingDifferences", "Scalars", "Updating"]
 
 NOBODY = "none"
 """The attack where nobody lies."""
@@ -88,17 +89,21 @@ class Scalars(Perturbing):
 
     dtype: ClassVar[type[np.float32] | type[np.int8]] = np.float32
 
+    @property
+    @abstractmethod
+    def rule(self) -> UpdateRule:
+        """How a model follows records."""
+
+    @property
+    @abstractmethod
+    def seeds(self) -> str:
+        """How many seeds a plan or a record carries, of ``Seeding``."""
+
     perturbation_schedule: Mapping[int, int] = option(
         {}, "The number P from a round on, as ROUND=VALUE,...: e.g. 500=50."
     )
-    rule: UpdateRule = option(DEFAULT_RULE, codec=REPLICA_RULE)
     aggregation: Aggregation = option(Mean(), codec=AGGREGATION)
     weighting: str = weighting_option()
-    seeds: str = option(
-        "per-step",
-        f"How many seeds a plan or a record carries: {', '.join(Seeding)}. With per-run and pool each client is told "
-        f"the run's seed once; pool takes all directions from {POOL}, which two bytes tell apart.",
-    )
     attack: str = option(
         NOBODY,
         f"What lying clients send in place of their scalars, to try an aggregation: {NOBODY}, {', '.join(ATTACKS)}. "
@@ -113,8 +118,6 @@ class Scalars(Perturbing):
         for r, number in self.perturbation_schedule.items():
             require_int("round in perturbation_schedule", r, 1)
             require_int(f"perturbation_schedule at round {r}", number, 1)
-        require_choice("seeds", self.seeds, tuple(Seeding))
-        require_rule(self.rule)
         require_aggregation(self.aggregation)
         rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
         require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
@@ -213,6 +216,23 @@ class Scalars(Perturbing):
         if seeding.needs_run_seed:
             down += cohort.ever * (HEADER_BYTES + SEED_BYTES)
         return ExpectedTraffic(up, q * sum(n * K * P for P, n in rounds.items()), down, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updating(Scalars):
+    """Options of those of them whose model takes the steps of a rule, along directions of any seeds."""
+
+    rule: UpdateRule = option(DEFAULT_RULE, codec=REPLICA_RULE)
+    seeds: str = option(
+        "per-step",
+        f"How many seeds a plan or a record carries: {', '.join(Seeding)}. With per-run and pool each client is told "
+        f"the run's seed once; pool takes all directions from {POOL}, which two bytes tell apart.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("seeds", self.seeds, tuple(Seeding))
+        require_rule(self.rule)
 
 
 @dataclass(frozen=True, kw_only=True)
