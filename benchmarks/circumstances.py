@@ -89,4 +89,5 @@ def _load(start: tuple[float, float | None, float]) -> float:
     processors = os.cpu_count() or 1
     if busy is None or busy_then is None:
         return os.getloadavg()[0] / processors
-    return max(0.0, (busy - busy_then) - (own - own_then)) / ((now - then) * processors)
+    share = ((busy - busy_then) - (own - own_then)) / ((now - then) * processors)
+    return min(max(0.0, share), 1.0)  # the system counts by hundredths of a second, and a moment has few of them
