@@ -73,14 +73,14 @@ def gives_each_a_mask() -> bool:
     fused = torch.ops.aten._scaled_dot_product_efficient_attention
     found: list[int] = []
 
-    class Watch(TorchDispatchMode):
+    class Dispatched(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is fused.default:
                 found.append(len(args[3]))
             return func(*args, **(kwargs or {}))
 
     q, mask = torch.empty(3, 2, 1, 4, 8, device="meta"), torch.empty(2, 1, 4, 4, device="meta")
-    with Watch():  # type: ignore[no-untyped-call]
+    with Dispatched():  # type: ignore[no-untyped-call]
         vmap(lambda q: fused(q, q, q, mask, False)[0])(q)
     return found == [6]
 
