@@ -358,7 +358,11 @@ W = nn.Parameter(torch.ones(3))
         ([W], {"mu": 0.0}, "mu μ must be a finite number above 0"),
         ([W], {"perturbations": 0}, "perturbations P must be an integer"),
         ([W], {"seed": -1}, "seed must be an integer"),
-        ([W], {"distribution": "low-rank"}, "distribution must be one of .* only version 0.1"),
+        (
+            [W],
+            {"distribution": "low-rank"},
+            "distribution must be one of gaussian, sphere, rademacher, as only version 0.1",
+        ),
         ([W], {"weight_decay": -1.0}, "weight_decay λ must be a finite number"),
         ([W], {"rounding": "compensated"}, "rounding must be one of"),
         ([W], {"digest_every": 0}, "digest_every must be an integer"),
