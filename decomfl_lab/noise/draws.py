@@ -99,7 +99,7 @@ class _OfStream:
             logarithms = [self._log_gamma(float(a)) for a in parameters]
             # The largest is 1 then, so that no row is all zeros where parameters are small.
             top = max(logarithms)
-            row[:] = [_exp(logarithm - top) for logarithm in logarithms]
+            row[:] = [float(_DIGITS.exp(Decimal(logarithm - top))) for logarithm in logarithms]
             row /= math.fsum(row)
         return shares
 
@@ -156,7 +156,3 @@ class _OfNumpy:
 
 def _log(x: float) -> float:
     return float(_DIGITS.ln(Decimal(x)))
-
-
-def _exp(x: float) -> float:
-    return float(_DIGITS.exp(Decimal(x)))

@@ -73,7 +73,11 @@ class BatchLoss:
                 "loss must have no parameters of its own, which would not be trained nor counted: put it into the "
                 f"module and write loss(model, batch), got {type(loss).__name__} with {names}"
             )
-        return cls(loss, Form.MODEL if _first_parameter(loss) == "model" else Form.OUTPUTS)
+        try:
+            first = next(iter(inspect.signature(getattr(loss, "forward", loss)).parameters), None)
+        except (TypeError, ValueError):  # some built-in functions have no signature
+            first = None
+        return cls(loss, Form.MODEL if first == "model" else Form.OUTPUTS)
 
     def wide(self) -> BatchLoss:
         """The same for a module in float64: a loss that is a module has its constants in float64 too."""
@@ -202,11 +206,3 @@ def require_mean(loss: Any) -> None:
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32)) if tensor.is_floating_point() else tensor
-
-
-def _first_parameter(function: Any) -> str | None:
-    """The name of the first parameter of a function; None where Python does not know it."""
-    try:
-        return next(iter(inspect.signature(getattr(function, "forward", function)).parameters), None)
-    except (TypeError, ValueError):  # some built-in functions have no signature
-        return None

@@ -187,19 +187,6 @@ def _parts(module: nn.Module, layout: Layout) -> list[_Part]:
     return parts
 
 
-def _step(mu: float) -> float:
-    """μ as the stream multiplies by it: rounded to float32."""
-    with np.errstate(over="ignore"):
-        c = float(np.float32(mu))
-    require(
-        math.isfinite(c) and (c != 0 or mu == 0),
-        "mu rounded to float32",
-        "be finite, and 0 only if mu is",
-        mu,
-    )
-    return c
-
-
 def _direction(d: int, seed: int, p: int, distribution: Distribution, *, wide: bool = False) -> _Direction:
     require_int("seed", seed, 0, 2**64 - 1)
     require_int("p", p, 0, 2**32 - 1)
@@ -498,7 +485,15 @@ def moved(
 def _moved(
     parts: Sequence[_Part], direction: _Direction, mu: float, *, strict: bool, in_blocks: bool = False
 ) -> Iterator[None]:
-    mode = _Virtual(parts, direction, _step(mu), in_blocks=in_blocks)
+    with np.errstate(over="ignore"):
+        c = float(np.float32(mu))  # as the stream multiplies by it
+    require(
+        math.isfinite(c) and (c != 0 or mu == 0),
+        "mu rounded to float32",
+        "be finite, and 0 only if mu is",
+        mu,
+    )
+    mode = _Virtual(parts, direction, c, in_blocks=in_blocks)
     before = [stamp_of(part.w) for part in parts]
     with mode:
         yield

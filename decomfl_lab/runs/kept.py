@@ -396,14 +396,19 @@ def logged(run: Course, out: Path) -> Iterator[None]:
             require_same(run, log.header, path, len(log))
             _require_frame(run, federation, log)
             if log.header["config"].get("clients", run.config.clients) < run.config.clients:
-                log.rewrite(path, _header_with_newcomers(run, log.header))
+                config = run.config.but(rounds=log.header["config"]["rounds"])
+                data = {"data": run.dataset.digest, "source": run.dataset.source, "classes": run.dataset.classes}
+                log.rewrite(path, {**log.header, "config": config.to_dict(), **data})
             if len(log) < run.round:
                 remedy = "" if federation.follows else ", or remove it to go on without one"
                 raise InputError(
                     f"log {path} must have the {run.round} rounds of the run, got {len(log)}: put a copy of it "
                     f"back{remedy}"
                 )
-            _require_digest(run, federation, log)
+            digest = log.entry(run.round - 1).digest if run.round else None
+            if digest is not None:
+                found, what = federation.observer.digest(), f"model after round {run.round - 1}"
+                require(found == digest, what, f"have the digest {digest}, as in {log.name}", found)
             federation.log_to(log)
             try:
                 yield
@@ -415,14 +420,6 @@ def _require_frame(run: Course, federation: DeComFLFederation, log: RunLog) -> N
     """InputError that names what the log says of the run, and is not so."""
     for name, own in _frame(run, federation).items():
         require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
-
-
-def _require_digest(run: Course, federation: DeComFLFederation, log: RunLog) -> None:
-    """InputError where the log has a digest of the model at the present round, and it is not this model's."""
-    digest = log.entry(run.round - 1).digest if run.round else None
-    if digest is not None:
-        found, what = federation.observer.digest(), f"model after round {run.round - 1}"
-        require(found == digest, what, f"have the digest {digest}, as in {log.name}", found)
 
 
 def _identity(run: Course, federation: DeComFLFederation) -> tuple[dict[str, Any], bytes]:
@@ -450,10 +447,3 @@ def _frame(run: Course, federation: DeComFLFederation) -> dict[str, Any]:
         "run_seed": federation.server.run_seed,
         "stream": STREAM_VERSION,
     }
-
-
-def _header_with_newcomers(run: Course, header: Mapping[str, Any]) -> dict[str, Any]:
-    """What a log says of the run from now on, where it did not know of clients that join."""
-    config = run.config.but(rounds=header["config"]["rounds"])
-    data = {"data": run.dataset.digest, "source": run.dataset.source, "classes": run.dataset.classes}
-    return {**header, "config": config.to_dict(), **data}

@@ -373,15 +373,6 @@ def train(
     return run.metrics
 
 
-def _with_newcomers(config: TrainConfig, dataset: Dataset, out: Path) -> TrainConfig:
-    """The saved run with the clients more that have brought data; a run that samples every client goes on to do so."""
-    M = config.clients if dataset.parts is None or config.method.alone else len(dataset.parts)
-    if config.clients >= M:
-        return config
-    sampled = M if config.sampled == config.clients else config.sampled
-    return joining(config.but(clients=M, sampled=sampled), dataset, out)
-
-
 def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = False, **own: Any) -> Run:
     """The run that ``train`` left in the folder ``out``.
 
@@ -406,7 +397,11 @@ def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = F
     config = understand(saved.get("config", {}), f"run {out}")
     kept.require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset)
     dataset = dataset_of(config) if dataset is None else dataset
-    config = _with_newcomers(config, dataset, out)
+    # Clients more than the run has, who have brought data, join; a run that samples every client goes on to do so.
+    M = config.clients if dataset.parts is None or config.method.alone else len(dataset.parts)
+    if config.clients < M:
+        sampled = M if config.sampled == config.clients else config.sampled
+        config = joining(config.but(clients=M, sampled=sampled), dataset, out)
     if saved["data"] != data_then(config.of_first(saved["config"]["clients"]), config, dataset):
         words = "; clients, test and their order must be those of then"
         parts = dataset.parts or ()
