@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from decomfl_lab.federations.carrier import Elsewhere
-    from decomfl_lab.runs.config import TrainConfig
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Rebuilt
 
@@ -350,23 +349,21 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
         print(run.remark)
     whole = f"; {run.whole}" if run.whole else ""
     print(f"data: {facts['data']}{whole}; seed {run.config.seed}; code {facts['code']}")
-    print(_what_next(run.config, out), file=sys.stderr)
-
-
-def _what_next(config: TrainConfig, out: Path | None) -> str:
-    """What a run can be looked at with."""
     if out is None:
-        return "nothing was kept: with --out runs/first the run is kept, for decomfl plot, kappa, replay and export"
-    logged = (out / LOG_FILE).exists()
-    trusting = " --trust-code" * bool(code_in(config.to_dict()))
+        kept = "nothing was kept: with --out runs/first the run is kept, for decomfl plot, kappa, replay and export"
+        print(kept, file=sys.stderr)
+        return
+    # What the run can be looked at with.
+    trusting = " --trust-code" * bool(code_in(run.config.to_dict()))
     wanted = {
         f"plot {out}": "its curves, beside those of other runs",
         f"kappa {out}{trusting}": "the effective rank of its curvature",
-        **({f"replay {out}{trusting}": "the model again, from the log of scalars alone"} if logged else {}),
     }
+    if (out / LOG_FILE).exists():
+        wanted[f"replay {out}{trusting}"] = "the model again, from the log of scalars alone"
     width = max(len(f"decomfl {words}") for words in wanted) + 2
     lines = [f"  {f'decomfl {words}':<{width}} {why}" for words, why in wanted.items()]
-    return "\n".join([f"written to {out}; look at it by", *lines])
+    print("\n".join([f"written to {out}; look at it by", *lines]), file=sys.stderr)
 
 
 def _tell_start(row: dict[str, float]) -> None:

@@ -5,11 +5,10 @@ What trains a client's copy (``Trainer``) and how it is sent back (``Uplink``) i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
@@ -167,36 +166,33 @@ class FedAvgFederation:
         return {"x": self.x} | moments | tensors, values
 
     def load(self, saved: Saved) -> None:
-        """See ``Federation``."""
+        """See ``Federation``; InputError where what a client or the server keeps is not there, or cannot be that."""
+        import torch
+
         tensors, values = padded(saved, len(self.clients))
         self.x.copy_(tensors["x"])
-        for name in self._moments:
-            self._moments[name] = self._moment(f"server.{name}", tensors)
+        for slot in self._moments:
+            name = f"server.{slot}"
+            rule = f"have {name}, which the server keeps from round to round"
+            require(name in tensors, "checkpoint", rule, "one without")
+            there, right = tensors[name], (torch.float64, tuple(self.x.shape))
+            got = there.dtype, tuple(there.shape)
+            require(got == right, f"{name} of the checkpoint", f"be {right[0]} of shape {right[1]}", got)
+            sound = bool(there.isfinite().all()) and (slot != "v" or bool((there >= 0).all()))
+            require(sound, f"{name} of the checkpoint", "be finite numbers, of v none below 0", "others")
+            self._moments[slot] = there.cpu().numpy().copy()
         self.round = values["round"]
         for steps, client in zip(values["steps_taken"], self.clients, strict=True):
             client.steps_taken = steps
         for i, keeping in self._keeping():
-            there = str(i) in values.get("states", {})
-            require(there, "checkpoint", f"have what client {i} keeps from round to round", "one without")
-            keeping.kept_tensors = {
-                name: self._placed(tensors[f"client.{i}.{name}"]) for name in values["states"][str(i)]
-            }
+            known = str(i) in values.get("states", {})
+            require(known, "checkpoint", f"have what client {i} keeps from round to round", "one without")
+            keeping.kept_tensors = {}
+            for name in values["states"][str(i)]:
+                own = tensors[f"client.{i}.{name}"]  # where the run computes; numbers stay where optimizers have them
+                keeping.kept_tensors[name] = own.to(self.x.device) if own.dim() else own
         self.weights.examples = dict(values.get("examples", ()))
         self.ledger = Ledger.from_json(len(self.clients), values["ledger"])
-
-    def _moment(self, name: str, tensors: Mapping[str, Tensor]) -> NDArray[np.float64]:
-        """What the server keeps under this name, of a checkpoint; InputError where it cannot be that."""
-        import torch
-
-        require(
-            name in tensors, "checkpoint", f"have {name}, which the server keeps from round to round", "one without"
-        )
-        there, right = tensors[name], (torch.float64, tuple(self.x.shape))
-        got = there.dtype, tuple(there.shape)
-        require(got == right, f"{name} of the checkpoint", f"be {right[0]} of shape {right[1]}", got)
-        sound = bool(there.isfinite().all()) and (name != "server.v" or bool((there >= 0).all()))
-        require(sound, f"{name} of the checkpoint", "be finite numbers, of v none below 0", "others")
-        return there.cpu().numpy().copy()
 
     def _keeping(self) -> list[tuple[int, Keeping]]:
         """The clients that keep anything, and have taken a step, by their numbers."""
@@ -204,7 +200,3 @@ class FedAvgFederation:
             (i, client) for i, client in enumerate(self.clients) if getattr(client, "kept_tensors", None) is not None
         ]
         return [(i, cast(Keeping, client)) for i, client in found if client.steps_taken]
-
-    def _placed(self, own: Tensor) -> Tensor:
-        """A tensor of a client's state where the run computes; numbers stay where optimizers have them."""
-        return own.to(self.x.device) if own.dim() else own

@@ -111,7 +111,10 @@ class _OfStream:
         d = (a if a >= 1 else a + 1) - 1 / 3
         c = 1 / math.sqrt(9 * d)
         while True:
-            z = self._normal()
+            # z is a standard normal number.
+            word = self._words(1)
+            low, high = word & np.uint64(0xFFFFFFFF), word >> np.uint64(32)
+            z = float(box_muller(low.astype(np.uint32), high.astype(np.uint32))[0][0])
             v = (1 + c * z) * (1 + c * z) * (1 + c * z)
             if v > 0:
                 log_v = _log(v)
@@ -120,11 +123,6 @@ class _OfStream:
         # Gamma(a) is Gamma(a + 1) times the a-th root of a uniform number, which may be too small for a float64.
         root = max(_log(self._uniform()) / a, _LEAST) if a < 1 else 0.0
         return _log(d) + log_v + root
-
-    def _normal(self) -> float:
-        word = self._words(1)
-        low, high = word & np.uint64(0xFFFFFFFF), word >> np.uint64(32)
-        return float(box_muller(low.astype(np.uint32), high.astype(np.uint32))[0][0])
 
     def _uniform(self) -> float:
         """An odd multiple of 2⁻⁵³ in (0, 1)."""

@@ -306,24 +306,25 @@ class _Virtual(TorchFunctionMode):
 
     def _form(self, part: _Part) -> Tensor:
         block = self.blocks.get(id(part.w))
-        t = self.direction.formed(part.w, part.first, self.c) if block is None else self._of_block(part, block)
+        if block is None:
+            t = self.direction.formed(part.w, part.first, self.c)
+        else:
+            # It is formed with the rest of the block, and is the same tensor for as long as that is kept.
+            if self.block[0] != id(block):
+                self.block = 0, {}  # before there is another
+                with torch.inference_mode(False), torch.no_grad():
+                    whole = torch.cat([own.w.detach().view(-1) for own in block])
+                    sizes = [own.w.numel() for own in block]
+                    pieces = self.direction.formed(whole, block[0].first, self.c).split(sizes)
+                    # Each has memory of its own, which a view of it that stays keeps, and no more.
+                    made = {id(own.w): p.view(own.w.shape).clone() for own, p in zip(block, pieces, strict=True)}
+                self.block = id(block), made
+            t = self.block[1][id(part.w)]
         # matmul folds its operands, and so rounds, by this flag even where no graph is recorded. Where one is, or
         # where autocast keeps casts of what has the flag, it would keep every formed tensor in memory.
         if part.w.requires_grad and not torch.is_grad_enabled() and not torch.is_autocast_enabled(t.device.type):
             t.requires_grad_()
         return t
-
-    def _of_block(self, part: _Part, block: list[_Part]) -> Tensor:
-        """What ``_Direction.formed`` makes, with the rest of the block; the same tensor for as long as that is kept."""
-        if self.block[0] != id(block):
-            self.block = 0, {}  # before there is another
-            with torch.inference_mode(False), torch.no_grad():
-                whole = torch.cat([own.w.detach().view(-1) for own in block])
-                pieces = self.direction.formed(whole, block[0].first, self.c).split([own.w.numel() for own in block])
-                # Each has memory of its own, which a view of it that stays keeps, and no more.
-                made = {id(own.w): t.view(own.w.shape).clone() for own, t in zip(block, pieces, strict=True)}
-            self.block = id(block), made
-        return self.block[1][id(part.w)]
 
     def _swap(self, value: Any, formed: dict[int, Tensor], calls: bool) -> Any:
         """The value with parameters replaced, however deep in lists, tuples and dicts; each is formed once.

@@ -209,7 +209,10 @@ class Run(Course):
                 loss = self._play_round(out)
                 try:
                     if on_round is not None:
-                        on_round(self._progress(loss))
+                        row = rows[-1] if rows else {}
+                        accuracy, test_loss = (row.get(name, float("nan")) for name in ("test_accuracy", "test_loss"))
+                        scalars = self.wire_scalars
+                        on_round(Progress(self.round, config.rounds, loss, accuracy, scalars, test_loss))
                     stops = call(hooks, self, loss)
                     if came:
                         raise Interrupted(number=came[0])
@@ -253,12 +256,6 @@ class Run(Course):
         if evaluates:
             self.evaluate()
         return loss
-
-    def _progress(self, loss: float) -> Progress:
-        """Where the run is, for whoever shows it."""
-        row = self.rows[-1] if self.rows else {}
-        accuracy, test_loss = (row.get(name, float("nan")) for name in ("test_accuracy", "test_loss"))
-        return Progress(self.round, self.config.rounds, loss, accuracy, self.wire_scalars, test_loss)
 
     def more(self, rounds: int, *, on_round: Hook | Sequence[Hook] | None = None, **options: Any) -> Run:
         """Train so many rounds more, and return the run; ``on_round`` is that of ``decomfl_lab.train``.
