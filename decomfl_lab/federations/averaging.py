@@ -5,7 +5,7 @@ What trains a client's copy (``Trainer``) and how it is sent back (``Uplink``) i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from decomfl_lab.estimators.resolution import Resolution
     from decomfl_lab.federations.setting import TrainingSetting
 
-__all__ = ["DenseUplink", "FedAvgFederation", "Floats", "Trainer", "Uplink"]
+__all__ = ["FedAvgFederation", "Floats", "Trainer", "Uplink", "whole_model"]
 
 Floats = Any
 """A float32 or float64 vector (d,)."""
@@ -49,19 +49,14 @@ class Keeping(Trainer, Protocol):
     kept_tensors: dict[str, Tensor]
 
 
-class Uplink(Protocol):
-    """How a trained copy comes back to the server."""
-
-    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
-        """Encode what ``client`` sends in round r, count it, decode it: the model (d,) that the server sees."""
+Uplink = Callable[[Ledger, int, int, Floats, Floats], Floats]
+"""How a trained copy comes back to the server, as a function of the ledger, the client, the round, the model that went
+down and the client's own: it encodes what is sent, counts it and decodes it to the model (d,) that the server sees."""
 
 
-class DenseUplink:
-    """The model itself, every element."""
-
-    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
-        """See ``Uplink``."""
-        return vector_of(read(Dense, ledger.vector(client, r, own, upwards=True)), r, down.size, down.dtype)
+def whole_model(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
+    """The ``Uplink`` of the model itself, every element."""
+    return vector_of(read(Dense, ledger.vector(client, r, own, upwards=True)), r, down.size, down.dtype)
 
 
 class FedAvgFederation:
@@ -84,7 +79,7 @@ class FedAvgFederation:
         *,
         K: int,
         eta: Schedule[float],
-        uplink: Uplink | None = None,
+        uplink: Uplink = whole_model,
         weighting: str = Weighting.CLIENTS,
         optimizer: ServerOptimizer | None = None,
     ) -> None:
@@ -94,7 +89,7 @@ class FedAvgFederation:
         self.K, self.eta, self.m, self.seed = K, eta, setting.sampled, setting.seed
         self.present = setting.present
         self.clients = list(clients)
-        self.uplink = DenseUplink() if uplink is None else uplink
+        self.uplink = uplink
         self.weights = Weights(Weighting(weighting))
         self._examples = setting.examples if self.weights.wanted else ()
         self.round = self.pulls = 0
@@ -125,7 +120,7 @@ class FedAvgFederation:
             own, loss = self.clients[i].train(start, self.eta(self.round), self.K)
             if not torch.isfinite(own).all():
                 raise DivergedError(f"model of client {i}")
-            model = self.uplink.send(self.ledger, i, self.round, down, own.cpu().numpy())
+            model = self.uplink(self.ledger, i, self.round, down, own.cpu().numpy())
             wide = model.astype(np.float64)
             wide *= self._weight(i)
             total += wide

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from decomfl_lab.errors import is_number, require, require_choice, require_int
-from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, Uplink
+from decomfl_lab.federations.averaging import FedAvgFederation, Uplink, whole_model
 from decomfl_lab.federations.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.method import Method
@@ -104,7 +104,7 @@ class FedAvg(Method):
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """How a trained copy comes back."""
-        return DenseUplink()
+        return whole_model
 
     def federation(self, setting: TrainingSetting) -> FedAvgFederation:
         """See ``Method.federation``."""
