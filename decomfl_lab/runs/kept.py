@@ -164,8 +164,17 @@ def resume(run: Course, folder: Path, *, any_code: bool) -> None:
     then, now = tensors["x"].numel(), run.federation.x.numel()
     require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
     where, steps = f"in the checkpoint of {folder}", saved["federation"]["steps_taken"]
-    _require_like(run, tensors, where)
-    if run.federation.by_records is not None:
+    by_records = run.federation.by_records
+    # Tensors are as those that the run has under these names, and hold numbers.
+    slots = {} if by_records is None else by_records.observer.state
+    own = {"x": run.federation.x} | {f"state.{slot}": each for slot, each in slots.items()}
+    own |= {name: run.federation.x for name in tensors if re.fullmatch(r"client\.\d+\.x", name)}
+    for name, like in own.items():
+        right, got = ((tuple(each.shape), each.dtype) for each in (like, tensors[name]))
+        require(got == right, f"{name} {where}", f"be {right[1]} of shape {right[0]}", got)
+    for name, there in tensors.items():
+        require(not there.isnan().any(), f"{name} {where}", "be of numbers", "NaN")
+    if by_records is not None:
         most = done * run.config.method.sizes.get("K", 1)
         require(max(steps) <= most, f"steps_taken {where}", f"be at most {most}, after {done} rounds", steps)
     if not run.config.method.drifts:
@@ -187,20 +196,6 @@ def resume(run: Course, folder: Path, *, any_code: bool) -> None:
     if probe is not None and (now_ := run.probe()) is not None:
         same = math.isclose(probe, now_, rel_tol=PROBED, abs_tol=1e-6)
         require(same, "model and loss", f"give the loss {probe:.6g} that they gave in {folder}", now_)
-
-
-def _require_like(run: Course, found: Mapping[str, Tensor], where: str) -> None:
-    """InputError unless tensors of a checkpoint are as those that the run has under these names, and hold numbers."""
-    x, by_records = run.federation.x, run.federation.by_records
-    slots = {} if by_records is None else by_records.observer.state
-    own = {"x": x} | {f"state.{slot}": each for slot, each in slots.items()}
-    own |= {name: x for name in found if re.fullmatch(r"client\.\d+\.x", name)}
-    for name, like in own.items():
-        there = found[name]
-        right, got = ((tuple(each.shape), each.dtype) for each in (like, there))
-        require(got == right, f"{name} {where}", f"be {right[1]} of shape {right[0]}", got)
-    for name, there in found.items():
-        require(not there.isnan().any(), f"{name} {where}", "be of numbers", "NaN")
 
 
 def _joined(run: Course, folder: Path, state: Saved) -> Saved:
