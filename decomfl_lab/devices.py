@@ -25,7 +25,6 @@ __all__ = [
     "room",
     "use_tf32_",
     "use_threads_",
-    "uses_tf32",
 ]
 
 DEVICES = ("cpu", "cuda", "cuda:N", "auto")
@@ -71,14 +70,6 @@ def use_tf32_(on: bool) -> None:
         part.fp32_precision = "ieee"
 
 
-def uses_tf32() -> bool:
-    """Whether a GPU may make float32 products in TF32, of matrices, in convolutions or in recurrent nets."""
-    parts = _parts(torch.backends.cuda, torch.backends.cudnn)
-    if parts:  # the older switches cannot be read where these differ among each other
-        return any(part.fp32_precision == "tf32" for part in parts)
-    return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
-
-
 def use_threads_(threads: int) -> None:
     """Let torch compute with so many threads of the CPU; InputError unless a system can have so many."""
     torch.set_num_threads(require_int("threads", threads, 1, 1024))
@@ -121,6 +112,11 @@ def on_host(values: NDArray[Any] | Tensor) -> NDArray[Any]:
 def describe(device: torch.device) -> str:
     """The device for provenance: what a result was computed on."""
     if device.type == "cuda":
-        narrow = ", products in TF32" if uses_tf32() else ""
+        # The older switches cannot be read where those of the parts differ among each other.
+        if parts := _parts(torch.backends.cuda, torch.backends.cudnn):
+            tf32 = any(part.fp32_precision == "tf32" for part in parts)
+        else:
+            tf32 = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+        narrow = ", products in TF32" if tf32 else ""
         return f"cuda ({torch.cuda.get_device_name(device)}{narrow})"
     return f"cpu ({platform.machine()}), {plural(torch.get_num_threads(), 'thread')}"

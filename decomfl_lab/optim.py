@@ -260,8 +260,12 @@ class MeZO(torch.optim.Optimizer):
             digest, chain = self._resumed
             found = self.digest()
             require(found == digest, "parameters", f"be those of the state, of digest {digest}", found)
-            if self._path is not None:
-                self._log = self._again(self._path, chain)
+            if (path := self._path) is not None:
+                # The log up to the present step: entries of steps that were taken after the state was saved are cut.
+                with held_file("log", path, threads=True), RunLog.open(path, end=self.steps, write=False) as log:
+                    same = len(log) == self.steps and log.chain.hex() == chain
+                    require(same, f"log {path}", f"have the {self.steps} steps of the state", f"{len(log)}, or others")
+                    self._log = RunLog.open(path, end=self.steps)
         elif self._path is not None:
             rule = "be a new file, or load_state_dict called before, to go on with it"
             with held_file("log", self._path, threads=True):
@@ -279,8 +283,11 @@ class MeZO(torch.optim.Optimizer):
         config = config.but(model=OWN, data=OWN, loss=OWN_LOSS, log_start=self._log_start)
         start, packed = {"by": "given"}, b""
         if self._log_start:
-            packed = b"".join(self._packed())
+            # x_0 is compressed in pieces, 16-bit numbers as float32 ones.
             wide = torch.float64 if self._named[0][1].dtype == torch.float64 else torch.float32
+            pack = zlib.compressobj()
+            pieces = [pack.compress(w.detach().cpu().to(wide).contiguous().numpy().tobytes()) for _, w in self._named]
+            packed = b"".join([*pieces, pack.flush()])
             start = {"by": "file", "dtype": _name_of(wide), "bytes": len(packed)}  # type: ignore[dict-item]
         header = {
             "config": config.to_dict(),
@@ -298,21 +305,6 @@ class MeZO(torch.optim.Optimizer):
             "tensors": [{"name": name or "", "shape": list(w.shape)} for name, w in self._named],
         }
         return header, packed
-
-    def _packed(self) -> Iterator[bytes]:
-        """x_0 in pieces, compressed: 16-bit numbers as float32 ones."""
-        pack = zlib.compressobj()
-        for _, w in self._named:
-            wide = w.detach().cpu().to(torch.float64 if w.dtype == torch.float64 else torch.float32)
-            yield pack.compress(wide.contiguous().numpy().tobytes())
-        yield pack.flush()
-
-    def _again(self, path: Path, chain: str | None) -> RunLog:
-        """The log up to the present step; entries of steps that were taken after the state was saved are cut."""
-        with held_file("log", path, threads=True), RunLog.open(path, end=self.steps, write=False) as log:
-            same = len(log) == self.steps and log.chain.hex() == chain
-            require(same, f"log {path}", f"have the {self.steps} steps of the state", f"{len(log)}, or others")
-            return RunLog.open(path, end=self.steps)
 
     def digest(self) -> str:
         """BLAKE2b-128 of x, as hex: what the log has of it."""

@@ -115,22 +115,21 @@ def named(argument: str, target: str) -> Any:
     if target not in TORCH_LOSSES and not {"", os.getcwd()} & set(sys.path):
         sys.path.append(os.getcwd())  # last: what lies there is in no library's place
     try:
-        found: Any = _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+        found: Any
+        if module.endswith(".py"):
+            path = Path(module)
+            spec = spec_from_file_location(f"{path.stem} of {path.resolve()}", path)  # a name that hides no other
+            assert spec is not None
+            assert spec.loader is not None
+            found = sys.modules[spec.name] = module_from_spec(spec)
+            spec.loader.exec_module(found)
+        else:
+            found = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
     except THEIRS as error:  # whatever a user's module does
         raise _refusal(argument, "be module:function that can be imported", target, error) from error
     return found
-
-
-def _from_file(path: Path) -> ModuleType:
-    """The module that a file is, under a name that hides no other."""
-    spec = spec_from_file_location(f"{path.stem} of {path.resolve()}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def made(argument: str, target: str, kind: type[T]) -> T:

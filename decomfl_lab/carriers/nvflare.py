@@ -156,14 +156,11 @@ class Sites:
         """See ``Carrier``; the sites end with the job."""
 
 
-def _trusts_code() -> bool:
-    """Whether jobs may name code to import: what is said on this machine, and not by whoever submits them."""
-    return os.environ.get(TRUST) == "1"
-
-
 def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
     """The run of a configuration at round 0, its federation in this process, and its identity."""
-    config = config_from_mapping(tomllib.loads(text), f"the job, without {TRUST}=1,", trust_code=_trusts_code())
+    # Whether jobs may name code to import is said on this machine, and not by whoever submits them.
+    trusted = os.environ.get(TRUST) == "1"
+    config = config_from_mapping(tomllib.loads(text), f"the job, without {TRUST}=1,", trust_code=trusted)
     dataset = dataset_of(config)
     if dataset.parts is not None and len(dataset.parts) == 1:  # one's own; those of the others are with them
         dataset = dataclasses.replace(dataset, parts=list(dataset.parts) * config.clients)

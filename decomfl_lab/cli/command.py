@@ -13,7 +13,7 @@ import click
 
 from decomfl_lab.cli.numbers import integer
 from decomfl_lab.cli.screen import Screened
-from decomfl_lab.options import REQUIRED, Option, declared
+from decomfl_lab.options import REQUIRED, declared
 
 __all__ = ["WHOLE", "Argument", "Flag", "beside", "command", "flags_of", "made_of"]
 
@@ -94,7 +94,32 @@ def beside(run: Callable[[Any, dict[str, Any]], None], own: type) -> Callable[..
 
 def flags_of(kind: type, *, unset: bool = False) -> list[click.Parameter]:
     """The flags and arguments of a dataclass of options; where they are left ``unset``, None is for not given."""
-    return [_flag_of(name, type_, option, unset=unset) for name, type_, option in declared(kind)]
+    params: list[click.Parameter] = []
+    for name, type_, option in declared(kind):
+        if isinstance(type_, UnionType):  # X | None
+            type_ = next(each for each in get_args(type_) if each is not NoneType)
+        many = get_origin(type_) is tuple
+        type_ = get_args(type_)[0] if many else type_
+        attributes: dict[str, Any] = {
+            "type": {Path: click.Path(path_type=Path), int: WHOLE}.get(type_, type_),
+            "metavar": option.metavar,
+            "required": option.default is REQUIRED and not unset,
+        }
+        if option.default is not REQUIRED or unset:
+            attributes["default"] = None if unset else option.default
+        if option.argument:
+            params.append(Argument([name], option.help, **attributes, nargs=-1 if many else 1))
+            continue
+        dashed = f"--{name.replace('_', '-')}"
+        if type_ is bool:
+            attributes |= {"is_flag": True, "type": None}
+            dashed = f"{dashed}/--no-{dashed[2:]}" if option.default else dashed
+        flags = option.flag.split() or [dashed]
+        # The help tells the default where it does not do so by itself.
+        silent = option.default in (None, "", (), REQUIRED) or option.default is False or "[default:" in option.help
+        text = option.help if silent else f"{option.help} [default: {option.default}]"
+        params.append(Flag([*flags, name], option.group, **attributes, multiple=many, help=text))
+    return params
 
 
 def made_of(kind: type[T], values: Mapping[str, Any]) -> T:
@@ -106,32 +131,3 @@ def made_of(kind: type[T], values: Mapping[str, Any]) -> T:
         elif dataclasses.is_dataclass(types[own.name]):
             found[own.name] = made_of(types[own.name], values)
     return kind(**found)
-
-
-def _flag_of(name: str, kind: Any, option: Option, *, unset: bool) -> click.Parameter:
-    """The flag, or the argument, of an option of this type."""
-    if isinstance(kind, UnionType):  # X | None
-        kind = next(each for each in get_args(kind) if each is not NoneType)
-    many = get_origin(kind) is tuple
-    kind = get_args(kind)[0] if many else kind
-    attributes: dict[str, Any] = {
-        "type": {Path: click.Path(path_type=Path), int: WHOLE}.get(kind, kind),
-        "metavar": option.metavar,
-        "required": option.default is REQUIRED and not unset,
-    }
-    if option.default is not REQUIRED or unset:
-        attributes["default"] = None if unset else option.default
-    if option.argument:
-        return Argument([name], option.help, **attributes, nargs=-1 if many else 1)
-    dashed = f"--{name.replace('_', '-')}"
-    if kind is bool:
-        attributes |= {"is_flag": True, "type": None}
-        dashed = f"{dashed}/--no-{dashed[2:]}" if option.default else dashed
-    flags = option.flag.split() or [dashed]
-    return Flag([*flags, name], option.group, **attributes, multiple=many, help=_told(option))
-
-
-def _told(option: Option) -> str:
-    """The help, with the default where it does not tell that."""
-    silent = option.default in (None, "", (), REQUIRED) or option.default is False or "[default:" in option.help
-    return option.help if silent else f"{option.help} [default: {option.default}]"

@@ -43,7 +43,11 @@ def export(options: ExportOptions) -> None:
     With --conformance no run is needed (docs/how-to/implementation.md).
     """
     if options.conformance is not None:
-        _write_conformance(options)
+        require(options.run is None, "run", "be left out with --conformance", str(options.run))
+        from decomfl_lab.runs.conformance import write_conformance
+
+        write_conformance(options.conformance)
+        print(f"written to {options.conformance}; README.md there says what each file is")
         return
     if options.run is None or options.out is None:
         raise InputError("RUN and OUT must be given, unless --conformance is")
@@ -62,12 +66,3 @@ def export(options: ExportOptions) -> None:
         ) from None
     write(loaded, options.out)
     print(f"written to {options.out}: the model after {loaded.round} of {loaded.config.rounds} rounds")
-
-
-def _write_conformance(options: ExportOptions) -> None:
-    require(options.run is None, "run", "be left out with --conformance", str(options.run))
-    assert options.conformance is not None
-    from decomfl_lab.runs.conformance import write_conformance
-
-    write_conformance(options.conformance)
-    print(f"written to {options.conformance}; README.md there says what each file is")

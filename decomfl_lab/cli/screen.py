@@ -70,12 +70,27 @@ class Screened(click.Command):
             if record is None or not record[1] or (usual and name not in ("", first)) or param is _HELP_ALL:
                 continue
             group = name or ("Options" if isinstance(param, click.Option) else "Arguments")
-            groups.setdefault(group, []).append((record[0], _brief(record[1]) if "options" in brief else record[1]))
+            flags, text = record
+            if "options" in brief:  # the first sentence, and the default
+                said, mark, default = text.partition("[default:")
+                text = re.split(r"(?<=\.)\s+(?=[A-Z])", said)[0].strip() + (f" {mark}{default}" if mark else "")
+            groups.setdefault(group, []).append((flags, text))
         self.format_usage(ctx, formatter)
         if self.help:
+            # Indented lines, which are examples and formulas, stay as they are; in brief there is the first paragraph.
+            parts: list[str] = []
+            paragraphs = re.split(r"\n\s*\n", self.help)
+            for indented, group_of in groupby(paragraphs, key=lambda paragraph: paragraph.startswith(" ")):
+                own = list(group_of)
+                if indented:
+                    parts.append("\b\n" + "\n".join(own))
+                elif "text" not in brief:
+                    parts += own
+                elif not parts:
+                    parts.append(own[0])
             formatter.write_paragraph()
             with formatter.indentation():
-                formatter.write_text(_as_it_stands(self.help, brief="text" in brief))
+                formatter.write_text("\n\n".join(parts))
         for group, rows in groups.items():
             if rows:
                 with formatter.section(group):
@@ -95,22 +110,6 @@ def lines_of(text: str) -> int:
 
 def _panel(param: click.Parameter) -> str:
     return getattr(param, "group", "")
-
-
-def _brief(text: str) -> str:
-    """The first sentence of an option's help, and its default."""
-    said, mark, default = text.partition("[default:")
-    return re.split(r"(?<=\.)\s+(?=[A-Z])", said)[0].strip() + (f" {mark}{default}" if mark else "")
-
-
-def _as_it_stands(text: str, *, brief: bool) -> str:
-    """The text with indented lines, which are examples and formulas, left as they are; in brief its first paragraph."""
-    parts: list[str] = []
-    paragraphs = re.split(r"\n\s*\n", text)
-    for indented, group in groupby(paragraphs, key=lambda paragraph: paragraph.startswith(" ")):
-        own = list(group)
-        parts += ["\b\n" + "\n".join(own)] if indented else own if not brief else own[:1] if not parts else []
-    return "\n\n".join(parts)
 
 
 def _completed(

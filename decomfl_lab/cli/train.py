@@ -22,7 +22,7 @@ from decomfl_lab.federations.carrier import FEDERATIONS
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
-from decomfl_lab.options import TRUST_CODE, Option, option
+from decomfl_lab.options import TRUST_CODE, option
 from decomfl_lab.plain import print_json
 from decomfl_lab.plugins import code_in, require_trusted
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from decomfl_lab.federations.carrier import Elsewhere
-    from decomfl_lab.runs.config import TrainConfig
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Rebuilt
 
@@ -147,7 +146,20 @@ def command_of(
     grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
     ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
     searched = CHOSEN if method.tunable else ()
-    flags = [_flag(key, options[key], "" if key in usual else grouped[key], key in searched) for key in ordered]
+    # A flag is None where it is not given, so that a file's value stands; a number that can be searched may be auto.
+    flags = []
+    for key in ordered:
+        option = options[key]
+        dashed = key.replace("_", "-")
+        kind, shown = (str, "none") if option.is_schedule else (type(option.default), str(option.default))
+        flag = Flag(
+            [f"--{dashed}/--no-{dashed}" if kind is bool else f"--{dashed}"],
+            "" if key in usual else grouped[key],
+            type=_OrAuto(kind) if key in searched else WHOLE if kind is int else kind,
+            default=None,
+            help=f"{option.help} [default: {shown}]",
+        )
+        flags.append(flag)
     doc = inspect.cleandoc(method.__doc__ or "")
     summary, _, more = doc.partition("\n\n")
     formula, source, reference = more.partition("Source:")
@@ -171,19 +183,6 @@ class _OrAuto(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See ``click.ParamType``."""
         return value if value == AUTO else self.number.convert(value, param, ctx)
-
-
-def _flag(name: str, option: Option, group: str, searched: bool) -> Flag:
-    """A flag, None where it is not given, so that a file's value stands; a number that can be searched may be auto."""
-    dashed = name.replace("_", "-")
-    kind, shown = (str, "none") if option.is_schedule else (type(option.default), str(option.default))
-    return Flag(
-        [f"--{dashed}/--no-{dashed}" if kind is bool else f"--{dashed}"],
-        group,
-        type=_OrAuto(kind) if searched else WHOLE if kind is int else kind,
-        default=None,
-        help=f"{option.help} [default: {shown}]",
-    )
 
 
 USAGE = """Defaults are the authors' settings for MNIST. Every run repeats bit for bit from --seed. With --out an
@@ -268,7 +267,12 @@ def prepared(
     values, wanted = without_auto(values)
     origin = f"config {place.config}" if place.config else "the flags"
     trusted = place.trust_code or [method, *flags.values()]
-    run_config = config_from_mapping(values, origin, lenient=_is_of_saved_run(place), trust_code=trusted)
+    # The file may be the one that the run in the folder left, perhaps an earlier version's, which said less.
+    lenient = False
+    if place.config is not None and place.out is not None:
+        saved = any((place.out / name).exists() for name in (LOG_FILE, CHECKPOINT_FILE))
+        lenient = saved and os.path.realpath(place.config) == os.path.realpath(place.out / CONFIG_FILE)
+    run_config = config_from_mapping(values, origin, lenient=lenient, trust_code=trusted)
     for name, (other, those) in _ONLY_WITH.items():
         found = getattr(run_config, other)
         rule = f"be left out with {other} {found}, which has no use for it (--{other} {' or '.join(those)})"
@@ -282,14 +286,6 @@ def prepared(
     if tuning is not None:
         print(tuning, file=sys.stderr, flush=True)
     return Run.of(start, tuning, federation)
-
-
-def _is_of_saved_run(place: RunPlace) -> bool:
-    """Whether the file is the one that the run in the folder left, perhaps an earlier version's, which said less."""
-    if place.config is None or place.out is None:
-        return False
-    saved = any((place.out / name).exists() for name in (LOG_FILE, CHECKPOINT_FILE))
-    return saved and os.path.realpath(place.config) == os.path.realpath(place.out / CONFIG_FILE)
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
@@ -353,23 +349,21 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
         print(run.remark)
     whole = f"; {run.whole}" if run.whole else ""
     print(f"data: {facts['data']}{whole}; seed {run.config.seed}; code {facts['code']}")
-    print(_what_next(run.config, out), file=sys.stderr)
-
-
-def _what_next(config: TrainConfig, out: Path | None) -> str:
-    """What a run can be looked at with."""
     if out is None:
-        return "nothing was kept: with --out runs/first the run is kept, for decomfl plot, kappa, replay and export"
-    logged = (out / LOG_FILE).exists()
-    trusting = " --trust-code" * bool(code_in(config.to_dict()))
+        kept = "nothing was kept: with --out runs/first the run is kept, for decomfl plot, kappa, replay and export"
+        print(kept, file=sys.stderr)
+        return
+    # What the run can be looked at with.
+    trusting = " --trust-code" * bool(code_in(run.config.to_dict()))
     wanted = {
         f"plot {out}": "its curves, beside those of other runs",
         f"kappa {out}{trusting}": "the effective rank of its curvature",
-        **({f"replay {out}{trusting}": "the model again, from the log of scalars alone"} if logged else {}),
     }
+    if (out / LOG_FILE).exists():
+        wanted[f"replay {out}{trusting}"] = "the model again, from the log of scalars alone"
     width = max(len(f"decomfl {words}") for words in wanted) + 2
     lines = [f"  {f'decomfl {words}':<{width}} {why}" for words, why in wanted.items()]
-    return "\n".join([f"written to {out}; look at it by", *lines])
+    print("\n".join([f"written to {out}; look at it by", *lines]), file=sys.stderr)
 
 
 def _tell_start(row: dict[str, float]) -> None:

@@ -291,28 +291,6 @@ def _of_files(
     )
 
 
-def _idx_from(name: str, folder: Path, where: str) -> Dataset:
-    source = IDX[name]
-    images, labels, test_images, test_labels = (
-        parse_idx(read_checked(folder, file, expected), file) for file, expected in source.files.items()
-    )
-    for pixels, targets in ((images, labels), (test_images, test_labels)):
-        wanted = f"number {len(pixels)}, one an image"
-        require(len(pixels) == len(targets), f"labels of {source.title}", wanted, len(targets))
-    parts = images[:, None], labels, test_images[:, None], test_labels
-    return _of_files(name, source.title, source.images, where, parts, source.files, source.mean, source.std)
-
-
-def _held_out(labels: NDArray[np.int64], per_class: int) -> NDArray[np.bool_]:
-    """A fixed stratified choice of ``per_class`` examples of each class."""
-    words = np.random.PCG64(20250101)  # raw words: numpy keeps their stream for ever, unlike its permutations
-    chosen = np.zeros(len(labels), dtype=bool)
-    for c in np.unique(labels):
-        members = np.flatnonzero(labels == c)
-        chosen[members[np.argsort(words.random_raw(len(members)))[:per_class]]] = True
-    return chosen
-
-
 def _from_arrays(
     name: str,
     pixels: NDArray[Any],
@@ -322,7 +300,12 @@ def _from_arrays(
     scale: tuple[float, ...],
 ) -> Dataset:
     digest = hashlib.sha256(pixels.astype(np.uint8).tobytes() + labels.tobytes()).hexdigest()[:16]
-    test = _held_out(labels, per_class)
+    # A fixed stratified choice of examples to hold out, so many of each class.
+    words = np.random.PCG64(20250101)  # raw words: numpy keeps their stream for ever, unlike its permutations
+    test = np.zeros(len(labels), dtype=bool)
+    for c in np.unique(labels):
+        members = np.flatnonzero(labels == c)
+        test[members[np.argsort(words.random_raw(len(members)))[:per_class]]] = True
     images = _normalised(pixels, *scale)
     targets = torch.from_numpy(labels)
     train, held = torch.from_numpy(~test), torch.from_numpy(test)
@@ -388,11 +371,19 @@ def _nowhere(name: str) -> InputError:
 def _idx(name: str) -> Dataset:
     source = IDX[name]
     found = _found(name, source.files, source.addresses)
-    if found is not None:
-        return _idx_from(name, *found)
-    if name == "mnist":
-        return _embedded_mnist()
-    raise _nowhere(name)
+    if found is None:
+        if name == "mnist":
+            return _embedded_mnist()
+        raise _nowhere(name)
+    folder, where = found
+    images, labels, test_images, test_labels = (
+        parse_idx(read_checked(folder, file, expected), file) for file, expected in source.files.items()
+    )
+    for pixels, targets in ((images, labels), (test_images, test_labels)):
+        wanted = f"number {len(pixels)}, one an image"
+        require(len(pixels) == len(targets), f"labels of {source.title}", wanted, len(targets))
+    parts = images[:, None], labels, test_images[:, None], test_labels
+    return _of_files(name, source.title, source.images, where, parts, source.files, source.mean, source.std)
 
 
 def _cifar_archive(content: bytes) -> list[NDArray[Any]]:

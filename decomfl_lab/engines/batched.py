@@ -107,15 +107,12 @@ class Batches:
             raise InputError(f"objective must be a ModuleObjective for the batched engine, got {objective!r}")
         return cls(own.module, own.layout, own.measure), own
 
-    def _parameters(self, x: Tensor) -> dict[str, Tensor]:
-        """The module's parameters in x (d,)."""
-        parts = x.to(self.layout.dtype).split(self.layout.sizes)
-        cut = zip(self.layout.names, self.layout.shapes, parts, strict=True)
-        return {name: part.view(shape) for name, shape, part in cut}
-
     def value(self, x: Tensor, inputs: Any, targets: Any) -> Tensor:
         """f(x) on a batch; outputs in 16 bits are widened to float32 before the loss."""
-        return self.loss.at(self.module, self._parameters(x), inputs, targets)
+        parts = x.to(self.layout.dtype).split(self.layout.sizes)
+        cut = zip(self.layout.names, self.layout.shapes, parts, strict=True)
+        parameters = {name: part.view(shape) for name, shape, part in cut}
+        return self.loss.at(self.module, parameters, inputs, targets)
 
     def losses(self, points: Tensor, inputs: Any, targets: Any) -> Tensor:
         """f(x_n), shape (n,), at each row of ``points`` (n, d), all on the same batch."""
@@ -240,7 +237,10 @@ class Batched:
         # Beside each point and its activations a forward pass needs room for some of their kind: 4 in all are reckoned,
         # and 8 with the backward pass.
         count = min(len(points), self._passes.at_once(found, line.x, 4))
-        at = self._matrix(line.x, count)
+        if self._points is None or len(self._points) < count or not fits(self._points[0], line.x):
+            self._points = None  # before there is another
+            self._points = torch.empty(count, line.x.numel(), dtype=wide_dtype(line.x), device=line.x.device)
+        at = self._points[:count]
         values: list[list[Tensor]] = [[] for _ in samples]
         for a in range(0, len(points), count):
             # The points of one pass are formed into the rows of a matrix that is kept, then every sample's net is
@@ -285,13 +285,6 @@ class Batched:
                 raise
             return None
         return [(batches, objective.batch(step)) for batches, objective, step in own]
-
-    def _matrix(self, x: Tensor, rows: int) -> Tensor:
-        kept = self._points
-        if kept is None or len(kept) < rows or not fits(kept[0], x):
-            self._points = None  # before there is another
-            self._points = kept = torch.empty(rows, x.numel(), dtype=wide_dtype(x), device=x.device)
-        return kept[:rows]
 
     def release(self) -> None:
         """See ``Engine``."""

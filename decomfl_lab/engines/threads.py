@@ -82,7 +82,13 @@ class Threads:
             return self._serial.losses(line, points, samples)
         values = np.empty((len(jobs), len(points)))
         self._threads()
-        units = _units(points)
+        # Points that are formed together: neighbours x + c z_p and x - c z_p, or one alone.
+        units: list[list[int]] = []
+        for n, (p, c) in enumerate(points):
+            if units and len(units[-1]) == 1 and c and points[units[-1][0]] == (p, -c):
+                units[-1].append(n)
+            else:
+                units.append([n])
         even = len(units) // self.size * self.size  # what is left over is taken apart, so that no thread waits long
         units = units[:even] + [[n] for unit in units[even:] for n in unit]
         groups = min(len(jobs), -(-self.size // len(units)))  # of samples, where there are more threads than units
@@ -153,17 +159,6 @@ class Threads:
     def release(self) -> None:
         """See ``Engine``. The threads' points stay: all clients of a simulation share them."""
         self._serial.release()
-
-
-def _units(points: Sequence[Point]) -> list[list[int]]:
-    """Places of points that are formed together: neighbours x + c z_p and x - c z_p, or one alone."""
-    units: list[list[int]] = []
-    for n, (p, c) in enumerate(points):
-        if units and len(units[-1]) == 1 and c and points[units[-1][0]] == (p, -c):
-            units[-1].append(n)
-        else:
-            units.append([n])
-    return units
 
 
 def _alone(started: threading.Barrier) -> None:

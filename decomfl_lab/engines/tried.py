@@ -14,7 +14,7 @@ from decomfl_lab.devices import on_host
 from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss, Serial
 from decomfl_lab.errors import THEIRS, InputError
 from decomfl_lab.estimators.differences import Point, Values
-from decomfl_lab.objectives.objective import ModuleObjective, Objective
+from decomfl_lab.objectives.objective import ModuleObjective
 
 __all__ = ["Tried"]
 
@@ -56,7 +56,14 @@ class Tried:
         """See ``Engine``."""
         losses, slopes = self._run(lambda engine: engine.gradients(points, samples))
         if self._is_due():
-            plain, plain_slopes = Serial().gradients(points, [(_whole(objective), step) for objective, step in samples])
+            whole: list[SampleLoss] = []  # objectives that cut no batch
+            for objective, step in samples:
+                own = objective
+                if isinstance(objective, ModuleObjective):
+                    own = copy.copy(objective)
+                    own.chunk = objective.batches.batch_size
+                whole.append((own, step))
+            plain, plain_slopes = Serial().gradients(points, whole)
             self._compare("losses", on_host(losses), plain)
             sizes = plain_slopes.double().norm(dim=1)
             # Gradients are compared by the length of their difference: single elements may be all rounding.
@@ -108,12 +115,3 @@ class Tried:
             f"engine must give the {what} of the module on the whole batch, as plain does, got {told} (a loss that is "
             "no mean over examples far from x_0 needs plain)"
         )
-
-
-def _whole(objective: Objective) -> Objective:
-    """The objective that cuts no batch."""
-    if not isinstance(objective, ModuleObjective):
-        return objective
-    other = copy.copy(objective)
-    other.chunk = objective.batches.batch_size
-    return other

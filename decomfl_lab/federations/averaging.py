@@ -5,11 +5,10 @@ What trains a client's copy (``Trainer``) and how it is sent back (``Uplink``) i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from decomfl_lab.estimators.resolution import Resolution
     from decomfl_lab.federations.setting import TrainingSetting
 
-__all__ = ["DenseUplink", "FedAvgFederation", "Floats", "Trainer", "Uplink"]
+__all__ = ["FedAvgFederation", "Floats", "Trainer", "Uplink", "whole_model"]
 
 Floats = Any
 """A float32 or float64 vector (d,)."""
@@ -50,19 +49,14 @@ class Keeping(Trainer, Protocol):
     kept_tensors: dict[str, Tensor]
 
 
-class Uplink(Protocol):
-    """How a trained copy comes back to the server."""
-
-    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
-        """Encode what ``client`` sends in round r, count it, decode it: the model (d,) that the server sees."""
+Uplink = Callable[[Ledger, int, int, Floats, Floats], Floats]
+"""How a trained copy comes back to the server, as a function of the ledger, the client, the round, the model that went
+down and the client's own: it encodes what is sent, counts it and decodes it to the model (d,) that the server sees."""
 
 
-class DenseUplink:
-    """The model itself, every element."""
-
-    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
-        """See ``Uplink``."""
-        return vector_of(read(Dense, ledger.vector(client, r, own, upwards=True)), r, down.size, down.dtype)
+def whole_model(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
+    """The ``Uplink`` of the model itself, every element."""
+    return vector_of(read(Dense, ledger.vector(client, r, own, upwards=True)), r, down.size, down.dtype)
 
 
 class FedAvgFederation:
@@ -85,7 +79,7 @@ class FedAvgFederation:
         *,
         K: int,
         eta: Schedule[float],
-        uplink: Uplink | None = None,
+        uplink: Uplink = whole_model,
         weighting: str = Weighting.CLIENTS,
         optimizer: ServerOptimizer | None = None,
     ) -> None:
@@ -95,7 +89,7 @@ class FedAvgFederation:
         self.K, self.eta, self.m, self.seed = K, eta, setting.sampled, setting.seed
         self.present = setting.present
         self.clients = list(clients)
-        self.uplink = DenseUplink() if uplink is None else uplink
+        self.uplink = uplink
         self.weights = Weights(Weighting(weighting))
         self._examples = setting.examples if self.weights.wanted else ()
         self.round = self.pulls = 0
@@ -126,7 +120,7 @@ class FedAvgFederation:
             own, loss = self.clients[i].train(start, self.eta(self.round), self.K)
             if not torch.isfinite(own).all():
                 raise DivergedError(f"model of client {i}")
-            model = self.uplink.send(self.ledger, i, self.round, down, own.cpu().numpy())
+            model = self.uplink(self.ledger, i, self.round, down, own.cpu().numpy())
             wide = model.astype(np.float64)
             wide *= self._weight(i)
             total += wide
@@ -167,36 +161,33 @@ class FedAvgFederation:
         return {"x": self.x} | moments | tensors, values
 
     def load(self, saved: Saved) -> None:
-        """See ``Federation``."""
+        """See ``Federation``; InputError where what a client or the server keeps is not there, or cannot be that."""
+        import torch
+
         tensors, values = padded(saved, len(self.clients))
         self.x.copy_(tensors["x"])
-        for name in self._moments:
-            self._moments[name] = self._moment(f"server.{name}", tensors)
+        for slot in self._moments:
+            name = f"server.{slot}"
+            rule = f"have {name}, which the server keeps from round to round"
+            require(name in tensors, "checkpoint", rule, "one without")
+            there, right = tensors[name], (torch.float64, tuple(self.x.shape))
+            got = there.dtype, tuple(there.shape)
+            require(got == right, f"{name} of the checkpoint", f"be {right[0]} of shape {right[1]}", got)
+            sound = bool(there.isfinite().all()) and (slot != "v" or bool((there >= 0).all()))
+            require(sound, f"{name} of the checkpoint", "be finite numbers, of v none below 0", "others")
+            self._moments[slot] = there.cpu().numpy().copy()
         self.round = values["round"]
         for steps, client in zip(values["steps_taken"], self.clients, strict=True):
             client.steps_taken = steps
         for i, keeping in self._keeping():
-            there = str(i) in values.get("states", {})
-            require(there, "checkpoint", f"have what client {i} keeps from round to round", "one without")
-            keeping.kept_tensors = {
-                name: self._placed(tensors[f"client.{i}.{name}"]) for name in values["states"][str(i)]
-            }
+            known = str(i) in values.get("states", {})
+            require(known, "checkpoint", f"have what client {i} keeps from round to round", "one without")
+            keeping.kept_tensors = {}
+            for name in values["states"][str(i)]:
+                own = tensors[f"client.{i}.{name}"]  # where the run computes; numbers stay where optimizers have them
+                keeping.kept_tensors[name] = own.to(self.x.device) if own.dim() else own
         self.weights.examples = dict(values.get("examples", ()))
         self.ledger = Ledger.from_json(len(self.clients), values["ledger"])
-
-    def _moment(self, name: str, tensors: Mapping[str, Tensor]) -> NDArray[np.float64]:
-        """What the server keeps under this name, of a checkpoint; InputError where it cannot be that."""
-        import torch
-
-        require(
-            name in tensors, "checkpoint", f"have {name}, which the server keeps from round to round", "one without"
-        )
-        there, right = tensors[name], (torch.float64, tuple(self.x.shape))
-        got = there.dtype, tuple(there.shape)
-        require(got == right, f"{name} of the checkpoint", f"be {right[0]} of shape {right[1]}", got)
-        sound = bool(there.isfinite().all()) and (name != "server.v" or bool((there >= 0).all()))
-        require(sound, f"{name} of the checkpoint", "be finite numbers, of v none below 0", "others")
-        return there.cpu().numpy().copy()
 
     def _keeping(self) -> list[tuple[int, Keeping]]:
         """The clients that keep anything, and have taken a step, by their numbers."""
@@ -204,7 +195,3 @@ class FedAvgFederation:
             (i, client) for i, client in enumerate(self.clients) if getattr(client, "kept_tensors", None) is not None
         ]
         return [(i, cast(Keeping, client)) for i, client in found if client.steps_taken]
-
-    def _placed(self, own: Tensor) -> Tensor:
-        """A tensor of a client's state where the run computes; numbers stay where optimizers have them."""
-        return own.to(self.x.device) if own.dim() else own

@@ -140,14 +140,12 @@ class DeComFLFederation:
             else:  # ``handle`` would do this too; here the rebuilt model can be measured and shared before it moves
                 client.replica.catch_up(plan.records)
                 if client.replica.drifts:
-                    self._measure_drift(client.replica)
+                    rebuilt = client.replica
+                    distance = float((rebuilt.x - self.x).abs().max()) / (float(self.x.abs().max()) or 1.0)
+                    self.drift = max(self.drift or 0.0, distance)
+                    logger.debug("round %d: a rebuilt model is %.3g from the server's", self.round, distance)
                 client.replica.share(self.observer)
             yield client, plan
-
-    def _measure_drift(self, rebuilt: Replica) -> None:
-        distance = float((rebuilt.x - self.x).abs().max()) / (float(self.x.abs().max()) or 1.0)
-        self.drift = max(self.drift or 0.0, distance)
-        logger.debug("round %d: a rebuilt model is %.3g from the server's", self.round, distance)
 
     def advance(self) -> float:
         """See ``Federation``."""
@@ -263,8 +261,10 @@ class DeComFLFederation:
         tensors = {"x": base.x, **{f"state.{slot}": v for slot, v in base.state.items()}}
         records = encode(self.server.history.since(start))
         tensors["records"] = torch.frombuffer(bytearray(records), dtype=torch.uint8)
+        taken: dict[str, list[list[Any]]] = {}
         for i, replica in self._drifting():
             tensors[f"client.{i}.x"] = replica.x.clone()
+            taken[str(i)] = [[step.seed, step.scalars.tolist(), step.eta, step.distribution] for step in replica.taken]
         values = {
             "base": base.round,
             "first": start,
@@ -274,7 +274,7 @@ class DeComFLFederation:
             "client_rounds": [replica.round for replica in replicas],
             "steps_taken": [client.steps_taken for client in self.clients],
             "told": [i in self.delivery.told for i in range(self.server.M)],
-            "taken": {str(i): [_to_json(step) for step in replica.taken] for i, replica in self._drifting()},
+            "taken": taken,
             "drift": self.drift,
             "pulls": self.pulls,
             "ledger": self.ledger.to_json(),
@@ -322,18 +322,12 @@ class DeComFLFederation:
         # Replicas that drift are no replay of anything: each has its own x, and the steps it has not taken back.
         for i, replica in self._drifting():
             replica.restore(Snapshot(replica.round, tensors[f"client.{i}.x"], {}))
-            replica.diverge(_from_json(step) for step in values["taken"][str(i)])
+            taken = []
+            for seed, scalars, eta, distribution in values["taken"][str(i)]:
+                own = tuple(seed) if isinstance(seed, list) else seed
+                taken.append(Step(own, np.array(scalars, dtype=np.float32), eta, Distribution(distribution)))
+            replica.diverge(taken)
         self.delivery.ledger = Ledger.from_json(self.server.M, values["ledger"])
 
     def _drifting(self) -> list[tuple[int, Replica]]:
         return [(i, client.replica) for i, client in enumerate(self.clients) if client.replica.drifts]
-
-
-def _to_json(step: Step) -> list[Any]:
-    return [step.seed, step.scalars.tolist(), step.eta, step.distribution]
-
-
-def _from_json(saved: list[Any]) -> Step:
-    seed, scalars, eta, distribution = saved
-    own = tuple(seed) if isinstance(seed, list) else seed
-    return Step(own, np.array(scalars, dtype=np.float32), eta, Distribution(distribution))

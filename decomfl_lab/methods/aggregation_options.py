@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.errors import InputError, require_choice
 from decomfl_lab.options import Codec, Option
 from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
 
-__all__ = ["AGGREGATION", "require_aggregation"]
+__all__ = ["AGGREGATION"]
 
 _KINDS: dict[str, Any] = {"mean": Mean, "clipped": ClippedMean, "median": Median, "trimmed": TrimmedMean, "krum": Krum}
 """Their fields are options of the same names."""
@@ -42,12 +42,6 @@ class _Aggregation:
             if type(value) is kind:  # and no class derived from it, which may do more
                 return plain | {"aggregation": name} | asdict(value)
         raise InputError(f"aggregation must be one of the lab's to be written to a file, got {value!r}")
-
-
-def require_aggregation(value: Any) -> None:
-    """InputError unless the value is a rule of aggregation, and neither a name of one nor its class."""
-    is_one = isinstance(value, Aggregation) and not isinstance(value, type)
-    require(is_one, "aggregation", "be a rule, as lab.Median() or lab.TrimmedMean(1)", value)
 
 
 AGGREGATION: Codec = _Aggregation()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from decomfl_lab.errors import is_number, require, require_choice, require_int
-from decomfl_lab.federations.averaging import DenseUplink, FedAvgFederation, Uplink
+from decomfl_lab.federations.averaging import FedAvgFederation, Uplink, whole_model
 from decomfl_lab.federations.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.method import Method
@@ -85,10 +85,7 @@ class FedAvg(Method):
         decays = is_number(self.weight_decay) and 0.0 <= self.weight_decay < float("inf")
         require(decays, "weight_decay λ", "be a finite number of at least 0", self.weight_decay)
         require_weighting(self.weighting)
-        self._require_server()
-
-    def _require_server(self) -> None:
-        """InputError unless the server's options are in range, and none is given that its optimizer has no use for."""
+        # The server's options are in range, and none is given that its optimizer has no use for.
         kind, known = self.server().name, self.options()
         unused = {"sgd": ("beta1", "beta2", "tau"), "adagrad": ("beta2",)}.get(kind, ())
         for name in (f"server_{each}" for each in unused):
@@ -107,7 +104,7 @@ class FedAvg(Method):
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """How a trained copy comes back."""
-        return DenseUplink()
+        return whole_model
 
     def federation(self, setting: TrainingSetting) -> FedAvgFederation:
         """See ``Method.federation``."""
@@ -149,32 +146,26 @@ class FedAvgClient:
         notes = method.optimizer == "adam" or method.momentum > 0
         self.kept_tensors: dict[str, Tensor] | None = {} if notes and method.optimizer_state == KEPT else None
 
-    def _optimizer(self, own: Tensor, eta: float) -> torch.optim.Optimizer:
-        import torch
-
-        decay = self.method.weight_decay
-        if self.method.optimizer == "adam":
-            return torch.optim.Adam([own], lr=eta, weight_decay=decay, foreach=False)
-        return torch.optim.SGD([own], lr=eta, momentum=self.method.momentum, weight_decay=decay, foreach=False)
-
-    def _require_kept(self, x: Tensor) -> None:
-        """InputError where a checkpoint has other notes than the optimizer has taken: torch would begin anew."""
-        import torch
-
-        kept, names = self.kept_tensors or {}, _KEPT_NAMES[self.method.optimizer]
-        require({*kept} == names, "tensors that a client keeps", f"be {sorted(names)}", sorted(kept))
-        for name, own in kept.items():
-            right = () if name == "step" else x.shape
-            fits = own.shape == right and own.dtype in (x.dtype, torch.float32)
-            require(fits, f"{name} that a client keeps", f"be of shape {tuple(right)}", (own.shape, own.dtype))
-
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
-        """See ``Trainer``."""
-        own = x.clone()
-        optimizer = self._optimizer(own, eta)
+        """See ``Trainer``; InputError where a checkpoint has other notes than the optimizer has taken."""
+        import torch
+
+        own, decay = x.clone(), self.method.weight_decay
+        optimizer: torch.optim.Optimizer
+        if self.method.optimizer == "adam":
+            optimizer = torch.optim.Adam([own], lr=eta, weight_decay=decay, foreach=False)
+        else:
+            momentum = self.method.momentum
+            optimizer = torch.optim.SGD([own], lr=eta, momentum=momentum, weight_decay=decay, foreach=False)
         if self.kept_tensors is not None and self.steps_taken:
-            self._require_kept(own)
-            optimizer.state[own] = self.kept_tensors
+            # With other notes than its own torch would begin anew, without a word.
+            kept, names = self.kept_tensors, _KEPT_NAMES[self.method.optimizer]
+            require({*kept} == names, "tensors that a client keeps", f"be {sorted(names)}", sorted(kept))
+            for name, note in kept.items():
+                right = () if name == "step" else x.shape
+                fits = note.shape == right and note.dtype in (x.dtype, torch.float32)
+                require(fits, f"{name} that a client keeps", f"be of shape {tuple(right)}", (note.shape, note.dtype))
+            optimizer.state[own] = kept
         losses = []
         for _ in range(K):
             loss, gradient = self.engine.gradients([own], [(self.objective, self.steps_taken)])

@@ -17,7 +17,7 @@ from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Sparse
 from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, SPARSE_HEAD_BYTES, read, vector_of
 
-__all__ = ["FedAvgTopK", "TopKUplink"]
+__all__ = ["FedAvgTopK"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,29 +44,16 @@ class FedAvgTopK(FedAvg):
         require_choice("top_k_by", self.top_k_by, (MAGNITUDE, VALUE))
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
-        """See ``FedAvg.uplink``."""
-        return TopKUplink(self.top_k, self.top_k_by)
+        """See ``FedAvg.uplink``: the share of the update that is largest; the rest is forgotten (no error feedback)."""
+
+        def send(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
+            message = ledger.sparse(client, r, top_k(own - down, self.top_k, self.top_k_by))
+            return down + vector_of(read(Sparse, message), r, down.size)
+
+        return send
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``."""
         k = math.ceil(self.top_k * d)
         size = SPARSE_HEAD_BYTES + (INDEX_BYTES + SCALAR_BYTES) * k
         return models_both_ways(cohort, d, size, k, weighting=self.weighting)
-
-
-@dataclass(frozen=True)
-class TopKUplink:
-    """FedAvg + Top-k: of the update own − down the share ``fraction`` that is largest, with its positions.
-
-    Attributes:
-        fraction: In (0, 1]. What is left out is forgotten (no error feedback).
-        by: What makes an element large, as for ``top_k``.
-    """
-
-    fraction: float
-    by: str = MAGNITUDE
-
-    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
-        """See ``Uplink``."""
-        message = ledger.sparse(client, r, top_k(own - down, self.fraction, self.by))
-        return down + vector_of(read(Sparse, message), r, down.size)

@@ -16,7 +16,7 @@ from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Quantized
 from decomfl_lab.protocol.wire import QUANTIZED_HEAD_BYTES, read, vector_of
 
-__all__ = ["FedCom", "QuantizedUplink"]
+__all__ = ["FedCom"]
 
 _ROUNDING = 8
 
@@ -39,30 +39,15 @@ class FedCom(FedAvg):
         require_int("quantize_bits", self.quantize_bits, 2, 8)
 
     def uplink(self, setting: TrainingSetting) -> Uplink:
-        """See ``FedAvg.uplink``."""
-        return QuantizedUplink(self.quantize_bits, setting.seed)
+        """See ``FedAvg.uplink``: the update, quantised without bias; of 4 bits and less two elements share a byte."""
+
+        def send(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
+            update = quantize(own - down, self.quantize_bits, (setting.seed, _ROUNDING, client, r))
+            return down + vector_of(read(Quantized, ledger.quantized(client, r, update)), r, down.size)
+
+        return send
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: an element takes a byte for 5 bits and more, half a byte for less."""
         size = d if self.quantize_bits > 4 else (d + 1) // 2
         return models_both_ways(cohort, d, QUANTIZED_HEAD_BYTES + size, weighting=self.weighting)
-
-
-@dataclass(frozen=True)
-class QuantizedUplink:
-    """FedCom: the update own − down, quantised without bias to ``bits`` bits an element.
-
-    Attributes:
-        bits: 2 to 8; 4 and less are sent two to a byte.
-        seed: The seed of the random rounding.
-
-    Source: Haddadpour et al., AISTATS 2021, FedCOM.
-    """
-
-    bits: int
-    seed: int
-
-    def send(self, ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
-        """See ``Uplink``."""
-        update = quantize(own - down, self.bits, (self.seed, _ROUNDING, client, r))
-        return down + vector_of(read(Quantized, ledger.quantized(client, r, update)), r, down.size)

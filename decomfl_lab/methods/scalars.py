@@ -14,7 +14,7 @@ from decomfl_lab.errors import require, require_choice, require_finite_positive,
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
 from decomfl_lab.estimators.second_differences import require_moment_distribution
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.methods.aggregation_options import AGGREGATION, require_aggregation
+from decomfl_lab.methods.aggregation_options import AGGREGATION
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, examples_bytes
@@ -118,23 +118,20 @@ class Scalars(Perturbing):
         for r, number in self.perturbation_schedule.items():
             require_int("round in perturbation_schedule", r, 1)
             require_int(f"perturbation_schedule at round {r}", number, 1)
-        require_aggregation(self.aggregation)
+        is_one = isinstance(self.aggregation, Aggregation) and not isinstance(self.aggregation, type)
+        require(is_one, "aggregation", "be a rule, as lab.Median() or lab.TrimmedMean(1)", self.aggregation)
         rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
         require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
         require_weighable(require_weighting(self.weighting), self.aggregation)
-        self._require_attack()
-
-    def _require_attack(self) -> None:
-        """InputError unless the attack is one that these scalars can have, and its options are in range."""
         require_choice("attack", self.attack, (NOBODY, *ATTACKS))
         if self.attack == NOBODY:
             for name, default in (("attackers", 0), ("attack_scale", 0.0)):
                 rule = f"be left out with attack {NOBODY}"
                 require(getattr(self, name) == default, name, rule, getattr(self, name))
-            return
-        Attack(self.attack, self.attackers, 0, self.attack_scale)
-        if self.dtype is np.int8:
-            require_choice(f"attack on the signs of {self.name}", self.attack, (NOBODY, *VOTES))
+        else:
+            Attack(self.attack, self.attackers, 0, self.attack_scale)  # its options are in range
+            if self.dtype is np.int8:
+                require_choice(f"attack on the signs of {self.name}", self.attack, (NOBODY, *VOTES))
 
     def attack_of(self, setting: TrainingSetting) -> Attack | None:
         """The attack in a run; None where nobody lies; InputError where it needs more clients than take part."""

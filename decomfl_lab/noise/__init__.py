@@ -15,6 +15,7 @@ import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -106,15 +107,12 @@ def load_backend(name: str | Backend | None) -> Backend:
 @cache
 def available_backends() -> tuple[str, ...]:
     """Names of the backends that run on this machine."""
-
-    def runs(name: str) -> bool:
-        try:
+    found = []
+    for name in BACKENDS:
+        with suppress(ImportError):
             _load(name)
-        except ImportError:
-            return False
-        return True
-
-    return tuple(name for name in BACKENDS if runs(name))
+            found.append(name)
+    return tuple(found)
 
 
 @cache

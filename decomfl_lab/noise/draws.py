@@ -99,7 +99,7 @@ class _OfStream:
             logarithms = [self._log_gamma(float(a)) for a in parameters]
             # The largest is 1 then, so that no row is all zeros where parameters are small.
             top = max(logarithms)
-            row[:] = [_exp(logarithm - top) for logarithm in logarithms]
+            row[:] = [float(_DIGITS.exp(Decimal(logarithm - top))) for logarithm in logarithms]
             row /= math.fsum(row)
         return shares
 
@@ -111,7 +111,10 @@ class _OfStream:
         d = (a if a >= 1 else a + 1) - 1 / 3
         c = 1 / math.sqrt(9 * d)
         while True:
-            z = self._normal()
+            # z is a standard normal number.
+            word = self._words(1)
+            low, high = word & np.uint64(0xFFFFFFFF), word >> np.uint64(32)
+            z = float(box_muller(low.astype(np.uint32), high.astype(np.uint32))[0][0])
             v = (1 + c * z) * (1 + c * z) * (1 + c * z)
             if v > 0:
                 log_v = _log(v)
@@ -120,11 +123,6 @@ class _OfStream:
         # Gamma(a) is Gamma(a + 1) times the a-th root of a uniform number, which may be too small for a float64.
         root = max(_log(self._uniform()) / a, _LEAST) if a < 1 else 0.0
         return _log(d) + log_v + root
-
-    def _normal(self) -> float:
-        word = self._words(1)
-        low, high = word & np.uint64(0xFFFFFFFF), word >> np.uint64(32)
-        return float(box_muller(low.astype(np.uint32), high.astype(np.uint32))[0][0])
 
     def _uniform(self) -> float:
         """An odd multiple of 2⁻⁵³ in (0, 1)."""
@@ -156,7 +154,3 @@ class _OfNumpy:
 
 def _log(x: float) -> float:
     return float(_DIGITS.ln(Decimal(x)))
-
-
-def _exp(x: float) -> float:
-    return float(_DIGITS.exp(Decimal(x)))

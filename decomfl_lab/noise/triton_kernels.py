@@ -14,7 +14,7 @@ to fused multiply-adds off both in LLVM and in ptxas. Roots and quotients are th
 ``tl.sqrt`` and ``/`` are not, in float32; in float64 they are). Subnormal numbers are kept. Only the bits of a
 NaN that arithmetic makes may differ between processors; NaN in 16 bits has the bits of ``reference.narrow``.
 
-This module needs Triton but no GPU: ``assembly`` compiles for one anywhere. ``triton_gpu`` launches.
+This module needs Triton but no GPU. ``triton_gpu`` launches.
 """
 
 # Kernels are Triton's language in Python's syntax: not for a type checker, and not to be rewritten by idiom.
@@ -28,8 +28,6 @@ from typing import Any, Final
 import torch
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from decomfl_lab.noise import spec
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Format, Op
@@ -45,7 +43,6 @@ __all__ = [
     "SUMMED_TILES",
     "WARP",
     "add_in_order",
-    "assembly",
     "form_points",
     "register_dtype",
     "run_program",
@@ -76,8 +73,6 @@ OPTIONS: Final = {"enable_fp_fusion": False, "num_warps": 4, "num_stages": 1}
 
 WARP: Final = {**OPTIONS, "num_warps": 1}
 """How ``tile_products`` is launched: a warp has a tile, so its threads need not wait for those of another."""
-
-_NAMES: Final = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def register_dtype(dtypes: Sequence[torch.dtype]) -> torch.dtype:
@@ -574,45 +569,3 @@ def form_points(
         c = _float(listed + 2 * n + 1).to(NUMBER)
         value = tl.where(c == 0, r, r + c * z)
         tl.store(points + tl.load(listed + 2 * n) * size + at, value, mask=inside)
-
-
-_POINTERS: Final = {
-    **dict.fromkeys(("sums", "totals", "terms"), "*fp64"),
-    **dict.fromkeys(("table", "broken"), "*i64"),
-    **dict.fromkeys(("coefficients", "scales"), "*fp32"),
-}
-
-
-def assembly(
-    kernel: str,
-    dtypes: Sequence[torch.dtype] = (),
-    *,
-    aligned: bool = True,
-    fused: bool = False,
-    amd: bool = False,
-) -> str:
-    """The machine code that ``triton_gpu`` launches, compiled here and now; no GPU is needed.
-
-    Args:
-        kernel: Name of a kernel of this module.
-        dtypes: Types of its tensors that may have several: of a program's in its order, of ``vectors``, of ``points``
-            and ``x``.
-        aligned: Compile for a program's tensors that begin at multiples of 16 bytes.
-        fused: Allow contraction to fused multiply-adds, which is wrong here: to see what it would change.
-        amd: Compile for AMD's gfx942 (MI300), and not for NVIDIA's Hopper.
-
-    Returns:
-        PTX, which NVIDIA's assembler takes, or the instructions of gfx942 themselves.
-    """
-    function = globals()[kernel]
-    names = [f"*{_NAMES[dtype]}" for dtype in dtypes]
-    types: dict[str, Any] = {**_POINTERS, "memory": tuple(names), "values": f"*{_NAMES[register_dtype(dtypes)]}"}
-    if names:
-        types |= {"vectors": names[0], "points": names[0], "x": names[-1]}
-    signature = {p.name: "constexpr" if p.is_constexpr else p.annotation_type or types[p.name] for p in function.params}
-    constants = {p.name: p.default for p in function.params if p.is_constexpr}
-    count = len(dtypes) if kernel == "run_program" and aligned else 0
-    source = ASTSource(function, signature, constants, {(0, n): [["tt.divisibility", 16]] for n in range(count)})
-    options = {**(WARP if kernel == "tile_products" else OPTIONS), "enable_fp_fusion": fused}
-    target = GPUTarget("hip", "gfx942", 64) if amd else GPUTarget("cuda", 90, 32)
-    return str(triton.compile(source, target=target, options=options).asm["amdgcn" if amd else "ptx"])

@@ -73,7 +73,11 @@ class BatchLoss:
                 "loss must have no parameters of its own, which would not be trained nor counted: put it into the "
                 f"module and write loss(model, batch), got {type(loss).__name__} with {names}"
             )
-        return cls(loss, Form.MODEL if _first_parameter(loss) == "model" else Form.OUTPUTS)
+        try:
+            first = next(iter(inspect.signature(getattr(loss, "forward", loss)).parameters), None)
+        except (TypeError, ValueError):  # some built-in functions have no signature
+            first = None
+        return cls(loss, Form.MODEL if first == "model" else Form.OUTPUTS)
 
     def wide(self) -> BatchLoss:
         """The same for a module in float64: a loss that is a module has its constants in float64 too."""
@@ -99,11 +103,20 @@ class BatchLoss:
 
         Outputs in 16 bits are widened to float32 before a loss of outputs.
         """
-        if self.form is Form.MODEL:
-            return self._of_model(module, inputs if targets is None else (inputs, targets))
         if self.form is Form.OWN:
             return own_loss(module, inputs, targets)
-        return self.of_outputs(called(module, inputs), targets)
+        if self.form is Form.OUTPUTS:
+            return self.of_outputs(called(module, inputs), targets)
+        assert self.loss is not None
+        try:
+            return self.loss(module, inputs if targets is None else (inputs, targets))
+        except TypeError as error:
+            if "argument" not in str(error):
+                raise
+            raise InputError(
+                "loss must take (model, batch) where its first parameter is named model, the batch as it was given, "
+                f"got one that says {' '.join(str(error).split())[:120]!r}"
+            ) from error
 
     def of_outputs(self, outputs: Any, targets: Any) -> Tensor:
         """The loss of a batch by the module's outputs for it, or by their ``logits`` where it takes these."""
@@ -124,18 +137,6 @@ class BatchLoss:
             raise InputError(
                 "loss must be one of (outputs, targets), or of (model, batch) with a first parameter that is named "
                 f"model, got one that calls what it is given ({error})"
-            ) from error
-
-    def _of_model(self, module: nn.Module, batch: Any) -> Tensor:
-        assert self.loss is not None
-        try:
-            return self.loss(module, batch)
-        except TypeError as error:
-            if "argument" not in str(error):
-                raise
-            raise InputError(
-                "loss must take (model, batch) where its first parameter is named model, the batch as it was given, "
-                f"got one that says {' '.join(str(error).split())[:120]!r}"
             ) from error
 
     def at(self, module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
@@ -202,11 +203,3 @@ def require_mean(loss: Any) -> None:
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32)) if tensor.is_floating_point() else tensor
-
-
-def _first_parameter(function: Any) -> str | None:
-    """The name of the first parameter of a function; None where Python does not know it."""
-    try:
-        return next(iter(inspect.signature(getattr(function, "forward", function)).parameters), None)
-    except (TypeError, ValueError):  # some built-in functions have no signature
-        return None

@@ -23,7 +23,6 @@ from decomfl_lab.objectives.perturbed import virtual
 from decomfl_lab.objectives.trees import row_count, rows, tensors
 
 __all__ = [
-    "Differentiable",
     "EpochBatches",
     "ModuleObjective",
     "Objective",
@@ -51,13 +50,6 @@ class Perturbable(Objective, Protocol):
 
         It is a number, or a tensor on a GPU that nobody has waited for yet.
         """
-
-
-class Differentiable(Objective, Protocol):
-    """An objective that can be differentiated, as gradient projection and first-order methods need."""
-
-    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
-        """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,)."""
 
 
 def examples_of(objective: Objective) -> int:
@@ -232,19 +224,16 @@ class ModuleObjective:
     def batch(self, step: int) -> tuple[Any, Any]:
         """The data ξ of local step ``step``."""
         if self._current is None or self._current[0] != step:
-            chosen = self._chosen(step)
+            # The numbers of the batch's examples are cut from the order of its epoch where the data are.
+            epoch, cut = self.batches.place(step)
+            if self._order is None or self._order[0] != epoch:
+                order = torch.from_numpy(self.batches.order(epoch))
+                self._order = epoch, order.to(self.device, non_blocking=True)
+            chosen = self._order[1][cut]
+            chosen = chosen.sort().values if self.batches.ascending else chosen
+            chosen = chosen if self.index is None else self.index[chosen]
             self._current = (step, rows(self.data[0], chosen), rows(self.data[1], chosen))
         return self._current[1:]
-
-    def _chosen(self, step: int) -> Tensor:
-        """The numbers of a batch's examples, cut from the order of its epoch where the data are."""
-        epoch, cut = self.batches.place(step)
-        if self._order is None or self._order[0] != epoch:
-            order = torch.from_numpy(self.batches.order(epoch))
-            self._order = epoch, order.to(self.device, non_blocking=True)
-        batch = self._order[1][cut]
-        batch = batch.sort().values if self.batches.ascending else batch
-        return batch if self.index is None else self.index[batch]
 
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""
@@ -277,7 +266,7 @@ class ModuleObjective:
         return loss if loss.is_cuda else float(loss)
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
-        """See ``Differentiable``; by torch's autograd, a chunk at a time."""
+        """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,), by torch's autograd, a chunk at a time."""
         self.layout.bind(self.module, x)
         inputs, targets = self.batch(step)
         parameters = [self.module.get_parameter(name) for name in self.layout.names]

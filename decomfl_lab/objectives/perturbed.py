@@ -187,19 +187,6 @@ def _parts(module: nn.Module, layout: Layout) -> list[_Part]:
     return parts
 
 
-def _step(mu: float) -> float:
-    """μ as the stream multiplies by it: rounded to float32."""
-    with np.errstate(over="ignore"):
-        c = float(np.float32(mu))
-    require(
-        math.isfinite(c) and (c != 0 or mu == 0),
-        "mu rounded to float32",
-        "be finite, and 0 only if mu is",
-        mu,
-    )
-    return c
-
-
 def _direction(d: int, seed: int, p: int, distribution: Distribution, *, wide: bool = False) -> _Direction:
     require_int("seed", seed, 0, 2**64 - 1)
     require_int("p", p, 0, 2**32 - 1)
@@ -319,24 +306,25 @@ class _Virtual(TorchFunctionMode):
 
     def _form(self, part: _Part) -> Tensor:
         block = self.blocks.get(id(part.w))
-        t = self.direction.formed(part.w, part.first, self.c) if block is None else self._of_block(part, block)
+        if block is None:
+            t = self.direction.formed(part.w, part.first, self.c)
+        else:
+            # It is formed with the rest of the block, and is the same tensor for as long as that is kept.
+            if self.block[0] != id(block):
+                self.block = 0, {}  # before there is another
+                with torch.inference_mode(False), torch.no_grad():
+                    whole = torch.cat([own.w.detach().view(-1) for own in block])
+                    sizes = [own.w.numel() for own in block]
+                    pieces = self.direction.formed(whole, block[0].first, self.c).split(sizes)
+                    # Each has memory of its own, which a view of it that stays keeps, and no more.
+                    made = {id(own.w): p.view(own.w.shape).clone() for own, p in zip(block, pieces, strict=True)}
+                self.block = id(block), made
+            t = self.block[1][id(part.w)]
         # matmul folds its operands, and so rounds, by this flag even where no graph is recorded. Where one is, or
         # where autocast keeps casts of what has the flag, it would keep every formed tensor in memory.
         if part.w.requires_grad and not torch.is_grad_enabled() and not torch.is_autocast_enabled(t.device.type):
             t.requires_grad_()
         return t
-
-    def _of_block(self, part: _Part, block: list[_Part]) -> Tensor:
-        """What ``_Direction.formed`` makes, with the rest of the block; the same tensor for as long as that is kept."""
-        if self.block[0] != id(block):
-            self.block = 0, {}  # before there is another
-            with torch.inference_mode(False), torch.no_grad():
-                whole = torch.cat([own.w.detach().view(-1) for own in block])
-                pieces = self.direction.formed(whole, block[0].first, self.c).split([own.w.numel() for own in block])
-                # Each has memory of its own, which a view of it that stays keeps, and no more.
-                made = {id(own.w): t.view(own.w.shape).clone() for own, t in zip(block, pieces, strict=True)}
-            self.block = id(block), made
-        return self.block[1][id(part.w)]
 
     def _swap(self, value: Any, formed: dict[int, Tensor], calls: bool) -> Any:
         """The value with parameters replaced, however deep in lists, tuples and dicts; each is formed once.
@@ -498,7 +486,15 @@ def moved(
 def _moved(
     parts: Sequence[_Part], direction: _Direction, mu: float, *, strict: bool, in_blocks: bool = False
 ) -> Iterator[None]:
-    mode = _Virtual(parts, direction, _step(mu), in_blocks=in_blocks)
+    with np.errstate(over="ignore"):
+        c = float(np.float32(mu))  # as the stream multiplies by it
+    require(
+        math.isfinite(c) and (c != 0 or mu == 0),
+        "mu rounded to float32",
+        "be finite, and 0 only if mu is",
+        mu,
+    )
+    mode = _Virtual(parts, direction, c, in_blocks=in_blocks)
     before = [stamp_of(part.w) for part in parts]
     with mode:
         yield

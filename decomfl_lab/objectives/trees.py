@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
@@ -18,17 +19,27 @@ Batch = tuple[Any, Any]
 """(inputs, targets), trees of tensors; targets are None where the inputs are all that a loss of (model, batch) gets."""
 
 
-def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The tree with every tensor replaced; what is neither tensor, tuple, list nor mapping stays."""
-    if isinstance(tree, Tensor):
+def mapped(function: Callable[[Any], Tensor], tree: Any, kind: Any = Tensor) -> Any:
+    """The tree with every tensor, or value of that kind, replaced; what is no tuple, list or mapping either stays."""
+    if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, Mapping):
-        return {key: mapped(function, value) for key, value in tree.items()}
+        return {key: mapped(function, value, kind) for key, value in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a named one
-        return type(tree)(*(mapped(function, value) for value in tree))
+        return type(tree)(*(mapped(function, value, kind) for value in tree))
     if isinstance(tree, tuple | list):
-        return tuple(mapped(function, value) for value in tree)
+        return tuple(mapped(function, value, kind) for value in tree)
     return tree
+
+
+def torch_tree(tree: Any) -> Any:
+    """The tree with numpy's arrays as tensors, which share their memory where that can be written to."""
+
+    def as_tensor(array: NDArray[Any] | np.generic) -> Tensor:
+        plain = isinstance(array, np.generic) or (array.flags.writeable and min(array.strides, default=0) >= 0)
+        return torch.as_tensor(array if plain else array.copy())
+
+    return mapped(as_tensor, tree, np.ndarray | np.generic)
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
@@ -38,20 +49,6 @@ def tensors(tree: Any) -> Iterator[Tensor]:
     elif isinstance(tree, Mapping | tuple | list):
         for value in tree.values() if isinstance(tree, Mapping) else tree:
             yield from tensors(value)
-
-
-def torch_tree(tree: Any) -> Any:
-    """The tree with numpy's arrays as tensors, which share their memory where that can be written to."""
-    if isinstance(tree, np.ndarray | np.generic):
-        plain = isinstance(tree, np.generic) or (tree.flags.writeable and min(tree.strides, default=0) >= 0)
-        return torch.as_tensor(tree if plain else tree.copy())
-    if isinstance(tree, Mapping):
-        return {key: torch_tree(value) for key, value in tree.items()}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(torch_tree, tree))
-    if isinstance(tree, tuple | list):
-        return tuple(map(torch_tree, tree))
-    return tree
 
 
 def rows(tree: Any, chosen: Any) -> Any:

@@ -18,7 +18,6 @@ from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.protocol.aggregation import Krum
 from decomfl_lab.protocol.messages import Reply
-from decomfl_lab.records.record import ScalarArray
 
 __all__ = ["ATTACKS", "VOTES", "Attack"]
 
@@ -180,14 +179,10 @@ class Attack:
             if reply.client in liars:
                 path, own = (self.seed, _LIES, r, reply.client), reply.scalars.astype(np.float64)
                 said = lie(_Round(self.scale or scale, path, own, honest, len(liars)))
-                reply = replace(reply, scalars=_as_sent(said, reply.scalars))
+                if reply.scalars.dtype == np.int8:
+                    reply = replace(reply, scalars=np.where(said >= 0, 1, -1).astype(np.int8))
+                else:
+                    most = float(np.finfo(np.float32).max)
+                    reply = replace(reply, scalars=np.clip(said, -most, most).astype(np.float32))
             found.append(reply)
         return found
-
-
-def _as_sent(said: _F64, like: ScalarArray) -> ScalarArray:
-    """What a liar says, as scalars of the kind that the round has."""
-    if like.dtype == np.int8:
-        return np.where(said >= 0, 1, -1).astype(np.int8)
-    most = float(np.finfo(np.float32).max)
-    return np.clip(said, -most, most).astype(np.float32)

@@ -166,16 +166,15 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
     K = plans[0].K
     # All clients' K estimates come to the host at once, client by client.
     there = fetched([at for own in estimates for at in own])
+    updates: list[Update] = []
     for n, client in enumerate(clients):
+        mine = there[n * K : (n + 1) * K]
         if client.resolution is not None:
-            client.resolution.see(client.estimator, client.mu, there[n * K : (n + 1) * K])
-    return [_summary(there[n * K : (n + 1) * K]) for n in range(len(clients))]
-
-
-def _summary(estimates: Sequence[ScalarEstimate]) -> Update:
-    curvatures = [own.curvature for own in estimates if own.curvature is not None]
-    loss = float(np.mean([own.loss for own in estimates]))
-    return np.stack([own.g for own in estimates]), loss, np.stack(curvatures) if curvatures else None
+            client.resolution.see(client.estimator, client.mu, mine)
+        curvatures = [at.curvature for at in mine if at.curvature is not None]
+        loss = float(np.mean([at.loss for at in mine]))
+        updates.append((np.stack([at.g for at in mine]), loss, np.stack(curvatures) if curvatures else None))
+    return updates
 
 
 def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[ScalarEstimate]:

@@ -71,14 +71,10 @@ class Ledger:
         self.down = self.down or [Traffic() for _ in range(self.M)]
         self.total_up, self.total_down = _total(self.up), _total(self.down)
 
-    def _went_up(self, client: int, message: bytes, scalars: int) -> bytes:
-        for each in (self.up[client], self.total_up):
-            each.add(len(message), scalars)
-        return message
-
-    def _went_down(self, client: int, message: bytes, scalars: int, seeds: int = 0) -> bytes:
-        for each in (self.down[client], self.total_down):
-            each.add(len(message), scalars, seeds)
+    def _went(self, client: int, message: bytes, scalars: int, seeds: int = 0, *, upwards: bool) -> bytes:
+        each, total = (self.up[client], self.total_up) if upwards else (self.down[client], self.total_down)
+        each.add(len(message), scalars, seeds)
+        total.add(len(message), scalars, seeds)
         return message
 
     def plan(self, client: int, plan: Plan) -> bytes:
@@ -86,25 +82,25 @@ class Ledger:
         scalars = sum(record.scalars.size for record in plan.records)
         heads: tuple[Plan | RoundRecord, ...] = (plan, *plan.records)
         seeds = sum(head.seeding.sent(head.K, head.P) for head in heads)
-        return self._went_down(client, self.encode(plan), scalars, seeds)
+        return self._went(client, self.encode(plan), scalars, seeds, upwards=False)
 
     def records(self, client: int, records: tuple[RoundRecord, ...]) -> bytes:
         """Encode records alone to ``client`` and count them."""
         seeds = sum(record.seeding.sent(record.K, record.P) for record in records)
-        return self._went_down(client, self.encode(records), sum(record.scalars.size for record in records), seeds)
+        scalars = sum(record.scalars.size for record in records)
+        return self._went(client, self.encode(records), scalars, seeds, upwards=False)
 
     def run_seed(self, client: int, seed: int) -> bytes:
         """Encode the run's seed to ``client`` and count it."""
-        return self._went_down(client, self.encode(RunSeed(seed)), 0, 1)
+        return self._went(client, self.encode(RunSeed(seed)), 0, 1, upwards=False)
 
     def control(self, client: int, message: Message, *, upwards: bool) -> bytes:
         """Encode a message that carries neither scalars nor seeds, to or from ``client``, and count it."""
-        went = self._went_up if upwards else self._went_down
-        return went(client, self.encode(message), 0)
+        return self._went(client, self.encode(message), 0, upwards=upwards)
 
     def again(self, client: int, frame: bytes) -> bytes:
         """Count a frame to ``client`` that was counted before, and is sent once more."""
-        return self._went_down(client, frame, 0)
+        return self._went(client, frame, 0, upwards=False)
 
     def stray(self, client: int, count: int) -> None:
         """Count bytes from ``client`` that are none of the messages counted: late, sent again, damaged or refused."""
@@ -114,28 +110,27 @@ class Ledger:
 
     def held(self, held: Held) -> bytes:
         """Encode which round a client holds and count it."""
-        return self._went_up(held.client, self.encode(held), 0)
+        return self._went(held.client, self.encode(held), 0, upwards=True)
 
     def reply(self, reply: Reply) -> bytes:
         """Encode a reply and count it."""
-        return self._went_up(reply.client, self.encode(reply), reply.scalars.size)
+        return self._went(reply.client, self.encode(reply), reply.scalars.size, upwards=True)
 
     def vector(self, client: int, r: int, x: NDArray[np.float32] | NDArray[np.float64], *, upwards: bool) -> bytes:
         """Encode a dense model to or from ``client`` and count it."""
-        went = self._went_up if upwards else self._went_down
-        return went(client, self.encode(Dense(r, x)), x.size)
+        return self._went(client, self.encode(Dense(r, x)), x.size, upwards=upwards)
 
     def pool(self, client: int, sums: PoolSums) -> bytes:
         """Encode the sums of a pool to ``client`` and count them, a scalar each."""
-        return self._went_down(client, self.encode(sums), sums.S)
+        return self._went(client, self.encode(sums), sums.S, upwards=False)
 
     def quantized(self, client: int, r: int, v: QuantizedVector) -> bytes:
         """Encode a quantised update from ``client`` and count it."""
-        return self._went_up(client, self.encode(Quantized(r, v)), v.levels.size)
+        return self._went(client, self.encode(Quantized(r, v)), v.levels.size, upwards=True)
 
     def sparse(self, client: int, r: int, v: SparseVector) -> bytes:
         """Encode a sparse update from ``client`` and count it; indices are in the bytes, not in the scalars."""
-        return self._went_up(client, self.encode(Sparse(r, v)), v.values.size)
+        return self._went(client, self.encode(Sparse(r, v)), v.values.size, upwards=True)
 
     @property
     def bytes(self) -> int:

@@ -177,8 +177,13 @@ class Server:
         return self._planned[client]
 
     def _plan(self, client: int, r: int, seeds: Sequence[StepSeed]) -> Plan:
+        if r < self.history.start:
+            raise InputError(
+                f"client {client} holds round {r}, but the oldest record kept is of round {self.history.start} "
+                f"(history {self.keep}): it can only pull the model"
+            )
         at = self.round
-        return Plan(at, self.eta(at), self.P(at), self.distribution, seeds, self._since(client, r))
+        return Plan(at, self.eta(at), self.P(at), self.distribution, seeds, self.history.since(r))
 
     def _held(self, participants: Sequence[int], reports: Iterable[Held] | None) -> Mapping[int, int]:
         if self.tracking is Tracking.SERVER:
@@ -198,14 +203,6 @@ class Server:
         for client, r in held.items():
             require_int(f"round that client {client} reports", r, 0, self.round)
         return held
-
-    def _since(self, client: int, r: int) -> tuple[RoundRecord, ...]:
-        if r < self.history.start:
-            raise InputError(
-                f"client {client} holds round {r}, but the oldest record kept is of round {self.history.start} "
-                f"(history {self.keep}): it can only pull the model"
-            )
-        return self.history.since(r)
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         """Aggregate the replies of the planned round into its record, store it, and forget what nobody needs.

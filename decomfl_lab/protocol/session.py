@@ -445,9 +445,19 @@ class Coordinator:
         for message in (self.delivery.decode(each, None) for each in split_frame(frame)):
             match message:
                 case Hello():
-                    hello = self._hello(i, message)
-                case Examples():
-                    self._weigh(i, message)
+                    hello, whose = message, f"be {i}, whose connection it is"
+                    try:
+                        require(hello.client == i, "client of a hello", whose, hello.client)
+                        require(hello.run == self._run, f"run of client {i}", f"be {self._run.hex()}", hello.run.hex())
+                    except InputError as error:
+                        raise _StrangerError(str(error)) from None
+                    self.session.control(i, hello, upwards=True)
+                case Examples(client, n):
+                    require(client == i, "client of a number of examples", f"be {i}, whose connection it is", client)
+                    self.delivery.server.note_examples(i, n)
+                    # It is a message of the run with the client's first reply, else of the session.
+                    if i in self.delivery.told:
+                        self.session.control(i, message, upwards=True)
                 case Refusal(text, diverged):
                     self.diverged = self.diverged or diverged
                     self.refused[i] = f"it says: {quoted(text)}"
@@ -460,22 +470,6 @@ class Coordinator:
         if hello is not None:
             return self._greet(i, hello)
         return None if i in self.refused else b""  # it has heard why
-
-    def _hello(self, i: int, hello: Hello) -> Hello:
-        try:
-            require(hello.client == i, "client of a hello", f"be {i}, whose connection it is", hello.client)
-            require(hello.run == self._run, f"run of client {i}", f"be {self._run.hex()}", hello.run.hex())
-        except InputError as error:
-            raise _StrangerError(str(error)) from None
-        self.session.control(i, hello, upwards=True)
-        return hello
-
-    def _weigh(self, i: int, said: Examples) -> None:
-        """Note a client's number of examples; it is a message of the run with its first reply, else of the session."""
-        require(said.client == i, "client of a number of examples", f"be {i}, whose connection it is", said.client)
-        self.delivery.server.note_examples(i, said.n)
-        if i in self.delivery.told:
-            self.session.control(i, said, upwards=True)
 
     def _accept(self, i: int, reply: Reply, hello: Hello | None, loss: float) -> bytes | None:
         require(reply.client == i, "client of a reply", f"be {i}, whose connection it is", reply.client)

@@ -196,46 +196,24 @@ def _sent_scalars(scalars: ScalarArray) -> bytes:
     return np.packbits(scalars.reshape(-1) > 0, bitorder="little").tobytes()
 
 
-def _sent_seeds(seeds: Sequence[StepSeed]) -> bytes:
-    """The seeds, or the places in the pool, as they travel, in the order of (k, p)."""
-    sent: list[Any]
-    match seeds:
-        case DerivedSeeds(root, _, seeding):
-            sent = [root] if seeding is Seeding.PER_ROUND else []
-        case PooledSeeds(_, _, places):
-            sent = [place for step in places for place in step]
-            return struct.pack(f"<{len(sent)}H", *sent)
-        case _:
-            each: Any = seeds
-            sent = [own for seed in each for own in ((seed,) if isinstance(seed, int) else seed)]
-    return struct.pack(f"<{len(sent)}Q", *sent)
-
-
 def _round_head(
     r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed], signs: int = 0
 ) -> bytes:
     K, seeding = len(seeds), seeding_of(seeds, P)
     require_sendable(K, P)
     places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding) | signs
-    return _ROUND.pack(r, eta, K, P, *places) + _sent_seeds(seeds)
-
-
-def _read_seeds(reader: _Reader, seeding: Seeding, run_seed: int | None, r: int, K: int, P: int) -> Sequence[StepSeed]:
-    if seeding.needs_run_seed and run_seed is None:
-        raise InputError(f"run_seed must be given to read round {r}, whose seeds are not sent ({seeding})")
-    match seeding:
-        case Seeding.PER_DIRECTION:
-            sent = reader.seeds(K * P)
-            return tuple(sent[k * P : (k + 1) * P] for k in range(K))
-        case Seeding.PER_STEP:
-            return reader.seeds(K)
-        case Seeding.PER_ROUND:
-            return DerivedSeeds(reader.seeds(1)[0], K)
-        case Seeding.PER_RUN:
-            return draw_seeds(seeding, cast("int", run_seed), r, K, P)
-        case Seeding.POOL:
-            places = struct.unpack_from(f"<{K * P}H", reader.body, reader.take(2 * K * P))
-            return PooledSeeds(cast("int", run_seed), r, tuple(places[k * P : (k + 1) * P] for k in range(K)))
+    # The seeds, or the places in the pool, as they travel, in the order of (k, p).
+    sent: list[Any]
+    kind = "Q"
+    match seeds:
+        case DerivedSeeds(root, _, derived):
+            sent = [root] if derived is Seeding.PER_ROUND else []
+        case PooledSeeds(_, _, pooled):
+            sent, kind = [place for step in pooled for place in step], "H"
+        case _:
+            each: Any = seeds
+            sent = [own for seed in each for own in ((seed,) if isinstance(seed, int) else seed)]
+    return _ROUND.pack(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}{kind}", *sent)
 
 
 @lru_cache(64)
@@ -258,7 +236,23 @@ def _read_round_head(reader: _Reader, run_seed: int | None) -> _Head:
     r, eta, K, P, *rest = reader.unpack(_ROUND)
     distribution, seeding, signs = _form(K, P, *rest)
     require(0 < eta < math.inf, "eta of the message", "be a finite number above 0", eta)
-    return r, eta, P, distribution, _read_seeds(reader, seeding, run_seed, r, K, P), signs
+    if seeding.needs_run_seed and run_seed is None:
+        raise InputError(f"run_seed must be given to read round {r}, whose seeds are not sent ({seeding})")
+    seeds: Sequence[StepSeed]
+    match seeding:
+        case Seeding.PER_DIRECTION:
+            sent = reader.seeds(K * P)
+            seeds = tuple(sent[k * P : (k + 1) * P] for k in range(K))
+        case Seeding.PER_STEP:
+            seeds = reader.seeds(K)
+        case Seeding.PER_ROUND:
+            seeds = DerivedSeeds(reader.seeds(1)[0], K)
+        case Seeding.PER_RUN:
+            seeds = draw_seeds(seeding, cast("int", run_seed), r, K, P)
+        case Seeding.POOL:
+            places = struct.unpack_from(f"<{K * P}H", reader.body, reader.take(2 * K * P))
+            seeds = PooledSeeds(cast("int", run_seed), r, tuple(places[k * P : (k + 1) * P] for k in range(K)))
+    return r, eta, P, distribution, seeds, signs
 
 
 def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
@@ -303,31 +297,6 @@ def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
     return Plan(r, eta, P, distribution, seeds, records)
 
 
-def _read_reply(reader: _Reader) -> Reply:
-    client, r, K, P = reader.unpack(_REPLY)
-    require_sendable(K, P)
-    scalars = reader.signs(K, P) if reader.kind is Kind.SIGNS else reader.array(_SCALAR, K * P).reshape(K, P)
-    require_sound(f"scalars of client {client} in round {r}", scalars)
-    return Reply(client, r, scalars)
-
-
-def _read_vector(reader: _Reader) -> Dense:
-    r, width, count = reader.unpack(_VECTOR)
-    require(width in (4, 8), "bytes an element of the model", "be 4 or 8", width)
-    x = reader.array(np.dtype(f"<f{width}"), count)
-    require(bool(np.isfinite(x).all()), f"model of round {r}", "be finite", x)
-    return Dense(r, x)
-
-
-def _quantized_body(r: int, v: QuantizedVector) -> bytes:
-    """An element takes one byte for 5 bits and more, half a byte for less."""
-    levels = v.levels.view(np.uint8)
-    if v.bits <= 4:
-        nibbles = np.resize(levels & 0xF, levels.size + levels.size % 2)
-        levels = nibbles[::2] | nibbles[1::2] << 4
-    return _QUANTIZED.pack(r, v.bits, v.scale, v.levels.size) + levels.tobytes()
-
-
 def _read_quantized(reader: _Reader) -> Quantized:
     r, bits, scale, size = reader.unpack(_QUANTIZED)
     require(2 <= bits <= 8, "bits of the quantized message", "be 2 to 8", bits)
@@ -346,13 +315,6 @@ def _read_quantized(reader: _Reader) -> Quantized:
     return Quantized(r, QuantizedVector(bits, scale, levels))
 
 
-def _sparse_body(r: int, v: SparseVector) -> bytes:
-    """4 bytes for an index, 4 for a value."""
-    require(v.d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", v.d)
-    head = _SPARSE.pack(r, v.d, v.indices.size)
-    return head + v.indices.astype("<u4").tobytes() + v.values.astype("<f4").tobytes()
-
-
 def _read_sparse(reader: _Reader) -> Sparse:
     r, d, count = reader.unpack(_SPARSE)
     require(d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", d)
@@ -360,27 +322,6 @@ def _read_sparse(reader: _Reader) -> Sparse:
     values = reader.array(_SCALAR, count)
     require(bool(np.isfinite(values).all()), f"update of round {r}", "be finite", values)
     return Sparse(r, SparseVector(d, indices, values))
-
-
-def _read_pool(reader: _Reader) -> PoolSums:
-    r, exponent, size = reader.unpack(_POOL)
-    require(FINEST <= exponent <= 0, "exponent of the pool message", f"be in {FINEST}..0", exponent)
-    require(1 <= size <= LARGEST_POOL, "sums of the pool message", f"number 1..{LARGEST_POOL}", size)
-    return PoolSums(r, exponent, reader.array(_SUM, size))
-
-
-def _examples_body(client: int, n: int) -> bytes:
-    require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES)
-    return _EXAMPLES.pack(client, n)
-
-
-def _read_examples(reader: _Reader) -> Examples:
-    client, n = reader.unpack(_EXAMPLES)
-    return Examples(client, require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES))
-
-
-def _short(text: str) -> bytes:
-    return text.encode()[:LONGEST_REFUSAL].decode(errors="ignore").encode()
 
 
 def _read_refusal(reader: _Reader) -> Refusal:
@@ -406,16 +347,23 @@ def encode(message: Message) -> bytes:
         case Held(client, r):
             return _message(Kind.HELD, _HELD.pack(client, r))
         case Examples(client, n):
-            return _message(Kind.EXAMPLES, _examples_body(client, n))
+            require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES)
+            return _message(Kind.EXAMPLES, _EXAMPLES.pack(client, n))
         case RunSeed(seed):
             return _message(Kind.SEED, _SEED.pack(seed))
         case Dense(r, x):
             little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
             return _message(Kind.VECTOR, _VECTOR.pack(r, x.dtype.itemsize, x.size) + little.tobytes())
-        case Quantized(r, quantized):
-            return _message(Kind.QUANTIZED, _quantized_body(r, quantized))
-        case Sparse(r, sparse):
-            return _message(Kind.SPARSE, _sparse_body(r, sparse))
+        case Quantized(r, QuantizedVector(bits, scale, signed)):
+            levels = signed.view(np.uint8)
+            if bits <= 4:  # half a byte for an element, else a byte
+                nibbles = np.resize(levels & 0xF, levels.size + levels.size % 2)
+                levels = nibbles[::2] | nibbles[1::2] << 4
+            return _message(Kind.QUANTIZED, _QUANTIZED.pack(r, bits, scale, signed.size) + levels.tobytes())
+        case Sparse(r, SparseVector(d, indices, values)):
+            require(d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", d)
+            pairs = indices.astype("<u4").tobytes() + values.astype("<f4").tobytes()
+            return _message(Kind.SPARSE, _SPARSE.pack(r, d, indices.size) + pairs)
         case PoolSums(r, exponent, sums):
             return _message(Kind.POOL, _POOL.pack(r, exponent, sums.size) + sums.astype("<i4").tobytes())
         case Hello(client, run, r, digest):
@@ -425,7 +373,8 @@ def encode(message: Message) -> bytes:
         case Ask():
             return _message(Kind.ASK, b"")
         case Refusal(text, diverged):
-            return _message(Kind.REFUSAL, _REFUSAL.pack(diverged) + _short(text))
+            short = text.encode()[:LONGEST_REFUSAL].decode(errors="ignore").encode()  # no letter is cut
+            return _message(Kind.REFUSAL, _REFUSAL.pack(diverged) + short)
         case records:
             return _message(Kind.RECORDS, _records_body(records))
 
@@ -446,15 +395,24 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
         case Kind.PLAN:
             found = _read_plan(reader, run_seed)
         case Kind.REPLY | Kind.SIGNS:
-            found = _read_reply(reader)
+            client, r, K, P = reader.unpack(_REPLY)
+            require_sendable(K, P)
+            scalars = reader.signs(K, P) if reader.kind is Kind.SIGNS else reader.array(_SCALAR, K * P).reshape(K, P)
+            require_sound(f"scalars of client {client} in round {r}", scalars)
+            found = Reply(client, r, scalars)
         case Kind.HELD:
             found = Held(*reader.unpack(_HELD))
         case Kind.EXAMPLES:
-            found = _read_examples(reader)
+            client, n = reader.unpack(_EXAMPLES)
+            found = Examples(client, require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES))
         case Kind.SEED:
             found = RunSeed(*reader.unpack(_SEED))
         case Kind.VECTOR:
-            found = _read_vector(reader)
+            r, width, count = reader.unpack(_VECTOR)
+            require(width in (4, 8), "bytes an element of the model", "be 4 or 8", width)
+            x = reader.array(np.dtype(f"<f{width}"), count)
+            require(bool(np.isfinite(x).all()), f"model of round {r}", "be finite", x)
+            found = Dense(r, x)
         case Kind.RECORDS:
             found = _read_records(reader, run_seed)
         case Kind.QUANTIZED:
@@ -462,7 +420,10 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
         case Kind.SPARSE:
             found = _read_sparse(reader)
         case Kind.POOL:
-            found = _read_pool(reader)
+            r, exponent, size = reader.unpack(_POOL)
+            require(FINEST <= exponent <= 0, "exponent of the pool message", f"be in {FINEST}..0", exponent)
+            require(1 <= size <= LARGEST_POOL, "sums of the pool message", f"number 1..{LARGEST_POOL}", size)
+            found = PoolSums(r, exponent, reader.array(_SUM, size))
         case Kind.HELLO:
             found = Hello(*reader.unpack(_HELLO))
         case Kind.WELCOME:

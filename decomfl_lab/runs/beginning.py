@@ -73,8 +73,18 @@ def made_again(start: Struct, packed: bytes, d: int) -> Tensor | None:
     match start:
         case StreamStart():
             return _by_stream(start, d)
-        case StartInFile():
-            return _in_file(start, packed, d)
+        case StartInFile(dtype=dtype):
+            kind = np.dtype(dtype).newbyteorder("<")
+            size = d * kind.itemsize
+            require_possible("d in the header", d, memory=float(size))
+            unpack = zlib.decompressobj()
+            try:
+                content = unpack.decompress(packed, size)
+                whole = unpack.eof and not unpack.unused_data
+            except zlib.error:
+                content, whole = b"", False
+            require(whole and len(content) == size, "x_0 in the log", f"unpack to {size} bytes", len(content))
+            return torch.from_numpy(np.frombuffer(content, kind).copy())
     return None
 
 
@@ -84,18 +94,3 @@ def _by_stream(start: StreamStart, d: int) -> Tensor:
     seed = int(start.key, 16)
     parts = [own.elements(seed, t, math.prod(own.shape)) for t, own in enumerate(start.tensors)]
     return torch.from_numpy(np.concatenate(parts))
-
-
-def _in_file(start: StartInFile, packed: bytes, d: int) -> Tensor:
-    """x_0 of d elements, unpacked."""
-    kind = np.dtype(start.dtype).newbyteorder("<")
-    size = d * kind.itemsize
-    require_possible("d in the header", d, memory=float(size))
-    unpack = zlib.decompressobj()
-    try:
-        content = unpack.decompress(packed, size)
-        whole = unpack.eof and not unpack.unused_data
-    except zlib.error:
-        content, whole = b"", False
-    require(whole and len(content) == size, "x_0 in the log", f"unpack to {size} bytes", len(content))
-    return torch.from_numpy(np.frombuffer(content, kind).copy())

@@ -432,26 +432,24 @@ def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, le
                 f"be left out for {values.get('method', DeComFL.name)}, which has no such option",
                 value,
             )
+        elif known[key].is_schedule:
+            require(isinstance(value, Mapping), f"{key} in {origin}", "be a table of ROUND = VALUE", value)
+            try:
+                clean[key] = {int(r): v for r, v in value.items()}
+            except ValueError:
+                rounds = shown(list(value))
+                raise InputError(f"{key} in {origin} must have whole rounds as keys, got {rounds}") from None
+        elif isinstance(known[key].default, float) and isinstance(value, int) and not isinstance(value, bool):
+            require(abs(value) < 1 << 63, f"{key} in {origin}", "be a number of 64 bits", value)
+            clean[key] = float(value)
         else:
-            clean[key] = _of_type(key, value, known[key], origin)
+            wanted = type(known[key].default)
+            if type(value) is not wanted:
+                raise InputError(f"{key} in {origin} must be of type {wanted.__name__}, got {shown(value)}")
+            clean[key] = value
     if lenient:
         clean = {key: own.earlier for key, own in known.items() if own.earlier is not None} | clean
     return TrainConfig(**clean)
-
-
-def _of_type(key: str, value: Any, known: Option, origin: str) -> Any:
-    if known.is_schedule:
-        require(isinstance(value, Mapping), f"{key} in {origin}", "be a table of ROUND = VALUE", value)
-        try:
-            return {int(r): v for r, v in value.items()}
-        except ValueError:
-            raise InputError(f"{key} in {origin} must have whole rounds as keys, got {shown(list(value))}") from None
-    if isinstance(known.default, float) and isinstance(value, int) and not isinstance(value, bool):
-        require(abs(value) < 1 << 63, f"{key} in {origin}", "be a number of 64 bits", value)
-        return float(value)
-    if type(value) is not type(known.default):
-        raise InputError(f"{key} in {origin} must be of type {type(known.default).__name__}, got {shown(value)}")
-    return value
 
 
 def read_config(path: Path, *, plain: bool = False) -> dict[str, Any]:

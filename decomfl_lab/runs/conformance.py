@@ -267,7 +267,10 @@ def _entry(small: _Small, run_seed: int, r: int, distribution: str, replica: Rep
 def _said(entry: LogEntry, key: int | None, chain: bytes) -> dict[str, Any]:
     """What a log says of a round."""
     record = entry.record
-    streams = [_streams(keyed(seed, key), record.P) for seed in record.seeds]
+    streams = []
+    for seed in record.seeds:
+        own, P = keyed(seed, key), record.P
+        streams.append([f"{stream:016x} {q}" for stream, q in (stream_of(own, p) for p in range(P))])
     return {
         "round": record.round,
         "eta": hex_words(np.float64(record.eta)),
@@ -284,11 +287,6 @@ def _said(entry: LogEntry, key: int | None, chain: bytes) -> dict[str, Any]:
         "digest": entry.digest,
         "chain": chain.hex(),
     }
-
-
-def _streams(seed: Any, P: int) -> list[str]:
-    """Seed and number of each direction of a step."""
-    return [f"{own:016x} {q}" for own, q in (stream_of(seed, p) for p in range(P))]
 
 
 _README = """\

@@ -77,7 +77,13 @@ def evaluate(
     measures: dict[str, LossFunction | BatchLoss] = {"test_accuracy": _accuracy, "test_loss": loss}
     if not row_count(inputs):
         return dict.fromkeys(measures, float("nan"))
-    if not _has_classes(module, loss, inputs, targets):
+    # Only where the targets are classes may they be compared with the largest of the outputs.
+    has_classes = isinstance(targets, torch.Tensor) and not targets.is_floating_point() and loss.is_of_outputs
+    if has_classes and loss.loss is not cross_entropy:
+        with torch.no_grad():
+            outputs = logits_of(called(module, rows(inputs, slice(0, 1))))
+        has_classes = isinstance(outputs, torch.Tensor) and outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1
+    if not has_classes:
         del measures["test_accuracy"]
     if dataset.content_free is not None:
         with torch.inference_mode():
@@ -85,14 +91,3 @@ def evaluate(
         measures["calibrated_accuracy"] = lambda outputs, wanted: _accuracy(outputs - prior, wanted)
     chunk = None if loss.additive else batch_size
     return dict(zip(measures, mean_losses(module, list(measures.values()), inputs, targets, chunk), strict=True))
-
-
-def _has_classes(module: nn.Module, loss: BatchLoss, inputs: Any, targets: Any) -> bool:
-    """Whether the targets may be compared with the largest of the outputs."""
-    if not isinstance(targets, torch.Tensor) or targets.is_floating_point() or not loss.is_of_outputs:
-        return False
-    if loss.loss is cross_entropy:
-        return True
-    with torch.no_grad():
-        outputs = logits_of(called(module, rows(inputs, slice(0, 1))))
-    return isinstance(outputs, torch.Tensor) and outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,22 +114,21 @@ def found_runs(folders: Sequence[Path]) -> list[FoundRun]:
     """
     for folder in folders:
         require(folder.is_dir(), "folder", "be a folder that exists", str(folder))
-    below = {path.resolve(): path for folder in folders for path in _below(folder)}
+    below: dict[Path, Path] = {}
+    for folder in folders:
+        reports: set[Path] = set()
+        for place, names, files in os.walk(folder):
+            path = Path(place)
+            holds = {CONFIG_FILE, METRICS_FILE} <= {*files} or CHECKPOINT_FILE in files
+            locked = not holds and LOCK_FILE in files and is_held(path)
+            if locked and names:  # a report that is being made, and holds those of its folders that are not of runs
+                reports.add(path)
+            # A run that has just begun has a lock alone.
+            elif holds or (locked and path.parent not in reports):
+                names.clear()
+                below[path.resolve()] = path
+            names[:] = [name for name in names if not name.startswith(".")]
     return [looked_at(path) for path in sorted(below.values())]
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    reports: set[Path] = set()
-    for place, folders, files in os.walk(folder):
-        holds = {CONFIG_FILE, METRICS_FILE} <= {*files} or CHECKPOINT_FILE in files
-        locked = not holds and LOCK_FILE in files and is_held(Path(place))
-        if locked and folders:  # a report that is being made, and holds those of its folders that are not of runs
-            reports.add(Path(place))
-        # A run that has just begun has a lock alone.
-        elif holds or (locked and Path(place).parent not in reports):
-            folders.clear()
-            yield Path(place)
-        folders[:] = [name for name in folders if not name.startswith(".")]
 
 
 def looked_at(folder: Path) -> FoundRun:

@@ -28,22 +28,7 @@ def joining(config: TrainConfig, dataset: Dataset, folder: Path, *, follows: boo
     Raises:
         InputError: If more clients than before are to have parts of the same examples.
     """
-    found = _found(config, folder, follows=follows)
-    if found is None or config.joined not in ({}, found[0].joined):
-        return config
-    then, r = found
-    more = config.clients - then.clients
-    if more <= 0:
-        return config.but(joined=then.joined) if more == 0 else config
-    require(r > 0, f"clients M of the run in {folder}", f"be {then.clients} until a round is done", config.clients)
-    dealt = "as its examples are dealt by split, and one more would change everybody's part"
-    rule = f"be {then.clients}, {dealt} (clients with data of their own, a list, can join)"
-    require(dataset.parts is not None, f"clients M of the run in {folder}", rule, config.clients)
-    return config.but(joined={**then.joined, r: then.joined.get(r, 0) + more})
-
-
-def _found(config: TrainConfig, folder: Path, *, follows: bool) -> tuple[TrainConfig, int] | None:
-    """The configuration of the run in a folder, as far as it is known, and the round in which it goes on."""
+    # The configuration of the run in the folder, as far as it is known, and the round in which it goes on.
     found: list[tuple[TrainConfig, int]] = []
     checkpoint, path = folder / CHECKPOINT_FILE, folder / LOG_FILE
     if checkpoint.exists():
@@ -53,8 +38,20 @@ def _found(config: TrainConfig, folder: Path, *, follows: bool) -> tuple[TrainCo
     if rests_on_log and path.exists():
         with open_log(path, write=False) as log:
             found.append((config_like(config, log.header["config"], f"run {folder}"), len(log)))
+    if not found:
+        return config
     # Who joined stands in the log first, and the rounds of a log are those of its checkpoint and perhaps some more.
-    return max(found, key=lambda each: (each[0].clients, each[1]), default=None)
+    then, r = max(found, key=lambda each: (each[0].clients, each[1]))
+    if config.joined not in ({}, then.joined):
+        return config
+    more = config.clients - then.clients
+    if more <= 0:
+        return config.but(joined=then.joined) if more == 0 else config
+    require(r > 0, f"clients M of the run in {folder}", f"be {then.clients} until a round is done", config.clients)
+    dealt = "as its examples are dealt by split, and one more would change everybody's part"
+    rule = f"be {then.clients}, {dealt} (clients with data of their own, a list, can join)"
+    require(dataset.parts is not None, f"clients M of the run in {folder}", rule, config.clients)
+    return config.but(joined={**then.joined, r: then.joined.get(r, 0) + more})
 
 
 def differing(then: TrainConfig, now: TrainConfig, done: int = 0) -> list[str]:

@@ -164,8 +164,17 @@ def resume(run: Course, folder: Path, *, any_code: bool) -> None:
     then, now = tensors["x"].numel(), run.federation.x.numel()
     require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
     where, steps = f"in the checkpoint of {folder}", saved["federation"]["steps_taken"]
-    _require_like(run, tensors, where)
-    if run.federation.by_records is not None:
+    by_records = run.federation.by_records
+    # Tensors are as those that the run has under these names, and hold numbers.
+    slots = {} if by_records is None else by_records.observer.state
+    own = {"x": run.federation.x} | {f"state.{slot}": each for slot, each in slots.items()}
+    own |= {name: run.federation.x for name in tensors if re.fullmatch(r"client\.\d+\.x", name)}
+    for name, like in own.items():
+        right, got = ((tuple(each.shape), each.dtype) for each in (like, tensors[name]))
+        require(got == right, f"{name} {where}", f"be {right[1]} of shape {right[0]}", got)
+    for name, there in tensors.items():
+        require(not there.isnan().any(), f"{name} {where}", "be of numbers", "NaN")
+    if by_records is not None:
         most = done * run.config.method.sizes.get("K", 1)
         require(max(steps) <= most, f"steps_taken {where}", f"be at most {most}, after {done} rounds", steps)
     if not run.config.method.drifts:
@@ -187,20 +196,6 @@ def resume(run: Course, folder: Path, *, any_code: bool) -> None:
     if probe is not None and (now_ := run.probe()) is not None:
         same = math.isclose(probe, now_, rel_tol=PROBED, abs_tol=1e-6)
         require(same, "model and loss", f"give the loss {probe:.6g} that they gave in {folder}", now_)
-
-
-def _require_like(run: Course, found: Mapping[str, Tensor], where: str) -> None:
-    """InputError unless tensors of a checkpoint are as those that the run has under these names, and hold numbers."""
-    x, by_records = run.federation.x, run.federation.by_records
-    slots = {} if by_records is None else by_records.observer.state
-    own = {"x": x} | {f"state.{slot}": each for slot, each in slots.items()}
-    own |= {name: x for name in found if re.fullmatch(r"client\.\d+\.x", name)}
-    for name, like in own.items():
-        there = found[name]
-        right, got = ((tuple(each.shape), each.dtype) for each in (like, there))
-        require(got == right, f"{name} {where}", f"be {right[1]} of shape {right[0]}", got)
-    for name, there in found.items():
-        require(not there.isnan().any(), f"{name} {where}", "be of numbers", "NaN")
 
 
 def _joined(run: Course, folder: Path, state: Saved) -> Saved:
@@ -396,14 +391,19 @@ def logged(run: Course, out: Path) -> Iterator[None]:
             require_same(run, log.header, path, len(log))
             _require_frame(run, federation, log)
             if log.header["config"].get("clients", run.config.clients) < run.config.clients:
-                log.rewrite(path, _header_with_newcomers(run, log.header))
+                config = run.config.but(rounds=log.header["config"]["rounds"])
+                data = {"data": run.dataset.digest, "source": run.dataset.source, "classes": run.dataset.classes}
+                log.rewrite(path, {**log.header, "config": config.to_dict(), **data})
             if len(log) < run.round:
                 remedy = "" if federation.follows else ", or remove it to go on without one"
                 raise InputError(
                     f"log {path} must have the {run.round} rounds of the run, got {len(log)}: put a copy of it "
                     f"back{remedy}"
                 )
-            _require_digest(run, federation, log)
+            digest = log.entry(run.round - 1).digest if run.round else None
+            if digest is not None:
+                found, what = federation.observer.digest(), f"model after round {run.round - 1}"
+                require(found == digest, what, f"have the digest {digest}, as in {log.name}", found)
             federation.log_to(log)
             try:
                 yield
@@ -415,14 +415,6 @@ def _require_frame(run: Course, federation: DeComFLFederation, log: RunLog) -> N
     """InputError that names what the log says of the run, and is not so."""
     for name, own in _frame(run, federation).items():
         require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
-
-
-def _require_digest(run: Course, federation: DeComFLFederation, log: RunLog) -> None:
-    """InputError where the log has a digest of the model at the present round, and it is not this model's."""
-    digest = log.entry(run.round - 1).digest if run.round else None
-    if digest is not None:
-        found, what = federation.observer.digest(), f"model after round {run.round - 1}"
-        require(found == digest, what, f"have the digest {digest}, as in {log.name}", found)
 
 
 def _identity(run: Course, federation: DeComFLFederation) -> tuple[dict[str, Any], bytes]:
@@ -450,10 +442,3 @@ def _frame(run: Course, federation: DeComFLFederation) -> dict[str, Any]:
         "run_seed": federation.server.run_seed,
         "stream": STREAM_VERSION,
     }
-
-
-def _header_with_newcomers(run: Course, header: Mapping[str, Any]) -> dict[str, Any]:
-    """What a log says of the run from now on, where it did not know of clients that join."""
-    config = run.config.but(rounds=header["config"]["rounds"])
-    data = {"data": run.dataset.digest, "source": run.dataset.source, "classes": run.dataset.classes}
-    return {**header, "config": config.to_dict(), **data}

@@ -254,20 +254,15 @@ def _model(d: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def _fill_the_heap() -> list[torch.Tensor]:
-    """Blocks that take all gaps of the heap that are large enough for one: whoever holds them sees the next mapped."""
-    blocks: list[torch.Tensor] = []
-    before = status_bytes("VmSize")
-    while before is not None and status_bytes("VmSize") == before:
-        blocks.append(torch.empty(_BLOCK, dtype=torch.uint8))
-    return blocks
-
-
 def _measure(name: str, d: int) -> dict[str, object]:
     """A row, in a process that is thrown away after it."""
     role = ROLES[name]
     role.prepare(_model(_WARM))()  # a fork has yet to map the code
-    ballast = _fill_the_heap()
+    # Blocks that take all gaps of the heap that are large enough for one: the next is mapped, while these are held.
+    ballast: list[torch.Tensor] = []
+    before = status_bytes("VmSize")
+    while before is not None and status_bytes("VmSize") == before:
+        ballast.append(torch.empty(_BLOCK, dtype=torch.uint8))
     mapped = status_bytes("VmSize")
     module = _model(d)
     sizes = [p.numel() for p in module.parameters()]

@@ -167,9 +167,8 @@ class Prepared:
                 something in this process.
         """
         here = self.method.federation(self.setting())
-        return here if by is None else self._carried(here, by)
-
-    def _carried(self, here: Federation, by: Elsewhere) -> CarriedFederation:
+        if by is None:
+            return here
         rule = "be lab.Ray(workers=N), or None for this process, or another federations.carrier.Elsewhere"
         require(isinstance(by, Elsewhere), "federation", rule, by)
         federation = movable(here, self.method)

@@ -209,7 +209,10 @@ class Run(Course):
                 loss = self._play_round(out)
                 try:
                     if on_round is not None:
-                        on_round(self._progress(loss))
+                        row = rows[-1] if rows else {}
+                        accuracy, test_loss = (row.get(name, float("nan")) for name in ("test_accuracy", "test_loss"))
+                        scalars = self.wire_scalars
+                        on_round(Progress(self.round, config.rounds, loss, accuracy, scalars, test_loss))
                     stops = call(hooks, self, loss)
                     if came:
                         raise Interrupted(number=came[0])
@@ -253,12 +256,6 @@ class Run(Course):
         if evaluates:
             self.evaluate()
         return loss
-
-    def _progress(self, loss: float) -> Progress:
-        """Where the run is, for whoever shows it."""
-        row = self.rows[-1] if self.rows else {}
-        accuracy, test_loss = (row.get(name, float("nan")) for name in ("test_accuracy", "test_loss"))
-        return Progress(self.round, self.config.rounds, loss, accuracy, self.wire_scalars, test_loss)
 
     def more(self, rounds: int, *, on_round: Hook | Sequence[Hook] | None = None, **options: Any) -> Run:
         """Train so many rounds more, and return the run; ``on_round`` is that of ``decomfl_lab.train``.
@@ -373,15 +370,6 @@ def train(
     return run.metrics
 
 
-def _with_newcomers(config: TrainConfig, dataset: Dataset, out: Path) -> TrainConfig:
-    """The saved run with the clients more that have brought data; a run that samples every client goes on to do so."""
-    M = config.clients if dataset.parts is None or config.method.alone else len(dataset.parts)
-    if config.clients >= M:
-        return config
-    sampled = M if config.sampled == config.clients else config.sampled
-    return joining(config.but(clients=M, sampled=sampled), dataset, out)
-
-
 def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = False, **own: Any) -> Run:
     """The run that ``train`` left in the folder ``out``.
 
@@ -406,7 +394,11 @@ def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = F
     config = understand(saved.get("config", {}), f"run {out}")
     kept.require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset)
     dataset = dataset_of(config) if dataset is None else dataset
-    config = _with_newcomers(config, dataset, out)
+    # Clients more than the run has, who have brought data, join; a run that samples every client goes on to do so.
+    M = config.clients if dataset.parts is None or config.method.alone else len(dataset.parts)
+    if config.clients < M:
+        sampled = M if config.sampled == config.clients else config.sampled
+        config = joining(config.but(clients=M, sampled=sampled), dataset, out)
     if saved["data"] != data_then(config.of_first(saved["config"]["clients"]), config, dataset):
         words = "; clients, test and their order must be those of then"
         parts = dataset.parts or ()

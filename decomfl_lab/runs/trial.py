@@ -191,9 +191,6 @@ class _Trial:
         A BatchNorm has statistics that are fixed.
         """
 
-        def count(batch: Batch) -> float:
-            return float(row_count(batch) or 1)
-
         @cache
         def doubled() -> nn.Module:  # made once, if it is needed
             return copy.deepcopy(self.module).double()
@@ -209,7 +206,7 @@ class _Trial:
                 self._value,
                 (batch for _, batch in self.batches),
                 wholes,
-                weight=count,
+                weight=lambda batch: float(row_count(batch) or 1),
                 eps=eps,
                 wide=wide,
                 chunk=ODD,

@@ -173,31 +173,23 @@ class StreamClient:
                 both = first[:HALF_NONCE] + nonce
                 seal = None if self._key is None else Seal(self._key, both, server=False)
                 connection = Connection(call, outbox, Link(seal, largest))
-                yield _offer(self._opened(connection.link, first[HALF_NONCE:])), connection
+                try:
+                    text = connection.link.open(first[HALF_NONCE:])
+                except InputError as error:
+                    if self._key is None:
+                        raise
+                    rule = f"be the one that the server at {self.address} has for client {self.i}"
+                    raise InputError(f"key must {rule}, got another: {error}") from None
+                try:
+                    offer = json.loads(text)
+                except (ValueError, RecursionError):
+                    offer = None
+                if not isinstance(offer, dict):
+                    raise InputError(f"offer of the server must be a JSON object, got {shown(text)}")
+                yield offer, connection
             finally:
                 outbox.put(None)
                 call.cancel()
-
-    def _opened(self, link: Link, first: bytes) -> bytes:
-        """The server's first frame; InputError where its seal is of another key."""
-        try:
-            return link.open(first)
-        except InputError as error:
-            if self._key is None:
-                raise
-            rule = f"be the one that the server at {self.address} has for client {self.i}"
-            raise InputError(f"key must {rule}, got another: {error}") from None
-
-
-def _offer(text: bytes) -> dict[str, Any]:
-    """What the server says of its run; InputError if it is no JSON object."""
-    try:
-        offer = json.loads(text)
-    except (ValueError, RecursionError):
-        offer = None
-    if not isinstance(offer, dict):
-        raise InputError(f"offer of the server must be a JSON object, got {shown(text)}")
-    return offer
 
 
 class Connection:

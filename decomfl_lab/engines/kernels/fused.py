@@ -108,14 +108,11 @@ class Fused(Threads):
         return np.array([own.mean() for own in losses]), torch.from_numpy(gradients)
 
     def _batch(self, objective: Objective, x: Tensor, step: int) -> tuple[Any, Any, NDArray[np.int64]]:
-        """The objective's net for the kernel, with inputs and targets; InputError if the kernel lacks something."""
-        network = self._network(objective, x)
-        assert isinstance(objective, ModuleObjective)
-        ids, targets = objective.batch(step)
-        return network, network.prompts(ids) if isinstance(network, LanguageNetwork) else pixels(ids), targets.numpy()
+        """The objective's net for the kernel, with inputs and targets.
 
-    def _network(self, objective: Objective, x: Tensor) -> Network | LanguageNetwork:
-        """The objective's net for the kernel; InputError if there is none, or if it does not compute this loss."""
+        Raises:
+            InputError: If the kernel lacks something, or does not compute this loss.
+        """
         if not isinstance(objective, ModuleObjective):
             raise InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
         module, layout, loss = objective.module, objective.layout, objective.loss
@@ -133,7 +130,8 @@ class Fused(Threads):
                 self._networks[key] = language_network(module, layout)
             else:
                 self._networks[key] = Network(module, layout, key[1])
-        return self._networks[key]
+        network, (ids, labels) = self._networks[key], objective.batch(step)
+        return network, network.prompts(ids) if isinstance(network, LanguageNetwork) else pixels(ids), labels.numpy()
 
 
 def _check_classes(labels: NDArray[np.int64], classes: int) -> None:

@@ -89,7 +89,7 @@ INEXACT = re.compile(r"\b(?:div|sqrt|rcp|rsqrt|sin|cos|ex2|lg2)\.(?:approx|full)
     ),
 )
 def test_compiled_code_rounds_every_operation_once(kernel: str, dtypes: tuple[torch.dtype, ...]) -> None:
-    from decomfl_lab.noise.triton_kernels import assembly
+    from tests.decomfl_lab.noise.assembly import assembly
 
     code = assembly(kernel, dtypes)
     for pattern in (FUSED, CONTRACTIBLE, INEXACT):
@@ -143,8 +143,8 @@ def test_on_an_amd_gpu_only_roots_and_quotients_have_fused_products(
     kernel: str, dtypes: tuple[torch.dtype, ...]
 ) -> None:
     """How many each root or quotient has is counted in kernels that have nothing else."""
-    from decomfl_lab.noise.triton_kernels import assembly
     from tests.decomfl_lab.noise.amd_kernels import alone
+    from tests.decomfl_lab.noise.assembly import assembly
 
     codes = {name: alone(name) for name in EXPANDED}
     each = {name: _fused_on_amd(code) / _count(EXPANDED[name], code) for name, code in codes.items()}
@@ -162,7 +162,7 @@ def test_on_an_amd_gpu_only_roots_and_quotients_have_fused_products(
 
 @compiled
 def test_compiled_code_is_the_same_for_tensors_at_odd_places() -> None:
-    from decomfl_lab.noise.triton_kernels import assembly
+    from tests.decomfl_lab.noise.assembly import assembly
 
     aligned, odd = (
         re.findall(
@@ -190,7 +190,7 @@ def test_compiled_code_is_the_same_for_tensors_at_odd_places() -> None:
     ),
 )
 def test_the_check_of_the_compiled_code_can_fail(kernel: str, dtypes: tuple[torch.dtype, ...], kind: str) -> None:
-    from decomfl_lab.noise.triton_kernels import assembly
+    from tests.decomfl_lab.noise.assembly import assembly
 
     code = assembly(kernel, dtypes, fused=True)
     assert any(found.endswith(kind) for found in FUSED.findall(code))
