@@ -15,7 +15,7 @@ from decomfl_lab.options import option
 from paper_repro.workflow.claims import UNHEALTHY, rows
 
 if TYPE_CHECKING:
-    from theory.findings.finding import Cause, Entry
+    from theory.findings.finding import Entry
 
 __all__ = ["findings", "page"]
 
@@ -70,7 +70,7 @@ def findings(options: FindingsOptions) -> None:
 def page() -> str:
     """The page as Markdown."""
     from paper_repro.workflow.answer import answer  # with it come sympy and scipy
-    from theory.findings.registry import CAUSES, ENTRIES
+    from theory.findings.registry import CAUSES, ENTRIES, affected
 
     notes = _Notes()
     lines = [_HEAD, "| | verdict | | more |", "|---|---|---|---|"]
@@ -80,7 +80,10 @@ def page() -> str:
         lines.append(_row(each.topic, f"**{each.verdict}**", says, f"{where}<br>`{each.again}`"))
     lines += ["", "## The theory", ""]
     for number, cause in enumerate((cause for cause in CAUSES.values() if cause.headline), 1):
-        lines += _cause(number, cause)
+        lines.append(f"**{number}. {cause.title}.**")
+        lines.append(f"Seen: {_escaped(cause.witness.gather().says)}. Correction: {_escaped(cause.instead)}")
+        spoiled = plural(len(affected(cause, ENTRIES)), "statement")
+        lines += [f"Affects {spoiled}: `decomfl audit --cause {cause.name}`", ""]
     lines += ["## The experiments", ""]
     lines += [f"[![{title}]({picture})]({picture})" for title, picture in _PICTURES.items()]
     lines += ["", "| the paper's words | status | numbers that decide |", "|---|---|---|"]
@@ -110,7 +113,9 @@ def _sentences(entries: Sequence[Entry], measurements: Mapping[str, Mapping[str,
     named: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.runs and not entry.restates:
-            named.setdefault(_first(entry), []).append(entry)
+            # The measurement that decides a sentence: the first that speaks against it, or else the first of all.
+            against = [name for name, role in entry.runs.items() if role == "refutes"]
+            named.setdefault([*against, *entry.runs][0], []).append(entry)
     for name, row in measurements.items():
         own = named.get(name, [])
         if own:
@@ -118,12 +123,11 @@ def _sentences(entries: Sequence[Entry], measurements: Mapping[str, Mapping[str,
             # Numbers of a run that did not train would be read as a verdict.
             numbers = UNHEALTHY if row["verdict"] == UNHEALTHY else _told(deciding(row))
             statuses = "<br>".join(f"**{entry.status}**" for entry in own)
-            yield _row(words, statuses, f"{numbers}{notes.mark(_source(row))}")
-
-
-def _first(entry: Entry) -> str:
-    """The measurement that decides a sentence: the first that speaks against it, or else the first of all."""
-    return next((name for name, role in entry.runs.items() if role == "refutes"), next(iter(entry.runs)))
+            source = ""
+            if row["recorded"].startswith("recorded"):
+                data = (row["data"] or "no data").partition("; ")[0]
+                source = f"{row['recorded'].partition(' by code')[0]}; {data}"
+            yield _row(words, statuses, f"{numbers}{notes.mark(source)}")
 
 
 def _shortened(quote: str) -> str:
@@ -147,36 +151,14 @@ def _told(numbers: Mapping[str, Any]) -> str:
         same = 0
         while same < min(len(words), len(before)) - 1 and words[same] == before[same]:
             same += 1
-        told.append(f"{' '.join(words[same:])} {_number(value)}")
+        shown = f"{value:.4g}" if isinstance(value, float) else "never" if value is None else str(value)
+        told.append(f"{' '.join(words[same:])} {shown}")
         before = words
     return "; ".join(told)
 
 
-def _source(row: Mapping[str, Any]) -> str:
-    """The date and the scale of a record, and the first of its data."""
-    if not row["recorded"].startswith("recorded"):
-        return ""
-    return f"{row['recorded'].partition(' by code')[0]}; {(row['data'] or 'no data').partition('; ')[0]}"
-
-
-def _cause(number: int, cause: Cause) -> Iterable[str]:
-    """A finding of the audit, with its witness computed now."""
-    from theory.findings.registry import ENTRIES, affected
-
-    yield f"**{number}. {cause.title}.**"
-    yield f"Seen: {_escaped(cause.witness.gather().says)}. Correction: {_escaped(cause.instead)}"
-    yield f"Affects {plural(len(affected(cause, ENTRIES)), 'statement')}: `decomfl audit --cause {cause.name}`"
-    yield ""
-
-
 def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return "never"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _escaped(text: str) -> str:

@@ -55,8 +55,7 @@ def _rows(part: str) -> pd.DataFrame:
 
 def _lines(part: str) -> pd.DataFrame:
     """The runs of a part that do not merely check others."""
-    rows = _rows(part)
-    return lines_of(rows)
+    return lines_of(_rows(part))
 
 
 def _measured(claim: str) -> Mapping[str, Any]:

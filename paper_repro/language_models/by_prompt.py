@@ -54,7 +54,11 @@ def exact_by_layer(trained: TrainedModel, *, depth: int, examples: int = EXAMPLE
         layers.setdefault(".".join(name.split(".")[:-1][:depth]), []).append(parameter)
     products = {name: own for some in _in_turn(layers, len(prompts)) for name, own in _products(trained, prompts, some)}
     products["all"] = torch.stack(list(products.values())).sum(0)
-    rows = [{"layer": name, **_spectrum(weights[:, None] * own * weights)} for name, own in products.items()]
+    rows = []
+    for name, own in products.items():
+        eigenvalues = torch.linalg.eigvalsh(weights[:, None] * own * weights)
+        trace, norm = float(eigenvalues.sum()), float(eigenvalues.max())
+        rows.append({"layer": name, "kappa": trace / norm, "trace": trace, "norm": norm})
     facts = {"model": trained.name, "history": trained.history, "examples": examples, "loss": objective.value}
     return {**facts, **provenance(trained.dataset), "rows": rows}
 
@@ -90,12 +94,6 @@ def _products(trained: TrainedModel, prompts: Sequence[Tensor], layers: Layers) 
                 total += rows @ rows.T
         start += len(own)
         yield name, total
-
-
-def _spectrum(matrix: Tensor) -> dict[str, float]:
-    eigenvalues = torch.linalg.eigvalsh(matrix)
-    trace, norm = float(eigenvalues.sum()), float(eigenvalues.max())
-    return {"kappa": trace / norm, "trace": trace, "norm": norm}
 
 
 def main(depth: str, model: str, weights: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -14,7 +14,7 @@ import pandas as pd
 from decomfl_lab.protocol.wire import SCALAR_BYTES
 from decomfl_lab.runs.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
-from figures.style import OKABE_ITO, LineStyle, method_styles
+from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
 from paper_repro.language_models.llm_cells import (
     ADAPTED,
@@ -35,13 +35,14 @@ from paper_repro.language_models.llm_claims import claims
 from paper_repro.pretraining.verdicts import BATCH as LINES
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, notes, settings
+from paper_repro.workflow.report import Section, amount, notes, settings
 from paper_repro.workflow.scales import SCALES, LanguageScale, Scale, TaskTuning
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
 
 __all__ = ["claims", "configuration", "jobs", "make", "settings_table", "wide_table"]
 
 ALL, LORA_WORDS = "all parameters", "LoRA: rank 8, α = 8, Q and V"
+_BEFORE = ("zero-shot", "calibrated", "most frequent")
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -115,18 +116,10 @@ def _missing(scale: Scale) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _amount(count: float) -> str:
-    """Bytes for a reader: "24.5 kB"."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} B"
-
-
 def _ours(cell: CellResult) -> str:
     if cell.diverged:
         return "diverged"
-    return _shown(f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}", _amount(cell.bytes) if cell.bytes else "")
+    return _shown(f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}", amount(cell.bytes) if cell.bytes else "")
 
 
 def _theirs(cell: CellResult) -> str | None:
@@ -148,11 +141,12 @@ def wide_table(cells: Sequence[CellResult]) -> pd.DataFrame:
         own = list(group)
         first = own[0]
         tuned = ", LoRA" if first.row.endswith(ADAPTED) else ""
+        before = (first.zero_shot, first.calibrated_zero_shot, first.majority)
         lines.append(
             {
                 "task": task_title(first.task) + tuned,
                 "model, rounds": f"{first.model}, {own[-1].rounds:,}",
-                **{name: f"{100 * value:.1f}" for name, value in zip(_BEFORE, _before(first), strict=True)},
+                **{name: f"{100 * value:.1f}" for name, value in zip(_BEFORE, before, strict=True)},
                 **{cell.series: _ours(cell) for cell in own},
             }
         )
@@ -161,28 +155,19 @@ def wide_table(cells: Sequence[CellResult]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["task", "model, rounds", *_BEFORE, *FULL])
 
 
-_BEFORE = ("zero-shot", "calibrated", "most frequent")
-
-
-def _before(cell: CellResult) -> tuple[float, float, float]:
-    return cell.zero_shot, cell.calibrated_zero_shot, cell.majority
-
-
 def scale_words(scale: Scale) -> str:
     """The scale in a line, for captions and claims."""
     size = scale.llm
     models = ", ".join(
         model if scale.name == "full" else f"{model} for {paper}" for paper, model in size.models.items()
     )
-    rounds = ", ".join(f"{row} {_range(each.rounds for each in own.values())}" for row, own in size.settings.items())
+    rounds = []
+    for row, own in size.settings.items():
+        numbers = sorted(each.rounds for each in own.values())
+        ends = dict.fromkeys((numbers[0], numbers[-1]))  # once if they are the same
+        rounds.append(f"{row} {' to '.join(f'{value:,}' for value in ends)}")
     cut = f", prompts cut to {size.max_length} tokens" if size.max_length else ""
-    return f"{scale.words()}: {models}; M={M}, m={SAMPLED}, K=1, one seed{cut}; rounds of {rounds}"
-
-
-def _range(values: Iterable[int]) -> str:
-    """The least and the largest, once if they are the same."""
-    found = sorted(values)
-    return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1])))
+    return f"{scale.words()}: {models}; M={M}, m={SAMPLED}, K=1, one seed{cut}; rounds of {', '.join(rounds)}"
 
 
 def _told(tunings: Mapping[str, TaskTuning]) -> str:
@@ -281,7 +266,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         )
         return Made(section=nothing, claims=claims(rows, words))
     cells = results(rows)
-    styles = _styles()
+    styles = method_styles(list(FULL))
+    styles = {**styles, P5: replace(styles[P5], color=OKABE_ITO[5])}
     figures = {
         "llm": accuracies(
             pd.DataFrame([_point(cell) for cell in cells]),
@@ -312,11 +298,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     tables = {"llm": pd.DataFrame([cell.columns() for cell in cells]), "llm-curves": rows}
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)
-
-
-def _styles() -> dict[str, LineStyle]:
-    styles = method_styles(list(FULL))
-    return styles | {P5: replace(styles[P5], color=OKABE_ITO[5])}
 
 
 def _point(cell: CellResult) -> dict[str, Any]:

@@ -212,15 +212,14 @@ def results(rows: pd.DataFrame) -> list[CellResult]:
     """The cells, from the evaluations of all runs with the labels of their jobs."""
     if rows.empty:
         return []
-    d = {str(row): _dimension(of_row) for row, of_row in rows.groupby("row", sort=False)}
+    # d, from the numbers that FedZO's m clients get and send a round; NaN if it sent none.
+    d: dict[str, float] = {}
+    for row, own in rows.groupby("row", sort=False):
+        sent = own[(own.series == FEDZO) & (own["round"] > 0)]
+        scalars = sent.gradient_scalars / (2 * SAMPLED * sent["round"])
+        d[str(row)] = math.nan if sent.empty else float(scalars.iloc[-1])
     runs = rows.groupby(["row", "task", "series"], sort=False)
     return [_result(run.to_dict("records"), d[str(row)]) for (row, _, _), run in runs]
-
-
-def _dimension(rows: pd.DataFrame) -> float:
-    """d, from the numbers that FedZO's m clients get and send a round; NaN if it sent none."""
-    sent = rows[(rows.series == FEDZO) & (rows["round"] > 0)]
-    return math.nan if sent.empty else float((sent.gradient_scalars / (2 * SAMPLED * sent["round"])).iloc[-1])
 
 
 def _result(run: list[dict[Any, Any]], d: float) -> CellResult:

@@ -217,11 +217,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         caption=f"{_WEIGHTS} {words}.",
     )
     table = rows.iloc[sorted({*range(0, len(rows), -(-len(rows) // LINES)), len(rows) - 1})]
+    later = [f"from round {r} on {eta:g}" for r, eta in settings["lr_schedule"].items()]
     section = Section(
         id=NAME,
         title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2",
         figure=figure,
-        settings=_settings(settings),
+        settings=settings_beside(NAME, **settings, rates="; ".join([f"{settings['lr']:g}", *later])),
         notes=[
             _WEIGHTS,
             f"Accuracy {100 * first.test_accuracy:.1f} % before training and {100 * last.test_accuracy:.1f} % after "
@@ -281,12 +282,6 @@ def _kappa_words(rows: Sequence[Mapping[str, float]]) -> str:
         f"κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix on {EXAMPLES} training prompts, beside d = 134,515,008, with 95 % "
         f"intervals of {PRODUCTS} products: {found}."
     )
-
-
-def _settings(here: Mapping[str, Any]) -> pd.DataFrame:
-    later = [f"from round {r} on {eta:g}" for r, eta in here["lr_schedule"].items()]
-    rates = "; ".join([f"{here['lr']:g}", *later])
-    return settings_beside("smollm2", **here, rates=rates)
 
 
 def record(run: Path, into: Path) -> None:

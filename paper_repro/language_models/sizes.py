@@ -376,11 +376,15 @@ def _flat(kappas: pd.DataFrame) -> ClaimOutcome:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure, its tables and its verdicts; without rows, what to set."""
     size = options.scale.sizes
-    words = _words(options.scale)
+    words = (
+        f"{options.scale.words()}: {', '.join(size.models)} on SST-2, {size.rounds} rounds, K = 1, P = 5, 8 clients / "
+        f"2, B = {size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
+    )
     found = claims(rows, size, words)
+    given = ", ".join(f"{eta:g}" for eta in size.etas.values())
     section = Section(
         id="sizes",
-        settings=_settings(size),
+        settings=settings("sizes", **vars(size), rates=given or f"{size.share:g}/(4 L ρ_κ), see below"),
         notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
     )
     if rows.empty:
@@ -406,14 +410,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
 
 
-def _words(scale: Scale) -> str:
-    size = scale.sizes
-    return (
-        f"{scale.words()}: {', '.join(size.models)} on SST-2, {size.rounds} rounds, K = 1, P = 5, 8 clients / "
-        f"2, B = {size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
-    )
-
-
 def _points(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
     """One row a model for ``size_figure``: rounds of the runs that settled, κ at the start."""
     settled = runs[runs["settled"]].groupby("model")["rounds"].agg(["mean", "min", "max"])
@@ -434,15 +430,6 @@ def _summary(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
         }
         table[f"κ at the {at}"] = table["model"].map(shown)
     return table.rename(columns={name: f"{name} (share of runs)" for name in ("fell", "learnt", "settled")})
-
-
-def _settings(size: SizesScale) -> pd.DataFrame:
-    given = ", ".join(f"{eta:g}" for eta in size.etas.values())
-    return settings(
-        "sizes",
-        **vars(size),
-        rates=given or f"{size.share:g}/(4 L ρ_κ), see below",
-    )
 
 
 def _notes(size: SizesScale) -> list[str]:

@@ -98,6 +98,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 def _folded(row: Mapping[Any, Any]) -> Folded:
     status = str(row["status"])
+    # The first piece that speaks against the statement, or of the context, and those that fail.
+    shown = [found for found in row["evidence"] if found["role"] in ("refutes", "context")][:1]
+    shown += [found for found in row["evidence"] if not found["holds"] and found not in shown]
+    formulas = {}
+    for bound in row["bounds"]:
+        name, variant = bound.split()
+        formulas[f"as {variant}"] = inequality(theory.statement(name, variant))
     return Folded(
         label=str(row["label"]),
         verdict=status if row["confirmed"] else f"{status}: not borne out",
@@ -109,24 +116,12 @@ def _folded(row: Mapping[Any, Any]) -> Folded:
             ("why", str(row["why"])),
             *(
                 (f"{found['role']}{'' if found['holds'] else ' (fails)'}", f"{found['instrument']}: {found['says']}")
-                for found in _against(row["evidence"])
+                for found in shown
             ),
             ("instead", str(row["instead"])),
         ],
-        formulas={f"as {bound.split()[-1]}": _drawn(bound) for bound in row["bounds"]},
+        formulas=formulas,
     )
-
-
-def _against(evidence: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The first piece that speaks against the statement, or of the context, and those that fail."""
-    against = [found for found in evidence if found["role"] in ("refutes", "context")]
-    return against[:1] + [found for found in evidence if not found["holds"] and found not in against[:1]]
-
-
-def _drawn(bound: str) -> str:
-    """The formula of a bound, by name and variant, as MathML."""
-    name, variant = bound.split()
-    return inequality(theory.statement(name, variant))  # type: ignore[arg-type]
 
 
 def claims(rows: pd.DataFrame) -> list[ClaimOutcome]:

@@ -47,11 +47,6 @@ SEED = 0
 _MODELS = "models.safetensors"
 
 
-def _shown(data: str) -> str:
-    """The data of a run's provenance, in a word or two."""
-    return "CIFAR-10" if data.startswith("CIFAR-10") else "MNIST digits (CIFAR-10 was not available here)"
-
-
 def data_set() -> str:
     """CIFAR-10 where it is available here, else MNIST, which always is; the caption says which."""
     return "cifar10" if at_hand("cifar10") else "mnist"
@@ -278,18 +273,17 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         caption=f"Scale {words}. Data: {provenance[0]['data']}.",
     )
     shown = ["step", "loss", "lambda_max", "lambda_min", "near zero", *KAPPAS, "products"]
+    on_cifar = str(provenance[0]["data"]).startswith("CIFAR-10")
+    data = "CIFAR-10" if on_cifar else "MNIST digits (CIFAR-10 was not available here)"
     section = Section(
         id="hessian",
         figure=figure,
-        notes=[
-            *notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE),
-            checked,
-        ],
+        notes=[*notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE), checked],
         table=table[shown],
     )
     return Made(
         section=section,
-        claims=claims(numbers, f"{words}; {_shown(str(provenance[0]['data']))}"),
+        claims=claims(numbers, f"{words}; {data}"),
         figures={"hessian": figure},
         tables={"hessian": table, "hessian-numbers": numbers, "hessian-curves": curves},
     )

@@ -70,10 +70,13 @@ def jobs(options: Options) -> list[Work]:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
     """The table, its plot and its verdicts."""
-    table = rows
     listed = ", ".join(f"{d:,}" for d in sorted(set(rows.d)))
     words = f"d = {listed}; eight equal layers, φ = d/8"
-    table = table.assign(what=[ROLES[role].what for role in table.role])
+    table = rows.assign(what=[ROLES[role].what for role in rows.role])
+    # Curves that end on each other, to a hundredth of a model.
+    largest = table[table.d == table.d.max()].dropna(subset="models")
+    names = largest.what.str.partition(":")[0]
+    alike = [" and ".join(own) for _, own in names.groupby(largest.models.round(2)) if len(own) > 1]
     figure = comparison(
         [
             Panel(
@@ -89,7 +92,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         series_styles(table.what),
         title="Memory of server and client",
-        caption=f"Models of {words}. {_coinciding(table)}".strip(),
+        caption=f"Models of {words}." + (f" On each other end: {'; '.join(alike)}." if alike else ""),
     )
     wide = table.pivot_table(index=["what", "expected"], columns="d", values="models", sort=False)
     wide.columns = pd.Index([f"d = {d:,}" for d in wide.columns])
@@ -101,14 +104,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         facts={"models": words},
     )
     return Made(section=section, claims=claims(table, words), figures={"memory": figure}, tables={"memory": table})
-
-
-def _coinciding(table: pd.DataFrame) -> str:
-    """The sentence about curves that end on each other, to a hundredth of a model; "" where none do."""
-    largest = table[table.d == table.d.max()].dropna(subset="models")
-    names = largest.what.str.partition(":")[0]
-    alike = [" and ".join(own) for _, own in names.groupby(largest.models.round(2)) if len(own) > 1]
-    return f"On each other end: {'; '.join(alike)}." if alike else ""
 
 
 def claims(table: pd.DataFrame, words: str) -> list[ClaimOutcome]:

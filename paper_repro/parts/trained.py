@@ -87,7 +87,10 @@ class TrainingWork:
         start = _Landscape(config.but(seed=_PILOT), dataset)
         at_start = _chosen(start.constants([start.federation.x]), 1.0)
         pilot = _Landscape(start.config.but(lr=cast(float, at_start.eta), mu=at_start.mu), dataset)
-        chosen = _chosen(pilot.constants(_some(follow(pilot), self.size.rounds)), MARGIN)
+        # Rounds at which the constants are measured.
+        measured = {0, self.size.rounds // 10, self.size.rounds // 3, self.size.rounds - 1}
+        passed = [x.clone() for r, x in enumerate(follow(pilot)) if r in measured]
+        chosen = _chosen(pilot.constants(passed), MARGIN)
         rows: list[Row] = []
         along = chosen
         for seed in self.size.seeds:
@@ -98,7 +101,7 @@ class TrainingWork:
                 rows.append(
                     {"kind": "run", "series": "measured", "seed": seed, "round": r + 1, "value": total / (r + 1)}
                 )
-                if r in _checkpoints(self.size.rounds):
+                if r in measured:
                     path.append(x.clone())
             if seed == self.size.seeds[0]:
                 along = replace(own.constants(path), eta=chosen.eta, mu=chosen.mu)
@@ -114,15 +117,6 @@ class TrainingWork:
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
         """See ``Work``: rows of kind run, constant and bound."""
         return pd.read_csv(folder / "rows.csv"), read_provenance(folder)
-
-
-def _checkpoints(rounds: int) -> tuple[int, ...]:
-    """Rounds at which the constants are measured."""
-    return tuple(sorted({0, rounds // 10, rounds // 3, rounds - 1}))
-
-
-def _some(path: Iterator[Tensor], rounds: int) -> list[Tensor]:
-    return [x.clone() for r, x in enumerate(path) if r in _checkpoints(rounds)]
 
 
 def _chosen(constants: Setting, margin: float) -> Setting:
@@ -188,7 +182,9 @@ class _Landscape:
     def _at(self, x: Tensor) -> dict[str, float]:
         whole = spectral_density(HessianOperator(self.whole, x), products=40, seed=_SEED)
         positive = whole.expectation(lambda values: np.maximum(values, 0.0))
-        gradients = [self.whole.piece_gradient(_leaf(x), piece) for piece in self.whole.pieces]
+        gradients = [
+            self.whole.piece_gradient(x.detach().clone().requires_grad_(), piece) for piece in self.whole.pieces
+        ]
         mean = torch.stack(gradients).mean(0)
         smooth, noise = whole.lambda_max, 0.0
         for batches, gradient in zip(self._batches, gradients, strict=True):
@@ -201,10 +197,6 @@ class _Landscape:
             "sigma": math.sqrt(noise),
             "sigma_G": max(float((gradient - mean).norm()) for gradient in gradients),
         }
-
-
-def _leaf(x: Tensor) -> Tensor:
-    return x.detach().clone().requires_grad_()
 
 
 def _bounds(setting: Setting, rounds: int) -> Iterator[Row]:

@@ -82,7 +82,10 @@ def load_corpus() -> Corpus:
         folder = Path(users) / "corpus"
         contents = {file: read_checked(folder, file, sha256) for file, sha256 in CORPUS.items()}
         files = {file: gzip.decompress(c) if file.endswith(".gz") else c for file, c in contents.items()}
-        texts, reviews = list(files.values()), _reviews(files.get(REVIEWS, b"").decode("utf-8", "replace"))
+        texts = list(files.values())
+        films = files.get(REVIEWS, b"").decode("utf-8", "replace").split("\n\n")
+        lines = [[line.strip() for line in review.split("\n") if line.strip()] for review in films]
+        reviews = [[(line, n >= UNFAVOURABLE) for line in review] for n, review in enumerate(filter(None, lines))]
         source = f"{', '.join(file.split('.')[0] for file in CORPUS)}, from DECOMFL_DATA"
     else:
         text, source = documentation()
@@ -100,12 +103,6 @@ def _split(items: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...]]:
     """What is trained on, and every ``HELD_OUT``-th, which is held out."""
     last = HELD_OUT - 1
     return tuple(item for n, item in enumerate(items) if n % HELD_OUT != last), tuple(items[last::HELD_OUT])
-
-
-def _reviews(text: str) -> list[list[Line]]:
-    """The lines of each review."""
-    reviews = [[line.strip() for line in review.split("\n") if line.strip()] for review in text.split("\n\n")]
-    return [[(line, n >= UNFAVOURABLE) for line in review] for n, review in enumerate(filter(None, reviews))]
 
 
 def _pieces(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from paper_repro.studies.figure_board import line_styles, races
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, numbers, verdict_of
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.report import Section, amount, notes
 from paper_repro.workflow.scales import BOARD_COMMON, BoardScale, Scale
 
 __all__ = ["Ratio", "claims", "ends", "jobs", "make", "scale_words", "shown", "summary"]
@@ -112,39 +112,30 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     found["η tried"] = table["candidates"]
     found["reached"] = [f"{some} of {all_}" for some, all_ in zip(table["reached"], table["seeds"], strict=True)]
     for column, heading in SPENT.items():
-        text = _bytes if heading.startswith("bytes") else _number
-        both = zip(table[column], table[f"{column} ±"], strict=True)
-        found[heading] = [_with_error(value, error, text) for value, error in both]
+        text = amount if heading.startswith("bytes") else _number
+        cells = []
+        for value, error in zip(table[column], table[f"{column} ±"], strict=True):
+            share = f" ± {100 * error / value:.0f} %" if error > 0 and value else ""
+            cells.append("–" if math.isnan(value) else text(value) + share)
+        found[heading] = cells
     found["pace"] = table["pace"].map(lambda pace: "–" if math.isnan(pace) else f"{pace:.2f}")
-    found["a client keeps"] = table["kept_bytes"].map(_bytes)
+    found["a client keeps"] = table["kept_bytes"].map(amount)
     back = zip(table["back_bytes"], table["back_seconds"], strict=True)
-    found["back after missed rounds"] = [f"{_bytes(size)}, {1e3 * seconds:.3g} ms" for size, seconds in back]
+    found["back after missed rounds"] = [f"{amount(size)}, {1e3 * seconds:.3g} ms" for size, seconds in back]
     found["replayable"] = table["replayable"]
     return found
-
-
-def _with_error(value: float, error: float, text: Callable[[float], str]) -> str:
-    if math.isnan(value):
-        return "–"
-    return text(value) + (f" ± {100 * error / value:.0f} %" if error > 0 and value else "")
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.3g}"
 
 
-def _bytes(value: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f} B"
-
-
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The races, the table and the verdicts."""
     size, words = options.scale.board, scale_words(options.scale)
     frame = drawn(rows, size)
-    styles = line_styles({line: METHODS[method].gradients for line, method in _methods(rows).items()})
+    methods = zip(rows["line"], rows["method"], strict=True)
+    styles = line_styles({line: METHODS[method].gradients for line, method in methods})
     data = "; ".join(dict.fromkeys(str(facts["data"]) for facts in provenance if "data" in facts))
 
     def figure(problems: Sequence[str], title: str) -> Figure:
@@ -176,11 +167,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     tables = {"board": table, "board-curves": rows}
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)
-
-
-def _methods(rows: pd.DataFrame) -> dict[str, str]:
-    """{line: name of its method}, in the order of the rows."""
-    return dict(zip(rows["line"], rows["method"], strict=True))
 
 
 def drawn(rows: pd.DataFrame, size: BoardScale) -> pd.DataFrame:
@@ -245,13 +231,23 @@ class Ratio:
 def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims of the successors; not tested where a method, or every seed of it, is missing."""
     runs = ends(rows)
+    signs, pool = runs[runs["line"] == "FeedSign"], runs[runs["line"] == "FedKSeed"]
+    bits = {f"bits a direction, {way}": signs[f"{way}_bits"] for way in _WAYS}
+    one_bit = all(bool((own == LIMITS.bits).all()) for own in bits.values())
+    sent = {name: float(own.max()) for name, own in bits.items() if len(own)}
+    sent |= {f"bytes a round with heads, {way}": float(signs[f"round_{way}"].max()) for way in _WAYS if len(signs)}
+    small = {
+        "bytes of a client's round": float((pool["round_up"] + pool["round_down"]).max()),
+        "bytes of a client that comes back": float(pool["back_bytes"].max()),
+    }
+    within = max(small.values()) < LIMITS.round_bytes
     outcomes = [
         _ratio("hiso", Ratio.of(runs, "round", "DeComFL", "HiSo"), "rounds, DeComFL / HiSo", 1.0),
         _ratio(
             "fzoo", Ratio.of(runs, "passes", "MeZO", ONE_CLIENT), f"forward passes, MeZO / {ONE_CLIENT}", LIMITS.passes
         ),
-        _feedsign(runs[runs["line"] == "FeedSign"]),
-        _fedkseed(runs[runs["line"] == "FedKSeed"]),
+        ClaimOutcome("board.feedsign", verdict_of(one_bit, tested=len(signs) > 0), numbers(sent)),
+        ClaimOutcome("board.fedkseed", verdict_of(within, tested=len(pool) > 0), numbers(small)),
     ]
     return judged("board", words, outcomes)
 
@@ -260,20 +256,3 @@ def _ratio(name: str, ratio: Ratio | None, told: str, bound: float) -> ClaimOutc
     if ratio is None:
         return ClaimOutcome(f"board.{name}", UNTESTED)
     return ClaimOutcome(f"board.{name}", ratio.at_least(bound), ratio.measured(told))
-
-
-def _feedsign(runs: pd.DataFrame) -> ClaimOutcome:
-    bits = {f"bits a direction, {way}": runs[f"{way}_bits"] for way in _WAYS}
-    holds = all(bool((own == LIMITS.bits).all()) for own in bits.values())
-    measured = {name: float(own.max()) for name, own in bits.items() if len(own)}
-    measured |= {f"bytes a round with heads, {way}": float(runs[f"round_{way}"].max()) for way in _WAYS if len(runs)}
-    return ClaimOutcome("board.feedsign", verdict_of(holds, tested=len(runs) > 0), numbers(measured))
-
-
-def _fedkseed(runs: pd.DataFrame) -> ClaimOutcome:
-    measured = {
-        "bytes of a client's round": float((runs["round_up"] + runs["round_down"]).max()),
-        "bytes of a client that comes back": float(runs["back_bytes"].max()),
-    }
-    holds = max(measured.values()) < LIMITS.round_bytes
-    return ClaimOutcome("board.fedkseed", verdict_of(holds, tested=len(runs) > 0), numbers(measured))

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 import theory
@@ -197,7 +196,14 @@ class BoardWork:
         folder.mkdir(parents=True, exist_ok=True)
         config, dataset = self._placed(folder)
         write_provenance(folder, dataset)
-        start = _loss_at_start(config, dataset)
+        # The test loss at x_0, which is the same for every method, up to the seed's own initial weights.
+        start = evaluate(
+            Run(config, dataset=dataset).model,
+            BatchLoss.of(loss_of(config)),
+            dataset,
+            *held_out(config, dataset),
+            config.batch_size,
+        )["test_loss"]
         done = itertools.count(1)
 
         def shown(at: Progress) -> None:
@@ -211,11 +217,12 @@ class BoardWork:
         def score(n: int, least: float) -> Score:
             total = 0.0
             for seed in self.size.tuning_seeds:
-                last = _last(raced(n, seed, least - total, start))
+                last = raced(n, seed, least - total, start).iloc[-1]
+                loss = math.inf if math.isnan(last["test_loss"]) else last["test_loss"]
                 if last["ended"] != "reached":
-                    return Score(math.inf, last["ended"] in ("diverged", "given up"), last["test_loss"])
+                    return Score(math.inf, last["ended"] in ("diverged", "given up"), loss)
                 total += last["round"]
-            return Score(total, False, last["test_loss"])
+            return Score(total, False, loss)
 
         scores = searched(score)
         best = min(scores, key=lambda n: scores[n])
@@ -288,7 +295,9 @@ class BoardWork:
         frames = []
         for seed in self.size.seeds:
             rows = pd.read_csv(folder / f"{n}-{seed}.csv")
-            frames.append(_thinned(rows).assign(what="evaluation", seed=seed, eta=_eta(n)))
+            # At most about ``_KEPT`` rows, denser at the beginning, with the last.
+            places = np.unique(np.geomspace(1, len(rows), _KEPT).round().astype(int)) - 1
+            frames.append(rows.iloc[places].assign(what="evaluation", seed=seed, eta=_eta(n)))
         for at, seed in itertools.product(candidates, self.size.tuning_seeds):
             if (folder / f"{at}-{seed}.csv").exists():
                 rows = pd.read_csv(folder / f"{at}-{seed}.csv").tail(1)
@@ -299,32 +308,16 @@ class BoardWork:
             "line": self.line,
             "method": config.method.name,
             "M": config.clients,
+            "m": config.sampled,
+            "B": config.batch_size,
+            "candidates": len(candidates),
         }
-        told |= {"m": config.sampled, "B": config.batch_size, "candidates": len(candidates)}
         return pd.concat(frames, ignore_index=True).assign(**told, **found), read_provenance(folder)
 
 
 def _eta(n: int) -> float:
     """10^(n/4), to four digits."""
     return float(f"{10 ** (n / 4):.4g}")
-
-
-def _last(rows: pd.DataFrame) -> dict[str, Any]:
-    """How a run ended, with a loss that is a number or infinite."""
-    last = {str(name): value for name, value in rows.iloc[-1].items()}
-    return last | {"test_loss": last["test_loss"] if last["test_loss"] == last["test_loss"] else math.inf}
-
-
-def _loss_at_start(config: TrainConfig, dataset: Dataset) -> float:
-    """The test loss at x_0, which is the same for every method, up to the seed's own initial weights."""
-    module, loss = Run(config, dataset=dataset).model, BatchLoss.of(loss_of(config))
-    return evaluate(module, loss, dataset, *held_out(config, dataset), config.batch_size)["test_loss"]
-
-
-def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
-    """At most about ``_KEPT`` rows, denser at the beginning, with the last."""
-    places = np.unique(np.geomspace(1, len(rows), _KEPT).round().astype(int)) - 1
-    return rows.iloc[places]
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------
@@ -495,9 +488,5 @@ def _held_bytes(holder: object) -> int:
             total += _held_bytes(value)
         for vector in value.values() if isinstance(value, dict) else [value]:
             if isinstance(vector, Tensor | np.ndarray) and not getattr(vector, "is_meta", False):
-                total += _bytes(vector)
+                total += int(vector.nbytes)
     return total
-
-
-def _bytes(vector: Tensor | NDArray[Any]) -> int:
-    return int(vector.nbytes)

@@ -66,12 +66,14 @@ def answer() -> list[AnswerLine]:
 
 
 def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapping[str, Any]) -> AnswerLine:
+    from decomfl_lab.laws import LAWS
+
     sources: list[str] = []
     writers: dict[str, Callable[[str], str]] = {
         "run": partial(_run, recorded, sources),
         "check": partial(_check, entries),
         "count": partial(_count, entries),
-        "laws": lambda _: str(_laws()),
+        "laws": lambda _: str(len(LAWS)),
     }
     says = _MARK.sub(lambda found: writers[found[1]](found[2]), raw["says"])
     statuses = sorted({_known(entries, label).status for label in raw["entries"]}, key=_GRAVITY.index)
@@ -117,9 +119,3 @@ def _count(entries: Mapping[str, Entry], what: str) -> str:
     """``KIND STATUS``: how many entries there are; ``*`` is any status."""
     kind, _, status = what.rpartition(" ")
     return str(sum(entry.kind == kind and status in (entry.status, "*") for entry in entries.values()))
-
-
-def _laws() -> int:
-    from decomfl_lab.laws import LAWS
-
-    return len(LAWS)

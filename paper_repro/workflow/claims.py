@@ -245,24 +245,22 @@ def judged(part: str, scale: str, outcomes: Iterable[ClaimOutcome]) -> list[Clai
     Raises:
         InputError: If they are not of all claims of the part that need nothing, each once, and of no other part's.
     """
-    found = [_fair(replace(each, scale=each.scale or scale)) for each in outcomes]
+    found = []
+    for outcome in outcomes:
+        own = replace(outcome, scale=outcome.scale or scale)
+        unknown = claim(own.id).unknown
+        # Where it would refute runs of a setting that nobody knows, it decides nothing.
+        if unknown and own.verdict in ("does not hold", "depends on how it is counted"):
+            words = f"{own.scale.rstrip('.')}; not decided, because nobody knows {unknown}"
+            own = replace(own, verdict=UNKNOWN, scale=words)
+        found.append(own)
     require_distinct_ids(f"claims of part {part}", [each.id for each in found])
     # A claim that needs the authors' curves, or is about several, may be left out.
-    wanted = {own.id for own in CLAIMS.values() if own.part == part and not own.needs and not own.id.endswith("*")}
+    wanted = {each.id for each in CLAIMS.values() if each.part == part and not each.needs and not each.id.endswith("*")}
     ids = {each.id for each in found}
     missing = sorted(wanted - ids) + sorted(each for each in ids if claim(each).part != part)
     require(not missing, f"outcomes of part {part}", "be of all its claims and of no others", missing)
     return found
-
-
-def _fair(outcome: ClaimOutcome) -> ClaimOutcome:
-    """The outcome; where it would refute runs of a setting that nobody knows, it decides nothing."""
-    unknown = claim(outcome.id).unknown
-    if not unknown or outcome.verdict not in ("does not hold", "depends on how it is counted"):
-        return outcome
-    return replace(
-        outcome, verdict=UNKNOWN, scale=f"{outcome.scale.rstrip('.')}; not decided, because nobody knows {unknown}"
-    )
 
 
 def decided(outcomes: Iterable[ClaimOutcome], scale: str) -> list[ClaimOutcome]:

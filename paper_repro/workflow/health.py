@@ -306,21 +306,17 @@ def _held(outcome: ClaimOutcome, rows: pd.DataFrame, sick: Mapping[str, Sequence
     names = [name for name in _series(_lines(rows)) if _fits(name, rests.series)]
     own = _lines(rows)
     told = [each for name in names for each in sick.get(name, ())]
-    told += _too_few({name: _series(settled(own, _keys(rows)))[name] for name in names}, together=rests.together)
+    if len(names) > 1:
+        # Those with too few evaluations, up to the last round that all have where that counts.
+        drawn = _series(settled(own, _keys(rows)))
+        last = min(int(drawn[name]["round"].max()) for name in names) if rests.together else np.inf
+        counts = {name: drawn[name].loc[drawn[name]["round"] <= last, "round"].nunique() for name in names}
+        told += [f"{name}: {n} evaluations, {_FEW}" for name, n in counts.items() if n < COMMON]
     if "diverged" not in claim(outcome.id).rule:
         away = [(", ".join(map(str, name)), seed) for name, seed, _ in left_out(own, _keys(rows))]
         told += [f"{name}, seed {seed}: left out, which the rule does not say" for name, seed in away if name in names]
     why = f"{outcome.scale}; not decided, because {'; '.join(told)}"
     return replace(outcome, verdict=UNHEALTHY, scale=why) if told else outcome
-
-
-def _too_few(series: Mapping[str, pd.DataFrame], *, together: bool) -> list[str]:
-    """The series with fewer than ``COMMON`` evaluations, up to the last round that all have where that counts."""
-    if len(series) < 2:
-        return []
-    last = min(int(own["round"].max()) for own in series.values()) if together else np.inf
-    counts = {name: own.loc[own["round"] <= last, "round"].nunique() for name, own in series.items()}
-    return [f"{name}: {n} evaluations, {_FEW}" for name, n in counts.items() if n < COMMON]
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:

@@ -115,7 +115,14 @@ def agreement(
     there = {facts.get("data_digest") for facts in kept.provenance}
     if not here <= there | {None}:
         return Agreement(len(rows), other_data=True)
-    pairs = [_pair(work, results[work.key()][0], kept) for work in works if isinstance(work, Recordable)]
+    pairs = []
+    for work in works:
+        if isinstance(work, Recordable):
+            # The rows of a run that are recorded too, and the recorded ones, round by round.
+            own = work.among(kept.rows).drop_duplicates("round").set_index("round", drop=False)
+            made = results[work.key()][0]
+            shared = made[made["round"].isin(own.index)].reset_index(drop=True)
+            pairs.append((shared, own.loc[shared["round"]].reset_index(drop=True)))
     if not all(isinstance(work, Recordable) for work in works):
         # Rows that do not say whose they are stand in one order, and are as many as are recorded, or are others.
         pairs = [(rows.reset_index(drop=True), kept.rows.reset_index(drop=True))] if len(rows) == len(kept.rows) else []
@@ -127,13 +134,6 @@ def agreement(
     largest = {str(name): float(gap) for name, gap in gaps.items() if gap > 0}
     texts = dict.fromkeys(name for *_, names in found for name in names)
     return Agreement(len(rows), len(equal), int(equal.sum()), largest, tuple(texts))
-
-
-def _pair(work: Recordable, rows: pd.DataFrame, kept: Recorded) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of a run that are recorded too, and the recorded ones, round by round."""
-    own = work.among(kept.rows).drop_duplicates("round").set_index("round", drop=False)
-    shared = rows[rows["round"].isin(own.index)].reset_index(drop=True)
-    return shared, own.loc[shared["round"]].reset_index(drop=True)
 
 
 def _compared(rows: pd.DataFrame, kept: pd.DataFrame) -> tuple[pd.Series[bool], pd.Series[float], list[str]]:

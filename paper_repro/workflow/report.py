@@ -33,6 +33,7 @@ __all__ = [
     "RECORDED",
     "Folded",
     "Section",
+    "amount",
     "finding",
     "notes",
     "page_section",
@@ -81,6 +82,14 @@ def settings(part: str, **here: Any) -> pd.DataFrame:
         told["split"] = _SPLITS[here["split"]]
     rows = [[text.format(**told) for text in row] for row in texts["settings"]]
     return pd.DataFrame(rows, columns=texts["columns"])
+
+
+def amount(count: float) -> str:
+    """Bytes for a reader: "24.5 kB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
 
 
 def notes(part: str, **here: Any) -> list[str]:
@@ -195,6 +204,11 @@ def render_report(
         lstrip_blocks=True,
     )
     environment.filters["explained"] = _explained
+    # Of a section the facts that the page does not list for all.
+    facts_of = [{name: text for name, text in each["facts"].items() if facts.get(name) != text} for each in ready]
+    # All drawings, those of live runs included.
+    shown = [*ready, *(section["live"].section for section in ready if section["live"])]
+    pictures = [each for section in shown for each in (section["picture"], *section["more"].values())]
     return environment.get_template("report.html.j2").render(
         scale=scale,
         scale_note=_BADGES[str(scale)],
@@ -204,8 +218,10 @@ def render_report(
         live=live,
         tally_of_all=_tally(claims),
         findings=_findings(claims),
-        sections=[{**section, **_judged(section, claims), "facts": _own(section, facts)} for section in ready],
-        dark=dark_greys(svg for section in ready for svg in _svgs(section)),
+        sections=[
+            {**section, **_judged(section, claims), "facts": own} for section, own in zip(ready, facts_of, strict=True)
+        ],
+        dark=dark_greys(svg for each in pictures if each for svg in each["svgs"]),
         words={**_TEXTS["words"], **_TEXTS["symbols"]},
         seen=set,  # the template makes one a section: a word is linked at its first place in each
     )
@@ -217,18 +233,6 @@ def require_own_page(page: Path) -> None:
         with page.open("rb") as file:
             is_own = b"<title>decomfl-lab" in file.read(1000)
         require(is_own, "out", "be a folder without a report.html that is something else's", str(page))
-
-
-def _own(section: Mapping[str, Any], shared: Mapping[str, str]) -> dict[str, str]:
-    """The facts of a section but for those that the page lists for all."""
-    return {name: text for name, text in section["facts"].items() if shared.get(name) != text}
-
-
-def _svgs(section: Mapping[str, Any]) -> list[str]:
-    """All drawings of a section, those of live runs included."""
-    shown = [section, section["live"].section] if section["live"] else [section]
-    pictures = [each for part in shown for each in (part["picture"], *part["more"].values()) if each]
-    return [svg for each in pictures for svg in each["svgs"]]
 
 
 def _tally(claims: Sequence[ClaimOutcome]) -> list[tuple[str, str, str, int]]:
@@ -255,18 +259,15 @@ def finding(outcome: ClaimOutcome) -> str:
     # A number that was never reached has no place in a sentence, and the claim itself is told instead.
     numbers: dict[str, Any] = {name: value for name, value in outcome.measured.items() if value is not None}
     ratios = {name: value for name, value in numbers.items() if name.partition(",")[0].count(" / ") == 1 and value}
-    numbers |= {f"{name}, in words": _sends(name, value) for name, value in ratios.items()}
+    for name, ratio in ratios.items():
+        # Of two methods' scalars, named "A / B" or "A / B, counting", the one comes first that sends more.
+        one, other = name.partition(",")[0].split(" / ")
+        more, less, times = (one, other, ratio) if ratio >= 1 else (other, one, 1 / ratio)
+        numbers[f"{name}, in words"] = f"{more} sends {times:.3g} times as much as {less}"
     try:
         return str(text.format_map(numbers)) or outcome.row()["claim"]
     except KeyError:
         return str(outcome.row()["claim"])
-
-
-def _sends(name: str, ratio: float) -> str:
-    """The ratio of two methods' scalars, named "A / B" or "A / B, counting", with the one first that sends more."""
-    one, other = name.partition(",")[0].split(" / ")
-    more, less, times = (one, other, ratio) if ratio >= 1 else (other, one, 1 / ratio)
-    return f"{more} sends {times:.3g} times as much as {less}"
 
 
 def _judged(section: Mapping[str, Any], claims: Sequence[ClaimOutcome]) -> dict[str, Any]:

@@ -118,10 +118,6 @@ def _with(table: Any, path: Sequence[str], value: Any, name: str) -> dict[str, A
     return {**table, first: _with(table.get(first), others, value, f"{name}.{first}") if others else value}
 
 
-def _low(leaf: Any) -> bool:
-    return isinstance(leaf, int | float) and leaf <= 0
-
-
 def _leaves(value: Any) -> Iterator[Any]:
     """The numbers and texts in a value, () for what is empty."""
     # Dataclass, mapping and sequence alike come down to a list of parts.
@@ -665,7 +661,8 @@ def _differences(part: str, old: Any, new: Any) -> str:
         if was != now:
             # 0 means something in a few settings alone, as "all images": those in which some scale has it.
             known = {leaf for scale in SCALES.values() for leaf in _leaves(getattr(getattr(scale, part), name))}
-            poor = [leaf for leaf in _leaves(now) if leaf not in known and (leaf == () or leaf == "" or _low(leaf))]
+            new_leaves = [leaf for leaf in _leaves(now) if leaf not in known]
+            poor = [leaf for leaf in new_leaves if leaf in ((), "") or (isinstance(leaf, int | float) and leaf <= 0)]
             require(not poor, f"--set {part}.{name}", "have numbers above 0, and something in it", now)
             said.append(f"{part}.{name} = {_shown(now)} instead of {_shown(was)}")
     return ", ".join(said)

@@ -11,7 +11,7 @@ import pytest
 
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.drawing import Drawn
+from paper_repro.workflow.drawing import DrawnPart
 from paper_repro.workflow.live import Agreement, agreement, beginning, overlay
 from paper_repro.workflow.recorded import Recorded
 from paper_repro.workflow.runs import Job, run_all
@@ -99,7 +99,7 @@ def test_runs_on_other_data_or_without_a_record_are_not_compared() -> None:
 
 
 def test_the_badge_says_what_differs() -> None:
-    made = Drawn({}, [ClaimOutcome("fig2.saving", "holds")])
+    made = DrawnPart({}, [ClaimOutcome("fig2.saving", "holds")])
     same = [ClaimOutcome("fig2.saving", "holds")]
     work, found = [job().beginning(0.25)], compared(kept(rows()))
     assert overlay(work, found, made, same, "").tone == "yes"

@@ -19,7 +19,7 @@ from paper_repro import making
 from paper_repro.parts import fig2, fig3, table1, topk
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.claims import RECORDED
-from paper_repro.workflow.drawing import Drawn
+from paper_repro.workflow.drawing import DrawnPart
 from paper_repro.workflow.measures import settled, unfinished, unready
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.scales import READINGS, SCALES
@@ -276,7 +276,7 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     assert [own is None for own in whole([fedavg, of_two], asked)] == [False, True]
     for change in ({"resume": False}, {"record": None}, {"scale": SCALES["default"]}):
         assert not any(whole(works, replace(asked, **change)))  # type: ignore[arg-type]
-    monkeypatch.setattr(making, "drawn", lambda *_: Drawn("", []))
+    monkeypatch.setattr(making, "drawn", lambda *_: DrawnPart("", []))
     begun: list[str] = []
     monkeypatch.setattr(making, "run_all", lambda works, *_, **__: [begun.append(work.title) for work in works])
     making._make(["fig3", "topk"], asked)
