@@ -302,11 +302,6 @@ def _value(module: nn.Module, start: TrainedModel, count: int) -> float:
         return float(BatchLoss.of(start.loss)(module, *batch))
 
 
-def _named_loss(target: str) -> LossFunction | None:
-    """The loss of this name; None for the module's own."""
-    return None if target == OWN_LOSS else own_loss(target)
-
-
 def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> TrainedModel:
     """The model ``model`` as it is made, on the data ``data``.
 
@@ -322,13 +317,23 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
     Raises:
         InputError: If a name is unknown, model and data do not fit, or a ``module:function`` does not make these.
     """
-    chosen = cross_entropy if loss is None else _named_loss(loss)
+    chosen: LossFunction | None = cross_entropy
+    if loss is not None:
+        chosen = None if loss == OWN_LOSS else own_loss(loss)  # None is the module's own
     module = made("model", model, nn.Module).eval() if is_own(model) else None
     history = f"as {model} makes it"
     if is_pretrained(model):
         module, history = load_pretrained(model), f"as it is in {model}"
     whole = BatchLoss.of(chosen).form is Form.MODEL
-    dataset = _own_data(data, whole=whole) if is_own(data) else load_dataset(data)
+    if is_own(data):
+        found: Any = made("data", data, object)
+        if isinstance(found, tuple) and len(found) == 2 and not isinstance(found[0], Tensor | np.ndarray | Mapping):
+            found = found[0]  # the other are held-out examples, as `decomfl train` takes them
+        # Examples of batches, or of clients, all together.
+        dataset = own_dataset(found if isinstance(found, list) else [found], whole=whole)
+        dataset = replace(dataset, name=data, source=f"{dataset.N:,} examples of {data}", parts=None)
+    else:
+        dataset = load_dataset(data)
     if module is None:
         in_shape = tuple(dataset.train_images.shape[1:])
         module = build_model(model, seed=seed, in_shape=in_shape, classes=dataset.classes)
@@ -341,13 +346,3 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
         history=history,
         loss=chosen,
     )
-
-
-def _own_data(target: str, *, whole: bool) -> Dataset:
-    """The examples of a user's function, all together: of batches, or of clients, and without held-out ones."""
-    found: Any = made("data", target, object)
-    if isinstance(found, tuple) and len(found) == 2 and not isinstance(found[0], Tensor | np.ndarray | Mapping):
-        found = found[0]  # the other are held-out examples, as `decomfl train` takes them
-    parts = found if isinstance(found, list) else [found]
-    dataset = own_dataset(parts, whole=whole)
-    return replace(dataset, name=target, source=f"{dataset.N:,} examples of {target}", parts=None)

@@ -57,8 +57,8 @@ OBJECTS = ("model", "data", "loss")
 """The options that name what can be given as an object too."""
 TUNINGS = ("full", "lora", "norms")
 """What can be trained of a task's model: all of it, or what ``language.adapters`` leaves trainable."""
-_RANK, _RANK_ONE = "rank", 1
-"""An option that version 0.1 had of low-rank directions, and its value of all others."""
+_RANK_ONE = {"rank": 1}
+"""An option of version 0.1, with the value that it had where directions were not of low rank."""
 
 
 @dataclass(frozen=True, init=False)
@@ -349,7 +349,7 @@ class TrainConfig:
             del agreed["draws"]
         # As in runs of version 0.1, whose methods along random directions had this option.
         if isinstance(self.method, Perturbing):
-            agreed = {_RANK: _RANK_ONE} | agreed
+            agreed = _RANK_ONE | agreed
         return hashlib.blake2b(json.dumps([agreed, x], sort_keys=True).encode(), digest_size=16).digest()
 
 
@@ -420,8 +420,9 @@ def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, le
     for key, value in values.items():
         if key == "method":
             continue
-        if key == _RANK and key not in known:
-            require(type(value) is int and value == _RANK_ONE, f"{key} in {origin}", f"be 1, {NO_LOW_RANK}", value)
+        if key in _RANK_ONE and key not in known:
+            one = type(value) is int and value == _RANK_ONE[key]
+            require(one, f"{key} in {origin}", f"be 1, {NO_LOW_RANK}", value)
         elif key not in known:
             defaults = [own[key].default for own in others if key in own]
             require_choice(f"key in {origin}", key, ["method", *known, *([key] if defaults else [])])

@@ -170,7 +170,10 @@ def by_layer(
             seed=derive_seed(seed, number),  # else layers of one size would have the same probes
             max_basis=max_basis,
         )
-    whole = _sum([rank.trace for rank in ranks.values()])
+    # The sum of independent estimates.
+    traces = [rank.trace for rank in ranks.values()]
+    stderr = math.hypot(*(part.stderr for part in traces))
+    whole = Estimate(math.fsum(part.value for part in traces), stderr, sum(part.samples for part in traces))
     return ByLayer(
         operator=operator.name,
         d=operator.d,
@@ -192,12 +195,6 @@ def _places(layout: Layout, depth: int | None) -> dict[str, list[slice]]:
         found.setdefault(layer, []).append(slice(begin, begin + size))
         begin += size
     return found
-
-
-def _sum(parts: list[Estimate]) -> Estimate:
-    """The sum of independent estimates."""
-    stderr = math.hypot(*(part.stderr for part in parts))
-    return Estimate(math.fsum(part.value for part in parts), stderr, sum(part.samples for part in parts))
 
 
 def _share(part: Estimate, whole: Estimate) -> Estimate:

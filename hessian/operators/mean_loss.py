@@ -197,14 +197,21 @@ class MeanLoss:
             devices = {p.device for p in module.parameters()}
             require(len(devices) == 1, "module", "be on one device", sorted(map(str, devices)))
             (self.device,) = devices
-            self.dtype = dtype if dtype is not None else _one_dtype(module)
+            dtypes = {dtype} if dtype is not None else {p.dtype for p in module.parameters()}
+            one = len(dtypes) == 1 and dtypes <= set(_DTYPES)
+            rule = "be float32 for all or float64 for all (dtype= casts them)"
+            require(one, "dtype of the module's parameters", rule, sorted(map(str, dtypes)))
+            (self.dtype,) = dtypes
             self.layout = Layout(tuple(chosen), tuple(p.shape for p in chosen.values()), self.dtype)
             self.names = self.layout.names
             self.d = self.layout.d
             self.x = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in chosen.values()])
             self._fixed = {n: self._place(p.detach()) for n, p in module.named_parameters() if n not in chosen}
             self._buffers = {name: self._place(buffer.detach().clone()) for name, buffer in module.named_buffers()}
-            _refuse_dropout(module)
+            for name, part in module.named_modules():
+                random = part.training and isinstance(part, _DROPOUTS) and part.p > 0
+                rule = "be in eval mode or have p = 0, so that the loss is a function of x and the data alone"
+                require(not random, f"module {name!r} ({type(part).__name__})", rule, "active dropout")
             self._norms = _norms(module)
             self.mode = ("eval" if normalisation is None else normalisation) if self._norms else "none"
             if normalisation is None and any(n.training and n.running_mean is not None for n in self._norms.values()):
@@ -801,30 +808,8 @@ def _matches(pattern: str, name: str) -> bool:
     return name == pattern or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
 
 
-def _one_dtype(module: nn.Module) -> torch.dtype:
-    dtypes = {p.dtype for p in module.parameters()}
-    require(
-        len(dtypes) == 1 and dtypes <= set(_DTYPES),
-        "dtype of the module's parameters",
-        "be float32 for all or float64 for all (dtype= casts them)",
-        sorted(map(str, dtypes)),
-    )
-    return dtypes.pop()
-
-
 def _norms(module: nn.Module) -> dict[str, Any]:
     return {name: part for name, part in module.named_modules() if isinstance(part, _BATCH_NORMS)}
-
-
-def _refuse_dropout(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        random = part.training and isinstance(part, _DROPOUTS) and part.p > 0
-        require(
-            not random,
-            f"module {name!r} ({type(part).__name__})",
-            "be in eval mode or have p = 0, so that the loss is a function of x and the data alone",
-            "active dropout",
-        )
 
 
 # --- data -------------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ CASES = [
     ("certificates certs --clients 1000000000000", "clients M must be an integer in 1..100000, got 1000000000000"),
     ("certificates /proc/x", "DIR must be a folder that can be written, got /proc/x (No such file or directory)"),
     ("replay nowhere --save /proc/x", "save must be a file that can be written, got '/proc/x' (No such file"),
-    ("bench rebuild --d 1e14", "d must fit into the"),
+    ("bench rebuild --d 1e14 --pairs 1", "d must fit into the"),
     ("bench rebuild --d 9 --pairs 1e15", "d and pairs must ask for at most 1e+15 operations"),
     ("bench rebuild --csv folder", "csv must be a file that can be written, got 'folder' (a folder)"),
     ("bench round --repeats 1000000000000", "batch, clients, P and repeats must ask for at most 1e+15 operations"),

@@ -282,7 +282,7 @@ def test_inconsistent_plans_are_refused_by_name() -> None:
         ),
         (4, struct.pack("<d", float("nan")), "eta of the message must be a finite number above 0, got nan"),
         (14, struct.pack("<H", 0), r"K and P must be 1 to 65535 on the wire, got \(2, 0\)"),
-        (16, b"\x07", "distribution of the message must be below 4, got 7"),
+        (16, b"\x07", "distribution of the message must be below 3, got 7"),
         (17, b"\x07", "stream version of the message must be 1, got 7"),
     ):
         with pytest.raises(InputError, match=wrong):
