@@ -17,17 +17,14 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
-from decomfl_lab import noise
+from decomfl_lab import DeComFL, DivergedError, InputError, Majority, Run, Sgd, TrainConfig, noise
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.laws.contract import Case, Implementation, Participation, Played
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
-from decomfl_lab.protocol.aggregation import Majority
 from decomfl_lab.protocol.compression import SparseVector, quantize, top_k
 from decomfl_lab.protocol.messages import Quantized, Sparse
 from decomfl_lab.protocol.policy import PullPolicy
@@ -46,10 +43,9 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.replica import SyncReplica
-from decomfl_lab.replicas.rules import Sgd, Step
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.replicas.rules import Step
 from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.run import Run, train
+from decomfl_lab.runs.run import train
 from tests.refusals import refuses
 from tests.thorough import sampled
 

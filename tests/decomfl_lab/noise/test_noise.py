@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decomfl_lab import noise
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, noise
 from decomfl_lab.laws.strategies import counters, distributions, seeds
 from decomfl_lab.noise import Distribution, derive_seed, vectors
 from decomfl_lab.noise.reference import philox4x32

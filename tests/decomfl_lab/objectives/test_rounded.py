@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab import Sgd, TrainConfig
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.federations.in_process import DeComFLFederation
@@ -17,9 +18,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, RoundedObjective
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs import finetuning
-from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
 from tests.decomfl_lab.language.tiny import answers, prompts

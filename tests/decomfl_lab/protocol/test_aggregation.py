@@ -14,18 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from decomfl_lab.errors import InputError
-from decomfl_lab.protocol.aggregation import (
-    Aggregation,
-    ClippedMean,
-    Krum,
-    Majority,
-    Mean,
-    Median,
-    TrimmedMean,
-    omega,
-    weighed_mean,
-)
+from decomfl_lab import ClippedMean, InputError, Krum, Majority, Mean, Median, TrimmedMean
+from decomfl_lab.protocol.aggregation import Aggregation, omega, weighed_mean
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.weights import MOST_EXAMPLES

@@ -11,14 +11,12 @@ import pytest
 import torch
 
 import decomfl_lab as lab
-from decomfl_lab.errors import InputError
-from decomfl_lab.protocol.aggregation import Krum
+from decomfl_lab import InputError, Krum, Run, TrainConfig
 from decomfl_lab.protocol.attacks import ATTACKS, Attack
 from decomfl_lab.protocol.messages import Reply
-from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CONFIG_FILE
 from decomfl_lab.runs.prepared import movable
-from decomfl_lab.runs.run import Run, load_run
+from decomfl_lab.runs.run import load_run
 from tests.refusals import refuses
 from tests.thorough import sampled
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, Momentum
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.delivery import Delivery, receive
@@ -22,7 +22,6 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, draw_seeds
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import Momentum
 from tests.refusals import refuses
 
 PLAN = Plan(3, 0.1, 2, Distribution.GAUSSIAN, (1, 2))

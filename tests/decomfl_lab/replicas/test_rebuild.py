@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from decomfl_lab import noise
+from decomfl_lab import AdaMM, GridSgd, InputError, LowPrecision, Momentum, Sgd, noise
 from decomfl_lab.engines.base import Line
-from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Case, Implementation, Participation, play
@@ -25,7 +24,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas import rebuild
 from decomfl_lab.replicas.rebuild import form_points_, project, rebuild_
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
+from decomfl_lab.replicas.rules import Step
 from tests.refusals import refuses
 
 

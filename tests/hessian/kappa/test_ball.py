@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
-from hessian.kappa.ball import along_training, ball_probe, ball_radius
-from hessian.kappa.effective_rank import effective_rank
-from hessian.operators.operator import DenseOperator
+from hessian import DenseOperator, along_training, ball_probe, ball_radius, effective_rank
 from tests.hessian.spectra import rotated
 from tests.refusals import refuses
 

@@ -17,10 +17,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks.ways.spectra import SPECTRA
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError
+from hessian import DenseOperator, EffectiveRank, EffectiveRankProgress, effective_rank
 from hessian.kappa import estimation as module
-from hessian.kappa.effective_rank import effective_rank
-from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
-from hessian.operators.operator import DenseOperator
 from hessian.spectrum.forms import PRODUCTS
 from tests.hessian.problems import data, mlp
 from tests.hessian.spectra import Broken, Diagonal, eigenvalues, mlp_hessian, rotated

@@ -14,13 +14,11 @@ from numpy.testing import assert_allclose
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab import noise
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, noise
 from decomfl_lab.estimators.second_differences import BRACKETS, PowerSums, cross_cumulants, cumulants, power_sums
 from decomfl_lab.noise import Distribution
-from hessian.estimate import Estimate
-from hessian.kappa.forward import evaluation_noise, forward_only, mu_ladder, second_differences
-from hessian.operators.mean_loss import MeanLoss
+from hessian import Estimate, MeanLoss, forward_only
+from hessian.kappa.forward import evaluation_noise, mu_ladder, second_differences
 from tests.hessian import problems
 from tests.refusals import refuses
 

@@ -17,8 +17,7 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 from decomfl_lab.errors import InputError
-from hessian.operators.given import FunctionOperator, as_operator
-from hessian.operators.operator import DenseOperator
+from hessian import DenseOperator, FunctionOperator, as_operator
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
 from tests.refusals import refuses

@@ -11,8 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import build_model
-from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
-from hessian.operators.mean_loss import MeanLoss
+from hessian import GaussNewtonOperator, HessianOperator, MeanLoss
 from tests.hessian import problems
 from tests.refusals import refuses
 

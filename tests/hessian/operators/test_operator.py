@@ -15,9 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 from decomfl_lab.errors import InputError
-from hessian.kappa.effective_rank import effective_rank
-from hessian.operators.mean_loss import MeanLoss
-from hessian.operators.operator import DenseOperator, Operator
+from hessian import DenseOperator, MeanLoss, Operator, effective_rank
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
 from tests.refusals import refuses

@@ -10,13 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from hessian.kappa.effective_rank import effective_rank
+from hessian import DenseOperator, HessianOperator, MeanLoss, SmoothedOperator, effective_rank
 from hessian.kappa.forward import second_differences
-from hessian.operators.curvature import HessianOperator
-from hessian.operators.mean_loss import MeanLoss
-from hessian.operators.operator import DenseOperator
 from hessian.operators.probes import probe_at
-from hessian.operators.smoothed import SmoothedOperator
 from tests.hessian import problems
 from tests.refusals import refuses
 

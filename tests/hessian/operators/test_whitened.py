@@ -16,10 +16,8 @@ import hessian
 from decomfl_lab.cli import main as cli
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.runs.run import load_run
+from hessian import DenseOperator, MeanLoss, gauss_newton_trace
 from hessian.named import from_run, scale_of
-from hessian.operators.exact import gauss_newton_trace
-from hessian.operators.mean_loss import MeanLoss
-from hessian.operators.operator import DenseOperator
 from hessian.operators.options import OPERATORS
 from tests.hessian.problems import data, mlp
 from tests.hessian.spectra import rotated

@@ -16,16 +16,9 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from tests.refusals import refuses
-from theory.bounds import STATEMENTS, names, statement
-from theory.notation.formula import unit_of, value_of
-from theory.notation.setting import (
-    DISTRIBUTIONS,
-    Setting,
-    bias_factor,
-    effective_factor,
-    second_moment_factor,
-    sixth_moment,
-)
+from theory import STATEMENTS, Setting, statement, unit_of, value_of
+from theory.bounds import names
+from theory.notation.setting import DISTRIBUTIONS, bias_factor, effective_factor, second_moment_factor, sixth_moment
 from theory.notation.units import require_one_unit
 
 BASE = Setting(

@@ -12,13 +12,9 @@ import theory
 from decomfl_lab.errors import InputError
 from tests.refusals import refuses
 from tests.thorough import sampled
+from theory import F, Left, Losses, Quadratic, Spectrum, UnitError, X
 from theory.checks.simulate import simulate
 from theory.notation import symbols as s
-from theory.notation.units import F, UnitError, X
-from theory.problems.quadratic import Quadratic
-from theory.problems.spectrum import Spectrum
-from theory.statements.algorithms import Losses
-from theory.statements.measured import Left
 
 NU = theory.symbol("nu", F / X**2)
 MIXED = Quadratic.of(Spectrum((2.0, 1.0, 0.0), (1, 3, 1)), sigma=0.5, sigma_G=0.5, start=(1, 1, 0))
