@@ -13,14 +13,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab import noise
+from decomfl_lab import InputError, LowPrecision, Sgd, TrainConfig, noise
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import DEVICES, describe, find_device, free_memory, private_idle, room, use_tf32_
 from decomfl_lab.engines import batched
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.engines.batched import Batched
-from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.laws import devices as device_checks
 from decomfl_lab.laws.devices import RUNS, checks, require_bits
@@ -31,8 +30,6 @@ from decomfl_lab.objectives.normalisation import use_batch_statistics_
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import LowPrecision, Sgd
-from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.run import train

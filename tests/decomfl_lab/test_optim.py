@@ -29,6 +29,7 @@ from decomfl_lab.runs.memory import ENVIRONMENT, status_bytes
 from tests.decomfl_lab.language.tiny import tiny, transformers
 from tests.decomfl_lab.protocol.test_log import Full
 from tests.decomfl_lab.test_files import holder
+from tests.refusals import refuses
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
@@ -339,40 +340,31 @@ def test_a_step_needs_a_closure_or_what_was_measured() -> None:
 W = nn.Parameter(torch.ones(3))
 
 
-@pytest.mark.parametrize(
-    ("params", "options", "said"),
-    [
-        ([], {}, "parameters must hold some that are trained"),
-        ([nn.Parameter(torch.ones(3), requires_grad=False)], {}, "parameters must hold some that are trained"),
-        (W, {}, "parameters must be model.named_parameters()"),
-        ([1.0], {}, "parameter 0 must be a tensor"),
-        ([W, W], {}, "parameters must hold each once"),
-        ([W, nn.Parameter(torch.ones(2, dtype=torch.float64))], {}, "be one for all"),
-        ([nn.Parameter(torch.ones(2, dtype=torch.complex64))], {}, "dtype of parameter 0 must be one of"),
-        ([2 * W], {}, "parameter 0 must be a leaf"),
-        ([nn.Parameter(torch.ones(3, device="meta"))], {}, "must be dense, with values"),
-        ([{"params": [W]}, {"params": []}], {}, "be of one group"),
-        ([("a", W), (3, nn.Parameter(torch.ones(1)))], {}, "name of parameter 1 must be text"),
-        ([W], {"lr": -1.0}, "lr η must be a finite number of at least 0"),
-        ([W], {"lr": float("nan")}, "lr η must be a finite number of at least 0"),
-        ([W], {"mu": 0.0}, "mu μ must be a finite number above 0"),
-        ([W], {"perturbations": 0}, "perturbations P must be an integer"),
-        ([W], {"seed": -1}, "seed must be an integer"),
-        (
-            [W],
-            {"distribution": "low-rank"},
-            "distribution must be one of gaussian, sphere, rademacher, as only version 0.1",
-        ),
-        ([W], {"weight_decay": -1.0}, "weight_decay λ must be a finite number"),
-        ([W], {"rounding": "compensated"}, "rounding must be one of"),
-        ([W], {"digest_every": 0}, "digest_every must be an integer"),
-        ([W], {"log": 3}, "log must be a path"),
-    ],
+@refuses(
+    ([], {}, "parameters must hold some that are trained"),
+    ([nn.Parameter(torch.ones(3), requires_grad=False)], {}, "parameters must hold some that are trained"),
+    (W, {}, r"parameters must be model\.named_parameters\(\)"),
+    ([1.0], {}, "parameter 0 must be a tensor"),
+    ([W, W], {}, "parameters must hold each once"),
+    ([W, nn.Parameter(torch.ones(2, dtype=torch.float64))], {}, "be one for all"),
+    ([nn.Parameter(torch.ones(2, dtype=torch.complex64))], {}, "dtype of parameter 0 must be one of"),
+    ([2 * W], {}, "parameter 0 must be a leaf"),
+    ([nn.Parameter(torch.ones(3, device="meta"))], {}, "must be dense, with values"),
+    ([{"params": [W]}, {"params": []}], {}, "be of one group"),
+    ([("a", W), (3, nn.Parameter(torch.ones(1)))], {}, "name of parameter 1 must be text"),
+    ([W], {"lr": -1.0}, "lr η must be a finite number of at least 0"),
+    ([W], {"lr": float("nan")}, "lr η must be a finite number of at least 0"),
+    ([W], {"mu": 0.0}, "mu μ must be a finite number above 0"),
+    ([W], {"perturbations": 0}, "perturbations P must be an integer"),
+    ([W], {"seed": -1}, "seed must be an integer"),
+    ([W], {"distribution": "low-rank"}, r"distribution must be one of .* only version 0\.1"),
+    ([W], {"weight_decay": -1.0}, "weight_decay λ must be a finite number"),
+    ([W], {"rounding": "compensated"}, "rounding must be one of"),
+    ([W], {"digest_every": 0}, "digest_every must be an integer"),
+    ([W], {"log": 3}, "log must be a path"),
 )
-def test_bad_arguments_are_named(params: Any, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError) as error:
-        MeZO(params, **{"lr": 0.1, **options})
-    assert said in str(error.value)
+def test_bad_arguments_are_named(params: Any, options: dict[str, Any]) -> None:
+    MeZO(params, **{"lr": 0.1, **options})
 
 
 def test_two_views_of_one_tensor_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib
@@ -17,6 +18,7 @@ from decomfl_lab.errors import InputError
 from figures.comparison import by_communication, comparison
 from figures.curves import mean_and_band
 from figures.style import series_styles
+from tests.refusals import refuses
 
 ROUNDS = (20, 40)
 K1, K4, FEDAVG = "DeComFL K=1 P=20", "DeComFL K=4 P=20", "FedAvg K=10"
@@ -134,12 +136,11 @@ def test_a_missing_column_is_named(column: str) -> None:
         drawn(reference=frame().drop(columns=column))
 
 
-def test_bad_input_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match="count must be one of wire, table1, plotted, got 'bytes'"):
-        drawn("bytes")
-    with pytest.raises(InputError, match="panels must be at least one, with at least one row, got 1"):
-        drawn(frame=frame().iloc[:0])
-    with pytest.raises(InputError, match=r"series of panel .* must be among .*, got \['MeZO'\]"):
-        drawn(frame=frame().assign(series="MeZO"))
-    with pytest.raises(InputError, match="seed 0 round 20 again"):
-        drawn(frame=pd.concat([frame(), frame()]))
+@refuses(
+    (lambda: drawn("bytes"), "count must be one of wire, table1, plotted, got 'bytes'"),
+    (lambda: drawn(frame=frame().iloc[:0]), "panels must be at least one, with at least one row, got 1"),
+    (lambda: drawn(frame=frame().assign(series="MeZO")), r"series of panel .* must be among .*, got \['MeZO'\]"),
+    (lambda: drawn(frame=pd.concat([frame(), frame()])), "seed 0 round 20 again"),
+)
+def test_bad_input_is_refused_by_name(attempt: Callable[[], Any]) -> None:
+    attempt()

@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from decomfl_lab import checkpoint
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, Majority, Mean, Momentum, checkpoint
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import delivery, wire
-from decomfl_lab.protocol.aggregation import Aggregation, Majority, Mean
+from decomfl_lab.protocol.aggregation import Aggregation
 from decomfl_lab.protocol.compression import SparseVector, quantize
 from decomfl_lab.protocol.messages import (
     Ask,
@@ -47,7 +46,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 from decomfl_lab.replicas.making import make_replica
 from decomfl_lab.replicas.pooled import PooledSgd
-from decomfl_lab.replicas.rules import Momentum, UpdateRule
+from decomfl_lab.replicas.rules import UpdateRule
 
 T = TypeVar("T")
 

@@ -7,12 +7,7 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from theory.notation.formula import names_in
-from theory.notation.setting import Setting
-from theory.problems.quadratic import Quadratic
-from theory.problems.spectrum import Spectrum
-from theory.problems.waves import Waves
-from theory.statements.statement import Statement
+from theory import Quadratic, Setting, Spectrum, Statement, Waves, names_in
 
 scales = st.floats(-2.0, 2.0).map(lambda exponent: 10.0**exponent)
 or_zero = st.one_of(st.just(0.0), scales)

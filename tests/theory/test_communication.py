@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.methods.traffic import mean_traffic
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import HEADER_BYTES, SEED_BYTES
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
 from tests.thorough import sampled
-from theory.communication import TABLE_1, ExpectedTraffic, expected_numbers, expected_traffic
-from theory.notation.formula import value_of
+from theory import TABLE_1, ExpectedTraffic, expected_numbers, expected_traffic, value_of
 
 BASE: dict[str, object] = {
     "data": "digits", "model": "logistic", "clients": 3, "sampled": 2, "rounds": 3, "local_steps": 2, "lr": 1e-3,

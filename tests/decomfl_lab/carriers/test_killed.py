@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.run import Run
+from decomfl_lab import Run, TrainConfig
 from tests.decomfl_lab.carriers import killed
 
 SHORT = TrainConfig(

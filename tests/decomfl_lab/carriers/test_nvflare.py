@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, Run, TrainConfig
 from decomfl_lab.protocol.messages import Hello
 from decomfl_lab.protocol.wire import read
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
-from decomfl_lab.runs.run import Run
+from decomfl_lab.runs.config import config_from_mapping, read_config
 from tests.decomfl_lab.carriers.killed import rounds_of
 
 ROOT = Path(__file__).parents[3]

@@ -16,17 +16,16 @@ from rich.console import Console
 
 pytest.importorskip("grpc", reason="the extra stream is not installed")
 
+from decomfl_lab import InputError, Run, TrainConfig
 from decomfl_lab.carriers.commands.join import _agreed
 from decomfl_lab.carriers.commands.serve import _picture
 from decomfl_lab.carriers.stream import client as client_module
 from decomfl_lab.cli.main import main
-from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.interrupts import interrupt
 from decomfl_lab.outside import Offer
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
-from decomfl_lab.runs.run import Run
+from decomfl_lab.runs.config import config_from_mapping, read_config
 
 FLAGS = "--data digits --model logistic --clients 2 --sampled 2 --perturbations 3 --batch-size 8 --eval-every 100"
 

@@ -19,6 +19,7 @@ import grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.carriers.commands.join import _agreed
 from decomfl_lab.carriers.stream import client as client_module
 from decomfl_lab.carriers.stream import server as server_module
@@ -26,13 +27,11 @@ from decomfl_lab.carriers.stream.certificates import client_name, make_certifica
 from decomfl_lab.carriers.stream.client import StreamClient
 from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFLATED, Link
 from decomfl_lab.carriers.stream.server import MOST_UNANSWERED, MOST_UNHEARD, StreamServer
-from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.outside import Offer, read_as
 from decomfl_lab.protocol.messages import Hello
 from decomfl_lab.protocol.session import Coordinator, Farewell, Frames
 from decomfl_lab.protocol.wire import encode, read
-from decomfl_lab.runs.config import TrainConfig
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, counted, host, simulated
 from tests.decomfl_lab.protocol.test_refusals import TEXTS, is_one_short_line
 

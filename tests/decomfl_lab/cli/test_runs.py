@@ -16,12 +16,11 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import decomfl_lab as lab
+from decomfl_lab import DeComFL, TrainConfig
 from decomfl_lab.cli.main import main
 from decomfl_lab.cli.runs import SHOWN
 from decomfl_lab.files import held, is_held
-from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.runs import kept
-from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_module
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, found_runs
 from decomfl_lab.runs.run import load_run, train

@@ -18,7 +18,7 @@ from benchmarks import round as measuring
 from benchmarks.round import RoundOptions, RoundRow, round_
 from benchmarks.ways.in_place import scalar_error
 from benchmarks.ways.step import MU, EngineStep, flops
-from decomfl_lab import noise
+from decomfl_lab import InputError, Momentum, Sgd, TrainConfig, noise
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.engines import threads
@@ -30,7 +30,6 @@ from decomfl_lab.engines.kernels.cnn import Network, pixels
 from decomfl_lab.engines.kernels.fused import Fused
 from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.engines.threads import Threads
-from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central, forward, projection
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
@@ -42,8 +41,6 @@ from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import Momentum, Sgd
-from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
 
 TOLERANCE = 2.3 * 2.0**-19 / (2 * MU)

@@ -13,19 +13,18 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
+from decomfl_lab import InputError, Sgd
 from decomfl_lab.engines import threads, tried
 from decomfl_lab.engines.base import Engine, Line, SampleLoss, Serial
 from decomfl_lab.engines.batched import Batched
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.engines.tried import Tried
-from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.batch_loss import BatchLoss
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import Sgd
 
 _generator = torch.Generator().manual_seed(0)
 X, Y = torch.randn(20, 4, generator=_generator), torch.randint(3, (20,), generator=_generator)

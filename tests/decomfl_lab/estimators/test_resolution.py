@@ -14,12 +14,10 @@ import torch
 from torch import nn
 
 import decomfl_lab as lab
-from decomfl_lab.errors import RoundingWarning
+from decomfl_lab import RoundingWarning, Run, TrainConfig
 from decomfl_lab.estimators.differences import ESTIMATORS, central_curved
 from decomfl_lab.estimators.resolution import ENOUGH, Resolution, span
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.run import Run
 from tests.thorough import sampled
 
 x = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))

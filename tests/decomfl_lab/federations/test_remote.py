@@ -10,13 +10,12 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab import DivergedError, InputError, Sgd
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Ask, Hello, Plan, Refusal, Reply, Welcome
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import decode, encode, read, split_frame
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.rules import Sgd
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, host, remote, simulated
 from tests.decomfl_lab.protocol.test_log import Full
 from tests.thorough import sampled

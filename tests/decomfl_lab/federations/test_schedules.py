@@ -9,16 +9,14 @@ from collections import Counter
 import pytest
 import torch
 
-from decomfl_lab.errors import InputError
+from decomfl_lab import AdaMM, GridSgd, InputError, LowPrecision, Mean, Median, Momentum, Sgd
 from decomfl_lab.noise import Distribution
-from decomfl_lab.protocol.aggregation import Mean, Median
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd
 from tests.decomfl_lab.federations.direct import CASE, LAB, Direct, but, counted, host, remote, simulated
 from tests.thorough import sampled
 

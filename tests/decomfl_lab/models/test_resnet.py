@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab import noise
-from decomfl_lab.datasets.images import Dataset, load_dataset
-from decomfl_lab.errors import InputError
+from decomfl_lab import Dataset, InputError, TrainConfig, noise
+from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model, num_parameters
@@ -27,7 +26,7 @@ from decomfl_lab.objectives.normalisation import (
     uses_batch_statistics,
 )
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, mean_losses
-from decomfl_lab.runs.config import TREATMENTS, TrainConfig
+from decomfl_lab.runs.config import TREATMENTS
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
 

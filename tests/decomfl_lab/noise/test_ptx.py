@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from decomfl_lab.noise import reference
+from tests.refusals import refuses
 from tests.thorough import sampled
 
 ROOT = Path(__file__).parents[3]
@@ -121,10 +122,13 @@ def test_a_misaligned_access_is_noticed() -> None:
         _square_sums(sums=odd)
 
 
-@pytest.mark.parametrize(("by", "what"), [(1 << 16, "outside of shared memory"), (4, "misaligned access: 16 bytes")])
-def test_a_wrong_place_in_shared_memory_is_noticed(by: int, what: str) -> None:
-    with pytest.raises(PtxError, match=what):
-        _square_sums(lambda text: re.sub(r"(st\.shared\.v4\.b32 \t\[%r\d+)\]", rf"\1+{by}]", text, count=1))
+@refuses(
+    (1 << 16, "outside of shared memory"),
+    (4, "misaligned access: 16 bytes"),
+    error=PtxError,
+)
+def test_a_wrong_place_in_shared_memory_is_noticed(by: int) -> None:
+    _square_sums(lambda text: re.sub(r"(st\.shared\.v4\.b32 \t\[%r\d+)\]", rf"\1+{by}]", text, count=1))
 
 
 # Small code -------------------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from decomfl_lab.errors import InputError
 from decomfl_lab.noise import reference, spec
 from decomfl_lab.noise.starts import Start
 from decomfl_lab.noise.vectors import POSITIONS, START_ANSWERS
+from tests.refusals import refuses
 
 N = 200_000
 
@@ -75,19 +75,15 @@ def test_constants_are_constant() -> None:
     assert set(Start("constant", -1.5).elements(0, 0, 9)) == {-1.5}
 
 
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        (("gauss", 1.0), "draw must be one of constant, uniform, normal, got 'gauss'"),
-        (("normal", -1.0), "scale must be 0 or more"),
-        (("normal", 1e39), "scale must be a float32 number"),
-        (("normal", float("nan")), "scale must be a float32 number"),
-        (("normal", "1"), "scale must be a float32 number"),
-        (("uniform", 1.0, 2.0), "cut must be left out unless draw is normal"),
-        (("normal", 1.0, 1e-9), "cut must be in 0.1..10"),
-        (("normal", 1.0, True), "cut must be a finite number above 0"),
-    ],
+@refuses(
+    (("gauss", 1.0), "draw must be one of constant, uniform, normal, got 'gauss'"),
+    (("normal", -1.0), "scale must be 0 or more"),
+    (("normal", 1e39), "scale must be a float32 number"),
+    (("normal", float("nan")), "scale must be a float32 number"),
+    (("normal", "1"), "scale must be a float32 number"),
+    (("uniform", 1.0, 2.0), "cut must be left out unless draw is normal"),
+    (("normal", 1.0, 1e-9), "cut must be in 0.1..10"),
+    (("normal", 1.0, True), "cut must be a finite number above 0"),
 )
-def test_other_starts_are_refused(values: tuple[Any, ...], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        Start(*values)
+def test_other_starts_are_refused(values: tuple[Any, ...]) -> None:
+    Start(*values)

@@ -13,8 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from decomfl_lab import noise
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, Momentum, noise
 from decomfl_lab.noise import (
     Distribution,
     Format,
@@ -27,7 +26,7 @@ from decomfl_lab.noise import (
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS, POSITIONS, KnownAnswer
 from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica, step_together_
-from decomfl_lab.replicas.rules import Momentum, Step
+from decomfl_lab.replicas.rules import Step
 
 DEVICE = "cpu" if triton_gpu.INTERPRETED else "cuda"
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

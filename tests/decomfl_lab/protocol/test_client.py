@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, Sgd
 from decomfl_lab.estimators.differences import forward
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Plan
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import Sgd
 
 
 def test_the_reported_loss_is_the_mean_over_all_local_steps() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, Momentum
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.delivery import receive
@@ -16,7 +16,6 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import Kind
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.rules import Momentum
 
 LAB = Implementation()
 CASE = Case(

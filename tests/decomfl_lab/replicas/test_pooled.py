@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, LowPrecision, Sgd
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
@@ -17,7 +17,6 @@ from decomfl_lab.records.seeds import PooledSeeds, Seeding, draw_seeds, step_see
 from decomfl_lab.replicas import pooled
 from decomfl_lab.replicas.making import make_replica
 from decomfl_lab.replicas.pooled import PooledReplica, PooledSgd
-from decomfl_lab.replicas.rules import LowPrecision, Sgd
 
 S, D = 6, 40
 RULE = PooledSgd(S, -24)

@@ -21,6 +21,7 @@ from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.run import train
+from tests.refusals import refuses
 
 TINY = TrainConfig(data="digits", model="mlp", clients=4, sampled=2, rounds=3, perturbations=2, lr=0.01)
 x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
@@ -117,43 +118,36 @@ HEADER = {"config": {}, "data": "", "shape": [2], "dtype": "float32", "classes":
 STREAM = {"by": "stream", "key": 16 * "0", "tensors": [TENSOR]}
 
 
-@pytest.mark.parametrize(
-    ("start", "told"),
-    [
-        ([], r"start in the header must be a table, got \[\]"),
-        ({"by": "magic"}, "start.by in the header must be sound: Invalid value 'magic'"),
-        (STREAM | {"key": 5}, "start.key in the header must be text, got 5"),
-        (STREAM | {"key": "x"}, "start.key in the header must be text matching regex .*, got 'x'"),
-        (STREAM | {"key": 16 * "0" + "\n"}, "start.key in the header must be text matching regex"),
-        (STREAM | {"key": "F" * 16}, "start.key in the header must be text matching regex"),
-        (STREAM | {"tensors": None}, "start.tensors in the header must be a list, got None"),
-        (STREAM | {"tensors": [5]}, r"start.tensors\[0\] in the header must be a table, got 5"),
-        (STREAM | {"tensors": [TENSOR | {"shape": [-4]}]}, r"tensors\[0\].shape\[0\] in the header must be .*, got -4"),
-        (
-            STREAM | {"tensors": [TENSOR | {"shape": [True, 4]}]},
-            r"tensors\[0\].shape\[0\] in the header must be a whole number, got True",
-        ),
-        (STREAM | {"tensors": [TENSOR | {"shape": [4] * 17}]}, r"shape in the header must be a list of length <= 16"),
-        (
-            STREAM | {"tensors": [TENSOR | {"shape": [4] * 16}]},
-            "elements of the tensors of x_0 must be d = 4 in all, got 4294967296",
-        ),
-        (STREAM | {"tensors": [TENSOR | {"scale": 10**400}]}, r"tensors\[0\].scale in the header must be "),
-        (STREAM | {"tensors": [TENSOR | {"shape": "4"}]}, r"tensors\[0\].shape in the header must be a list, got '4'"),
-        (STREAM | {"tensors": [TENSOR, TENSOR]}, "elements of the tensors of x_0 must be d = 4 in all, got 8"),
-        (
-            STREAM | {"tensors": [TENSOR | {"draw": "beta"}]},
-            r"tensors\[0\] in the header must be sound: draw must be",
-        ),
-        (STREAM | {"tensors": [{"shape": [4]}]}, r"tensors\[0\] in the header must have draw"),
-        ({"by": "file", "bytes": 9, "dtype": []}, r"start.dtype in the header must be"),
-        ({"by": "file", "bytes": 9, "dtype": "int8"}, "start.dtype in the header must be"),
-        ({"by": "file", "bytes": 9, "dtype": "float64"}, "x_0 in the log must unpack to 32 bytes, got 16"),
-    ],
+@refuses(
+    ([], r"start in the header must be a table, got \[\]"),
+    ({"by": "magic"}, "start.by in the header must be sound: Invalid value 'magic'"),
+    (STREAM | {"key": 5}, "start.key in the header must be text, got 5"),
+    (STREAM | {"key": "x"}, "start.key in the header must be text matching regex .*, got 'x'"),
+    (STREAM | {"key": 16 * "0" + "\n"}, "start.key in the header must be text matching regex"),
+    (STREAM | {"key": "F" * 16}, "start.key in the header must be text matching regex"),
+    (STREAM | {"tensors": None}, "start.tensors in the header must be a list, got None"),
+    (STREAM | {"tensors": [5]}, r"start.tensors\[0\] in the header must be a table, got 5"),
+    (STREAM | {"tensors": [TENSOR | {"shape": [-4]}]}, r"tensors\[0\].shape\[0\] in the header must be .*, got -4"),
+    (
+        STREAM | {"tensors": [TENSOR | {"shape": [True, 4]}]},
+        r"tensors\[0\].shape\[0\] in the header must be a whole number, got True",
+    ),
+    (STREAM | {"tensors": [TENSOR | {"shape": [4] * 17}]}, r"shape in the header must be a list of length <= 16"),
+    (
+        STREAM | {"tensors": [TENSOR | {"shape": [4] * 16}]},
+        "elements of the tensors of x_0 must be d = 4 in all, got 4294967296",
+    ),
+    (STREAM | {"tensors": [TENSOR | {"scale": 10**400}]}, r"tensors\[0\].scale in the header must be "),
+    (STREAM | {"tensors": [TENSOR | {"shape": "4"}]}, r"tensors\[0\].shape in the header must be a list, got '4'"),
+    (STREAM | {"tensors": [TENSOR, TENSOR]}, "elements of the tensors of x_0 must be d = 4 in all, got 8"),
+    (STREAM | {"tensors": [TENSOR | {"draw": "beta"}]}, r"tensors\[0\] in the header must be sound: draw must be"),
+    (STREAM | {"tensors": [{"shape": [4]}]}, r"tensors\[0\] in the header must have draw"),
+    ({"by": "file", "bytes": 9, "dtype": []}, r"start.dtype in the header must be"),
+    ({"by": "file", "bytes": 9, "dtype": "int8"}, "start.dtype in the header must be"),
+    ({"by": "file", "bytes": 9, "dtype": "float64"}, "x_0 in the log must unpack to 32 bytes, got 16"),
 )
-def test_what_says_nothing_of_x_0_is_refused_by_name(start: Any, told: str) -> None:
-    with pytest.raises(lab.InputError, match=told):
-        made_again(read_as(Header, HEADER | {"start": start}, "header").start, PACKED, 4)
+def test_what_says_nothing_of_x_0_is_refused_by_name(start: Any) -> None:
+    made_again(read_as(Header, HEADER | {"start": start}, "header").start, PACKED, 4)
 
 
 @pytest.mark.parametrize("packed", [b"", PACKED[:-1], PACKED + b"x", b"nonsense", zlib.compress(bytes(17))])

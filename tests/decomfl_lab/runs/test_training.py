@@ -15,17 +15,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
+from decomfl_lab import DivergedError, InputError, Run, TrainConfig
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs import kept, run, told
-from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, METRICS
 from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.run import Run, train
+from decomfl_lab.runs.run import train
 from tests.thorough import sampled
 
 TINY = TrainConfig(

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.datasets.own import own_dataset
-from decomfl_lab.errors import InputError
 from decomfl_lab.objectives import checks
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form
 from decomfl_lab.plugins import OWN
 from decomfl_lab.runs import trial
 from decomfl_lab.runs.building import name_of_loss
-from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.trial import tried
 

@@ -17,13 +17,12 @@ from torch.nn.functional import cross_entropy
 from benchmarks.ways.spectra import SPECTRA
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError
+from hessian import DenseOperator, EffectiveRank, EffectiveRankProgress, effective_rank
 from hessian.kappa import estimation as module
-from hessian.kappa.effective_rank import effective_rank
-from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
-from hessian.operators.operator import DenseOperator
 from hessian.spectrum.forms import PRODUCTS
 from tests.hessian.problems import data, mlp
 from tests.hessian.spectra import Broken, Diagonal, eigenvalues, mlp_hessian, rotated
+from tests.refusals import refuses
 
 TAIL = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 195)]).double()
 KAPPA = float(TAIL.sum() / TAIL.abs().max())
@@ -285,19 +284,15 @@ def test_float32_agrees_with_float64() -> None:
     assert single.kappa == pytest.approx(wide.kappa, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rtol": 0.0}, "rtol must be a finite number above 0"),
-        ({"confidence": 1.0}, "confidence must be between 0 and 1"),
-        ({"max_products": 4}, "max_products must be an integer of at least 5, got 4"),
-        ({"products": 4}, "products must be an integer of at least 5, got 4"),
-        ({"seed": -1}, "seed must be an integer in 0"),
-    ],
+@refuses(
+    ({"rtol": 0.0}, "rtol must be a finite number above 0"),
+    ({"confidence": 1.0}, "confidence must be between 0 and 1"),
+    ({"max_products": 4}, "max_products must be an integer of at least 5, got 4"),
+    ({"products": 4}, "products must be an integer of at least 5, got 4"),
+    ({"seed": -1}, "seed must be an integer in 0"),
 )
-def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        effective_rank(rotated([1.0, 2.0]), **{"seed": 0, **settings})
+def test_bad_arguments(settings: dict[str, Any]) -> None:
+    effective_rank(rotated([1.0, 2.0]), **{"seed": 0, **settings})
 
 
 def test_products_that_are_not_finite_are_named() -> None:

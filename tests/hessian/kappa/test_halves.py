@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from decomfl_lab.errors import InputError
-from hessian.kappa.halves import split_sample
-from hessian.operators.operator import DenseOperator
+from hessian import DenseOperator, split_sample
 
 SPECTRUM = torch.tensor([4.0, 2.0, 1.0, *[0.3] * 17], dtype=torch.float64)
 

@@ -12,10 +12,8 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 from decomfl_lab.errors import InputError
-from hessian.kappa.layers import ByLayer, by_layer
+from hessian import BlockOperator, ByLayer, MeanLoss, by_layer
 from hessian.kappa.picture import picture_of_layers
-from hessian.operators.block import BlockOperator
-from hessian.operators.mean_loss import MeanLoss
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
 

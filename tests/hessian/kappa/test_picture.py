@@ -11,11 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
-from hessian.kappa.effective_rank import effective_rank
+from hessian import DenseOperator, effective_rank, lanczos, spectral_density
 from hessian.kappa.picture import picture
-from hessian.operators.operator import DenseOperator
-from hessian.spectrum.density import spectral_density
-from hessian.spectrum.lanczos import lanczos
 from tests.hessian.spectra import rotated
 
 VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, -4.0]), torch.linspace(0.4, 1.0, 196)]).double()

@@ -9,9 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.layout import Layout
-from hessian.kappa.effective_rank import effective_rank
-from hessian.operators.curvature import HessianOperator
-from hessian.operators.mean_loss import MeanLoss
+from hessian import HessianOperator, MeanLoss, effective_rank
 from tests.decomfl_lab.language.tiny import answers, prompts
 
 

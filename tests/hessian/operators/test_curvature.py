@@ -15,10 +15,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from decomfl_lab.errors import InputError
-from hessian.kappa.effective_rank import effective_rank
-from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
-from hessian.operators.mean_loss import MeanLoss
-from hessian.operators.smoothed import SmoothedOperator
+from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss, SmoothedOperator, effective_rank
 from tests.hessian import problems
 
 CASES = {

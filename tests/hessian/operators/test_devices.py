@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab import noise
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, noise
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.runs.descent import Descent
 from hessian.kappa.effective_rank import effective_rank

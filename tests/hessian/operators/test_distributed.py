@@ -12,10 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.errors import InputError
-from hessian.kappa.effective_rank import effective_rank
-from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
-from hessian.operators.distributed import DataParallelOperator
-from hessian.operators.mean_loss import MeanLoss
+from hessian import DataParallelOperator, GaussNewtonOperator, HessianOperator, MeanLoss, effective_rank
 from tests.hessian import problems
 
 ROOT = Path(__file__).parents[3]

@@ -6,10 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from decomfl_lab.errors import InputError
-from hessian.kappa.effective_rank import effective_rank
-from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
-from hessian.operators.exact import gauss_newton_trace
-from hessian.operators.mean_loss import MeanLoss
+from hessian import GaussNewtonOperator, HessianOperator, MeanLoss, effective_rank, gauss_newton_trace
 
 
 def _objective(activation: type[nn.Module], sizes: tuple[int, ...] = (7, 4), **settings: object) -> MeanLoss:

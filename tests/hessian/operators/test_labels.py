@@ -12,8 +12,7 @@ from torch.func import functional_call, hessian
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.errors import InputError
-from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
-from hessian.operators.mean_loss import MeanLoss
+from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss
 from tests.decomfl_lab.language.tiny import V, tiny
 from tests.hessian import problems
 

@@ -15,11 +15,10 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 from decomfl_lab.errors import InputError
-from hessian.kappa.effective_rank import effective_rank
-from hessian.operators.mean_loss import MeanLoss
-from hessian.operators.operator import DenseOperator, Operator
+from hessian import DenseOperator, MeanLoss, Operator, effective_rank
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
+from tests.refusals import refuses
 
 A, B = rotated(list(np.linspace(-1, 3, 30))), rotated(list(np.linspace(0, 1, 30)), seed=1)
 INPUTS, TARGETS = problems.data()
@@ -108,20 +107,16 @@ def test_a_sum_says_what_its_parts_have_to_say_once() -> None:
     assert (H + G).layout == f.layout
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (lambda: A @ np.ones(30), r"v must be a tensor \(numpy's arrays go to H.to_scipy\(\)\), got ndarray"),
-        (lambda: A @ torch.ones(29).double(), r"v must have shape, dtype and device \(\(30,\), torch.float64"),
-        (lambda: A @ torch.ones(30), r"v must have shape, dtype and device .*, got \(\(30,\), torch.float32"),
-        (lambda: A @ torch.ones(30, 0), r"v must be a vector \(d,\) or a matrix \(d, n\) of at least one column"),
-        (lambda: A + rotated([1.0, 2.0]), "operators of a sum must have one dimension, dtype and device"),
-        (lambda: A + DenseOperator(B.matrix.float()), "operators of a sum must have one dimension, dtype and device"),
-    ],
+@refuses(
+    (lambda: A @ np.ones(30), r"v must be a tensor \(numpy's arrays go to H.to_scipy\(\)\), got ndarray"),
+    (lambda: A @ torch.ones(29).double(), r"v must have shape, dtype and device \(\(30,\), torch.float64"),
+    (lambda: A @ torch.ones(30), r"v must have shape, dtype and device .*, got \(\(30,\), torch.float32"),
+    (lambda: A @ torch.ones(30, 0), r"v must be a vector \(d,\) or a matrix \(d, n\) of at least one column"),
+    (lambda: A + rotated([1.0, 2.0]), "operators of a sum must have one dimension, dtype and device"),
+    (lambda: A + DenseOperator(B.matrix.float()), "operators of a sum must have one dimension, dtype and device"),
 )
-def test_what_does_not_fit_is_refused(wrong: Callable[[], Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        wrong()
+def test_what_does_not_fit_is_refused(wrong: Callable[[], Any]) -> None:
+    wrong()
 
 
 @pytest.mark.parametrize("wrong", [lambda: A + 1.0, lambda: A * "2", lambda: A * float("nan"), lambda: A * A])

@@ -9,9 +9,8 @@ from torch.nn.functional import cross_entropy, relu
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import MODELS, build_model
-from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
-from hessian.operators.mean_loss import MeanLoss
-from hessian.operators.piecewise import trace_operator, why_not_piecewise_affine
+from hessian import GaussNewtonOperator, HessianOperator, MeanLoss, trace_operator
+from hessian.operators.piecewise import why_not_piecewise_affine
 from tests.hessian import problems
 
 

@@ -10,11 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hessian.kappa.effective_rank import effective_rank
-from hessian.kappa.forward import forward_only, mu_ladder
-from hessian.kappa.result import EffectiveRankProgress
-from hessian.operators.operator import DenseOperator
-from hessian.spectrum.lanczos import lanczos
+from hessian import DenseOperator, EffectiveRankProgress, effective_rank, forward_only, lanczos
+from hessian.kappa.forward import mu_ladder
 from tests.hessian.spectra import rotated
 
 VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 55)]).double()

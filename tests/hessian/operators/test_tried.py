@@ -15,9 +15,8 @@ from torch.nn.functional import cross_entropy, one_hot
 import hessian
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives import checks
+from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss
 from hessian.operators import tried
-from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
-from hessian.operators.mean_loss import MeanLoss
 from tests.hessian import problems
 
 INPUTS, TARGETS = problems.data(n=30)

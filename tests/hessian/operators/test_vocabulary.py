@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.func import grad
 from torch.nn.functional import cross_entropy
 
+from hessian import HessianOperator, MeanLoss
 from hessian.operators import vocabulary
-from hessian.operators.curvature import HessianOperator
-from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.vocabulary import LeanCrossEntropy
 from tests.decomfl_lab.language.tiny import prompts, tiny
 

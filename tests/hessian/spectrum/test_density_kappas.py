@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hessian.operators.operator import DenseOperator
-from hessian.spectrum.density import spectral_density
+from hessian import DenseOperator, spectral_density
 
 
 def diagonal(*values: float) -> DenseOperator:

@@ -11,10 +11,10 @@ from scipy.sparse.linalg import aslinearoperator
 from torch.nn.functional import cross_entropy
 
 import hessian
-from decomfl_lab.errors import InputError
 from hessian.operators.mean_loss import MeanLoss
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
+from tests.refusals import refuses
 
 VALUES = np.sort(np.concatenate([[9.0, 7.0, 4.0, -8.0, -5.0], np.linspace(-1, 1, 195)]))
 WANTED = {"magnitude": [9.0, -8.0, 7.0], "largest": [9.0, 7.0, 4.0], "smallest": [-8.0, -5.0, -1.0]}
@@ -94,17 +94,13 @@ def test_what_is_not_proved_is_said() -> None:
     assert str(whole).endswith("(3 products; all are known)")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"k": 0}, "k must be an integer of at least 1, got 0"),
-        ({"k": 4}, "k must be an integer in 1..3, got 4"),
-        ({"k": 3, "max_products": 2}, "max_products must be an integer of at least 3, got 2"),
-        ({"which": "LM"}, "which must be one of magnitude, largest, smallest, got 'LM'"),
-        ({"rtol": 0.0}, "rtol must be a finite number above 0"),
-        ({"seed": -1}, "seed must be an integer in 0"),
-    ],
+@refuses(
+    ({"k": 0}, "k must be an integer of at least 1, got 0"),
+    ({"k": 4}, "k must be an integer in 1..3, got 4"),
+    ({"k": 3, "max_products": 2}, "max_products must be an integer of at least 3, got 2"),
+    ({"which": "LM"}, "which must be one of magnitude, largest, smallest, got 'LM'"),
+    ({"rtol": 0.0}, "rtol must be a finite number above 0"),
+    ({"seed": -1}, "seed must be an integer in 0"),
 )
-def test_bad_arguments(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        hessian.top_eigenvalues(rotated([1.0, 2.0, 3.0]), **options)
+def test_bad_arguments(options: dict[str, Any]) -> None:
+    hessian.top_eigenvalues(rotated([1.0, 2.0, 3.0]), **options)

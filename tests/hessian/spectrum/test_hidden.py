@@ -14,13 +14,12 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from hessian import DenseOperator, effective_rank, lanczos
 from hessian.kappa import estimation
-from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.counted import Counted
-from hessian.operators.operator import DenseOperator
 from hessian.operators.probes import probe
 from hessian.spectrum.hidden import Hidden
-from hessian.spectrum.lanczos import START, Krylov, lanczos
+from hessian.spectrum.lanczos import START, Krylov
 from tests.hessian.spectra import Diagonal, rotated
 
 

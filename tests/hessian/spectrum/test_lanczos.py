@@ -17,6 +17,7 @@ from hessian.operators.counted import Counted
 from hessian.operators.operator import DenseOperator
 from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos
 from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
+from tests.refusals import refuses
 
 OUTLIERS = [10.0, 7.0, -6.0, 4.0, *np.linspace(-1, 1, 60)]
 
@@ -180,15 +181,11 @@ def test_products_that_are_not_finite_are_named() -> None:
         lanczos(Broken(rotated(OUTLIERS), 4), steps=9, seed=0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"steps": 0}, "steps must be an integer of at least 1"),
-        ({"seed": -1}, "seed must be an integer in 0"),
-        ({"tol": 0.0}, "tol must be a finite number above 0"),
-        ({"max_basis": 3}, "max_basis must be an integer of at least 4"),
-    ],
+@refuses(
+    ({"steps": 0}, "steps must be an integer of at least 1"),
+    ({"seed": -1}, "seed must be an integer in 0"),
+    ({"tol": 0.0}, "tol must be a finite number above 0"),
+    ({"max_basis": 3}, "max_basis must be an integer of at least 4"),
 )
-def test_bad_arguments(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        lanczos(rotated([1.0, 2.0]), **{"steps": 2, "seed": 0, **settings})  # type: ignore[arg-type]
+def test_bad_arguments(settings: dict[str, object]) -> None:
+    lanczos(rotated([1.0, 2.0]), **{"steps": 2, "seed": 0, **settings})  # type: ignore[arg-type]

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from hessian import CurvatureOptions, GaussNewtonOperator
 from hessian.named import from_task
-from hessian.operators.curvature import GaussNewtonOperator
-from hessian.operators.options import CurvatureOptions
 from paper_repro.language_models import by_prompt
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2

@@ -19,9 +19,8 @@ from paper_repro.parts import audit, sweeps, theory, trained
 from paper_repro.parts.sweeps import KAPPA, SWEEPS
 from paper_repro.parts.trained import TrainingWork
 from paper_repro.workflow.scales import SCALES, TheoryScale
-from theory.bounds import statement
+from theory import Setting, statement
 from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, Kind, Status, gather
-from theory.notation.setting import Setting
 
 TINY = TheoryScale(per_decade=1, runs=3, factor=256, cells=2, models=("logistic",), rounds=4, seeds=(0, 1))
 

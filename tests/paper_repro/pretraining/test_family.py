@@ -20,6 +20,7 @@ from paper_repro.pretraining import corpus, family
 from paper_repro.pretraining.corpus import Corpus, load_corpus, train_vocabulary
 from paper_repro.pretraining.family import PretrainConfig, pretrain
 from paper_repro.pretraining.verdicts import Verdicts
+from tests.refusals import refuses
 
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
@@ -108,21 +109,17 @@ def test_text_from_a_folder_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path
         load_corpus()
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"size": "opt-7b"}, "size must be one of opt-0.3m, .*, got 'opt-7b'"),
-        ({"vocabulary": 100}, "vocabulary must be an integer in 260..1000000, got 100"),
-        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
-        ({"batch": 0}, "batch must be an integer of at least 1, got 0"),
-        ({"verdicts": -1}, "verdicts must be an integer of at least 0, got -1"),
-        ({"lr": -1.0}, "lr must be a finite number above 0, got -1.0"),
-        ({"seed": -1}, "seed must be an integer in 0"),
-    ],
+@refuses(
+    ({"size": "opt-7b"}, "size must be one of opt-0.3m, .*, got 'opt-7b'"),
+    ({"vocabulary": 100}, "vocabulary must be an integer in 260..1000000, got 100"),
+    ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
+    ({"batch": 0}, "batch must be an integer of at least 1, got 0"),
+    ({"verdicts": -1}, "verdicts must be an integer of at least 0, got -1"),
+    ({"lr": -1.0}, "lr must be a finite number above 0, got -1.0"),
+    ({"seed": -1}, "seed must be an integer in 0"),
 )
-def test_bad_configurations_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        _run(**values)
+def test_bad_configurations_are_refused(values: dict[str, Any]) -> None:
+    _run(**values)
 
 
 def test_the_same_seed_gives_the_same_bits_and_transformers_reads_them(tmp_path: Path) -> None:

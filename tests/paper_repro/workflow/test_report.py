@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from paper_repro.workflow.claims import CLAIMS, VERDICTS, ClaimOutcome, outcomes
 from paper_repro.workflow.claims import claim as registered
 from paper_repro.workflow.live import Overlay
 from paper_repro.workflow.report import _TEXTS, Folded, Section, finding, page_section, render_report
+from tests.refusals import refuses
 
 
 def drawing() -> Figure:
@@ -261,19 +263,16 @@ def test_a_reduced_run_is_not_called_the_papers(scale: str) -> None:
     ) in html
 
 
-def test_bad_reports_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"facts\['scale'\] must be one of smoke, default, full"):
-        page(scale="paper")
-    with pytest.raises(InputError, match="ids of sections must be distinct"):
-        page([section(), section()])
-    with pytest.raises(InputError, match="ids of claims must be distinct"):
-        page(claims=[claim(), claim()])
-    with pytest.raises(InputError, match=r"claims must be of parts that have a section, got \['llm.mezo'\]"):
-        page(claims=[claim(id="llm.mezo")])
-    with pytest.raises(InputError, match="section id"):
-        section(id="a b")
-    with pytest.raises(InputError, match="notes of section fig2"):
-        section(notes="one string")
+@refuses(
+    (lambda: page(scale="paper"), r"facts\['scale'\] must be one of smoke, default, full"),
+    (lambda: page([section(), section()]), "ids of sections must be distinct"),
+    (lambda: page(claims=[claim(), claim()]), "ids of claims must be distinct"),
+    (lambda: page(claims=[claim(id="llm.mezo")]), r"claims must be of parts that have a section, got \['llm.mezo'\]"),
+    (lambda: section(id="a b"), "section id"),
+    (lambda: section(notes="one string"), "notes of section fig2"),
+)
+def test_bad_reports_are_refused_by_name(attempt: Callable[[], Any]) -> None:
+    attempt()
 
 
 def test_outcomes_are_rows_with_the_words_place_and_rule_of_their_claims() -> None:

@@ -14,13 +14,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.runs import course, provenance, run
 from decomfl_lab.runs import kept as of_run
-from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.progress import left_words
 from decomfl_lab.runs.told import Progress

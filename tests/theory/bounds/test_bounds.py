@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
-from theory.bounds import STATEMENTS, names, statement
-from theory.notation.formula import unit_of, value_of
-from theory.notation.setting import (
-    DISTRIBUTIONS,
-    Setting,
-    bias_factor,
-    effective_factor,
-    second_moment_factor,
-    sixth_moment,
-)
+from tests.refusals import refuses
+from theory import STATEMENTS, Setting, statement, unit_of, value_of
+from theory.bounds import names
+from theory.notation.setting import DISTRIBUTIONS, bias_factor, effective_factor, second_moment_factor, sixth_moment
 from theory.notation.units import require_one_unit
 
 BASE = Setting(
@@ -229,21 +224,17 @@ def test_corollary_1_is_theorem_1_at_its_step_size() -> None:
             assert 1.0 <= ratio < 1.5
 
 
-def test_distributions_and_local_steps_that_a_statement_is_not_for_are_refused() -> None:
-    with pytest.raises(InputError, match="^distribution must be one of sphere, rademacher, got 'gaussian'"):
-        statement("theorem-2").bound(BASE)
-    with pytest.raises(InputError, match="^K must be 1 in theorem-1-single, got 2"):
-        statement("theorem-1-single").bound(replace(BASE, K=2))
-    with pytest.raises(InputError, match="^kappa must be given"):
-        statement("theorem-2").bound(replace(BASE, kappa=None, distribution="sphere"))
-    with pytest.raises(InputError, match="^statement must be one of"):
-        statement("theorem-3")
-    with pytest.raises(InputError, match="^variant must be one of corrected for theorem-1-single"):
-        statement("theorem-1-single", "stated")
-    with pytest.raises(InputError, match="^eta must be given"):
-        statement("theorem-1").admits(replace(BASE, eta=None))
-    with pytest.raises(InputError, match="^eta must be bounded"):
-        statement("smoothed-value").best_eta(BASE)
+@refuses(
+    (lambda: statement("theorem-2").bound(BASE), "^distribution must be one of sphere, rademacher, got 'gaussian'"),
+    (lambda: statement("theorem-1-single").bound(replace(BASE, K=2)), "^K must be 1 in theorem-1-single, got 2"),
+    (lambda: statement("theorem-2").bound(replace(BASE, kappa=None, distribution="sphere")), "^kappa must be given"),
+    (lambda: statement("theorem-3"), "^statement must be one of"),
+    (lambda: statement("theorem-1-single", "stated"), "^variant must be one of corrected for theorem-1-single"),
+    (lambda: statement("theorem-1").admits(replace(BASE, eta=None)), "^eta must be given"),
+    (lambda: statement("smoothed-value").best_eta(BASE), "^eta must be bounded"),
+)
+def test_distributions_and_local_steps_that_a_statement_is_not_for_are_refused(attempt: Callable[[], Any]) -> None:
+    attempt()
 
 
 def test_a_planted_constant_is_seen() -> None:

@@ -9,13 +9,8 @@ from sympy import exp
 
 from decomfl_lab.errors import InputError
 from tests.theory.bounds.test_default_run import MIXED, planted
-from theory.bounds import statement
-from theory.checks.checking import check
-from theory.notation.setting import Setting
+from theory import Quadratic, Setting, Spectrum, Waves, check, statement
 from theory.notation.symbols import D, Q, R, alpha, eta
-from theory.problems.quadratic import Quadratic
-from theory.problems.spectrum import Spectrum
-from theory.problems.waves import Waves
 
 # Statement, term, wrong factor, and where it is seen: the one constant that is not 0, then d (flat), P, R, z.
 PLANTS: list[tuple[str, str, float, str, int, int, int, str]] = [

@@ -13,15 +13,10 @@ from hypothesis import strategies as st
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import quadratics, runs, waves
 from tests.thorough import sampled
-from theory.bounds import statement
-from theory.checks.checking import check
+from theory import Quadratic, Setting, Spectrum, Statement, Waves, check, expected, statement
 from theory.checks.simulate import run, simulate
-from theory.notation.setting import DISTRIBUTIONS, Setting
+from theory.notation.setting import DISTRIBUTIONS
 from theory.problems.problem import Floats, Integers
-from theory.problems.quadratic import Quadratic, expected
-from theory.problems.spectrum import Spectrum
-from theory.problems.waves import Waves
-from theory.statements.statement import Statement
 
 MIXED = Quadratic.of(
     Spectrum((2.0, 1.0, 0.3, 0.0), (1, 2, 1, 1)), D=1.0, sigma=1.0, sigma_G=0.8,

@@ -13,17 +13,11 @@ from hypothesis import strategies as st
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import quadratics, runs
 from tests.thorough import sampled
-from theory.bounds import STATEMENTS, statement
+from theory import STATEMENTS, Logistic, Quadratic, Setting, Spectrum, Waves, check, expected, statement
 from theory.bounds.intervals import needed
 from theory.bounds.sharper import SHARPENED, Sharpened
 from theory.bounds.successors import ratios
 from theory.bounds.threshold import printed_theorem_1
-from theory.checks.checking import check
-from theory.notation.setting import Setting
-from theory.problems.problem import Logistic
-from theory.problems.quadratic import Quadratic, expected
-from theory.problems.spectrum import Spectrum
-from theory.problems.waves import Waves
 from theory.statements.statement import Variant
 
 SHARPER: list[tuple[str, Variant]] = [(name, v) for name, v in STATEMENTS if v in ("sharper", "wider")]

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from theory.bounds import statement
-from theory.notation.setting import Setting
+from theory import Setting, statement
 
 Floats = NDArray[np.float64]
 

@@ -10,11 +10,8 @@ import pytest
 
 import theory
 from decomfl_lab.errors import InputError
-from theory.bounds import statement
-from theory.problems.problem import Bowl, Floats, Integers, Logistic, Problem
-from theory.problems.quadratic import Quadratic
-from theory.problems.spectrum import Spectrum
-from theory.problems.waves import Waves
+from theory import Logistic, Problem, Quadratic, Spectrum, Waves, statement
+from theory.problems.problem import Bowl, Floats, Integers
 
 MIXED = Quadratic.of(Spectrum((2.0, 1.0, 0.0), (1, 3, 1)), sigma=0.5, sigma_G=0.5, start=(1, 1, 0))
 OURS = [

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from decomfl_lab.errors import InputError
-from theory.bounds import statement
-from theory.checks.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
-from theory.problems.quadratic import Quadratic, expected
-from theory.problems.spectrum import Spectrum
+from theory import Quadratic, Spectrum, expected, rounds_by_bound, rounds_of, statement
+from theory.checks.rounds import Rounds, stability_limit
 
 EPSILON = 0.2
 NOISY = Quadratic.of(Spectrum.flat(8), sigma=2.0, sigma_G=1.0)

@@ -8,11 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from decomfl_lab.errors import InputError
+from theory import Quadratic, Setting, Spectrum, expected, largest_step
 from theory.checks.rounds import stability_limit
-from theory.checks.stability import growth, largest_step, load
-from theory.notation.setting import DISTRIBUTIONS, Setting
-from theory.problems.quadratic import Quadratic, expected
-from theory.problems.spectrum import Spectrum
+from theory.checks.stability import growth, load
+from theory.notation.setting import DISTRIBUTIONS
 
 SPECTRA = (Spectrum.flat(12, 3.0), Spectrum((5.0, 1.0, 0.01, 0.0), (1, 3, 40, 7)), Spectrum((5.0,), (1,)))
 

@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 import theory
 from decomfl_lab.errors import InputError
 from tests.thorough import sampled
-from theory.bounds import statement
-from theory.checks.worst_case import FAMILIES, tightness
+from theory import Losses, Piecewise, Setting, Statement, statement, tightness
+from theory.checks.worst_case import FAMILIES
 from theory.notation import symbols as s
-from theory.notation.setting import Setting
-from theory.problems.piecewise import Piecewise
-from theory.statements.algorithms import Losses
-from theory.statements.statement import Statement
 
 SINGLE = statement("theorem-1-single")
 

@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decomfl_lab.cli import main as cli
-from theory.bounds import statement
+from theory import Setting, Statement, statement
 from theory.notation import symbols as s
 from theory.notation.numbers import down, exactly
-from theory.notation.setting import Setting
-from theory.statements.statement import Statement
 
 ISSUE = ["stepsize", "--theorem", "1", "--d", "28938", "--m", "10", "--P", "20", "--K", "4", "--L", "1"]
 THEOREM_2 = ["--theorem", "2", "--d", "1e9", "--kappa", "50", "--m", "10", "--P", "10", "--L", "2", "--eta", "0.01"]

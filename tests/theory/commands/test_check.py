@@ -14,8 +14,7 @@ import pytest
 
 import theory
 from decomfl_lab.cli import main as cli
-from theory.bounds import statement
-from theory.notation.setting import Setting
+from theory import Setting, statement
 from theory.notation.symbols import LETTERS
 
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "my_bound.py")

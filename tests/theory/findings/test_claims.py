@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.theory.findings.entries import confirmed, entry, result
-from theory.bounds import statement
-from theory.communication import TABLE_1, Numbers, expected_numbers
+from theory import TABLE_1, Statement, expected_numbers, statement
+from theory.communication import Numbers
 from theory.findings.evidence import claims
 from theory.findings.evidence.claims import best_average
 from theory.notation import symbols as s
-from theory.statements.statement import Statement
 
 
 def test_the_least_average_is_below_that_of_any_step_size() -> None:

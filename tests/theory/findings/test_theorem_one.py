@@ -13,10 +13,9 @@ from sympy import Rational
 
 from tests.theory.findings.entries import confirmed
 from tests.thorough import sampled
-from theory.bounds import STATEMENTS
+from theory import STATEMENTS, Setting
 from theory.findings.evidence import proof_one, smoothing, theorem_one
 from theory.findings.evidence.one_round import OneRound
-from theory.notation.setting import Setting
 from theory.notation.symbols import K, P
 
 Plant = Callable[[str, str, str], None]

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from tests.thorough import sampled
-from theory.bounds import statement
+from theory import Setting, Statement, statement
 from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
 from theory.findings.evidence.designs import design
 from theory.findings.instruments import same, unlike
-from theory.notation.setting import DISTRIBUTIONS, Setting, effective_factor, sixth_moment
+from theory.notation.setting import DISTRIBUTIONS, effective_factor, sixth_moment
 from theory.notation.symbols import D, L, R, d, eta, m, mu, rho_kappa, sigma, sigma_G
-from theory.statements.statement import Statement
 
 # Designs ---------------------------------------------------------------------------------------------------------
 

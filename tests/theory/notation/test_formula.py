@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from sympy import Min, exp, sqrt
 
 from decomfl_lab.errors import InputError
-from theory.bounds import STATEMENTS
-from theory.notation.formula import formula, unit_of, value_of
-from theory.notation.setting import Setting
+from theory import STATEMENTS, Setting, Unit, UnitError, unit_of, value_of
+from theory.notation.formula import formula
 from theory.notation.symbols import UNITS, D, G, K, L, P, R, d, eta, m, mu, sigma
-from theory.notation.units import Unit, UnitError
 
 POSITIVE = st.floats(0.1, 10.0)
 

@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from decomfl_lab.errors import InputError
 from tests.theory.strategies import waves
 from tests.thorough import sampled
+from theory import Logistic, Problem, Quadratic, Spectrum, Waves
 from theory.notation.setting import DISTRIBUTIONS
-from theory.problems.problem import Bowl, Logistic, Problem, directions
-from theory.problems.quadratic import Quadratic
-from theory.problems.spectrum import Spectrum
-from theory.problems.waves import Waves
+from theory.problems.problem import Bowl, directions
 
 BOWL = Bowl(
     Quadratic.of(

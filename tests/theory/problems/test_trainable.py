@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from decomfl_lab import Run, TrainConfig
 from decomfl_lab.layout import Layout
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.run import Run
 from theory.problems import trainable
 from theory.problems.quadratic import expected
 from theory.problems.trainable import KAPPA_4, KAPPA_32, TURNED_32, mean_output

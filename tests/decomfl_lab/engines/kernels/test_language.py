@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab import InputError, Momentum, Sgd
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.engines.batched import Batched
 from decomfl_lab.engines.kernels import language as kernel
 from decomfl_lab.engines.kernels.fused import Fused
 from decomfl_lab.engines.kernels.language import language_network
 from decomfl_lab.engines.registry import make_engine
-from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central, forward
 from decomfl_lab.language.adapters import lora_
 from decomfl_lab.language.causal import Verbalized
@@ -34,7 +34,6 @@ from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import Momentum, Sgd
 from tests.decomfl_lab.language.tiny import ARCHITECTURES, PAD, V, answers, prompts, tiny, transformers
 
 KINDS = ("opt", "llama")

@@ -15,11 +15,9 @@ from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Step
 from tests.theory.bounds.successors.test_signs import near, simulated
 from tests.theory.checks.test_checking import planted
-from theory import fzoo
+from theory import Quadratic, Spectrum, fzoo
 from theory.bounds.successors.normalised import forward_passes_saved, normalised_step
 from theory.checks.simulate import simulate
-from theory.problems.quadratic import Quadratic
-from theory.problems.spectrum import Spectrum
 from theory.statements.algorithms import Step as LocalStep
 from theory.statements.algorithms import decomfl
 

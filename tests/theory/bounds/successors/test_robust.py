@@ -16,14 +16,9 @@ import decomfl_lab as lab
 from decomfl_lab.errors import InputError
 from tests.theory.checks.test_checking import planted
 from tests.thorough import sampled
-from theory import check, robust
-from theory.bounds import statement
+from theory import Quadratic, Setting, Spectrum, Statement, check, robust, statement
 from theory.checks.simulate import federation
-from theory.notation.setting import Setting
 from theory.problems.problem import Bowl, Floats
-from theory.problems.quadratic import Quadratic
-from theory.problems.spectrum import Spectrum
-from theory.statements.statement import Statement
 
 APART = Quadratic.of(Spectrum.flat(1), D=0.0, sigma_G=1.0)
 

@@ -13,17 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from decomfl_lab.errors import InputError
+from decomfl_lab import InputError, Majority
 from decomfl_lab.estimators.differences import ESTIMATORS
-from decomfl_lab.protocol.aggregation import Majority
 from tests.theory.bounds.successors.test_robust import divided
 from tests.theory.checks.test_checking import planted
-from theory import check, feedsign
+from theory import Quadratic, Setting, Spectrum, check, feedsign
 from theory.bounds.successors.signs import efficiency, sign_floor, tolerated_gradient, vote_gain, wrong_vote
 from theory.checks.simulate import federation, simulate
-from theory.notation.setting import Setting
-from theory.problems.quadratic import Quadratic
-from theory.problems.spectrum import Spectrum
 
 MEAN = math.sqrt(2 / math.pi)
 

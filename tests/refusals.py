@@ -1,0 +1,39 @@
+"""A table of what is refused: each row is what is given and what the error says of it, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any
+
+import pytest
+
+from decomfl_lab.errors import InputError
+
+Attempt = Callable[..., Any]
+
+
+def refuses(*rows: tuple[Any, ...], error: type[Exception] = InputError) -> Callable[[Attempt], Attempt]:
+    """Make a test of an attempt that has to fail with every row.
+
+    The first parameters of the attempt are the row but for its last column, a regular expression that the error's
+    message has to match; further ones are fixtures.
+    """
+
+    def table(attempt: Attempt) -> Attempt:
+        own = signature(attempt)
+        columns = [*own.parameters][: len(rows[0]) - 1]
+
+        @wraps(attempt)
+        def refused(*, refusal: str, **given: Any) -> None:
+            with pytest.raises(error, match=refusal) as caught:
+                attempt(**given)
+            assert "\n" not in str(caught.value)
+
+        # pytest reads from it what to give: columns, fixtures and the refusal.
+        last = Parameter("refusal", Parameter.KEYWORD_ONLY)
+        refused.__signature__ = own.replace(parameters=[*own.parameters.values(), last])  # type: ignore[attr-defined]
+        return pytest.mark.parametrize((*columns, "refusal"), rows)(refused)
+
+    return table
