@@ -58,10 +58,11 @@ def delivery(
 
 _WAYS = ((0, False), (1, False), (2, False), (0, True), (1, True), (2, True))
 SCOPES = (
-    *(delivery(2, 3, 3, tracking, keep, pulls=pulls) for tracking in Tracking for keep, pulls in _WAYS),
+    *(delivery(2, 3, 2, Tracking.SERVER, keep, pulls=pulls) for keep, pulls in _WAYS),
+    *(delivery(2, 3, 2, Tracking.CLIENTS, keep) for keep in range(3)),
     *(delivery(3, 2, 2, tracking, keep) for tracking in Tracking for keep in (0, 1)),
     *(
-        Scope(Setting(1, 1, 1, None, 2, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN), 2, session=True)
+        Scope(Setting(1, 1, 1, None, 2, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN), 3, session=True)
         for tracking in Tracking
         for keep in (0, 1)
     ),

@@ -29,7 +29,7 @@ RATES |= {
     "silence": (0.0, 0.5, 0.9),
     "full": (0.0, 0.0, 0.0, 0.1),
     "rot": (0.0, 0.0, 0.0, 0.05),
-    "stranger": (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
+    "stranger": (*[0.0] * 15, 1.0),
 }
 """How often a thing happens where it can: a history draws one of these for each kind."""
 

@@ -451,7 +451,7 @@ class Deliveries(World):
         start = server.history.start
         kept = self._own.implementation.encode(server.history.since(start)) if server.round > start else b""
         told = frozenset(self._delivery.told)
-        return start, server.round, kept, list(server.held), told, model_of(server.replica), server.replica.snapshot()
+        return start, server.round, kept, tuple(server.held), told, model_of(server.replica), server.replica.snapshot()
 
     def _restarts(self) -> None:
         """From the stored model and records, and what the server remembers of its clients; the plans are gone."""
@@ -589,8 +589,8 @@ class Deliveries(World):
         return state, f"the model of round {self._hosts.holds[state][0]}" if way else "nothing"
 
     def _server_state(self) -> Any:
-        own = self._delivery
-        return content((own.server, own.told, own.pulls, self._stored[:-2], self._answers, self._due))
+        answers = tuple((i, reply.round) for i, reply in self._answers)
+        return self._knows()[:-1], self._stored[:-1], self._delivery.pulls, tuple(self._due.items()), answers
 
 
 class Parts:

@@ -127,7 +127,7 @@ def test_a_server_that_forgets_after_a_crash_whom_it_served_is_found(monkeypatch
 
     def forgets(self: Any) -> tuple[Any, ...]:
         start, r, kept, held, *rest = right(self)
-        return start, r, kept, [0] * len(held), *rest
+        return start, r, kept, (0,) * len(held), *rest
 
     monkeypatch.setattr(Deliveries, "_knows", forgets)
     found = explore(TWO)

@@ -79,7 +79,9 @@ def a_record_is_not_on_the_disk_when_it_is_given_out(right: Any, self: Any, entr
     right(self, entry)
 
 
-@fault(RemoteFederation, "_exchange", f"{MODEL}|rounds of entries must be in")  # by a client, or by a checkpoint
+@fault(
+    RemoteFederation, "_exchange", f"{MODEL}|rounds of entries must be in|{FULL}"
+)  # by a client, a checkpoint, or a disk
 def a_record_is_logged_after_the_next_round_was_opened(right: Any, self: Any, frames: Any, count: Any) -> None:
     late = vars(self).setdefault("late", [])
 
@@ -268,7 +270,7 @@ def planted(name: str, monkeypatch: pytest.MonkeyPatch) -> Search:
 
 @pytest.mark.parametrize("name", sampled(FAULTS, 4))
 def test_a_planted_fault_is_found_and_made_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = planted(name, monkeypatch).search(range(4000))
+    found = planted(name, monkeypatch).search(range(8000))
     assert found is not None
     assert re.search(FAULTS[name][-1], found.broken), found
     assert len(found.events) <= 60, found
