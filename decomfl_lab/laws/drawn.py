@@ -102,16 +102,20 @@ class Search:
         logger = logging.getLogger("decomfl_lab.protocol")
         was = logger.level
         logger.setLevel(logging.ERROR)  # it warns of what is done here
+        collects = gc.isenabled()
+        gc.disable()  # a history leaves much behind at once, which is collected after some of them
         try:
             for n, seed in enumerate(seeds, 1):
                 choose = Decisions(seed)
                 if broken := self.broken(choose):
                     return self._short(seed, choose.taken, broken[:ALIKE])
-                if n % 1000 == 0:  # what histories share stays, and need not be looked through for what does not
+                if n % 100 == 0:  # what histories share stays, and need not be looked through for what does not
                     gc.collect()
                     gc.freeze()
         finally:
             gc.unfreeze()
+            if collects:
+                gc.enable()
             logger.setLevel(was)
         return None
 
