@@ -19,9 +19,9 @@ from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
 
 if TYPE_CHECKING:
+    from decomfl_lab.laws.breadth import Explored
     from decomfl_lab.laws.check import Outcome
     from decomfl_lab.laws.contract import Implementation
-    from decomfl_lab.laws.exploration import Explored
 
 __all__ = ["verify"]
 
@@ -56,13 +56,14 @@ class VerifyOptions:
     seed: int = option(0, "Seed of the random cases.")
     states: bool = option(
         False,
-        "Instead of random cases, search all states that small federations can reach while messages are "
-        "lost, doubled and late and clients and the server crash; a line for each, with its number of states.",
+        "Instead of random cases, play every history of small federations in which at most so many things go "
+        "otherwise: messages lost, doubled, late, processes that die; a line for each, with its number of states.",
     )
     histories: int | None = option(
         None,
         "Instead of random cases, play this number of runs of small federations in simulated time, from --seed "
-        "on, while frames are lost, late and doubled and processes die; one that ends wrongly is printed, made short.",
+        "on, while frames are lost, late and doubled, processes die, disks are full and models rot; one that ends "
+        "wrongly is printed, made short.",
     )
     as_json: bool = option(False, "Print rows of law, cases, passed as JSON.", flag="--json")
     junit: Path | None = option(None, "Write the outcomes to this file too, as JUnit's XML: a test case a law.")
@@ -74,8 +75,8 @@ def verify(options: VerifyOptions) -> None:
 
     Exit code 0 if all laws hold, 1 if one is broken, 3 if none could be tried, or if the target's `supports` refuses
     all cases of one that its `skips` does not name; a broken law prints its smallest counter-example. With
-    `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`, 1 and the shortest way there
-    if some state is wrong; with `--histories`, 1 and a short history if one ends wrongly.
+    `--plant all`, 1 if the law that is meant to catch a fault does not. With `--states`
+    or `--histories`, 1 and a short history if one ends wrongly.
     """
     if options.target_template:
         print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")
@@ -182,8 +183,8 @@ def _tell_planted(table: dict[str, dict[str, Outcome]], options: VerifyOptions, 
 
 
 def _search(implementation: Implementation, as_json: bool) -> int:
-    """A line for each scope; 1 if one of them has a wrong state, 3 if none could be searched."""
-    from decomfl_lab.laws.exploration import SCOPES, explore
+    """A line for each scope; 1 if a history ends wrongly in one of them, 3 if none could be searched."""
+    from decomfl_lab.laws.breadth import SCOPES, explore
 
     found: list[Explored] = []
     with telling(lambda: f"interrupted; {len(found)} of {len(SCOPES)} searches were finished"):
@@ -205,16 +206,16 @@ def _search(implementation: Implementation, as_json: bool) -> int:
 
 def _simulate(implementation: Implementation | None, options: VerifyOptions) -> int:
     """How many histories were played, or the one that is wrong; 1 then, 3 if there are none of the implementation."""
-    from decomfl_lab.laws.simulation import Simulation
+    from decomfl_lab.laws.drawn import Search
 
     began, count = time.process_time(), options.histories or 0
     try:
-        simulation = Simulation(implementation)
+        search = Search(implementation)
     except NotImplementedError as error:
         print(f"skip   {error}")
         return 3
     with telling(lambda: "interrupted; nothing was kept"):
-        found = simulation.search(range(options.seed, options.seed + count))
+        found = search.search(range(options.seed, options.seed + count))
     seconds = time.process_time() - began
     if options.as_json:
         broken = None if found is None else dataclasses.asdict(found)

@@ -1,8 +1,7 @@
-"""The search over states: what it reaches, and that planted faults are found by a short way."""
+"""The search breadth first: how many states it reaches, and that planted faults are found by a short history."""
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,9 +10,11 @@ from typing import Any
 import pytest
 
 from decomfl_lab.cli.main import main
-from decomfl_lab.laws import FAULTS, Implementation, exploration
+from decomfl_lab.laws import FAULTS, Implementation, breadth, histories
+from decomfl_lab.laws.breadth import SCOPES, Scope, delivery, explore
 from decomfl_lab.laws.contract import Case
-from decomfl_lab.laws.exploration import SCOPES, Scope, explore
+from decomfl_lab.laws.histories import Deliveries
+from decomfl_lab.laws.world import Setting
 from decomfl_lab.protocol.aggregation import Mean
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.ledger import Ledger
@@ -21,26 +22,27 @@ from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.seeds import Seeding
 from tests.thorough import sampled
 
-TWO = Scope(clients=2, rounds=3)
-REACHED = {
-    TWO: (855, 2875, 14),
-    replace(TWO, keep=1, pulls=True): (835, 2911, 13),
-    replace(TWO, tracking=Tracking.CLIENTS): (3863, 25535, 15),
-    replace(TWO, keep=1, memory=2): (4071, 18264, 15),
-    Scope(rounds=2, keep=1): (2653, 12394, 14),
-    Scope(clients=1, rounds=2, session=True): (611, 2536, 17),
-    Scope(Tracking.CLIENTS, clients=1, rounds=2, session=True): (963, 4052, 27),
+TWO = delivery(2, 3, 2, Tracking.SERVER)
+KEEP = delivery(2, 3, 2, Tracking.SERVER, 1)
+SESSION = Scope(Setting(1, 1, 1, None, 2, seeding=Seeding.PER_RUN), 2, session=True)
+REACHED: dict[Scope, tuple[int, int]] = {
+    replace(TWO, faults=1): (929, 109),
+    replace(delivery(2, 3, 1, Tracking.SERVER, 1, pulls=True), faults=1): (960, 109),
+    delivery(2, 3, 1, Tracking.CLIENTS): (1833, 208),
+    delivery(3, 2, 1, Tracking.SERVER, 1): (1013, 104),
+    replace(SESSION, faults=1): (378, 48),
 }
-"""States, transitions and depth: numbers that change with the protocol alone."""
+"""States and histories: numbers that change with the protocol alone."""
 
 
 @pytest.mark.parametrize("scope", sampled(REACHED, 3), ids=str)
 def test_no_state_is_wrong_and_their_number_is_always_the_same(scope: Scope) -> None:
     found = explore(scope)
     assert not found.broken, found
-    assert (found.states, found.transitions, found.depth) == REACHED[scope]
+    assert (found.states, found.histories) == REACHED[scope]
 
 
 class Altered(Implementation):
@@ -98,22 +100,22 @@ class BelievesInPulls(Delivery):
 
 
 FOUND: dict[str, tuple[Implementation, Scope, str, int]] = {
-    "a record pruned too early": (Altered(PrunesOneMore), TWO, "round 1, round 0 is needed", 5),
-    "a reply taken twice": (Altered(TakesTwice), TWO, "the scalars of the record", 4),
-    "a late reply": (FAULTS["any-reply-accepted"], TWO, "whether a reply of the round is among", 5),
-    "a refusal that moves something": (Altered(KeepsHalf), TWO, "after it refused a reply", 7),
-    "a seed told once": (Altered(delivery=TellsOnce), TWO, "run_seed must be given", 4),
-    "a pull believed": (Altered(delivery=BelievesInPulls), replace(TWO, keep=1), "after its records", 10),
-    "a record skipped": (FAULTS["round-skipped"], TWO, "the model of client", 8),
-    "a gap accepted": (FAULTS["gap-accepted"], TWO, "the model of client", 8),
-    "steps not reverted": (FAULTS["momentum-not-reverted"], TWO, "the model of client", 2),
-    "a pull without state": (FAULTS["pull-without-state"], replace(TWO, keep=1), "the model of client", 9),
-    "too many records": (FAULTS["queue-too-long"], replace(TWO, keep=1), "2 records are kept, 1 may be", 6),
+    "a record pruned too early": (Altered(PrunesOneMore), TWO, "round 1, round 0 is needed", 8),
+    "a reply taken twice": (Altered(TakesTwice), TWO, "the scalars of the record", 8),
+    "a late reply": (FAULTS["any-reply-accepted"], TWO, "the scalars of the record", 13),
+    "a refusal that moves something": (Altered(KeepsHalf), TWO, "after it refused a reply", 13),
+    "a seed told once": (Altered(delivery=TellsOnce), TWO, "run_seed must be given", 10),
+    "a pull believed": (Altered(delivery=BelievesInPulls), KEEP, "which lost nothing, cannot take part", 23),
+    "a record skipped": (FAULTS["round-skipped"], TWO, "the model of round", 16),
+    "a gap accepted": (FAULTS["gap-accepted"], TWO, "the model of round", 24),
+    "steps not reverted": (FAULTS["momentum-not-reverted"], TWO, "the model of round", 4),
+    "a pull without state": (FAULTS["pull-without-state"], KEEP, "the model of round", 16),
+    "too many records": (FAULTS["queue-too-long"], KEEP, "2 records are kept, 1 may be", 15),
 }
 
 
 @pytest.mark.parametrize("fault", FOUND)
-def test_a_planted_fault_is_found_by_a_short_way(fault: str) -> None:
+def test_a_planted_fault_is_found_by_a_short_history(fault: str) -> None:
     implementation, scope, words, events = FOUND[fault]
     found = explore(scope, implementation)
     assert words in found.broken, found
@@ -121,17 +123,16 @@ def test_a_planted_fault_is_found_by_a_short_way(fault: str) -> None:
 
 
 def test_a_server_that_forgets_after_a_crash_whom_it_served_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right: Callable[[Any, int], int] = exploration._Search._restarted
+    right: Callable[[Any], tuple[Any, ...]] = Deliveries._knows
 
-    def forgets(self: Any, number: int) -> int:
-        wrong = self.delivery_of[-1] = copy.deepcopy(self.delivery_of[number])
-        wrong.server.held = [0] * len(wrong.server.held)
-        return right(self, -1)
+    def forgets(self: Any) -> tuple[Any, ...]:
+        start, r, kept, held, *rest = right(self)
+        return start, r, kept, (0,) * len(held), *rest
 
-    monkeypatch.setattr(exploration._Search, "_restarted", forgets)
+    monkeypatch.setattr(Deliveries, "_knows", forgets)
     found = explore(TWO)
-    assert "is sent the model, though no record may be gone" in found.broken
-    assert "the server crashes and comes back" in found.events
+    assert "is sent the model, though no record may be gone" in found.broken, found
+    assert any("the server crashes and comes back" in event for event in found.events)
 
 
 def test_a_client_that_takes_an_old_model_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +141,10 @@ def test_a_client_that_takes_an_old_model_is_found(monkeypatch: pytest.MonkeyPat
             client.replica.round = 0
         return receive(client, messages, decode)
 
-    monkeypatch.setattr(exploration, "receive", believes)
-    assert not explore(replace(TWO, keep=1)).broken  # no second pull is in three rounds
-    found = explore(Scope(clients=2, keep=1, memory=2))
-    assert "went back from round 3 to round 2" in found.broken
-    assert len(found.events) == 12
+    monkeypatch.setattr(histories, "receive", believes)
+    found = explore(delivery(2, 3, 2, Tracking.SERVER, 1, pulls=True))
+    assert "went back from round" in found.broken, found
+    assert len(found.events) <= 30
 
 
 class ForgetsRecords(Delivery):
@@ -163,26 +163,30 @@ class KnowsOnlyHeld(Delivery):
 
 @pytest.mark.parametrize("fault", [ForgetsRecords, KnowsOnlyHeld])
 def test_a_session_that_does_not_heal_who_lost_its_model_is_found(fault: type[Delivery]) -> None:
-    found = explore(Scope(clients=1, rounds=3, session=True), Altered(delivery=fault))
-    assert "cannot take part: new beginnings of client 0 must number 3 at most a round, got 4" in found.broken, found
-    assert len(found.events) <= 14
+    found = explore(SESSION, Altered(delivery=fault))
+    assert "the digests of all clients at the end: {} is not" in found.broken, found
+    assert any("client 0 gets refusal" in event for event in found.events), found
 
 
 def test_the_command_prints_a_line_for_each_scope(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(exploration, "SCOPES", (replace(TWO, rounds=1), replace(TWO, rounds=2)))
+    scopes = delivery(2, 1, 1, Tracking.SERVER), replace(SESSION, faults=0)
+    monkeypatch.setattr(breadth, "SCOPES", scopes)
     assert main(["verify", "--states"]) == 0
     first, second, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("ok     delivery 2 clients, 1 round, network of 1")
-    assert second.startswith("ok     delivery 2 clients, 2 rounds, network of 1")
+    assert first.startswith("ok     delivery 2 clients, 1 round, 1 thing")
+    assert second.startswith("ok     session  1 client, 2 rounds, 0 things")
     assert "states" in last
+    monkeypatch.setattr(breadth, "SCOPES", scopes[:1])
     assert main(["verify", "--states", "--plant", "momentum-not-reverted", "--json"]) == 1
-    assert [row["events"][-1] for row in json.loads(capsys.readouterr().out)] == [
-        "client 0 gets the plan of round 0"
-    ] * 2
+    (row,) = json.loads(capsys.readouterr().out)
+    assert "client 1 gets" in row["events"][-1]
 
 
-def test_the_scopes_of_the_command_have_three_clients_and_four_rounds_and_both_trackings() -> None:
-    assert {(scope.clients, scope.rounds) for scope in SCOPES} >= {(3, 4), (3, 3), (2, 4)}
-    assert {(scope.tracking, scope.keep) for scope in SCOPES} == {(own, keep) for own in Tracking for keep in range(3)}
+def test_the_scopes_of_the_command_have_three_clients_three_rounds_both_trackings_and_sessions() -> None:
+    assert {(own.setting.clients, own.setting.rounds) for own in SCOPES if not own.session} >= {(2, 3), (3, 2)}
+    assert {(own.setting.tracking, own.setting.keep) for own in SCOPES} == {
+        (tracking, keep) for tracking in Tracking for keep in range(3)
+    }
+    assert {own.setting.tracking for own in SCOPES if own.session} == set(Tracking)

@@ -1,7 +1,8 @@
-"""Simulated time: histories of federations end as they must, and planted faults are found and made short."""
+"""Histories that seeds draw: they end as they must, and planted faults are found and made short."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -11,13 +12,15 @@ from typing import Any
 import pytest
 
 from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
-from decomfl_lab.laws import Implementation, simulation
-from decomfl_lab.laws.simulation import Decisions, Simulation
+from decomfl_lab.laws import Implementation, histories
+from decomfl_lab.laws.drawn import Decisions, Search
 from decomfl_lab.protocol import session
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.session import Coordinator, Frames, Host
+from tests.laws.foreign import Foreign
 from tests.thorough import sampled
 
 QUICK = range(600)
@@ -29,13 +32,13 @@ HALVES = range(50_000), range(50_000, 100_000)
     "seeds", [QUICK, *(pytest.param(half, marks=pytest.mark.thorough) for half in HALVES)], ids=str
 )
 def test_histories_end_with_equal_models_and_right_records(seeds: range) -> None:
-    found = Simulation().search(seeds)
+    found = Search().search(seeds)
     assert found is None, found
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.thorough)])
 def test_histories_of_real_replicas_end_so_too(count: int) -> None:
-    found = Simulation(Implementation()).search(range(count))
+    found = Search(Implementation()).search(range(count))
     assert found is None, found
 
 
@@ -59,6 +62,8 @@ def fault(kind: type, name: str, broken: str) -> Callable[[Callable[..., Any]], 
 
 
 RECORD = "the record of round"
+FULL = "the round of the model of a server whose disk is full"
+ENDS = "the server dies", "the server refuses", "the server ends"
 MODEL = "how often a client is told that its model is wrong: 1 is not 0"
 
 
@@ -74,7 +79,9 @@ def a_record_is_not_on_the_disk_when_it_is_given_out(right: Any, self: Any, entr
     right(self, entry)
 
 
-@fault(RemoteFederation, "_exchange", f"{MODEL}|rounds of entries must be in")  # by a client, or by a checkpoint
+@fault(
+    RemoteFederation, "_exchange", f"{MODEL}|rounds of entries must be in|{FULL}"
+)  # by a client, a checkpoint, or a disk
 def a_record_is_logged_after_the_next_round_was_opened(right: Any, self: Any, frames: Any, count: Any) -> None:
     late = vars(self).setdefault("late", [])
 
@@ -127,6 +134,32 @@ def a_quorum_is_one_reply_fewer(right: Any, self: Any, *args: Any, **options: An
     self.quorum = max(1, self.quorum - 1)
 
 
+@fault(RemoteFederation, "_exchange", "no quorum of|replies of round . must number at least 1")
+def refused_clients_count_in_the_quorum(right: Any, self: Any, frames: Any, count: Any) -> None:
+    right(self, frames, lambda: count() + len(self.coordinator.refused))
+
+
+@fault(
+    RemoteFederation,
+    "_write",
+    "a client held a model of round .* but the log|the round of the model of a server whose disk is full",
+)
+def a_round_goes_on_though_the_disk_is_full(right: Any, self: Any, entry: Any) -> None:
+    with contextlib.suppress(InputError):
+        right(self, entry)
+
+
+@fault(RemoteFederation, "_write", FULL)
+def x_moves_before_the_round_is_in_the_log(right: Any, self: Any, entry: Any) -> None:
+    self.observer.catch_up([entry.record])
+    right(self, entry)
+
+
+@fault(Coordinator, "_agrees", f"{RECORD}|the digests of all clients at the end")
+def digests_are_not_looked_at(right: Any, self: Any, hello: Any) -> bool:
+    return bool(hello.round <= self.round)
+
+
 @fault(RemoteFederation, "load", RECORD)
 def a_checkpoint_has_no_local_steps(right: Any, self: Any, saved: Any) -> None:
     right(self, saved)
@@ -158,6 +191,22 @@ def a_plan_that_comes_twice_is_measured_twice(right: Any, self: Any, i: int, pla
 def a_host_comes_back_without_its_answers(right: Any, self: Any, path: Any) -> None:
     right(self, path)
     self._answers = {}
+
+
+@fault(Host, "load", RECORD)
+def a_host_comes_back_without_its_places_in_the_data(right: Any, self: Any, path: Any) -> None:
+    right(self, path)
+    for client in self.clients.values():
+        client.steps_taken = 0
+
+
+@fault(Host, "_read", RECORD)
+def a_late_welcome_is_believed(right: Any, self: Any, i: int, frame: bytes) -> Any:
+    before = self.clients[i].steps_taken, self.replica.round
+    found = right(self, i, frame)
+    if before != (self.clients[i].steps_taken, self.replica.round):
+        self._welcomed.add(i)
+    return found
 
 
 @fault(Coordinator, "_counted", "the bytes that both ledgers count")
@@ -213,15 +262,15 @@ def a_round_goes_on_before_its_deadline(right: Any, self: Any, frames: Any, coun
     right(self, frames, count)
 
 
-def planted(name: str, monkeypatch: pytest.MonkeyPatch) -> Simulation:
+def planted(name: str, monkeypatch: pytest.MonkeyPatch) -> Search:
     kind, attribute, wrong, _ = FAULTS[name]
     monkeypatch.setattr(kind, attribute, wrong)
-    return Simulation()
+    return Search()
 
 
 @pytest.mark.parametrize("name", sampled(FAULTS, 4))
 def test_a_planted_fault_is_found_and_made_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = planted(name, monkeypatch).search(range(4000))
+    found = planted(name, monkeypatch).search(range(8000))
     assert found is not None
     assert re.search(FAULTS[name][-1], found.broken), found
     assert len(found.events) <= 60, found
@@ -235,10 +284,28 @@ def test_a_round_without_an_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Delivery, "bring_up", too_few)
     monkeypatch.setattr(session, "MOST_WELCOMES", 10**9)
-    monkeypatch.setattr(simulation, "PATIENCE", 1e9)
-    found = Simulation().search(range(500))
+    monkeypatch.setattr(histories, "PATIENCE", 1e9)
+    found = Search().search(range(500))
     assert found is not None
     assert "there is no end" in found.broken
+
+
+def test_a_client_that_begins_anew_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    another_x = Decisions(given={"stranger": [1]})
+    assert Search().broken(another_x) == ""
+    right = Coordinator._greet
+
+    def for_ever(self: Coordinator, *of: Any) -> Any:
+        self._welcomes.clear()
+        return right(self, *of)
+
+    monkeypatch.setattr(Coordinator, "_greet", for_ever)
+    assert "client 0 begins anew for ever" in Search().broken(Decisions(given={"stranger": [1]}))
+
+
+def test_a_target_without_sessions_is_played_by_its_messages() -> None:
+    found = Search(Foreign()).search(range(100))
+    assert found is None, found
 
 
 def test_a_short_history_reads_as_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +313,7 @@ def test_a_short_history_reads_as_what_happened(monkeypatch: pytest.MonkeyPatch)
     found = own.search(range(4000))
     assert found is not None
     told = [event.partition("s  ")[2] for event in found.events]
-    dies = next(n for n, event in enumerate(told) if event.startswith(("the server dies", "the server refuses")))
+    dies = next(n for n, event in enumerate(told) if event.startswith(ENDS))
     records, logged = ([event for event in told if words in event] for words in ("has a record of", "is in the log"))
     assert len(logged) == len(records) - 1
     assert told[dies + 1] == "the server is started again"

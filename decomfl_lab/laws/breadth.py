@@ -1,0 +1,178 @@
+"""The search breadth first: every history of a small federation in which at most so many things go otherwise.
+
+First the history in which nothing does, then all in which one thing does, then two, up to the scope's number. So the
+first that ends wrongly is one in which as little as possible happens. A history stops where it comes to a state of the
+world that another one has been in before: what can follow from there has been tried, or stands in the queue already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from decomfl_lab.errors import plural
+from decomfl_lab.laws.contract import Implementation
+from decomfl_lab.laws.histories import Parts
+from decomfl_lab.laws.world import Setting, World, case_of
+from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.records.seeds import Seeding
+
+__all__ = ["SCOPES", "Explored", "Scope", "explore"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is searched.
+
+    Attributes:
+        setting: The federation.
+        faults: How many things go otherwise at most.
+        session: Whether histories are of sessions, or of deliveries alone.
+    """
+
+    setting: Setting
+    faults: int
+    session: bool = False
+
+    def __str__(self) -> str:
+        own = self.setting
+        what = "session" if self.session else "delivery"
+        pulls = "always" if own.pulls else "when gone" if own.keep else "never"
+        size = f"{plural(own.clients, 'client')}, {plural(own.rounds, 'round')}, {plural(self.faults, 'thing')}"
+        return f"{what:9}{size:32}{own.tracking:9}history {own.keep or 'all':<5}pulls {pulls:10}"
+
+
+def delivery(
+    clients: int, rounds: int, faults: int, tracking: Tracking, keep: int = 0, *, pulls: bool = False
+) -> Scope:
+    """The scope of deliveries whose records carry no seeds, so that clients have to be told the run's."""
+    return Scope(
+        Setting(clients, clients, 1, None, rounds, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN, pulls=pulls),
+        faults,
+    )
+
+
+_WAYS = ((0, False), (1, False), (2, False), (0, True), (1, True), (2, True))
+SCOPES = (
+    *(delivery(2, 3, 2, Tracking.SERVER, keep, pulls=pulls) for keep, pulls in _WAYS),
+    *(delivery(2, 3, 2, Tracking.CLIENTS, keep) for keep in range(3)),
+    *(delivery(3, 2, 2, tracking, keep) for tracking in Tracking for keep in (0, 1)),
+    *(
+        Scope(Setting(1, 1, 1, None, 2, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN), 3, session=True)
+        for tracking in Tracking
+        for keep in (0, 1)
+    ),
+    *(
+        Scope(Setting(2, 2, quorum, 10.0, 2, tracking=tracking, check_every=1), 2, session=True)
+        for tracking in Tracking
+        for quorum in (1, 2)
+    ),
+)
+"""The scopes of ``decomfl verify --states``."""
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What a search found.
+
+    Attributes:
+        scope: What was searched.
+        states: The number of states that were reached.
+        histories: The number of histories that were begun.
+        seconds: The processor time.
+        broken: What is wrong, empty if nothing is.
+        events: The history that ends so, an event an entry.
+    """
+
+    scope: Scope
+    states: int
+    histories: int
+    seconds: float
+    broken: str = ""
+    events: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        mark = "BROKEN" if self.broken else "ok    "
+        line = f"{mark} {self.scope} {self.states:9,} states {self.histories:9,} histories {self.seconds:6.1f} s"
+        return "\n".join([line, *self.events, f"       {self.broken}"]) if self.broken else line
+
+
+class _KnownError(BaseException):
+    """Another history has been here."""
+
+
+class _Steps:
+    """Decisions that are given, and then zeros, up to a state that is known.
+
+    Attributes:
+        world: The world in which they are taken.
+        counts: Of each decision after the given ones, how many possibilities there were.
+    """
+
+    world: World
+
+    def __init__(self, given: tuple[int, ...], known: set[Hashable] | None) -> None:
+        """After these decisions states are entered among those that are known; for None none is looked at."""
+        self._given, self._known, self._taken = given, known, 0
+        self.counts: list[int] = []
+
+    def __call__(self, kind: str, count: int) -> int:
+        """The next decision."""
+        self._taken += 1
+        if self._taken <= len(self._given):
+            return min(self._given[self._taken - 1], count - 1)
+        if self._known is not None:
+            state = kind, hash(self.world.state)
+            if state in self._known:
+                raise _KnownError
+            self._known.add(state)
+        self.counts.append(count)
+        return 0
+
+
+def explore(scope: Scope, implementation: Implementation | None = None, *, limit: int | None = None) -> Explored:
+    """Search the scope, up to the first history in which something is wrong.
+
+    Args:
+        scope: What is searched.
+        implementation: Whose clients and servers; the lab's by default.
+        limit: Stop after so many histories; None for all.
+
+    Raises:
+        NotImplementedError: If the implementation has nothing to search there.
+    """
+    if implementation is None and not scope.session:
+        implementation = Implementation()
+    parts = Parts(implementation, sessions=scope.session)
+    case = case_of(scope.setting)
+    if not parts.implementation.supports(case):
+        raise NotImplementedError(f"{parts.implementation.name}.supports refuses {case.rule}, K = {case.K}")
+    logger = logging.getLogger("decomfl_lab.protocol")
+    was = logger.level
+    logger.setLevel(logging.CRITICAL)  # it warns of what is done here
+    began = time.process_time()
+    known: set[Hashable] = set()
+    waiting: deque[tuple[tuple[int, ...], int]] = deque([((), 0)])
+    histories, broken, events = 0, "", list[str]()
+    try:
+        while waiting and not broken and (limit is None or histories < limit):
+            given, faults = waiting.popleft()
+            histories += 1
+            steps = _Steps(given, known)
+            steps.world = parts.world(scope.setting, steps)
+            with contextlib.suppress(_KnownError):
+                broken = parts.broken(steps.world)
+            if broken:
+                again = _Steps((*given, *[0] * len(steps.counts)), None)
+                again.world = parts.world(scope.setting, again, events.append)
+                parts.broken(again.world)
+            elif faults < scope.faults:
+                for n, count in enumerate(steps.counts):
+                    waiting += [((*given, *[0] * n, number), faults + 1) for number in range(1, count)]
+    finally:
+        logger.setLevel(was)
+    return Explored(scope, len(known), histories, time.process_time() - began, broken, tuple(events))

@@ -1,0 +1,171 @@
+"""The drawn search: histories of seeds, and the shortest like one that ends wrongly.
+
+A history that breaks a rule is made shorter, decision by decision, as long as it still breaks one.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from decomfl_lab.laws.contract import Implementation
+from decomfl_lab.laws.histories import Parts
+from decomfl_lab.laws.world import SETTINGS, Setting
+
+__all__ = ["Decisions", "Found", "Search"]
+
+ALIKE = 12
+"""The first letters of what is wrong, which say of what kind it is."""
+TRIES = 100
+"""Seeds that are tried to find what is wrong in a simpler federation."""
+_OFTEN, _SELDOM = (0.0, 0.05, 0.2, 0.5), (0.0, 0.01, 0.03, 0.1)
+RATES: dict[str, tuple[float, ...]] = {"frame": _SELDOM, "client": _SELDOM, "server": (0.0, 0.005, 0.02, 0.08)}
+RATES |= dict.fromkeys(("again", "absence", "greeting", "disk", "checkpoint", "asked"), _OFTEN)
+RATES |= {
+    "silence": (0.0, 0.5, 0.9),
+    "full": (0.0, 0.0, 0.0, 0.1),
+    "rot": (0.0, 0.0, 0.0, 0.05),
+    "stranger": (*[0.0] * 15, 1.0),
+}
+"""How often a thing happens where it can: a history draws one of these for each kind."""
+
+
+class Decisions:
+    """Numbers drawn where something may happen, kind by kind; 0 is that nothing does.
+
+    Attributes:
+        taken: The numbers so far, of each kind.
+    """
+
+    def __init__(self, seed: int | None = None, given: Mapping[str, Sequence[int]] | None = None) -> None:
+        """Of these kinds the given numbers, and then zeros; of the others those of a seed, or zeros for None."""
+        self.taken: dict[str, list[int]] = {kind: [] for kind in ("setting", *RATES)}
+        self._given = given or {}
+        self._random = None if seed is None else random.Random(seed)
+        self._rates: dict[str, float] = {}
+
+    def __call__(self, kind: str, count: int) -> int:
+        """A number below ``count``; in a history of a seed some kinds of faults are frequent, rare or never there."""
+        taken, given = self.taken[kind], self._given.get(kind)
+        if given is not None or self._random is None:
+            number = min(given[len(taken)], count - 1) if given is not None and len(taken) < len(given) else 0
+        elif kind == "setting":
+            number = self._random.randrange(count)
+        else:
+            if kind not in self._rates:
+                self._rates[kind] = self._random.choice(RATES[kind])
+            number = self._random.randrange(1, count) if self._random.random() < self._rates[kind] else 0
+        taken.append(number)
+        return number
+
+
+def _weight(decisions: Mapping[str, Sequence[int]]) -> tuple[Any, ...]:
+    """Of two histories the one of less weight is simpler."""
+    every = [number for own in decisions.values() for number in own]
+    return sum(map(bool, every)), len(every), every
+
+
+@dataclass(frozen=True)
+class Found:
+    """A history that breaks a rule, as short as it could be made.
+
+    Attributes:
+        seed: The seed of the history in which it was found.
+        broken: What is wrong.
+        decisions: The decisions of the short history, of each kind.
+        events: What happens in it.
+    """
+
+    seed: int
+    broken: str
+    decisions: dict[str, tuple[int, ...]]
+    events: tuple[str, ...]
+
+    def __str__(self) -> str:
+        again = f"again: decomfl verify --histories 1 --seed {self.seed}"
+        return "\n".join([*self.events, f"BROKEN  {self.broken}", again])
+
+
+class Search:
+    """Histories of one implementation, drawn by seeds."""
+
+    def __init__(self, implementation: Implementation | None = None) -> None:
+        """With the clients of ``Stand`` for None; of deliveries alone where servers and clients are not the lab's."""
+        self.parts = Parts(implementation)
+
+    def search(self, seeds: Iterable[int]) -> Found | None:
+        """The first of these histories that breaks a rule, made short; None if none does."""
+        logger = logging.getLogger("decomfl_lab.protocol")
+        was = logger.level
+        logger.setLevel(logging.ERROR)  # it warns of what is done here
+        collects = gc.isenabled()
+        gc.disable()  # a history leaves much behind at once, which is collected after some of them
+        try:
+            for n, seed in enumerate(seeds, 1):
+                choose = Decisions(seed)
+                if broken := self.broken(choose):
+                    return self._short(seed, choose.taken, broken[:ALIKE])
+                if n % 100 == 0:  # what histories share stays, and need not be looked through for what does not
+                    gc.collect()
+                    gc.freeze()
+        finally:
+            gc.unfreeze()
+            if collects:
+                gc.enable()
+            logger.setLevel(was)
+        return None
+
+    def broken(self, choose: Decisions, tell: Callable[[str], None] | None = None) -> str:
+        """What is wrong with the history of these decisions; empty if nothing is."""
+        return self.parts.broken(self.parts.world(Setting.drawn(choose), choose, tell))
+
+    def _short(self, seed: int, taken: Mapping[str, Sequence[int]], broken: str) -> Found:
+        """A simple federation in which the like is wrong; then have less happen for as long as it is."""
+        best: Mapping[str, Sequence[int]] = taken
+        simplest = [*best["setting"]]
+        for place in range(len(SETTINGS)):
+            for n in range(simplest[place]):
+                simpler = [*simplest[:place], n, *simplest[place + 1 :]]
+                if (found := next(self._alike(simpler, TRIES, broken), None)) is not None:
+                    best, simplest = found, simpler
+                    break
+        best = min([best, *self._alike(simplest, 8 * TRIES, broken)], key=_weight)
+        for kind in [*RATES, *RATES]:  # what happens less of one kind may be of use to another
+            best = self._shorter(best, kind, broken)
+        events: list[str] = []
+        wrong = self.broken(Decisions(given=best), events.append)
+        return Found(seed, wrong, {kind: tuple(own) for kind, own in best.items()}, tuple(events))
+
+    def _alike(self, setting: Sequence[int], count: int, broken: str) -> Iterator[Mapping[str, Sequence[int]]]:
+        """Histories of this setting, of this number of seeds, in which the like is wrong."""
+        tries = (self._failing(Decisions(seed, {"setting": setting}), broken) for seed in range(count))
+        return (found for found in tries if found is not None)
+
+    def _shorter(self, best: Mapping[str, Sequence[int]], kind: str, broken: str) -> Mapping[str, Sequence[int]]:
+        """Leave out pieces of the decisions of a kind, put zeros there, or smaller numbers: large pieces first."""
+        size = len(best[kind])
+        while size:
+            at = 0
+            while at < len(best[kind]):
+                old = best[kind]
+                piece = old[at : at + size]
+                pieces = [[], [0] * len(piece), *([n] for n in range(1, piece[0]) if size == 1)]
+                given = (best | {kind: [*old[:at], *own, *old[at + size :]]} for own in pieces)  # type: ignore[operator]
+                tries = (self._failing(Decisions(given=each), broken) for each in given)
+                shorter = next((own for own in tries if own and _weight(own) < _weight(best)), None)
+                best, at = (best, at + size) if shorter is None else (shorter, at)
+            size //= 2
+        return best
+
+    def _failing(self, choose: Decisions, broken: str) -> dict[str, list[int]] | None:
+        """The decisions that this history takes, without the zeros at their ends; None if nothing like it is wrong."""
+        if not self.broken(choose).startswith(broken):
+            return None
+        for kind, taken in choose.taken.items():
+            while kind != "setting" and taken and not taken[-1]:
+                taken.pop()
+        return choose.taken
