@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decomfl_lab.errors import plural
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.histories import Parts
-from decomfl_lab.laws.world import Setting, World, case_of
+from decomfl_lab.laws.world import SmallFederation, World, case_of
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.seeds import Seeding
 
@@ -34,7 +34,7 @@ class Scope:
         session: Whether histories are of sessions, or of deliveries alone.
     """
 
-    setting: Setting
+    setting: SmallFederation
     faults: int
     session: bool = False
 
@@ -51,7 +51,9 @@ def delivery(
 ) -> Scope:
     """The scope of deliveries whose records carry no seeds, so that clients have to be told the run's."""
     return Scope(
-        Setting(clients, clients, 1, None, rounds, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN, pulls=pulls),
+        SmallFederation(
+            clients, clients, 1, None, rounds, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN, pulls=pulls
+        ),
         faults,
     )
 
@@ -62,12 +64,12 @@ SCOPES = (
     *(delivery(2, 3, 2, Tracking.CLIENTS, keep) for keep in range(3)),
     *(delivery(3, 2, 2, tracking, keep) for tracking in Tracking for keep in (0, 1)),
     *(
-        Scope(Setting(1, 1, 1, None, 2, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN), 3, session=True)
+        Scope(SmallFederation(1, 1, 1, None, 2, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN), 3, session=True)
         for tracking in Tracking
         for keep in (0, 1)
     ),
     *(
-        Scope(Setting(2, 2, quorum, 10.0, 2, tracking=tracking, check_every=1), 2, session=True)
+        Scope(SmallFederation(2, 2, quorum, 10.0, 2, tracking=tracking, check_every=1), 2, session=True)
         for tracking in Tracking
         for quorum in (1, 2)
     ),

@@ -14,7 +14,7 @@ from typing import Any
 
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.histories import Parts
-from decomfl_lab.laws.world import SETTINGS, Setting
+from decomfl_lab.laws.world import SETTINGS, SmallFederation
 
 __all__ = ["Decisions", "Found", "Search"]
 
@@ -121,7 +121,7 @@ class Search:
 
     def broken(self, choose: Decisions, tell: Callable[[str], None] | None = None) -> str:
         """What is wrong with the history of these decisions; empty if nothing is."""
-        return self.parts.broken(self.parts.world(Setting.drawn(choose), choose, tell))
+        return self.parts.broken(self.parts.world(SmallFederation.drawn(choose), choose, tell))
 
     def _short(self, seed: int, taken: Mapping[str, Sequence[int]], broken: str) -> Found:
         """A simple federation in which the like is wrong; then have less happen for as long as it is."""

@@ -59,7 +59,7 @@ from decomfl_lab.laws.world import (
     Hosts,
     Log,
     Process,
-    Setting,
+    SmallFederation,
     World,
     case_of,
     content,
@@ -193,7 +193,9 @@ class Stand(Implementation):
 class Sessions(World):
     """A federation whose server's processes have a log."""
 
-    def __init__(self, own: Parts, setting: Setting, choose: Choose, tell: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, own: Parts, setting: SmallFederation, choose: Choose, tell: Callable[[str], None] | None
+    ) -> None:
         """Before its first second; arguments as ``World``."""
         ids = tuple(range(setting.clients))
         groups = [ids] if setting.processes == "one for all" else [(i,) for i in ids]
@@ -440,7 +442,9 @@ class Deliveries(World):
     absences = (SOON / 2,)
     connected = False
 
-    def __init__(self, own: Parts, setting: Setting, choose: Choose, tell: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, own: Parts, setting: SmallFederation, choose: Choose, tell: Callable[[str], None] | None
+    ) -> None:
         """Before its first second; arguments as ``World``."""
         fresh: dict[tuple[int, ...], int] = {(i,): own.bare(setting, i) for i in range(setting.clients)}
         super().__init__(setting, own.hosts, fresh, b"", choose, tell)
@@ -645,7 +649,7 @@ class Parts:
         self._replayed: dict[Any, tuple[list[str], list[int]]] = {}
         self._measured: dict[Any, ScalarArray] = {}
 
-    def world(self, setting: Setting, choose: Choose, tell: Callable[[str], None] | None = None) -> World:
+    def world(self, setting: SmallFederation, choose: Choose, tell: Callable[[str], None] | None = None) -> World:
         """A history of sessions; where they are none of this implementation, of deliveries."""
         return (Sessions if self.sessions else Deliveries)(self, setting, choose, tell)
 
@@ -666,26 +670,26 @@ class Parts:
             return replica.digest()
         return hashlib.blake2b(repr(model_of(replica)).encode(), digest_size=16).hexdigest()
 
-    def replica(self, setting: Setting) -> Any:
+    def replica(self, setting: SmallFederation) -> Any:
         """A replica at x_0."""
         return self.implementation._replica(case_of(setting))
 
-    def delivery(self, setting: Setting) -> Delivery:
+    def delivery(self, setting: SmallFederation) -> Delivery:
         """The server's side of sessions at round 0."""
         delivery = self.implementation.delivery(case_of(setting), with_model=setting.keep > 0)
         delivery.server.m, delivery.server.weights = setting.sampled, Weights(setting.weighting)
         return delivery
 
-    def bare_delivery(self, setting: Setting) -> Delivery:
+    def bare_delivery(self, setting: SmallFederation) -> Delivery:
         """A delivery at round 0, whose server has a model."""
         policy = PullPolicy(bandwidth=1e15, replay_ns=1e9) if setting.pulls else None
         return self.implementation.delivery(case_of(setting), policy)
 
-    def client(self, setting: Setting, i: int) -> Any:
+    def client(self, setting: SmallFederation, i: int) -> Any:
         """Client i at x_0."""
         return self.implementation.client(case_of(setting), i, _Weighty(16, i))
 
-    def fresh(self, setting: Setting, ids: tuple[int, ...]) -> int:
+    def fresh(self, setting: SmallFederation, ids: tuple[int, ...]) -> int:
         """The state of a new host of these clients."""
         key = setting.seeding, setting.weighting, ids
         if key not in self._fresh:
@@ -693,14 +697,14 @@ class Parts:
             self._fresh[key] = self.hosts.entered(Host(clients, RUN, Terms.of(self.delivery(setting).server)))
         return self._fresh[key]
 
-    def bare(self, setting: Setting, i: int) -> int:
+    def bare(self, setting: SmallFederation, i: int) -> int:
         """The state of a new client without a session."""
         key = setting, i
         if key not in self._fresh:
             self._fresh[key] = self.hosts.entered(_Bare(self.client(setting, i), self.implementation))
         return self._fresh[key]
 
-    def replayed(self, setting: Setting, whole: bytes) -> tuple[list[str], list[int]]:
+    def replayed(self, setting: SmallFederation, whole: bytes) -> tuple[list[str], list[int]]:
         """The digests of all models of a log, and each client's local steps, if its records are what they have to be.
 
         Each is the mean of what those measure whom it names, at this model, in their next steps; they are a quorum.
@@ -727,7 +731,7 @@ class Parts:
             self._replayed[key] = digests, steps
         return self._replayed[key]
 
-    def _scalars(self, setting: Setting, i: int, steps: int, replica: Any) -> ScalarArray:
+    def _scalars(self, setting: SmallFederation, i: int, steps: int, replica: Any) -> ScalarArray:
         """What client i measures at this model in its local steps ``steps``, ``steps`` + 1, ..."""
         key = i, steps, replica.round, replica.digest()
         if key not in self._measured:

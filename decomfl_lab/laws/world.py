@@ -58,7 +58,7 @@ from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding
 from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.replicas.rules import Momentum
 
-__all__ = ["SETTINGS", "SIMPLEST", "Choose", "DeathError", "Hosts", "Log", "Process", "Setting", "World"]
+__all__ = ["SETTINGS", "SIMPLEST", "Choose", "DeathError", "Hosts", "Log", "Process", "SmallFederation", "World"]
 __all__ += ["case_of", "content", "file_of", "listed", "name_of"]
 
 MOST_EVENTS = 2000
@@ -84,11 +84,11 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "weighting": tuple(Weighting),
     "check_every": (0, 0, 1, 2),
 }
-"""What each field of a ``Setting`` may be, the simplest first; what stands twice is twice as frequent."""
+"""What each field of a ``SmallFederation`` may be, the simplest first; what stands twice is twice as frequent."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class SmallFederation:
     """What federation a history is of; where there are fewer clients than that, all are sampled, or are the quorum.
 
     Attributes:
@@ -122,7 +122,7 @@ class Setting:
     pulls: bool = False
 
     @classmethod
-    def drawn(cls, choose: Choose) -> Setting:
+    def drawn(cls, choose: Choose) -> SmallFederation:
         """A setting of these decisions."""
         return _setting(*[values[choose("setting", len(values))] for values in SETTINGS.values()])
 
@@ -131,17 +131,17 @@ class Setting:
 
 
 @cache
-def _setting(*values: Any) -> Setting:
-    made = Setting(*values)
+def _setting(*values: Any) -> SmallFederation:
+    made = SmallFederation(*values)
     m = min(made.clients, made.sampled)
     return replace(made, sampled=m, quorum=min(m, made.quorum))
 
 
-SIMPLEST = Setting.drawn(lambda kind, count: 0)  # noqa: ARG005
+SIMPLEST = SmallFederation.drawn(lambda kind, count: 0)  # noqa: ARG005
 
 
 @cache
-def case_of(setting: Setting) -> Case:
+def case_of(setting: SmallFederation) -> Case:
     """Model, local steps and seeds of a setting; the learning rate differs from round to round."""
     return Case(
         M=setting.clients,
@@ -441,7 +441,7 @@ class World(ABC):
 
     def __init__(
         self,
-        setting: Setting,
+        setting: SmallFederation,
         hosts: Hosts,
         fresh: Mapping[tuple[int, ...], int],
         log: bytes,

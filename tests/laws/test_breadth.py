@@ -14,7 +14,7 @@ from decomfl_lab.laws import FAULTS, Implementation, breadth, histories
 from decomfl_lab.laws.breadth import SCOPES, Scope, delivery, explore
 from decomfl_lab.laws.contract import Case
 from decomfl_lab.laws.histories import Deliveries
-from decomfl_lab.laws.world import Setting
+from decomfl_lab.laws.world import SmallFederation
 from decomfl_lab.protocol.aggregation import Mean
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.ledger import Ledger
@@ -27,7 +27,7 @@ from tests.thorough import sampled
 
 TWO = delivery(2, 3, 2, Tracking.SERVER)
 KEEP = delivery(2, 3, 2, Tracking.SERVER, 1)
-SESSION = Scope(Setting(1, 1, 1, None, 2, seeding=Seeding.PER_RUN), 2, session=True)
+SESSION = Scope(SmallFederation(1, 1, 1, None, 2, seeding=Seeding.PER_RUN), 2, session=True)
 REACHED: dict[Scope, tuple[int, int]] = {
     replace(TWO, faults=1): (929, 109),
     replace(delivery(2, 3, 1, Tracking.SERVER, 1, pulls=True), faults=1): (960, 109),

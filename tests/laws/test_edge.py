@@ -13,11 +13,11 @@ from decomfl_lab import Momentum, Sgd, laws
 from decomfl_lab.laws.contract import play
 from decomfl_lab.laws.edge import fitted
 from decomfl_lab.laws.strategies import Support
-from decomfl_lab.laws.world import Setting, case_of
+from decomfl_lab.laws.world import SmallFederation, case_of
 from decomfl_lab.noise import Distribution
 from tests.laws.foreign import Client, Foreign, Replica, Server
 
-CASE = case_of(Setting(clients=2, rounds=2))
+CASE = case_of(SmallFederation(clients=2, rounds=2))
 Reply = namedtuple("Reply", "client round scalars")
 Record = namedtuple("Record", "round eta seeds scalars")
 Snapshot = namedtuple("Snapshot", "round x momentum")
