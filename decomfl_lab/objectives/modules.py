@@ -84,7 +84,9 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = part.scale_grad_by_freq = False  # which change derivatives, and no value
         if _pads(part):
-            _hold_(part)
+            table: Any = part  # which holds its padding row from now on
+            table.kind, table.__class__ = type(part), HeldEmbedding
+            table.register_buffer("held", table.weight.detach()[table.padding_idx].clone(), persistent=False)
     return own
 
 
@@ -145,12 +147,6 @@ def _unwrapped(module: nn.Module) -> nn.Module:
             module = inside
         else:
             return module
-
-
-def _hold_(part: Any) -> None:
-    """Make an embedding hold its padding row."""
-    part.kind, part.__class__ = type(part), HeldEmbedding
-    part.register_buffer("held", part.weight.detach()[part.padding_idx].clone(), persistent=False)
 
 
 def _pads(part: nn.Module) -> bool:

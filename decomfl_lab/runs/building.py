@@ -34,7 +34,6 @@ __all__ = [
     "name_of_loss",
     "own_loss",
     "parts_of",
-    "require_classes",
     "workspace",
 ]
 
@@ -150,18 +149,6 @@ def _start_at_(module: nn.Module, x: Tensor | None) -> None:
         require(layout.d == x.numel(), "model", f"have d = {x.numel()}, as x_0 in the log", layout.d)
         require(layout.dtype == x.dtype, "dtype of the parameters", f"be {x.dtype}, as of x_0 in the log", layout.dtype)
         layout.bind(module, x)
-
-
-def require_classes(measure: BatchLoss, dataset: Dataset) -> None:
-    """InputError where the cross-entropy is to be taken of targets that are no classes."""
-    targets = dataset.train_labels
-    if measure.loss is cross_entropy and isinstance(targets, Tensor):
-        classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
-        rule = (
-            "suit the targets: these are numbers, and cross-entropy takes classes (int64) or their probabilities; "
-            "choose another loss, as torch.nn.functional.mse_loss"
-        )
-        require(classes, "loss", rule, CROSS_ENTROPY)
 
 
 def parts_of(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device, use_tf32_
@@ -31,8 +32,8 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Objective, RoundedObjective
 from decomfl_lab.plugins import is_own
 from decomfl_lab.protocol.session import Host
-from decomfl_lab.runs.building import dataset_of, loss_of, parts_of, require_classes, workspace
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.building import dataset_of, loss_of, parts_of, workspace
+from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 
 __all__ = ["Prepared", "build_federation", "build_host", "movable"]
@@ -99,7 +100,14 @@ class Prepared:
         measure = BatchLoss.of(loss_of(config) if loss is None else loss)
         copied = workspace(config, dataset, module, x)
         layout = Layout.of(copied)
-        require_classes(measure, dataset)
+        targets = dataset.train_labels
+        if measure.loss is cross_entropy and isinstance(targets, Tensor):
+            classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
+            rule = (
+                "suit the targets: these are numbers, and cross-entropy takes classes (int64) or their probabilities; "
+                "choose another loss, as torch.nn.functional.mse_loss"
+            )
+            require(classes, "loss", rule, CROSS_ENTROPY)
         return cls(config, dataset, module, copied, layout, measure, layout.flatten(copied), untried)
 
     @property

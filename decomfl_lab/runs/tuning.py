@@ -154,7 +154,13 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
     Raises:
         InputError: If the rule is another one, the loss has no curvature at x_0, or 60 steps failed.
     """
-    beta, factor = _momentum(rule)
+    # β, and η/h: 1 − β where a constant gradient moves x by η/(1 − β) in the end.
+    inner = rule.rule if isinstance(rule, LowPrecision) else rule
+    plain = type(inner) in (Sgd, Momentum)  # and no class derived from them, which may do something else
+    require(plain, "rule", "be sgd with lr auto, whose condition is that of sgd and momentum", inner)
+    beta, factor = 0.0, 1.0
+    if isinstance(inner, Momentum):
+        beta, factor = inner.beta, 1.0 - inner.beta if inner.convention == "torch" else 1.0
     rounds = passes = 0
 
     def stages(h: float, P: int, number: int) -> Iterator[Seen | None]:
@@ -200,16 +206,6 @@ def _stage(federation: DeComFLFederation) -> Seen | None:
     row = federation.curvature.columns()
     kappa = row["kappa_low"], row["kappa_high"]
     return Seen(row["hessian_trace"], row["hessian_frobenius"], kappa, math.sqrt(math.fsum(squares) / len(squares)))
-
-
-def _momentum(rule: UpdateRule) -> tuple[float, float]:
-    """β, and η/h: 1 − β where a constant gradient moves x by η/(1 − β) in the end."""
-    rule = rule.rule if isinstance(rule, LowPrecision) else rule
-    plain = type(rule) in (Sgd, Momentum)  # and no class derived from them, which may do something else
-    require(plain, "rule", "be sgd with lr auto, whose condition is that of sgd and momentum", rule)
-    if not isinstance(rule, Momentum):
-        return 0.0, 1.0
-    return rule.beta, 1.0 - rule.beta if rule.convention == "torch" else 1.0
 
 
 def without_auto(values: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
