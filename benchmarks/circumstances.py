@@ -67,7 +67,8 @@ def provenance() -> dict[str, Any]:
 def _clocks() -> tuple[float, float | None, float]:
     """Now, the busy seconds of all processors since the start, and those of this process and its ended children."""
     own = os.times()
-    stat, busy = Path("/proc/stat"), None  # where there is no such file, nobody says
+    busy = None  # where the system does not say
+    stat = Path("/proc/stat")
     if stat.exists():
         user, nice, system, _idle, _wait, irq, softirq = map(int, stat.read_text().split()[1:8])
         busy = float((user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"))

@@ -106,11 +106,11 @@ def _set_scale(ax: Axes, curves: pd.DataFrame, bandwidth: float, d: int) -> None
     log y, down to a third of one eigenvalue; symmetric log x, linear within three bandwidths of 0, with ticks at 0 and
     outside at powers of ten, or at 1, 2, 5, 10 where these are few.
     """
-    linear, floor = 3 * bandwidth, _one(d, bandwidth) / 3
+    linear = 3 * bandwidth
+    floor = _one(d, bandwidth) / 3
     ax.set_yscale("log")
     ax.set_ylim(floor, max(2 * float(curves[["density", "high"]].max().max()), 10 * floor))
-    left, right = 1.4 * float(curves["value"].min()), 1.4 * float(curves["value"].max())
-    ax.set_xlim(min(left, -linear), max(right, linear))
+    ax.set_xlim(min(1.4 * float(curves["value"].min()), -linear), max(1.4 * float(curves["value"].max()), linear))
     multiples = (1,) if max(map(abs, ax.get_xlim())) > 30 * linear else (1, 2, 5)
     decades = [
         m * 10.0**k for k in range(math.floor(math.log10(linear)), 13) for m in multiples if m * 10.0**k >= linear

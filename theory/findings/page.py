@@ -28,7 +28,8 @@ def statements(entries: Sequence[Entry], causes: Mapping[str, Cause]) -> str:
         for each in group:
             place = ", ".join(part for part in each.place.split(", ") if part != section)
             # The paper's words, what they assert, and what is tested where that is something else.
-            quote, tests = f"“{each.quote}”" if each.quote else "", f"Tested: {each.tests}" if each.tests else ""
+            quote = f"“{each.quote}”" if each.quote else ""
+            tests = f"Tested: {each.tests}" if each.tests else ""
             says = "<br>".join(filter(None, (quote, each.says, tests)))
             status = f"**{each.status}**" + (f" from {each.carries}" if each.carries else "")
             named = ", ".join((*(cause.name for cause in each.causes), *each.runs))
