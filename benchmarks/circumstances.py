@@ -51,36 +51,28 @@ def provenance() -> dict[str, Any]:
     """The date, the machine, and versions."""
     from decomfl_lab.runs.provenance import code_version
 
+    # The processor's name, as far as the system tells.
+    info = Path("/proc/cpuinfo")
+    named = (line for line in info.read_text().splitlines() if line.startswith("model name")) if info.exists() else ()
+    processor = next(iter(named), f":{platform.processor() or platform.machine()}").partition(":")[2].strip()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": f"{_processor()}, {os.cpu_count()} processors, {platform.system()}",
+        "machine": f"{processor}, {os.cpu_count()} processors, {platform.system()}",
         "code": code_version(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "torch", "numba")},
     }
 
 
-def _processor() -> str:
-    """The processor's name, as far as the system tells."""
-    info = Path("/proc/cpuinfo")
-    named = (line for line in info.read_text().splitlines() if line.startswith("model name")) if info.exists() else ()
-    return next(iter(named), f":{platform.processor() or platform.machine()}").partition(":")[2].strip()
-
-
 def _clocks() -> tuple[float, float | None, float]:
-    """Now, the processors' busy seconds, and those of this process and of its children that have ended."""
+    """Now, the busy seconds of all processors since the start, and those of this process and its ended children."""
     own = os.times()
-    return time.monotonic(), _busy(), own.user + own.system + own.children_user + own.children_system
-
-
-def _busy() -> float | None:
-    """Seconds that all processors together have worked since the system's start; None where it does not say."""
+    busy = None  # where the system does not say
     stat = Path("/proc/stat")
-    if not stat.exists():
-        return None
-    user, nice, system, _idle, _wait, irq, softirq = map(int, stat.read_text().split()[1:8])
-    ticks = user + nice + system + irq + softirq
-    return float(ticks / os.sysconf("SC_CLK_TCK"))
+    if stat.exists():
+        user, nice, system, _idle, _wait, irq, softirq = map(int, stat.read_text().split()[1:8])
+        busy = float((user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"))
+    return time.monotonic(), busy, own.user + own.system + own.children_user + own.children_system
 
 
 def _load(start: tuple[float, float | None, float]) -> float:

@@ -183,7 +183,29 @@ def counted(runs: Sequence[CoverageRun], by: str, *, asked: str = "") -> list[Co
     for run in sorted(runs, key=lambda run: run.probes) if by == "probes" else runs:
         name = {"spectrum": run.spectrum, "probes": _class_of(run.probes), "all": "all"}[by]
         groups.setdefault(name, []).append(run)
-    return [_count(own, asked=asked, estimates=len(runs), by=by, name=name) for name, own in groups.items()]
+    counts = []
+    for name, own in groups.items():
+        held = sum(run.low <= run.truth <= run.high for run in own) / len(own)
+        counts.append(
+            CoverageCount(
+                asked=asked,
+                estimates=len(runs),
+                by=by,
+                name=name,
+                d=own[0].d if by == "spectrum" else None,
+                runs=len(own),
+                coverage=held,
+                stderr=(held * (1 - held) / len(own)) ** 0.5,
+                too_low=sum(run.high < run.truth for run in own) / len(own),
+                too_high=sum(run.low > run.truth for run in own) / len(own),
+                gross=sum(run.gross for run in own),
+                rms=float(np.sqrt(np.mean([(run.kappa / run.truth - 1) ** 2 for run in own]))),
+                half_width=float(np.median([(run.high - run.low) / (2 * abs(run.truth)) for run in own])),
+                products=float(np.mean([run.products for run in own])),
+                most_products=max(run.products for run in own),
+            )
+        )
+    return counts
 
 
 def _class_of(probes: int) -> str:
@@ -194,24 +216,3 @@ def _class_of(probes: int) -> str:
         if probes <= high:
             return f"{low + 1} to {high} probes" if high > low + 1 else f"{high} probes"
     return f"more than {PROBES[-1]} probes"
-
-
-def _count(runs: Sequence[CoverageRun], **names_: Any) -> CoverageCount:
-    """The row of these runs."""
-    too_low = sum(run.high < run.truth for run in runs) / len(runs)
-    too_high = sum(run.low > run.truth for run in runs) / len(runs)
-    held = sum(run.low <= run.truth <= run.high for run in runs) / len(runs)
-    return CoverageCount(
-        **names_,
-        d=runs[0].d if names_["by"] == "spectrum" else None,
-        runs=len(runs),
-        coverage=held,
-        stderr=(held * (1 - held) / len(runs)) ** 0.5,
-        too_low=too_low,
-        too_high=too_high,
-        gross=sum(run.gross for run in runs),
-        rms=float(np.sqrt(np.mean([(run.kappa / run.truth - 1) ** 2 for run in runs]))),
-        half_width=float(np.median([(run.high - run.low) / (2 * abs(run.truth)) for run in runs])),
-        products=float(np.mean([run.products for run in runs])),
-        most_products=max(run.products for run in runs),
-    )

@@ -215,7 +215,15 @@ class BenchmarkCommand(Screened):
         tables = Tabulated.of(rows, options)
         line = self.readme(rows, options)
         if table is not None:
-            write_atomically(table, _csv(tables))
+            # Rows of different tables have the columns of all.
+            every = [row for each in tables for row in each.rows]
+            text = io.StringIO()
+            writer = csv.DictWriter(
+                text, list(dict.fromkeys(name for row in every for name in row)), lineterminator="\n"
+            )
+            writer.writeheader()
+            writer.writerows(every)
+            write_atomically(table, text.getvalue())
         if given["as_json"]:
             record = {**circumstances(self.meanings), "timed": any(row.timed for row in rows)}
             print_json(record | {"tables": list(map(asdict, tables)), "readme": line})
@@ -247,16 +255,6 @@ def _watched(rows: Iterable[BenchmarkRow]) -> Iterator[BenchmarkRow]:
             (cells,) = Tabulated("", [asdict(row)], row.columns()).cells()  # type: ignore[call-overload]
             bars.update(task, advance=1, description=f"the last: {', '.join(cells[: row.words()])}")
             yield row
-
-
-def _csv(tables: Sequence[Tabulated]) -> str:
-    """All rows as CSV; those of different tables have the columns of all."""
-    rows = [row for each in tables for row in each.rows]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 # Lists in options ------------------------------------------------------------------------------------------------

@@ -71,7 +71,10 @@ def benchmarks(records: Mapping[str, Mapping[str, Any]]) -> str:
         require(quiet, f"the load of {name}", f"be at most {QUIET} to be published", record["load"])
         about = str(record["about"]).split("\n\n")
         parts.append(f"## {about[0].removesuffix('.')}\n\n```text\n{record['command']}\n```\n")
-        parts.extend(_table(Tabulated(**table)) for table in record["tables"])
+        for table in (Tabulated(**each) for each in record["tables"]):
+            sides = ["---" if n < table.words else "---:" for n in range(len(table.columns))]
+            lines = [f"| {' | '.join(cells)} |" for cells in (table.columns, sides, *table.cells())]
+            parts.append("\n".join([f"**{table.title}**\n", *lines]) + "\n")
         parts.append(" ".join("\n\n".join(about).split()) + "\n")
         parts.append(
             f"*{record['date']}, {record['machine']}, others {100 * record['load']:.1f} % of it; code "
@@ -92,10 +95,3 @@ def _read(path: Path) -> Mapping[str, Any]:
         told = ", ".join(missing)
         raise InputError(f"{path} must be a record of `decomfl bench ... --json`, got a file without {told}")
     return dict(record)
-
-
-def _table(table: Tabulated) -> str:
-    """The table in Markdown under its title."""
-    sides = ["---" if n < table.words else "---:" for n in range(len(table.columns))]
-    lines = [list(table.columns), sides, *table.cells()]
-    return f"**{table.title}**\n\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"

@@ -85,11 +85,10 @@ def training_spectra(
         upper, lower = plots.subfigures(2, 1, squeeze=False, height_ratios=[0.9, 1.25])[:, 0]
         axes = cast(list[Axes], list(upper.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]))
         widths = curves.groupby("step")["bandwidth"].first()
-        scale = _Scale.of(curves, float(widths.max()), d)
         for ax, step in zip(axes, steps, strict=True):
             own = curves[curves["step"] == step]
             _density(ax, own, single.loc[single["step"] == step, "value"], d=d, bandwidth=float(widths[step]))
-            scale.apply(ax)
+            _set_scale(ax, curves, float(widths.max()), d)
             share = float(extremes.loc[extremes["step"] == step, "near zero"].iloc[0])
             ax.text(0.98, 0.96, f"{share:.1%} near 0", transform=ax.transAxes, ha="right", va="top", color=_SOFT)
             ax.set_title("before training" if step == 0 else f"after {step:,} steps")
@@ -101,40 +100,17 @@ def training_spectra(
     return figure
 
 
-class _Scale:
-    """Axes on which a density with a huge peak at 0 and single outliers can be read: log y, symmetric log x."""
+def _set_scale(ax: Axes, curves: pd.DataFrame, bandwidth: float, d: int) -> None:
+    """Axes on which a density with a huge peak at 0 and single outliers can be read, the same for all curves.
 
-    def __init__(self, left: float, right: float, linear: float, floor: float, top: float) -> None:
-        self.left, self.right, self.linear, self.floor, self.top = left, right, linear, floor, top
-
-    @classmethod
-    def of(cls, curve: pd.DataFrame, bandwidth: float, d: int) -> _Scale:
-        """The scale that the curves share: linear within three bandwidths of 0, down to a third of one eigenvalue."""
-        linear = 3 * bandwidth
-        return cls(
-            min(1.4 * float(curve["value"].min()), -linear),
-            max(1.4 * float(curve["value"].max()), linear),
-            linear,
-            _one(d, bandwidth) / 3,
-            2 * float(curve[["density", "high"]].max().max()),
-        )
-
-    def apply(self, ax: Axes) -> None:
-        ax.set_yscale("log")
-        ax.set_ylim(self.floor, max(self.top, 10 * self.floor))
-        ax.set_xlim(self.left, self.right)
-        _symlog(ax, self.linear)
-        ax.yaxis.set_major_locator(LogLocator(numticks=6))
-        ax.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _one(d: int, bandwidth: float) -> float:
-    """The height of a single one of d eigenvalues, smoothed."""
-    return 1.0 / (d * bandwidth * math.sqrt(2 * math.pi))
-
-
-def _symlog(ax: Axes, linear: float) -> None:
-    """Linear within ±``linear``; ticks at 0 and outside at powers of ten, or at 1, 2, 5, 10 where these are few."""
+    log y, down to a third of one eigenvalue; symmetric log x, linear within three bandwidths of 0, with ticks at 0 and
+    outside at powers of ten, or at 1, 2, 5, 10 where these are few.
+    """
+    linear = 3 * bandwidth
+    floor = _one(d, bandwidth) / 3
+    ax.set_yscale("log")
+    ax.set_ylim(floor, max(2 * float(curves[["density", "high"]].max().max()), 10 * floor))
+    ax.set_xlim(min(1.4 * float(curves["value"].min()), -linear), max(1.4 * float(curves["value"].max()), linear))
     multiples = (1,) if max(map(abs, ax.get_xlim())) > 30 * linear else (1, 2, 5)
     decades = [
         m * 10.0**k for k in range(math.floor(math.log10(linear)), 13) for m in multiples if m * 10.0**k >= linear
@@ -142,6 +118,13 @@ def _symlog(ax: Axes, linear: float) -> None:
     ax.set_xscale("symlog", linthresh=linear, linscale=0.6)
     ax.xaxis.set_major_locator(FixedLocator([-each for each in reversed(decades)] + [0.0] + decades))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
+    ax.yaxis.set_major_locator(LogLocator(numticks=6))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _one(d: int, bandwidth: float) -> float:
+    """The height of a single one of d eigenvalues, smoothed."""
+    return 1.0 / (d * bandwidth * math.sqrt(2 * math.pi))
 
 
 def _density(ax: Axes, curve: pd.DataFrame, single: pd.Series[float], *, d: int, bandwidth: float) -> None:

@@ -103,7 +103,11 @@ def dimension_free(
             left.text(0.03, 0.97, words, transform=left.transAxes, ha="left", va="top", color=_SOFT)
         if not simulated.empty:
             require_columns("simulated", simulated, ("d", "value", "low", "high"))
-            _points(left, simulated, "d", "simulated runs")
+            below, above = simulated["value"] - simulated["low"], simulated["high"] - simulated["value"]
+            left.errorbar(
+                simulated["d"], simulated["value"], yerr=[below, above], fmt="o", color=_BLUE, markerfacecolor="white",
+                markersize=4.6, elinewidth=1.1, capsize=2.4, linestyle="none", label="simulated runs", zorder=4.0,
+            )  # fmt: skip
         legend_below(plots, (left, right), columns=3)
     return figure
 
@@ -274,11 +278,3 @@ def _draw(ax: Axes, frame: pd.DataFrame, x: str, y: str) -> None:
                 rows[x], rows[y], color=style.color, linestyle=style.dash, linewidth=style.linewidth, label=series,
                 zorder=3.0 if series.startswith("measured") else 2.5,
             )  # fmt: skip
-
-
-def _points(ax: Axes, frame: pd.DataFrame, x: str, label: str) -> None:
-    ax.errorbar(
-        frame[x], frame["value"], yerr=[frame["value"] - frame["low"], frame["high"] - frame["value"]], fmt="o",
-        color=_BLUE, markerfacecolor="white", markersize=4.6, elinewidth=1.1, capsize=2.4, linestyle="none",
-        label=label, zorder=4.0,
-    )  # fmt: skip

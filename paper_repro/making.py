@@ -118,7 +118,12 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
     chosen = named("only", asked.only, ",", PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
     require_int("jobs", asked.jobs, 0, MOST_JOBS)
     require_backend(asked.backend)
-    hours = _hours(asked)
+    # The limit of time is given in one of two units, or not.
+    require(asked.hours is None or asked.minutes is None, "minutes", "be left out where hours are given", asked.minutes)
+    for limit, value in (("hours", asked.hours), ("minutes", asked.minutes)):
+        if value is not None:
+            require_finite_positive(limit, value)
+    hours = asked.hours if asked.minutes is None else asked.minutes / 60
     sizes, told = changed(SCALES[scale], asked.changes)
     for name, other in (("--from-recorded", asked.from_recorded), ("--record", asked.record)):
         alone = f"be left out with {name}, as records are of settings as they are"
@@ -155,15 +160,6 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
         set=asked.changes,
     )
     return options, names
-
-
-def _hours(asked: PaperOptions) -> float | None:
-    """The limit of time, which is given in one of two units, or not."""
-    require(asked.hours is None or asked.minutes is None, "minutes", "be left out where hours are given", asked.minutes)
-    for limit, value in (("hours", asked.hours), ("minutes", asked.minutes)):
-        if value is not None:
-            require_finite_positive(limit, value)
-    return asked.hours if asked.minutes is None else asked.minutes / 60
 
 
 def _report(names: Sequence[str], options: Options, *, live: bool, silent: bool) -> list[ClaimOutcome]:
@@ -528,12 +524,10 @@ def _part(
 def _told_changed(part: Made, changes: str) -> Made:
     """A part of changed settings: no verdict counts, and each says what it would be."""
     note = f"Changed by --set: {changes}. So this is not the paper's experiment, and no verdict on it counts."
-
-    def told(each: ClaimOutcome) -> ClaimOutcome:
+    claims = []
+    for each in part.claims:
         words = f"reads “{each.verdict}” for settings changed by --set ({changes}); {each.scale}"
-        return replace(each, verdict=UNTESTED, scale=words)
-
-    claims = [told(each) for each in part.claims]
+        claims.append(replace(each, verdict=UNTESTED, scale=words))
     return replace(part, section=replace(part.section, notes=[note, *part.section.notes]), claims=claims)
 
 

@@ -17,8 +17,6 @@ from paper_repro.workflow.claims import decided, named
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paper_repro.workflow.claims import ClaimOutcome
-
 __all__ = ["board", "page"]
 
 _NARROW = ("problem", "replayable", "pace", "a client keeps", "back after missed rounds", "backward passes", "seconds")
@@ -67,7 +65,7 @@ def board(options: BoardOptions) -> None:
         write_atomically(options.write / "board.md", text)
         return
     from paper_repro.making import make_report
-    from paper_repro.studies.board_runs import LINES
+    from paper_repro.studies.board_runs import LINES, RULE
     from paper_repro.workflow.asked import PaperOptions
     from paper_repro.workflow.scales import SCALES
 
@@ -78,24 +76,18 @@ def board(options: BoardOptions) -> None:
     outcomes = make_report(asked, problems=problems, lines=lines, silent=True)
     import pandas as pd
 
-    _print(pd.read_csv(options.out / "tables" / "board.csv"), outcomes, options.out, as_json=options.as_json)
-
-
-def _print(table: pd.DataFrame, outcomes: list[ClaimOutcome], out: Path, *, as_json: bool) -> None:
-    """The table, problem by problem, and the verdicts."""
+    table = pd.read_csv(options.out / "tables" / "board.csv")
     verdicts = [outcome.row() for outcome in outcomes]
-    if as_json:
-        rows = json.loads(table.to_json(orient="records"))
-        print_json({"table": rows, "claims": verdicts}, indent=1)
+    if options.as_json:
+        print_json({"table": json.loads(table.to_json(orient="records")), "claims": verdicts}, indent=1)
         return
     from paper_repro.studies.board import shown
-    from paper_repro.studies.board_runs import RULE
 
     for name, own in table.groupby("problem", sort=False):
         print(f"{name}\n{shown(own).drop(columns=[*_NARROW]).to_string(index=False)}\n")
     for verdict in verdicts:
         print(f"{verdict['verdict']:28s} {verdict['id']}: {verdict['claim']}")
-    print(f"\n{RULE}\n{out / 'report.html'}")
+    print(f"\n{RULE}\n{options.out / 'report.html'}")
 
 
 def page() -> tuple[str, bytes]:

@@ -214,26 +214,29 @@ def results(rows: pd.DataFrame) -> list[CellResult]:
         return []
     # d, from the numbers that FedZO's m clients get and send a round; NaN if it sent none.
     d: dict[str, float] = {}
-    for row, own in rows.groupby("row", sort=False):
+    for name, own in rows.groupby("row", sort=False):
         sent = own[(own.series == FEDZO) & (own["round"] > 0)]
         scalars = sent.gradient_scalars / (2 * SAMPLED * sent["round"])
-        d[str(row)] = math.nan if sent.empty else float(scalars.iloc[-1])
-    runs = rows.groupby(["row", "task", "series"], sort=False)
-    return [_result(run.to_dict("records"), d[str(row)]) for (row, _, _), run in runs]
-
-
-def _result(run: list[dict[Any, Any]], d: float) -> CellResult:
-    first, last = run[0], run[-1]
-    lost = bool(last["diverged"])
-    return CellResult(
-        **{name: str(last[name]) for name in ("row", "task", "series", "model")},
-        examples=int(last["examples"]),
-        majority=float(last["majority"]),
-        rounds=int(last["round"]),
-        d=d,
-        zero_shot=float(first["test_accuracy"]),
-        calibrated_zero_shot=float(first["calibrated_accuracy"]),
-        accuracy=math.nan if lost else float(last["test_accuracy"]),
-        calibrated=math.nan if lost else float(last["calibrated_accuracy"]),
-        bytes=4 * float(last["wire_scalars"]),
-    )
+        d[str(name)] = math.nan if sent.empty else float(scalars.iloc[-1])
+    cells = []
+    for (row, task, series), run in rows.groupby(["row", "task", "series"], sort=False):
+        first, last = run.iloc[0], run.iloc[-1]
+        lost = bool(last["diverged"])
+        cells.append(
+            CellResult(
+                row=str(row),
+                task=str(task),
+                series=str(series),
+                model=str(last["model"]),
+                examples=int(last["examples"]),
+                majority=float(last["majority"]),
+                rounds=int(last["round"]),
+                d=d[str(row)],
+                zero_shot=float(first["test_accuracy"]),
+                calibrated_zero_shot=float(first["calibrated_accuracy"]),
+                accuracy=math.nan if lost else float(last["test_accuracy"]),
+                calibrated=math.nan if lost else float(last["calibrated_accuracy"]),
+                bytes=4 * float(last["wire_scalars"]),
+            )
+        )
+    return cells

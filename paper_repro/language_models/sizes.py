@@ -393,9 +393,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     evaluations = rows[rows["what"] == "evaluation"]
     start = evaluations.groupby(["model", "seed"])["test_loss"].transform("first")
     curves = evaluations.assign(series=evaluations["model"], relative_loss=evaluations["test_loss"] / start)
+    # One point a model: rounds of the runs that settled, κ at the start.
+    settled = runs[runs["settled"]].groupby("model")["rounds"].agg(["mean", "min", "max"])
+    points = kappas[kappas["at"] == "start"].set_index("model")[["d", "kappa", "low", "high"]]
+    names = {"model": "series", "low": "kappa_low", "high": "kappa_high", "mean": "rounds"}
+    names |= {"min": "rounds_low", "max": "rounds_high"}
     figure = size_figure(
         curves,
-        _points(runs, kappas),
+        points.join(settled).reset_index().rename(columns=names),
         series_styles(runs["model"]),
         share=SHARE,
         title="DeComFL on SST-2 with language models of several sizes",
@@ -408,15 +413,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figures={"sizes": figure},
         tables={"sizes": runs, "sizes-kappa": kappas, "sizes-curves": curves},
     )
-
-
-def _points(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
-    """One row a model for ``size_figure``: rounds of the runs that settled, κ at the start."""
-    settled = runs[runs["settled"]].groupby("model")["rounds"].agg(["mean", "min", "max"])
-    start = kappas[kappas["at"] == "start"].set_index("model")
-    points = start[["d", "kappa", "low", "high"]].join(settled).reset_index()
-    names = {"model": "series", "low": "kappa_low", "high": "kappa_high", "mean": "rounds"}
-    return points.rename(columns={**names, "min": "rounds_low", "max": "rounds_high"})
 
 
 def _summary(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:

@@ -28,9 +28,9 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel, trained_here, untrained
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.options import CurvatureOptions
-from hessian.spectrum.density import SpectralDensity, density_frame, spectral_density
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
-from paper_repro.workflow.measures import verdict_of_countings
+from hessian.spectrum.density import density_frame, spectral_density
+from paper_repro.workflow.claims import ClaimOutcome, judged, limits
+from paper_repro.workflow.measures import verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Work, fingerprint
@@ -150,8 +150,21 @@ class SpectrumWork:
             seed=SEED,
         )
         outer = effective_rank(GaussNewtonOperator(objective), products=size.gauss_newton, seed=SEED)
-        numbers = {**_numbers(density), "loss": (objective.value,) * 3}
-        numbers["gauss-newton"] = (outer.kappa, *outer.interval)
+        # (value, low, high) of everything that is a mean over the eigenvalues, or one of the outer ones.
+        nodes, residuals = density.nodes, density.residuals
+        norm = max(density.lambda_max, -density.lambda_min)
+        near = density.expectation(lambda x: (np.abs(x) < NEAR * norm).astype(float))
+        numbers = {
+            **density.kappas(CONFIDENCE),
+            "near zero": (near.value, *near.interval(CONFIDENCE)),
+            "d": (density.d,) * 3,
+            "bandwidth": (density.bandwidth,) * 3,
+            "lambda_max": (nodes[-1], nodes[-1], nodes[-1] + residuals[-1]),
+            "lambda_min": (nodes[0], nodes[0] - residuals[0], nodes[0]),
+            "products": (density.products,) * 3,
+            "loss": (objective.value,) * 3,
+            "gauss-newton": (outer.kappa, *outer.interval),
+        }
         rows = [
             {"kind": "estimate", "name": name, "value": value, "low": low, "high": high}
             for name, (value, low, high) in numbers.items()
@@ -231,22 +244,6 @@ def _check_words(rows: pd.DataFrame) -> str:
     )
 
 
-def _numbers(density: SpectralDensity) -> dict[str, tuple[float, float, float]]:
-    """Name -> (value, low, high) of everything that is a mean over the eigenvalues, or one of the outer ones."""
-    nodes, residuals = density.nodes, density.residuals
-    norm = max(density.lambda_max, -density.lambda_min)
-    near = density.expectation(lambda x: (np.abs(x) < NEAR * norm).astype(float))
-    return {
-        **density.kappas(CONFIDENCE),
-        "near zero": (near.value, *near.interval(CONFIDENCE)),
-        "d": (density.d,) * 3,
-        "bandwidth": (density.bandwidth,) * 3,
-        "lambda_max": (nodes[-1], nodes[-1], nodes[-1] + residuals[-1]),
-        "lambda_min": (nodes[0], nodes[0] - residuals[0], nodes[0]),
-        "products": (density.products,) * 3,
-    }
-
-
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure, its table and its verdicts."""
     size = options.scale.hessian
@@ -291,48 +288,38 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 def claims(numbers: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims about the spectrum, judged by the intervals of ``numbers`` (rows of kind estimate)."""
-    return judged("hessian", words, [_majority(numbers), _small(numbers), _stays(numbers)])
+    share = _named(numbers, "near zero")
+    surely, possibly = (bool((share[end] > LIMITS.half).all()) for end in ("low", "high"))
+    majority = verdict_of(surely, tested=surely or not possibly)
+    shares = {
+        f"share after {step} steps{end}": value
+        for step, *values in share[["step", "value", "low"]].itertuples(index=False)
+        for end, value in zip(("", ", at least"), values, strict=True)
+    }
+    d = float(numbers.loc[numbers["name"] == "d", "value"].iloc[0])
+    kappas = pd.concat([_named(numbers, name) for name in KAPPAS])
+    worst = kappas.loc[kappas.groupby("name")["high"].idxmax()]
+    surely, possibly = (bool((kappas[end] < LIMITS.small * d).all()) for end in ("high", "low"))
+    small = verdict_of(surely, tested=surely or not possibly)
+    highest = {f"κ {name}, at most": high for name, high in zip(worst["name"], worst["high"], strict=True)}
+    # By each reading of κ, at every later number of steps against the first.
+    stays = []
+    measured: dict[str, float | None] = {}
+    for name in KAPPAS:
+        rows = _named(numbers, name)
+        first, last = rows.iloc[0], rows.iloc[-1]
+        stays.append(not (rows["low"] > LIMITS.grown * first["high"]).any())
+        measured[f"κ {name} after {first['step']} steps"] = float(first["value"])
+        measured[f"κ {name} after {last['step']} steps"] = float(last["value"])
+    outcomes = [
+        ClaimOutcome("hessian.majority-zero", majority, shares),
+        ClaimOutcome("hessian.low-rank", small, {"d": d, **highest}),
+        ClaimOutcome("hessian.stays-low", verdict_of_countings(stays), measured),
+    ]
+    return judged("hessian", words, outcomes)
 
 
 def _named(numbers: pd.DataFrame, name: str) -> pd.DataFrame:
     """Rows of one number by step, without the untrained model."""
     rows = numbers[numbers["name"] == name].sort_values("step")
     return rows[rows["step"] > 0]
-
-
-def _decided(surely: bool, possibly: bool) -> Verdict:
-    """What intervals say: surely so, surely not, or neither."""
-    return "holds" if surely else UNTESTED if possibly else "does not hold"
-
-
-def _majority(numbers: pd.DataFrame) -> ClaimOutcome:
-    share = _named(numbers, "near zero")
-    surely, possibly = (bool((share[end] > LIMITS.half).all()) for end in ("low", "high"))
-    measured = {
-        f"share after {step} steps{end}": value
-        for step, *values in share[["step", "value", "low"]].itertuples(index=False)
-        for end, value in zip(("", ", at least"), values, strict=True)
-    }
-    return ClaimOutcome("hessian.majority-zero", _decided(surely, possibly), measured)
-
-
-def _small(numbers: pd.DataFrame) -> ClaimOutcome:
-    d = float(numbers.loc[numbers["name"] == "d", "value"].iloc[0])
-    kappas = pd.concat([_named(numbers, name) for name in KAPPAS])
-    worst = kappas.loc[kappas.groupby("name")["high"].idxmax()]
-    surely, possibly = (bool((kappas[end] < LIMITS.small * d).all()) for end in ("high", "low"))
-    measured = {f"κ {name}, at most": high for name, high in zip(worst["name"], worst["high"], strict=True)}
-    return ClaimOutcome("hessian.low-rank", _decided(surely, possibly), {"d": d, **measured})
-
-
-def _stays(numbers: pd.DataFrame) -> ClaimOutcome:
-    """The claim by each reading of κ, at every later number of steps against the first."""
-    grown: dict[str, bool] = {}
-    measured: dict[str, float | None] = {}
-    for name in KAPPAS:
-        rows = _named(numbers, name)
-        first, last = rows.iloc[0], rows.iloc[-1]
-        grown[name] = bool((rows["low"] > LIMITS.grown * first["high"]).any())
-        measured[f"κ {name} after {first['step']} steps"] = float(first["value"])
-        measured[f"κ {name} after {last['step']} steps"] = float(last["value"])
-    return ClaimOutcome("hessian.stays-low", verdict_of_countings([not each for each in grown.values()]), measured)

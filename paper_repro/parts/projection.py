@@ -77,8 +77,7 @@ def jobs(options: Options) -> list[Job]:
                 config = config.but(**READINGS["as-plotted"].decomfl).but(method)
                 labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
                 title = f"projection figure: {_label(name, eta)}, seed {seed}"
-                urgency = 3 if by_differences else 2
-                made.append(_AtRate(config, labels, title, urgency=urgency))
+                made.append(_AtRate(config, labels, title, urgency=3 if by_differences else 2))
     return made
 
 
@@ -187,47 +186,39 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims about the projection figure."""
     margin = TOLERANCE * 2**0.5 * sampling_error(rows)
-    return judged("projection", words, [_better(final, margin), _insensitive(final, margin), _same_cost(rows)])
-
-
-def _means(final: pd.DataFrame) -> pd.DataFrame:
-    found = final.pivot_table(index="eta", columns="series", values="test_accuracy")
-    return found.reindex(columns=list(_METHODS)).sort_index()
-
-
-def _better(final: pd.DataFrame, margin: float) -> ClaimOutcome:
-    """Whether the zeroth-order run is ahead by more than the test error at every η at which either learns."""
     means = _means(final)
+    # Is the zeroth-order run ahead by more than the test error at every η at which either learns?
     learns = means[means.max(axis=1) > LIMITS.learned]
     gaps = learns[ZO] - learns[PROJECTION]
-    margin /= max(1, final.seed.nunique()) ** 0.5
-    verdict = verdict_of(bool((gaps > margin).all()), tested=len(gaps) > 0)
-    measured = {f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()}
-    return ClaimOutcome("projection.better", verdict, {**measured, "margin of error": margin})
-
-
-def _insensitive(final: pd.DataFrame, margin: float) -> ClaimOutcome:
-    """The range of final accuracies over η: small for the zeroth order, larger for the projection?"""
-    means = _means(final)
+    of_means = margin / max(1, final.seed.nunique()) ** 0.5
+    better = verdict_of(bool((gaps > of_means).all()), tested=len(gaps) > 0)
+    gained = {f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()}
+    # Is the range of final accuracies over η small for the zeroth order, and larger for the projection?
     spread = {name: float(means[name].max() - means[name].min()) for name in _METHODS}
     less = spread[ZO] < LIMITS.spread and spread[PROJECTION] - spread[ZO] > margin
-    verdict = verdict_of(less, tested=float(means.max().min()) > LIMITS.learned)
-    measured = {
+    insensitive = verdict_of(less, tested=float(means.max().min()) > LIMITS.learned)
+    ranges = {
         **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
         **{f"runs that came apart, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
         "smallest η": float(means.index.min()),
         "largest η": float(means.index.max()),
     }
-    return ClaimOutcome("projection.insensitive", verdict, numbers(measured))
-
-
-def _same_cost(rows: pd.DataFrame) -> ClaimOutcome:
-    """Bytes sent up to every round that both evaluated, seed by seed."""
+    # Bytes sent up to every round that both evaluated, seed by seed.
     cost = rows[~rows.diverged.astype(bool)].pivot_table(
         index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
     )
     both = cost.dropna() if set(_METHODS) <= set(cost.columns) else pd.DataFrame(columns=list(_METHODS))
-    verdict = verdict_of(bool((both[ZO] == both[PROJECTION]).all()), tested=len(both) > 0)
+    same = verdict_of(bool((both[ZO] == both[PROJECTION]).all()), tested=len(both) > 0)
     largest = float((both[ZO] - both[PROJECTION]).abs().max()) if len(both) else None
-    measured = {"evaluations compared": len(both), "largest difference in bytes": largest}
-    return ClaimOutcome("projection.same-cost", verdict, measured)
+    bytes_apart = {"evaluations compared": len(both), "largest difference in bytes": largest}
+    outcomes = [
+        ClaimOutcome("projection.better", better, {**gained, "margin of error": of_means}),
+        ClaimOutcome("projection.insensitive", insensitive, numbers(ranges)),
+        ClaimOutcome("projection.same-cost", same, bytes_apart),
+    ]
+    return judged("projection", words, outcomes)
+
+
+def _means(final: pd.DataFrame) -> pd.DataFrame:
+    found = final.pivot_table(index="eta", columns="series", values="test_accuracy")
+    return found.reindex(columns=list(_METHODS)).sort_index()

@@ -109,20 +109,17 @@ def grid(low: float, high: float, per_decade: int) -> list[int]:
     return list(dict.fromkeys(round(each) for each in np.geomspace(low, high, points)))
 
 
-def _spectra(d: int, kappa: int) -> Iterator[tuple[str, Spectrum]]:
-    """Spectra of effective rank κ, alike in every d but for zeros: L κ times; L once and L/10 for the rest of κL."""
-    yield "measured, κ equal eigenvalues", Spectrum.confined(d, kappa)
-    small = 10 * (kappa - 1)
-    if 0 < small < d - 1:
-        yield "measured, one large eigenvalue", Spectrum((1.0, 0.1, 0.0), (1, small, d - 1 - small))
-
-
 def _at(d: int, kappa: int) -> Iterator[Row]:
     """Bounds at their own best η; truths at that of corrected Theorem 2, with what both variants say there."""
     plain = Quadratic.of(Spectrum.confined(d, kappa), **_NOISE).setting(**RUN)
     here = plain.at(statement("theorem-2").best_eta(plain))
     said: dict[str, float] = {variant: sum(statement("theorem-2", variant).bound(here)) for variant in _COMPARED}
-    for series, spectrum in _spectra(d, kappa):
+    # Spectra of effective rank κ, alike in every d but for zeros: L κ times; L once and L/10 for the rest of κL.
+    spectra = {"measured, κ equal eigenvalues": Spectrum.confined(d, kappa)}
+    small = 10 * (kappa - 1)
+    if 0 < small < d - 1:
+        spectra["measured, one large eigenvalue"] = Spectrum((1.0, 0.1, 0.0), (1, small, d - 1 - small))
+    for series, spectrum in spectra.items():
         found = expected(Quadratic.of(spectrum, **_NOISE), here).average
         yield {"series": series, "d": d, "kappa": kappa, "value": found, "eta": here.eta, **said}
     for series, of in (

@@ -174,33 +174,28 @@ def _checked_words(rows: pd.DataFrame) -> str:
 
 def claims(table: pd.DataFrame, rows: pd.DataFrame, level: float | None, words: str) -> list[ClaimOutcome]:
     """Whether the formulas are what is sent, and whether DeComFL needs the least."""
-    return judged("table1", words, [_formulas(table), _least(rows, level)])
-
-
-def _formulas(table: pd.DataFrame) -> ClaimOutcome:
-    """The claim about every row of the table; none is judged while a series has no evaluation yet."""
-    measured: dict[str, float | None] = {}
+    ratios: dict[str, float | None] = {}
     off = set()
     for entry in table.to_dict("records"):
         for way in ("uplink", "downlink"):
             ratio = float(entry[f"{way}, measured"]) / float(entry[f"{way}, formula"])
-            measured[f"measured / formula, {entry['algorithm']}, {way}"] = ratio
+            ratios[f"measured / formula, {entry['algorithm']}, {way}"] = ratio
             if not abs(ratio - 1) <= limits("table1").off:
                 off.add(str(entry["algorithm"]))
-    if len(table) < len(_ROWS):
-        return ClaimOutcome("table1.per-round", UNTESTED, measured)
-    verdict: Verdict = "holds" if not off else "depends on how it is counted" if off == {OURS} else "does not hold"
-    return ClaimOutcome("table1.per-round", verdict, measured)
-
-
-def _least(rows: pd.DataFrame, level: float | None) -> ClaimOutcome:
-    measured: dict[str, float | None] = {"accuracy that all reach": level}
+    per_round: Verdict = UNTESTED  # while a series has no evaluation yet
+    if len(table) == len(_ROWS):
+        per_round = "holds" if not off else "depends on how it is counted" if off == {OURS} else "does not hold"
+    needs: dict[str, float | None] = {"accuracy that all reach": level}
     holds = []
     if level is not None:
         for count in ("wire", "table1"):
             needed = {name: scalars_to_reach(series_of(rows, name), level, f"{count}_scalars") for name in _COMPARED}
-            measured |= {f"{name}, {count}": value for name, value in needed.items()}
+            needs |= {f"{name}, {count}": value for name, value in needed.items()}
             ours = needed.pop(OURS)
             holds.append(ours is not None and all(value is None or value > ours for value in needed.values()))
     enough = level is not None and level >= LEAST_LEVEL
-    return ClaimOutcome("table1.least", verdict_of_countings(holds) if enough else UNTESTED, measured)
+    outcomes = [
+        ClaimOutcome("table1.per-round", per_round, ratios),
+        ClaimOutcome("table1.least", verdict_of_countings(holds) if enough else UNTESTED, needs),
+    ]
+    return judged("table1", words, outcomes)

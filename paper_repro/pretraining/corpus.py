@@ -90,7 +90,14 @@ def load_corpus() -> Corpus:
     else:
         text, source = documentation()
         texts, reviews = [text], []
-    pieces = [piece for text in texts for piece in _pieces(text.decode("utf-8", "replace"))]
+    pieces = []
+    for content in texts:
+        whole = content.decode("utf-8", "replace")
+        first = 0
+        while first < len(whole):
+            last = whole.find("\n", first + PIECE) + 1 or len(whole)
+            pieces.append(whole[first:last])
+            first = last
     train, held_out = _split(pieces)
     of_train, of_held_out = (tuple(line for review in part for line in review) for part in _split(reviews))
     size = sum(map(len, texts)) / 1e6
@@ -103,15 +110,6 @@ def _split(items: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...]]:
     """What is trained on, and every ``HELD_OUT``-th, which is held out."""
     last = HELD_OUT - 1
     return tuple(item for n, item in enumerate(items) if n % HELD_OUT != last), tuple(items[last::HELD_OUT])
-
-
-def _pieces(text: str) -> list[str]:
-    pieces, first = [], 0
-    while first < len(text):
-        last = text.find("\n", first + PIECE) + 1 or len(text)
-        pieces.append(text[first:last])
-        first = last
-    return pieces
 
 
 def train_vocabulary(corpus: Corpus, size: int) -> Any:

@@ -231,11 +231,12 @@ class Ratio:
 def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims of the successors; not tested where a method, or every seed of it, is missing."""
     runs = ends(rows)
-    signs, pool = runs[runs["line"] == "FeedSign"], runs[runs["line"] == "FedKSeed"]
+    signs = runs[runs["line"] == "FeedSign"]
     bits = {f"bits a direction, {way}": signs[f"{way}_bits"] for way in _WAYS}
     one_bit = all(bool((own == LIMITS.bits).all()) for own in bits.values())
     sent = {name: float(own.max()) for name, own in bits.items() if len(own)}
     sent |= {f"bytes a round with heads, {way}": float(signs[f"round_{way}"].max()) for way in _WAYS if len(signs)}
+    pool = runs[runs["line"] == "FedKSeed"]
     small = {
         "bytes of a client's round": float((pool["round_up"] + pool["round_down"]).max()),
         "bytes of a client that comes back": float(pool["back_bytes"].max()),

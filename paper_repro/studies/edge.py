@@ -219,8 +219,11 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     along = line.assign(
         run=[f"{row.factor:g} {row.seed}" for row in line.itertuples()], step=line["round"] * line["K"]
     ).merge(found[[*_POINT, "seed", "apart"]], on=[*_POINT, "seed"])
+    # The points that differ in η/(1 − β), estimator and B alone, a series each of the two; but for the line in B.
+    steps = table[(table["P"] == base.P) & (table["K"] == base.K) & (table["beta"] == base.beta)]
+    steps = steps[steps["batch"].isin([size.batch_size, size.small_batch])]
     figure = edge(
-        _by_step(table, size),
+        steps.assign(series=[f"{row.estimator}, B = {row.batch}" for row in steps.itertuples()]),
         pd.concat(_lines(table, base)),
         along,
         limits=limits,
@@ -254,14 +257,6 @@ def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
     others = [name for name in _POINT if name != knob]
     same: pd.Series[bool] = np.logical_and.reduce([found[name] == getattr(base, name) for name in others])
     return same
-
-
-def _by_step(table: pd.DataFrame, size: EdgeScale) -> pd.DataFrame:
-    """The points that differ in η/(1 − β), estimator and B alone, a series each of the two; but for the line in B."""
-    usual = Point(PROJECTION, 1)
-    own = table[(table["P"] == usual.P) & (table["K"] == usual.K) & (table["beta"] == usual.beta)]
-    own = own[own["batch"].isin([size.batch_size, size.small_batch])]
-    return own.assign(series=[f"{row.estimator}, B = {row.batch}" for row in own.itertuples()])
 
 
 def _lines(table: pd.DataFrame, base: Point) -> Iterator[pd.DataFrame]:

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import hessian
-from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.objectives.objective import mean_losses
@@ -61,11 +60,6 @@ class Point:
     P: int = 20
     K: int = 1
     beta: float = 0.9
-
-    @property
-    def h(self) -> float:
-        """η/(1 − β)."""
-        return self.factor * PAPER_STEP
 
 
 def points(size: EdgeScale) -> list[Point]:
@@ -115,7 +109,9 @@ class EdgeWork:
             batch_size=at.batch, split="iid", local_steps=at.K, perturbations=at.P, rounds=size.steps // at.K,
             rebuild="copy", eval_every=self.every, seed=self.seed,
         )  # fmt: skip
-        config = config.but(**{**READINGS["as-plotted"].decomfl, "momentum": at.beta, "lr": (1 - at.beta) * at.h})
+        config = config.but(
+            **{**READINGS["as-plotted"].decomfl, "momentum": at.beta, "lr": (1 - at.beta) * (at.factor * PAPER_STEP)}
+        )
         return config.but(_METHODS[at.estimator])
 
     @property
@@ -138,7 +134,16 @@ class EdgeWork:
         folder.mkdir(parents=True, exist_ok=True)
         dataset, config = dataset_of(self.config), self.config
         federation, module, layout = build_federation(config, dataset)
-        landscape, *halves = _losses(copy.deepcopy(module), dataset, self.size.examples)
+        # The mean losses of so many training images, and of two halves of five times as many others.
+        own = copy.deepcopy(module)
+        examples = self.size.examples
+        chosen = fixed_choice(len(dataset.train_labels), 6 * examples, _HESSIAN_IMAGES)
+        half = (len(chosen) - examples) // 2
+        parts = chosen[:examples], chosen[examples : examples + half], chosen[examples + half : examples + 2 * half]
+        landscape, *halves = [
+            MeanLoss(own, cross_entropy, [(dataset.train_images[part], dataset.train_labels[part])], chunk=125)
+            for part in parts
+        ]
         held_out = fixed_choice(
             len(dataset.test_labels), config.test_examples or len(dataset.test_labels), _TEST_IMAGES
         )
@@ -177,17 +182,6 @@ class EdgeWork:
     def among(self, rows: pd.DataFrame) -> pd.DataFrame:
         """See ``Recordable``: those of its point and seed."""
         return alike(rows, {**asdict(self.point), "seed": self.seed})
-
-
-def _losses(module: nn.Module, dataset: Dataset, examples: int) -> list[MeanLoss]:
-    """The mean losses of so many training images, and of two halves of five times as many others."""
-    chosen = fixed_choice(len(dataset.train_labels), 6 * examples, _HESSIAN_IMAGES)
-    half = (len(chosen) - examples) // 2
-    parts = [chosen[:examples], chosen[examples : examples + half], chosen[examples + half : examples + 2 * half]]
-    return [
-        MeanLoss(module, cross_entropy, [(dataset.train_images[part], dataset.train_labels[part])], chunk=125)
-        for part in parts
-    ]
 
 
 def _gradient(halves: Sequence[MeanLoss], x: Tensor) -> dict[str, float]:

@@ -8,7 +8,7 @@ becomes of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
@@ -296,27 +296,29 @@ def decided_by_health(rows: pd.DataFrame, outcomes: Iterable[ClaimOutcome]) -> l
     if "train_loss" not in rows or not any(outcome.id in RESTS for outcome in found):
         return found
     sick = ill_runs(rows)
-    return [_held(outcome, rows, sick) if outcome.id in RESTS else outcome for outcome in found]
-
-
-def _held(outcome: ClaimOutcome, rows: pd.DataFrame, sick: Mapping[str, Sequence[str]]) -> ClaimOutcome:
-    if outcome.verdict not in VERDICTS[:3]:
-        return outcome
-    rests = RESTS[outcome.id]
-    names = [name for name in _series(_lines(rows)) if _fits(name, rests.series)]
     own = _lines(rows)
-    told = [each for name in names for each in sick.get(name, ())]
-    if len(names) > 1:
-        # Those with too few evaluations, up to the last round that all have where that counts.
-        drawn = _series(settled(own, _keys(rows)))
-        last = min(int(drawn[name]["round"].max()) for name in names) if rests.together else np.inf
-        counts = {name: drawn[name].loc[drawn[name]["round"] <= last, "round"].nunique() for name in names}
-        told += [f"{name}: {n} evaluations, {_FEW}" for name, n in counts.items() if n < COMMON]
-    if "diverged" not in claim(outcome.id).rule:
-        away = [(", ".join(map(str, name)), seed) for name, seed, _ in left_out(own, _keys(rows))]
-        told += [f"{name}, seed {seed}: left out, which the rule does not say" for name, seed in away if name in names]
-    why = f"{outcome.scale}; not decided, because {'; '.join(told)}"
-    return replace(outcome, verdict=UNHEALTHY, scale=why) if told else outcome
+    keys = _keys(rows)
+    drawn = _series(settled(own, keys))
+    for i, outcome in enumerate(found):
+        if outcome.id not in RESTS or outcome.verdict not in VERDICTS[:3]:
+            continue
+        rests = RESTS[outcome.id]
+        names = [name for name in _series(own) if _fits(name, rests.series)]
+        told = [each for name in names for each in sick.get(name, ())]
+        if len(names) > 1:
+            # Those with too few evaluations, up to the last round that all have where that counts.
+            last = min(int(drawn[name]["round"].max()) for name in names) if rests.together else np.inf
+            counts = {name: drawn[name].loc[drawn[name]["round"] <= last, "round"].nunique() for name in names}
+            told += [f"{name}: {n} evaluations, {_FEW}" for name, n in counts.items() if n < COMMON]
+        if "diverged" not in claim(outcome.id).rule:
+            for of_run, seed, _ in left_out(own, keys):
+                name = ", ".join(map(str, of_run))
+                if name in names:
+                    told.append(f"{name}, seed {seed}: left out, which the rule does not say")
+        if told:
+            why = f"{outcome.scale}; not decided, because {'; '.join(told)}"
+            found[i] = replace(outcome, verdict=UNHEALTHY, scale=why)
+    return found
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:

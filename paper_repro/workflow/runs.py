@@ -491,23 +491,19 @@ class _Watcher(threading.Thread):
 
     def _show_each(self, bars: RunBars) -> None:
         for folder, title in self._titles.items():
-            self._show(bars, title, folder)
+            try:
+                at = Progress(**json.loads((folder / PROGRESS_FILE).read_text()))
+            except (OSError, ValueError):
+                at = None  # not begun yet
+            if at is not None and at.round != self._seen.get(folder):
+                self._seen[folder] = at.round
+                self._tally.reached(folder, min(at.round / max(1, at.rounds), UNSEALED))
+                if self._each:
+                    bars.update(title, at)
+                    if at.round == at.rounds:
+                        bars.remove(title)
             if (folder / DONE_FILE).exists():
                 self._tally.reached(folder, 1.0)
-
-    def _show(self, bars: RunBars, title: str, folder: Path) -> None:
-        try:
-            at = Progress(**json.loads((folder / PROGRESS_FILE).read_text()))
-        except (OSError, ValueError):
-            return  # not begun yet
-        if at.round != self._seen.get(folder):
-            self._seen[folder] = at.round
-            self._tally.reached(folder, min(at.round / max(1, at.rounds), UNSEALED))
-            if not self._each:
-                return
-            bars.update(title, at)
-            if at.round == at.rounds:
-                bars.remove(title)
 
     def __enter__(self) -> None:
         self.start()

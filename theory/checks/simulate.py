@@ -98,15 +98,11 @@ class _Sampled:
         self.problem, self.client, self.seed = problem, np.array(client), seed
         self._current: tuple[int, Floats] | None = None
 
-    def _sample(self, step: int) -> Floats:
-        """ξ of a step, kept while the step is measured."""
-        if self._current is None or self._current[0] != step:
+    def __call__(self, x: Tensor, step: int) -> float:
+        if self._current is None or self._current[0] != step:  # ξ is kept while the step is measured
             sequence = np.random.SeedSequence(self.seed, spawn_key=(int(self.client), step))
             self._current = step, np.array(np.random.default_rng(sequence).random())
-        return self._current[1]
-
-    def __call__(self, x: Tensor, step: int) -> float:
-        return float(self.problem.sampled(x.numpy(), self.client, self._sample(step)))
+        return float(self.problem.sampled(x.numpy(), self.client, self._current[1]))
 
 
 def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> DeComFLFederation:

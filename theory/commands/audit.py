@@ -72,6 +72,7 @@ def audit(options: AuditOptions) -> None:
         _mutate(options.mutate, options.paper)
         return
     from theory.findings.registry import CAUSES, ENTRIES, affected
+    from theory.findings.source import read
 
     for each in options.status or []:
         require_choice("--status", each, STATUSES)
@@ -90,7 +91,7 @@ def audit(options: AuditOptions) -> None:
         and (not options.kind or entry.kind in options.kind)
         and (not options.cause or any(entry in each for each in spoiled.values()))
     ]
-    source = _read(options.paper) if options.paper else None
+    source = read(options.paper) if options.paper else None
     results = _gathered(entries)
     if options.as_json:
         print_json([result.row() for result in results])
@@ -139,12 +140,6 @@ def _gathered(entries: Sequence[Entry]) -> list[EntryResult]:
 
     with RunBars() as bars:
         return gather(entries, lambda done, found: bars.show("audit", done, len(entries), found.entry.label))
-
-
-def _read(paper: Path) -> TexSource:
-    from theory.findings.source import read
-
-    return read(paper)
 
 
 def _gaps(source: TexSource) -> list[str]:

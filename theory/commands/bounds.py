@@ -59,11 +59,6 @@ class BoundOptions(StepsizeOptions):
         None, "Distance ‖x_{i,r}^k − x_r‖ of that point from the round's first, root mean square. [X]", RARE
     )
 
-    @property
-    def at(self) -> Values:
-        """The point that a lemma speaks of, as far as it was given."""
-        return {name: getattr(self, name) for name in ("a", "delta") if getattr(self, name) is not None}
-
 
 def _command(name: str, own: type, run: Callable[[Any, Values], None]) -> click.Command:
     """``run(options, constants)``, with a flag for each constant: spelled as in the paper, and None where not given."""
@@ -133,7 +128,8 @@ def _bound(options: BoundOptions, constants: Values) -> None:
     is at the largest that it allows. An η or μ larger than a condition allows is not refused: the number is shown, with
     a note that nothing is proved of it.
     """
-    at = options.at
+    # The point that a lemma speaks of, as far as it was given.
+    at = {name: getattr(options, name) for name in ("a", "delta") if getattr(options, name) is not None}
     if not constants and not options.as_json:
         _print_formulas(_claimed(options.theorem, options.named, None)[1])
         return
@@ -257,7 +253,6 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
 def _dump(
     variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values], notes: Sequence[str]
 ) -> None:
-
     first = next(iter(variants.values()))
     about = {
         "statement": first.name,

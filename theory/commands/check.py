@@ -16,7 +16,6 @@ from theory.notation.setting import Variant
 
 if TYPE_CHECKING:  # help needs no formula
     from theory.checks.worst_case import Instance, Tightness
-    from theory.statements.statement import Statement
 
 __all__ = ["check", "tightness"]
 
@@ -99,31 +98,28 @@ def _sought(
     target: str, variant: str, on: Sequence[str], effort: int, seed: int, *, first: bool
 ) -> tuple[Tightness, str]:
     """The worst cases, and the expression that gives the statement."""
+    from decomfl_lab.plugins import made
     from decomfl_lab.runs.progress import RunBars
+    from theory.bounds import statement as bound
     from theory.checks.worst_case import FAMILIES
     from theory.checks.worst_case import tightness as worst_cases
+    from theory.statements.statement import Statement
 
     require_int("seed", seed, 0)
     for each in on:
         require_choice("--on", each, FAMILIES)
-    statement, named = _statement(target, variant)
+    if ":" in target:
+        statement, named = made("statement", target, Statement), f"named('statement', {target!r})"
+    else:
+        require_choice("variant", variant, get_args(Variant))
+        statement = bound(target, variant)  # type: ignore[arg-type]
+        named = f"theory.statement({target!r}, {variant!r})"
     with RunBars() as bars:
         found = worst_cases(
             statement, tuple(on or FAMILIES), effort=effort, seed=seed, first=first,
             watch=lambda name, done, total, ratio: bars.show(name, done, total, f"left/right {ratio:.4g}"),
         )  # fmt: skip
     return found, named
-
-
-def _statement(target: str, variant: str) -> tuple[Statement, str]:
-    from decomfl_lab.plugins import made
-    from theory.bounds import statement
-    from theory.statements.statement import Statement
-
-    if ":" in target:
-        return made("statement", target, Statement), f"named('statement', {target!r})"
-    require_choice("variant", variant, get_args(Variant))
-    return statement(target, variant), f"theory.statement({target!r}, {variant!r})"  # type: ignore[arg-type]
 
 
 def _dump(found: Tightness, named: str) -> None:

@@ -268,16 +268,13 @@ class EntryResult:
                     "instrument": found.instrument,
                     "holds": found.plays(role),
                     "says": found.says,
-                    "numbers": {name: _json(value) for name, value in found.numbers.items()},
+                    "numbers": {  # JSON has neither infinity nor NaN
+                        name: float(value) if math.isfinite(value) else None for name, value in found.numbers.items()
+                    },
                 }
                 for role, found in self.evidence
             ],
         }
-
-
-def _json(value: float) -> float | None:
-    """JSON has neither infinity nor NaN."""
-    return float(value) if math.isfinite(value) else None
 
 
 def gather(

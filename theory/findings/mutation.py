@@ -285,8 +285,14 @@ def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | 
         except InputError:
             return "data"
         if mutation.kind in WORDS:
-            objections = _in_words(registry, mutation.label, source)
-            return objections or "runs" * bool(judge and judge(registry.ENTRIES))
+            own = [entry for entry in registry.ENTRIES if entry.label == mutation.label]
+            if source and (
+                registry.stale(source, own, ()) or (not own and registry.unquoted(source, registry.ENTRIES))
+            ):
+                return "source"
+            if registry.hearsay([EntryResult(entry, _found(mutation.label)) for entry in own], source):
+                return "numbers"
+            return "runs" * bool(judge and judge(registry.ENTRIES))
         checks: dict[tuple[Any, Role], None] = {}  # each once, in the order of the paper
         for entry, role in product(registry.ENTRIES, ROLES):
             checks |= dict.fromkeys((check, role) for check in entry.checks(role))
@@ -297,15 +303,6 @@ def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | 
             if found is None or not found.plays(role):
                 return str(check.name)
     return ""
-
-
-def _in_words(registry: Any, label: str, source: TexSource | None) -> str:
-    """Whether the source has other words, or the evidence other numbers, than the entry of that label."""
-    own = [entry for entry in registry.ENTRIES if entry.label == label]
-    if source and (registry.stale(source, own, ()) or (not own and registry.unquoted(source, registry.ENTRIES))):
-        return "source"
-    results = [EntryResult(entry, _found(label)) for entry in own]
-    return "numbers" if registry.hearsay(results, source) else ""
 
 
 @cache

@@ -25,7 +25,23 @@ def statements(entries: Sequence[Entry], causes: Mapping[str, Cause]) -> str:
     lines += [_row(each.name, each.nature, each.title, each.instead) for each in causes.values()]
     for section, group in groupby(entries, key=lambda entry: entry.section):
         lines += ["", f"## {section}", "", "| statement | says | status | why, and what is true |", "|---|---|---|---|"]
-        lines += [_row(f"{each.label}<br>{_place(each)}", _says(each), _status(each), _instead(each)) for each in group]
+        for each in group:
+            place = ", ".join(part for part in each.place.split(", ") if part != section)
+            # The paper's words, what they assert, and what is tested where that is something else.
+            quote = f"“{each.quote}”" if each.quote else ""
+            tests = f"Tested: {each.tests}" if each.tests else ""
+            says = "<br>".join(filter(None, (quote, each.says, tests)))
+            status = f"**{each.status}**" + (f" from {each.carries}" if each.carries else "")
+            named = ", ".join((*(cause.name for cause in each.causes), *each.runs))
+            instead = f"Correction: {each.instead}" if each.instead else ""
+            lines.append(
+                _row(
+                    f"{each.label}<br>{place}",
+                    says,
+                    "<br>".join(filter(None, (status, named))),
+                    "<br>".join(filter(None, (each.why, instead))),
+                )
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -36,26 +52,6 @@ def places(entries: Sequence[Entry]) -> str:
     rest = sorted({entry.section for entry in entries})
     count = f"{len(entries)} statement{'s' * (len(entries) > 1)}"
     return f"{', '.join(numbered) or ', '.join(rest)} ({count})"
-
-
-def _place(entry: Entry) -> str:
-    return ", ".join(part for part in entry.place.split(", ") if part != entry.section)
-
-
-def _says(entry: Entry) -> str:
-    """The paper's words, what they assert, and what is tested where that is something else."""
-    tests = f"Tested: {entry.tests}" if entry.tests else ""
-    return "<br>".join(part for part in (f"“{entry.quote}”" if entry.quote else "", entry.says, tests) if part)
-
-
-def _status(entry: Entry) -> str:
-    named = ", ".join((*(cause.name for cause in entry.causes), *entry.runs))
-    carried = f" from {entry.carries}" if entry.carries else ""
-    return f"**{entry.status}**{carried}" + (f"<br>{named}" if named else "")
-
-
-def _instead(entry: Entry) -> str:
-    return "<br>".join(part for part in (entry.why, f"Correction: {entry.instead}" if entry.instead else "") if part)
 
 
 def _row(*cells: str) -> str:

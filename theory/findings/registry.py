@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
@@ -134,18 +134,13 @@ def collect(entries: Sequence[Entry]) -> tuple[Entry, ...]:
             "assert what its quotation does, or `tests` tell by how much less",
             apart,
         )
-    for told, again in _said_twice(entries):
-        raise InputError(f"quote of {again} must share no words with that of {told}, or the entry restate it")
-    return tuple(entries)
-
-
-def _said_twice(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
-    """Whose quotations have words of the paper in common, though neither entry restates the other."""
+    # Whose quotations have words of the paper in common, though neither entry restates the other.
     quoted = [(each.label, each.restates or each.label, each.quote, each.line) for each in entries if each.quote]
     quoted += [("the unjudged", "the unjudged", quote, -9) for each in UNJUDGED for quote in each["quotes"]]
-    for (one, what, words, line), (other, said, others, at) in combinations(quoted, 2):
+    for (told, what, words, line), (again, said, others, at) in combinations(quoted, 2):
         if what != said and shared(words, others, near=abs(line - at) <= 1):
-            yield one, other
+            raise InputError(f"quote of {again} must share no words with that of {told}, or the entry restate it")
+    return tuple(entries)
 
 
 _PLACED: Final = placed()
@@ -256,8 +251,12 @@ def stale(
         for quote in each["quotes"]
         if not any(spans(quote, passage.text) for passage in told)
     ]
-    for entry, again in _quoted_twice(entries, told):
-        wrong.append(f"{again.label}: shares words of the source with {entry.label}, which neither restates")
+    for passage in told:
+        # Parts of quotations that stand on the same words, though neither entry restates the other.
+        taken = [(*part, entry) for entry in entries for parts in _spans(entry, passage) for part in parts]
+        for (start, end, entry), (first, last, again) in combinations(taken, 2):
+            if start < last and first < end and (entry.restates or entry.label) != (again.restates or again.label):
+                wrong.append(f"{again.label}: shares words of the source with {entry.label}, which neither restates")
     for entry in entries:
         if entry.quote and not any(_spans(entry, passage) for passage in told):
             found = [passage.lines[parts[0][0]] for passage in told for parts in spans(entry.quote, passage.text)]
@@ -271,20 +270,13 @@ def stale(
         if entry.kind == "equation" and not entry.restates:
             says, display = _BY_LABEL.get(entry.label, {}).get("says", ""), _display(source, entry.line)
             strange = [*(_signs(says) - Counter(_SIGNS.findall(display)))]
-            strange += [each for each in _products(says) if each not in re.sub(r"[\s{}\\;,!&|]", "", display)]
+            # What stands without a sign between, as in TeX: 18KL^2.
+            products = _PRODUCT.findall(_NO_FORMULA.sub("", says).translate(_POWERS))
+            strange += [each for each in products if each not in re.sub(r"[\s{}\\;,!&|]", "", display)]
             wrong += [f"{entry.label}: the display on line {entry.line} has no such {each}" for each in strange]
         named = {label for label in (entry.label, *entry.labels) if not label.startswith("line-")}
         wrong += [f"{entry.label}: line {entry.line} has no label {label}" for label in sorted(named - own)]
     return wrong
-
-
-def _quoted_twice(entries: Sequence[Entry], told: Sequence[Passage]) -> Iterator[tuple[Entry, Entry]]:
-    """Entries of which parts of the quotations stand on the same words, though neither restates the other."""
-    for passage in told:
-        taken = [(*part, entry) for entry in entries for parts in _spans(entry, passage) for part in parts]
-        for (start, end, entry), (first, last, again) in combinations(taken, 2):
-            if start < last and first < end and (entry.restates or entry.label) != (again.restates or again.label):
-                yield entry, again
 
 
 _SMALL: Final = str.maketrans(
@@ -301,11 +293,6 @@ _SIGNS: Final = re.compile("[0-9dKPmMRLGDHμησκβ]")
 def _signs(formula: str) -> Counter[str]:
     """The figures and letters of a formula in plain text, and how often; an indicator 1(A) and words have none."""
     return Counter(_SIGNS.findall(_NO_FORMULA.sub("", formula).translate(_SMALL)))
-
-
-def _products(formula: str) -> list[str]:
-    """What stands in a formula without a sign between, as in TeX: 18KL^2."""
-    return _PRODUCT.findall(_NO_FORMULA.sub("", formula).translate(_POWERS))
 
 
 def _display(source: TexSource, line: int) -> str:

@@ -64,12 +64,6 @@ class TexSource:
         return self.sha256 == PAPER_SHA256
 
 
-def _kind(environment: str) -> str | None:
-    if environment in _DISPLAYS:
-        return "display"
-    return environment if environment in (*_STATEMENTS, "algorithm", "table") else None
-
-
 def parse(text: str) -> TexSource:
     r"""Enumerate a TeX text.
 
@@ -93,8 +87,9 @@ def parse(text: str) -> TexSource:
                 if owner:
                     owner.labels.append(token["label"])
             elif token["edge"] == "begin":
-                kind = _kind(token["name"])
-                item = Item(kind, number) if kind else None
+                spoken_of = token["name"] in (*_DISPLAYS, *_STATEMENTS, "algorithm", "table")
+                kind = "display" if token["name"] in _DISPLAYS else token["name"]
+                item = Item(kind, number) if spoken_of else None
                 items += [item] if item else []
                 open_.append((token["name"], item))
             elif open_ and open_[-1][0] == token["name"]:

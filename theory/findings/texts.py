@@ -43,10 +43,6 @@ def _terms(what: str) -> str:
     return " + ".join(map(written, statement(name, variant).terms.values()))  # type: ignore[arg-type]
 
 
-def _display(key: str) -> str:
-    return " + ".join(map(written, PRINTED[key].values()))
-
-
 def _printed(name: str) -> list[str]:
     return [label for label in PROGRAMS["listings"][name] if "printed" in LINES[label]]
 
@@ -54,7 +50,7 @@ def _printed(name: str) -> list[str]:
 _WRITERS: Final[Mapping[str, Callable[[str], str]]] = {
     "bound": _bound,
     "terms": _terms,
-    "display": _display,
+    "display": lambda key: " + ".join(map(written, PRINTED[key].values())),
     "slips": lambda name: str(len(_printed(name))),
     "mended": lambda name: "; ".join(LINES[label]["instead"] for label in _printed(name)),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from theory.findings.source import TexSource
 from theory.notation.printed import EXAMPLES, LORA, RATES, RESULTS, ROUNDS, Cell
@@ -15,27 +15,22 @@ _NAMES = "|".join(EXAMPLES)
 
 def mistranscribed(source: TexSource) -> list[str]:
     """What of ``notation.printed`` the source has otherwise: Table 2, the table of LoRA, rounds and learning rates."""
-    return [
-        f"{what} in the source: {found}, transcribed: {kept}"
-        for what, found, kept in _compared(source)
-        if found != kept
-    ]
-
-
-def _compared(source: TexSource) -> Iterator[tuple[str, object, object]]:
-    """What it is, how the source has it, how it was transcribed."""
     results = "\n".join(source.lines[581:607])
     rows = [_numbers(part).removesuffix(" 1.3") for part in re.split(_NAMES, results)[1:]]  # the second model's name
-    yield "Table 2", rows, [_printed(cells) for model in RESULTS.values() for cells in model.values()]
     lora = [_numbers(line) for line in source.lines[919:937] if re.match(rf"\s*({_NAMES}) &", line)]
-    yield "the table of LoRA", lora, [_printed(cells) for cells in LORA.values()]
     settings = source.lines[887:908]
     rounds = [
         [round(1000 * float(k)) for k in re.findall(r"([\d.]+)k", line)] for line in settings if "Comm. rounds" in line
     ]
-    yield "rounds", rounds, [list(each.values()) for each in ROUNDS.values()]
     rates = [[float(rate) for rate in re.findall(r"\de-\d", line)] for line in settings if "Learning rate" in line]
-    yield "learning rates", rates, [list(each.values()) for each in RATES.values()]
+    # What it is, how the source has it, how it was transcribed.
+    compared: list[tuple[str, object, object]] = [
+        ("Table 2", rows, [_printed(cells) for model in RESULTS.values() for cells in model.values()]),
+        ("the table of LoRA", lora, [_printed(cells) for cells in LORA.values()]),
+        ("rounds", rounds, [list(each.values()) for each in ROUNDS.values()]),
+        ("learning rates", rates, [list(each.values()) for each in RATES.values()]),
+    ]
+    return [f"{what} in the source: {found}, transcribed: {kept}" for what, found, kept in compared if found != kept]
 
 
 def _printed(cells: Sequence[Cell]) -> str:

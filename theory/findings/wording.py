@@ -115,17 +115,17 @@ def _terms(text: str) -> set[str]:
 def untold(text: str, *sources: str) -> list[str]:
     """The numbers of a text that none of its sources has, rounded to as many digits."""
     known = [float(each) for source in sources for each in numbers(source)]
-    return sorted(each for each in numbers(text) if not any(_rounded(value, each) for value in known))
+    found = []
+    for each in sorted(numbers(text)):
+        digits = max(1, len(each.partition("e")[0].replace(".", "").lstrip("0")))
+        if not any(float(f"{value:.{digits}g}") == float(each) for value in known):
+            found.append(each)
+    return found
 
 
 def symbols(text: str) -> set[str]:
     """The symbols of a text that stand for sizes, as words of their own; *dimension* is d."""
     return set(re.findall(_SYMBOL, re.sub(r"dimension\w*", " d ", text)))
-
-
-def _rounded(value: float, number: str) -> bool:
-    digits = max(1, len(number.partition("e")[0].replace(".", "").lstrip("0")))
-    return float(f"{value:.{digits}g}") == float(number)
 
 
 def _has(words: str, text: str) -> bool:

@@ -39,7 +39,8 @@ class Trainable:
 
     def model(self) -> nn.Module:
         """The loss of a tilt at the parameters, which begin at x_0."""
-        return _Bowl(torch.from_numpy(self.bowl.eigenvalues), torch.from_numpy(self.bowl.start), self._turn())
+        turn = torch.from_numpy(dct(np.eye(self.bowl.start.size), norm="ortho")) if self.turned else None
+        return _Bowl(torch.from_numpy(self.bowl.eigenvalues), torch.from_numpy(self.bowl.start), turn)
 
     def data(self) -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
         """Every client's two tilts, and the one held-out example, with targets that nobody reads."""
@@ -48,9 +49,6 @@ class Trainable:
         origin = np.zeros((2 * bowl.M, bowl.start.size))
         tilts = torch.from_numpy(-bowl.sampled_gradient(origin, clients, xi)).float().reshape(bowl.M, 2, -1)
         return [(own, torch.zeros(2)) for own in tilts], (torch.zeros_like(tilts[0, :1]), torch.zeros(1))
-
-    def _turn(self) -> Tensor | None:
-        return torch.from_numpy(dct(np.eye(self.bowl.start.size), norm="ortho")) if self.turned else None
 
 
 class _Bowl(nn.Module):

@@ -93,19 +93,9 @@ def average(problem: Problem, x: Floats) -> Floats:
     return found
 
 
-def _last_gradient(problem: Problem, x: Floats) -> Floats:
-    found: Floats = (problem.gradient(x[-1]) ** 2).sum(-1)
-    return found
-
-
 def _losses(problem: Any, x: Floats) -> Floats:
     """f(x_r) − f*, shape (R + 1, runs)."""
     found: Floats = _known(problem, "value")(x) - _known(problem, "least")
-    return found
-
-
-def _last_distance(problem: Any, x: Floats) -> Floats:
-    found: Floats = _known(problem, "distance2")(x[-1])
     return found
 
 
@@ -118,7 +108,12 @@ def _known(problem: Any, name: str) -> Any:
 
 AVERAGE: Final = Left("(1/R) Σ_r E‖∇f(x_r)‖²", (F / X) ** 2, average, lambda run: run.average)
 """The squared norm of the gradient, a mean over rounds, which is the paper's left side."""
-LAST_GRADIENT: Final = Left("E‖∇f(x_R)‖²", (F / X) ** 2, _last_gradient, lambda run: float(run.gradient2[-1]))
+LAST_GRADIENT: Final = Left(
+    "E‖∇f(x_R)‖²",
+    (F / X) ** 2,
+    lambda f, x: (f.gradient(x[-1]) ** 2).sum(-1),
+    lambda run: float(run.gradient2[-1]),
+)
 """The squared norm of the gradient after the last round."""
 AVERAGE_LOSS: Final = Left(
     "(1/R) Σ_r E f(x_r) − f*", F, lambda f, x: _losses(f, x[:-1]).mean(0), lambda run: float(run.f[:-1].mean())
@@ -126,7 +121,9 @@ AVERAGE_LOSS: Final = Left(
 """Its problem must have ``value(x)`` and ``least``, which is f*."""
 LAST_LOSS: Final = Left("E f(x_R) − f*", F, lambda f, x: _losses(f, x[-1]), lambda run: float(run.f[-1]))
 """Its problem must have ``value(x)`` and ``least``, which is f*."""
-LAST_DISTANCE: Final = Left("E‖x_R − x*‖²", X**2, _last_distance, lambda run: float(run.distance2[-1]))
+LAST_DISTANCE: Final = Left(
+    "E‖x_R − x*‖²", X**2, lambda f, x: _known(f, "distance2")(x[-1]), lambda run: float(run.distance2[-1])
+)
 """x* is the nearest minimiser; its problem must have ``distance2(x)``."""
 
 

@@ -240,8 +240,7 @@ _WORKS: Final = f"every model equals the recursion's ({M} clients, {m} a round, 
 
 def _of(label: str) -> tuple[AlgorithmProgram, AlgorithmLine]:
     """The program whose own listing has the line of that label first, and the line."""
-    name = ALGORITHMS[label]
-    program = PROGRAMS[name]
+    program = PROGRAMS[ALGORITHMS[label]]
     return program, next(line for line in program.client + program.server if line.label == label)
 
 

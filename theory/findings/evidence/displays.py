@@ -51,18 +51,12 @@ supports("line-241", "eq.grad.projection")(expansion, 1)
 mends("line-866")(expansion, 1)
 
 
-def _momentum() -> sp.Expr:
-    """m^{k+1} as the printed equation has it, solved for it."""
-    m, beta, g = sp.symbols("m beta g", positive=True)
-    return sp.solve(sp.Eq(m, beta * m + (1 - beta) * g), m)[0]
-
-
 @refutes("line-679", cause="algorithm-slips")
 @refutation
 def momentum_printed() -> Evidence:
-    return equal(
-        _momentum(), sp.Symbol("g", positive=True), "printed, solved for m^{k+1}, against g z: no momentum for any β"
-    )
+    m, beta, g = sp.symbols("m beta g", positive=True)
+    solved = sp.solve(sp.Eq(m, beta * m + (1 - beta) * g), m)[0]
+    return equal(solved, g, "printed, solved for m^{k+1}, against g z: no momentum for any β")
 
 
 def _unrolled(steps: int) -> tuple[sp.Expr, sp.Expr]:

@@ -95,14 +95,10 @@ def resting_noise_mended() -> Evidence:
     return at_most(left, bound, "the same at the largest corrected η: average against corrected bound without escape")
 
 
-def _printed_terms() -> dict[str, sp.Expr]:
-    return {name: STATED.terms[name] for name in ("start", "noise", "escape")}
-
-
 @refutes("line-1449", cause="formula-slips")
 def printed_escape_unit() -> Evidence:
     """The escape term of the printed bound has another unit than the others."""
-    return wrong_unit("escape", **_printed_terms())
+    return wrong_unit("escape", **{name: STATED.terms[name] for name in ("start", "noise", "escape")})
 
 
 @refutes("line-1449.2", cause="sphere-and-gaussian")
@@ -150,15 +146,13 @@ def split() -> Evidence:
     )
 
 
-def _step_at_rest() -> tuple[float, float]:
-    """Length of the step for f = x²/2 at x_r = 0, z = 1, η = μ = 1, and Σ‖z‖² G(x_r): |f(1) − f(0)|·|z|, z²|f'(0)|."""
-    x, z = 0.0, 1.0
-    return abs((x + z) ** 2 / 2 - x**2 / 2) * abs(z), z**2 * abs(x)
-
-
 @refutes("line-1466", cause="ball")
 def gradient_elsewhere() -> Evidence:
-    return exceeds(*_step_at_rest(), what="f = x²/2, x_r = 0, η = μ = z = 1: ‖x_{r+1} − x_r‖ against η‖z‖²G(x_r)")
+    """The step is |f(1) − f(0)|·|z| long, and Σ‖z‖² G(x_r) is z²|f'(0)|."""
+    x, z = 0.0, 1.0
+    length = abs((x + z) ** 2 / 2 - x**2 / 2) * abs(z)
+    what = "f = x²/2, x_r = 0, η = μ = z = 1: ‖x_{r+1} − x_r‖ against η‖z‖²G(x_r)"
+    return exceeds(length, z**2 * abs(x), what)
 
 
 @refutes("line-1470", cause="ball")

@@ -135,20 +135,14 @@ def cosine() -> Evidence:
     return keeps("smoothed-value", 1 - math.exp(-0.32), _unit(1, 0.8), "f = cos, x = 0, μ = 0.8", "stated")
 
 
-def gradient_within_print(d: int) -> Evidence:
-    return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}", "stated")
+def gradient_within(variant: Variant, d: int) -> Evidence:
+    return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}", variant)
 
 
 for _d in (1, 10, 10**6):
-    supports("lemma.zo.basic", "eq.as")(gradient_within_print, _d)
-
-
-def gradient_within_correction(d: int) -> Evidence:
-    return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}")
-
-
+    supports("lemma.zo.basic", "eq.as")(gradient_within, "stated", _d)
 for _d in (1, 10, 10**6):
-    mends("lemma.zo.basic", "eq.as")(gradient_within_correction, _d)
+    mends("lemma.zo.basic", "eq.as")(gradient_within, "corrected", _d)
 
 
 @support

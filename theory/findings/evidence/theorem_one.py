@@ -235,10 +235,6 @@ def _a2_split(r: OneRound) -> tuple[float, float]:
     return 0.5 * r.sampled_square(r.G), r.sampled_square(r.G - r.smooth) + r.sampled_square(r.smooth)
 
 
-def _a2_independent(r: OneRound) -> tuple[float, float]:
-    return r.sampled_square(r.G - r.smooth), r.total((r.G - r.smooth) ** 2) / r.m
-
-
 def a3_split(r: OneRound) -> tuple[float, float]:
     """A_3 and its two parts in line-1177, without Lη²."""
     return r.sampled_square(r.smooth), r.full_square(r.smooth) + _a4(r)
@@ -382,20 +378,18 @@ def _at(at: Mapping[str, float]) -> Setting:
     return Setting(d=int(at["d"]), P=int(at["P"]), K=int(at["K"]), m=int(at["m"]), L=1.0)
 
 
-def _after_substitution(name: str) -> tuple[sp.Expr, sp.Expr]:
-    """What eq.asd with Lemma hbhb's bound on χ needs for a term, and what line-1235 has for it."""
-    asd, target = printed("eq.asd"), printed("line-1235")[name]
-    found = plus(asd, times(asd["drift"] / delta**2, printed("local-drift")))[name]
-    before = K * eta * a**2 / 2 if name == "gradient" else 0
-    return before + found, before + target
-
-
 TERMS: Final = ("gradient", "dissimilarity", "noise", "smoothing")
 
 
 def simplification(terms: Sequence[str], share: float) -> Worst:
     """The worst needed/printed for these terms of line-1235, at a share of the largest admissible η."""
-    pairs = [_after_substitution(name) for name in terms]
+    pairs = []
+    for name in terms:
+        # What eq.asd with Lemma hbhb's bound on χ needs for the term, and what line-1235 has for it.
+        asd, target = printed("eq.asd"), printed("line-1235")[name]
+        found = plus(asd, times(asd["drift"] / delta**2, printed("local-drift")))[name]
+        before = K * eta * a**2 / 2 if name == "gradient" else 0
+        pairs.append((before + found, before + target))
 
     def ratio(at: Mapping[str, float]) -> float:
         here = at_largest("theorem-1", "stated", _at(at), share)
@@ -685,7 +679,8 @@ def spare_smoothing() -> Evidence:
 @refutes("line-1166.2", cause="shared-directions")
 def a2_not_independent() -> Evidence:
     """The clients' errors do not add like independent ones."""
-    left, right = _a2_independent(OneRound(mu=0.6, eta=0.7, x=0.4, phases=(0.0, 0.0, 0.0), scales=(1.0, 1.0, 1.0)))
+    r = OneRound(mu=0.6, eta=0.7, x=0.4, phases=(0.0, 0.0, 0.0), scales=(1.0, 1.0, 1.0))
+    left, right = r.sampled_square(r.G - r.smooth), r.total((r.G - r.smooth) ** 2) / r.m
     return exceeds(left, right, "three clients of different slopes: E‖(1/m)ΣΣ[G − ∇f^μ]‖² against (1/mM)ΣΣE‖·‖²")
 
 
