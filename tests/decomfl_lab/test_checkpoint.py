@@ -23,6 +23,7 @@ from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
 from decomfl_lab.runs.run import load_run, train
 from hessian.resume import Checkpoint
 from tests.fuzz.judge import mended
+from tests.refusals import refuses
 
 TENSORS = {"x": torch.linspace(-1, 1, 7), "état": torch.arange(6).view(2, 3), "none": torch.zeros(0)}
 VALUES = {"rows": [{"loss": 0.1, "sha256": '"sha256":"' + "0" * 64 + '"'}], "run": {"seed": 2**63}, "é": None}
@@ -140,21 +141,15 @@ def test_an_edited_configuration_is_refused_by_name_and_says_what_to_do(tmp_path
     assert any(parameter.abs().sum() > 0 for parameter in loaded.model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("metadata", "message"),
-    [
-        ({"sha256": "0" * 64}, "checkpoint must be a file of a run, got .*'decomfl'"),
-        ({"decomfl": "{", "sha256": "0" * 64}, "checkpoint must be a file of a run, got .*Expecting"),
-        ({"decomfl": "[" * 10**5, "sha256": "0" * 64}, "checkpoint must be a file of a run, got .*recursion"),
-        ({"decomfl": "3", "sha256": "0" * 64}, "values of the checkpoint must be a JSON object, got 3"),
-    ],
+@refuses(
+    ({"sha256": "0" * 64}, "checkpoint must be a file of a run, got .*'decomfl'"),
+    ({"decomfl": "{", "sha256": "0" * 64}, "checkpoint must be a file of a run, got .*Expecting"),
+    ({"decomfl": "[" * 10**5, "sha256": "0" * 64}, "checkpoint must be a file of a run, got .*recursion"),
+    ({"decomfl": "3", "sha256": "0" * 64}, "values of the checkpoint must be a JSON object, got 3"),
 )
-def test_a_file_with_the_right_checksum_that_is_no_runs_is_refused(
-    tmp_path: Path, metadata: dict[str, str], message: str
-) -> None:
+def test_a_file_with_the_right_checksum_that_is_no_runs_is_refused(metadata: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "run").write_bytes(mended(safetensors.torch.save({"x": torch.zeros(2)}, metadata)))
-    with pytest.raises(InputError, match=message):
-        read_checkpoint(tmp_path / "run")
+    read_checkpoint(tmp_path / "run")
 
 
 FORGERIES: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {

@@ -28,6 +28,7 @@ from decomfl_lab.runs.folder import (
 )
 from decomfl_lab.runs.run import load_run, train
 from figures.command import curves_of
+from tests.refusals import refuses
 
 TINY = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds=6, eval_every=2)
 
@@ -205,20 +206,16 @@ def test_what_is_read_names_the_place_the_rule_and_the_value(whole: Path) -> Non
         read_as(Header, {name: own for name, own in header.items() if name != "d"}, "header")
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"x0": None}, "x0 in the offer must be text, got None"),
-        ({"x0": "0" * 31}, "x0 in the offer must be text matching regex"),
-        ({"run": 7}, "run in the offer must be text, got 7"),
-        ({"config": []}, r"config in the offer must be a table, got \[\]"),
-    ],
+@refuses(
+    ({"x0": None}, "x0 in the offer must be text, got None"),
+    ({"x0": "0" * 31}, "x0 in the offer must be text matching regex"),
+    ({"run": 7}, "run in the offer must be text, got 7"),
+    ({"config": []}, r"config in the offer must be a table, got \[\]"),
 )
-def test_an_offer_that_is_none_is_refused_by_name(change: dict[str, Any], told: str) -> None:
+def test_an_offer_that_is_none_is_refused_by_name(change: dict[str, Any]) -> None:
     offer = {"run": "0" * 32, "x0": "f" * 32, "config": {"model": "mlp"}}
     assert read_as(Offer, offer, "offer").config == {"model": "mlp"}
-    with pytest.raises(lab.InputError, match=told):
-        read_as(Offer, offer | change, "offer")
+    read_as(Offer, offer | change, "offer")
 
 
 def test_rows_of_a_run_are_read_with_all_that_they_say(whole: Path) -> None:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
 from figures.spectra import KAPPAS, training_spectra
+from tests.figures.test_curves import lines_of
 
 D, WIDTH = 1000, 0.1
 
@@ -25,13 +26,6 @@ def curve(top: float = 5.0) -> pd.DataFrame:
 
 def axes_of(figure: Figure) -> dict[str, Axes]:
     return {ax.get_title(loc="left") or ax.get_ylabel(): ax for ax in figure.axes}
-
-
-def lines(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
-    return {
-        str(line.get_label()): (list(np.asarray(line.get_xdata())), list(np.asarray(line.get_ydata())))
-        for line in ax.get_lines()
-    }
 
 
 def training() -> dict[str, pd.DataFrame]:
@@ -61,9 +55,9 @@ def training() -> dict[str, pd.DataFrame]:
 
 def test_the_density_and_the_known_eigenvalues_are_drawn_where_they_are() -> None:
     ax = axes_of(training_spectra(**training(), d=D, near=0.01))["after 50 steps"]
-    assert lines(ax)["density"] == (list(curve().value), list(curve().density))
+    assert lines_of(ax)["density"] == (list(curve().value), list(curve().density))
     one = 1 / (D * WIDTH * math.sqrt(2 * math.pi))
-    assert lines(ax)["_heads"] == ([5.0, 2.0], [one] * 2)
+    assert lines_of(ax)["_heads"] == ([5.0, 2.0], [one] * 2)
     assert (ax.get_yscale(), ax.get_xscale()) == ("log", "symlog")
     assert ax.get_ylim()[0] < one < ax.get_ylim()[1]
     assert ax.get_xlim()[0] < -0.2
@@ -86,8 +80,8 @@ def test_every_step_has_a_panel_and_every_kappa_a_line_with_its_interval() -> No
         pytest.approx([7.2, 9.6]),
         pytest.approx([7.2 / 51, 9.6 / 51]),
     ]
-    assert lines(ax)["d = 1,000"][1] == [D, D]
-    assert lines(axes["outer eigenvalues and loss"])["−λ_min"] == ([0, 50], [0.5, 0.1])
+    assert lines_of(ax)["d = 1,000"][1] == [D, D]
+    assert lines_of(axes["outer eigenvalues and loss"])["−λ_min"] == ([0, 50], [0.5, 0.1])
 
 
 def test_frames_without_what_is_needed_are_refused() -> None:

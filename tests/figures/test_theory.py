@@ -14,15 +14,9 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
 from figures.theory import CONDITIONS, dimension_free, speed_ups, step_sizes, training
+from tests.figures.test_curves import lines_of
 
 SERIES = {"measured, κ equal eigenvalues": 0.03, "Theorem 2, stated": 0.1, "Theorem 1, corrected": 5.0}
-
-
-def lines(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
-    return {
-        str(line.get_label()): (np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist())
-        for line in ax.get_lines()
-    }
 
 
 def axes_of(figure: Figure) -> dict[str, Axes]:
@@ -46,7 +40,7 @@ def test_every_series_stands_in_both_panels_and_points_have_their_intervals() ->
     axes = axes_of(dimension_free(sweep("d", "kappa"), sweep("kappa", "d"), simulated()))
     left, right = axes["d grows, κ = 10"], axes["κ grows, d = 10"]
     for ax in (left, right):
-        drawn = lines(ax)
+        drawn = lines_of(ax)
         for series, value in SERIES.items():
             assert drawn[series] == ([10, 1000, 10**6], pytest.approx([value, value, 1.02 * value]))
         assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
@@ -78,14 +72,17 @@ def rounds() -> pd.DataFrame:
 def test_rounds_fall_beside_lines_of_slope_minus_one() -> None:
     axes = axes_of(speed_ups(rounds(), ends={"K": (4.0, "K = d")}))
     assert list(axes) == ["more clients sampled", "more local steps"]
-    drawn = lines(axes["more clients sampled"])
+    drawn = lines_of(axes["more clients sampled"])
     assert drawn["measured, σ"] == ([1, 4, 16], [100, 25, 6.25])
     assert drawn["stated bound, σ_G"] == ([1, 4, 16], [900, 225, 56.25])
     assert drawn["_slope"] == drawn["measured, σ"]
-    assert lines(axes["more local steps"])["_end"][0] == [4.0, 4.0]
+    assert lines_of(axes["more local steps"])["_end"][0] == [4.0, 4.0]
     assert [text.get_text() for text in axes["more local steps"].texts] == ["K = d"]
     assert "_end" not in drawn
-    assert lines(axes["more local steps"])["measured, σ_G"] == ([1, 4], [100, 25])  # what is not reached is not drawn
+    assert lines_of(axes["more local steps"])["measured, σ_G"] == (
+        [1, 4],
+        [100, 25],
+    )  # what is not reached is not drawn
 
 
 def maps() -> pd.DataFrame:
@@ -137,7 +134,7 @@ def trained() -> pd.DataFrame:
 def test_training_stands_under_its_bounds_with_the_range_of_seeds() -> None:
     axes = axes_of(training(trained()))
     assert list(axes) == ["a, d = 9", "b, d = 99"]
-    drawn = lines(axes["b, d = 99"])
+    drawn = lines_of(axes["b, d = 99"])
     assert drawn["measured"] == ([1, 10, 100], [1.0, 0.1, 0.01])
     assert drawn["Theorem 2, corrected"] == ([1, 10, 100], [10.0, 1.0, 0.1])
     (band,) = axes["b, d = 99"].collections

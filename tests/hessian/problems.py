@@ -77,3 +77,7 @@ def dense_fisher(f: MeanLoss, module: nn.Module, inputs: Tensor, targets: Tensor
 def columns(operator: object, d: int) -> Tensor:
     """The operator as a dense matrix, by d products."""
     return torch.stack([operator.matvec(e) for e in torch.eye(d, dtype=torch.float64)], 1)  # type: ignore[attr-defined]
+
+
+DENSE = {"hessian": dense_hessian, "gauss-newton": dense_gauss_newton, "fisher": dense_fisher}
+"""The dense matrix of each operator, by its name."""

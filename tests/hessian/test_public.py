@@ -16,6 +16,7 @@ from torch import nn
 import hessian
 from decomfl_lab.errors import InputError
 from tests.hessian.spectra import rotated
+from tests.nets import seeded
 from tests.refusals import refuses
 
 X = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
@@ -24,9 +25,7 @@ LOSS = nn.CrossEntropyLoss()
 
 
 def net() -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3))
+    return seeded(lambda: nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 3)), 1)  # type: ignore[no-any-return]
 
 
 def test_the_import_loads_no_torch_and_lists_every_name() -> None:

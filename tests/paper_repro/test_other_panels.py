@@ -27,12 +27,14 @@ from tests.paper_repro.test_panels import made
 AVERAGE = "mean over rounds of E‖∇f‖²"
 
 
-@cache
-def drawn(part: str) -> tuple[Made, pd.DataFrame]:
+def drawn_anew(part: str) -> tuple[Made, pd.DataFrame]:
     """What is made of a part at its largest scale, and its rows."""
     kept = recorded.largest(part)
     assert kept is not None
     return made(part, kept.scale), rows(part, kept.scale)
+
+
+drawn = cache(drawn_anew)
 
 
 def labelled(ax: Axes) -> dict[str, np.ndarray]:
@@ -151,9 +153,8 @@ def test_a_kappa_that_is_drawn_as_another_is_noticed(monkeypatch: pytest.MonkeyP
     whole = spectra._kappas
     swap = {"signed": "absolute", "absolute": "signed"}
     monkeypatch.setattr(spectra, "_kappas", lambda ax, kappas, d: whole(ax, kappas.replace({"kappa": swap}), d))
-    kept = recorded.largest("hessian")
-    assert kept is not None
-    assert wrong_spectra(made("hessian", kept.scale).figures["hessian"], rows("hessian", kept.scale)) != []
+    found, frame = drawn_anew("hessian")
+    assert wrong_spectra(found.figures["hessian"], frame) != []
 
 
 # --- theory -----------------------------------------------------------------------------------------------------------
@@ -191,10 +192,8 @@ def test_a_stated_bound_under_the_name_of_the_corrected_one_is_noticed(monkeypat
     whole = bounds._draw
     swap = {"Theorem 2, stated": "Theorem 2, corrected", "Theorem 2, corrected": "Theorem 2, stated"}
     monkeypatch.setattr(bounds, "_draw", lambda ax, frame, x, y: whole(ax, frame.replace({"series": swap}), x, y))
-    kept = recorded.largest("theory")
-    assert kept is not None
-    figure = made("theory", kept.scale).figures["theory-dimension"]
-    assert "by-d: Theorem 2, stated" in wrong_bounds(figure, rows("theory", kept.scale))
+    found, frame = drawn_anew("theory")
+    assert "by-d: Theorem 2, stated" in wrong_bounds(found.figures["theory-dimension"], frame)
 
 
 def test_the_figure_of_the_speed_ups_shows_its_rows() -> None:

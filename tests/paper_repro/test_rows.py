@@ -83,10 +83,11 @@ def test_models_that_are_pulled_for_nothing_are_noticed() -> None:
     assert implausible(pulled, D["fig3"]) == ["models are pulled without their bytes"]
 
 
-def test_seconds_that_fall_are_noticed() -> None:
+@pytest.mark.parametrize("name", ["seconds", "wire_bytes"])
+def test_what_was_spent_and_falls_is_noticed(name: str) -> None:
     frame = rows("fig3", "full")
-    fewer = frame.assign(seconds=frame.seconds.mask(frame["round"] > 500, frame.seconds / 10))
-    assert any("seconds fall" in told for told in impossible(fewer))
+    fewer = frame.assign(**{name: frame[name].mask(frame["round"] > 500, frame[name] / 10)})
+    assert any(f"{name} fall" in told for told in impossible(fewer))
 
 
 @pytest.mark.parametrize(("part", "scale"), TRAINED)
@@ -151,9 +152,3 @@ def test_a_measurement_that_is_changed_in_one_part_is_noticed_by_another(name: s
     frame = rows("fig3", "full")
     other = frame.assign(**{name: 3 * frame[name] + 1})
     assert apart(other, rows("topk", "full"), ["series", "seed", "round", "check"], {}) > 0
-
-
-def test_bytes_of_another_run_are_noticed() -> None:
-    frame = rows("fig3", "full")
-    half = frame.assign(wire_bytes=frame.wire_bytes.where(frame["round"] < 500, frame.wire_bytes / 10))
-    assert any("wire_bytes fall" in told for told in impossible(half))

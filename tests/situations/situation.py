@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import decomfl_lab as lab
 import hessian
 from decomfl_lab.errors import DivergedError
+from tests.nets import seeded
 from tests.situations import truth
 from tests.situations.truth import Curvature, Function
 
@@ -39,13 +40,6 @@ REAL = torch.randn(N, 3, generator=_generator)
 X64, REAL64 = X.double(), REAL.double()
 BATCHES = list(zip(X.split(11), Y.split(11), strict=True))
 """Of 11, 11, 11 and 7 examples."""
-
-
-def seeded(make: Callable[[], Any], seed: int = 0) -> Any:
-    """What ``make`` makes with torch's generator at the seed, which is put back."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return make()
 
 
 def mlp(middle: Callable[[], nn.Module] = nn.Tanh, *, bias: bool = True) -> nn.Sequential:

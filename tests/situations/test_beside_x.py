@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,14 @@ from torch.nn.functional import cross_entropy
 import decomfl_lab as lab
 import hessian
 from decomfl_lab.errors import InputError
+from tests.nets import Around, seeded
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(60) % 3
 
 
 def net(head: float | None = None) -> nn.Sequential:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        made = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3))
+    made: nn.Sequential = seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)), 1)
     if head is not None:
         nn.init.constant_(made[2].weight, head)
         nn.init.constant_(made[2].bias, head)
@@ -116,20 +116,12 @@ def test_a_run_goes_on_with_the_model_and_loss_that_it_had(tmp_path: Path) -> No
 
 
 def test_a_gradient_is_checked_where_a_loss_has_constants_of_its_own() -> None:
-    class Short(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = net()
-
-        def forward(self, h: Tensor) -> Tensor:
-            z = self.inner(h)
-            return 0.5 * z + 0.5 * z.detach()  # type: ignore[no-any-return]
-
+    short = Around(net(), after=lambda z: 0.5 * z + 0.5 * z.detach())
     weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
     with pytest.raises(InputError, match="derivative"):
-        lab.train(Short(), weighted, [(X, Y)], method="fedavg", rounds=1)
+        lab.train(short, weighted, [(X, Y)], method="fedavg", rounds=1)
     with pytest.raises(InputError, match="derivatives"):
-        hessian.effective_rank(Short(), weighted, [(X, Y)], products=10)
+        hessian.effective_rank(short, weighted, [(X, Y)], products=10)
 
 
 def test_a_well_trained_net_in_float32_is_taken() -> None:
@@ -156,22 +148,15 @@ def test_numbers_beside_tensors_must_be_those_of_all_batches() -> None:
 
 @pytest.mark.parametrize("take", [lambda out: out.logits, lambda out: out.aux])
 def test_a_loss_may_take_the_outputs_apart_itself(take: Any) -> None:
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = net()
-
-        def forward(self, h: Tensor) -> Any:
-            z = self.inner(h)
-            return type("Output", (), {"logits": z, "aux": z})()
+    both = Around(net(), after=lambda z: SimpleNamespace(logits=z, aux=z))
 
     def loss(out: Any, y: Tensor) -> Tensor:
         return cross_entropy(take(out), y)
 
-    assert hessian.effective_rank(Both(), loss, (X, Y), products=32).kappa == pytest.approx(
+    assert hessian.effective_rank(both, loss, (X, Y), products=32).kappa == pytest.approx(
         hessian.effective_rank(net(), cross_entropy, (X, Y), products=32).kappa
     )
-    assert lab.train(Both(), loss, [(X, Y)], rounds=1).round == 1
+    assert lab.train(both, loss, [(X, Y)], rounds=1).round == 1
 
 
 def test_arrays_that_go_backwards_are_taken() -> None:

@@ -16,6 +16,7 @@ from torch.nn.functional import embedding
 
 import decomfl_lab as lab
 import hessian
+from tests.nets import seeded
 from tests.situations import truth
 from tests.situations.situation import (
     REAL,
@@ -35,7 +36,6 @@ from tests.situations.situation import (
     mean_ce,
     mlp,
     refused,
-    seeded,
 )
 
 TABLE = Table()

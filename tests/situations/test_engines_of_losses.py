@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import decomfl_lab as lab
+from tests.nets import Around, seeded
 from tests.situations import truth
-from tests.situations.situation import X64, N, X, Y, ce, mean_ce, mlp, seeded
+from tests.situations.situation import X64, N, X, Y, ce, mean_ce, mlp
 from tests.situations.test_no_mean_over_examples import ZScore, infonce, soft_f1, summed, weighted
 
 ENGINES = ("plain", "serial", "threads", "batched", "auto")
@@ -57,16 +58,9 @@ def test_the_fused_engine_refuses_losses_that_its_kernel_does_not_compute(name: 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_trains_outputs_that_are_no_tensor(engine: str):
-    class Named(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = mlp()
-
-        def forward(self, h):
-            return {"logits of three": self.inner(h)}
-
+    module = Around(mlp(), after=lambda z: {"logits of three": z})
     options = {"rounds": 2, "lr": 0.1, "batch_size": N, "seed": 3, "eval_every": 1, "engine": engine}
-    named = lab.train(Named(), lambda o, t: ce(o["logits of three"], t), [(X, Y)], **options)
+    named = lab.train(module, lambda o, t: ce(o["logits of three"], t), [(X, Y)], **options)
     plain = lab.train(mlp(), ce, [(X, Y)], **options)
     torch.testing.assert_close(_weights(named.model), _weights(plain.model), rtol=1e-3, atol=1e-4)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.nets import seeded
 from tests.situations.situation import (
     BATCHES,
     REAL,
@@ -24,7 +25,6 @@ from tests.situations.situation import (
     mean_ce,
     mlp,
     refused,
-    seeded,
 )
 
 TABLE = Table()

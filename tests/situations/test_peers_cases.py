@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hessian
+from tests.nets import seeded
 from tests.situations import truth
 from tests.situations.situation import (
     RIGHT,
@@ -23,11 +24,9 @@ from tests.situations.situation import (
     Case,
     Situation,
     Table,
-    assert_same,
     either,
     every,
     refused,
-    seeded,
 )
 
 TABLE = Table()
@@ -161,13 +160,6 @@ for _tied in (False, True):
         ids = classes(10, 4, of=5)
         data = [{"input_ids": ids, "labels": ids}]
         return Case(seeded(lambda: Language(tied)), None, data, lambda net: next_token(net.logits(ids), ids))
-
-
-for _loss, _targets in ((CE, classes(5)), (MSE, rand(5, 3))):
-
-    @TABLE.add(f"{_loss.__name__}(reduction='none')", both=refused(r"mean\(\)"))
-    def _(loss=_loss, targets=_targets):
-        return Case(seeded(lambda: nn.Linear(4, 3)), loss(reduction="none"), [(rand(5, 4), targets)])
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
@@ -472,26 +464,6 @@ def test_an_operator_is_the_dense_matrix_column_by_column(matrix: str, problem: 
     torch.testing.assert_close(columns, dense(seeded(make), loss, x, y), rtol=1e-8, atol=1e-10)
     with pytest.raises(ValueError, match="shape"):
         operator.matvec(torch.zeros(operator.d + 1, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("chosen", [["0"], ["*.bias"], ["2.weight", "0.bias"]])
-def test_chosen_parameters_give_the_block_of_the_dense_hessian(chosen: list[str]):
-    make, loss, y = PROBLEMS["cross-entropy"]
-    x, net = rand(8, 3).double(), seeded(make)
-    f = hessian.MeanLoss(net, loss, [(x, y)], parameters=chosen)
-    sizes = {name: p.numel() for name, p in net.named_parameters()}
-    ends = dict(zip(sizes, torch.tensor(list(sizes.values())).cumsum(0).tolist(), strict=True))
-    own = torch.cat([torch.arange(ends[name] - sizes[name], ends[name]) for name in f.names])
-    block = truth.dense(lambda own: loss(own(x), y), net)[own][:, own]
-    k = hessian.effective_rank(hessian.HessianOperator(f), products=max(20, f.d + 5))
-    assert_same(k, truth.curvature(block))
-
-
-@pytest.mark.parametrize("definite", [True, False])
-def test_a_random_symmetric_matrix_is_measured_exactly(definite: bool):
-    A = torch.randn(30, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    H = A @ A.T / 30 if definite else (A + A.T) / 2
-    assert_same(hessian.effective_rank(hessian.DenseOperator(H), products=40), truth.curvature(H))
 
 
 @every(TABLE)

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from tests.nets import seeded
 from tests.situations.situation import (
     MODEL_FORM,
     RIGHT,
@@ -23,7 +24,6 @@ from tests.situations.situation import (
     mean_ce,
     mlp,
     refused,
-    seeded,
 )
 
 TABLE = Table()

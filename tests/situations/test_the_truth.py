@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from tests.nets import seeded
 from tests.situations import truth
-from tests.situations.situation import REAL64, RIGHT, X64, Case, N, Situation, X, Y, ce, mean_ce, mlp, refused, seeded
+from tests.situations.situation import REAL64, RIGHT, X64, Case, N, Situation, X, Y, ce, mean_ce, mlp, refused
 
 
 def test_the_dense_hessian_of_least_squares_is_the_closed_form():

@@ -105,11 +105,8 @@ def test_clients_on_a_network_say_how_many_examples_they_have_again_to_a_server_
         assert {entry.examples for entry in log.entries()} == {(698, 698)}
 
 
-def test_a_server_that_is_stopped_saves_the_round_and_the_same_command_goes_on_with_the_same_clients(
-    tmp_path, address, capsys
-):
-    codes, log = [], tmp_path / "fl" / "run.dcl"
-    threads = [joining(tmp_path / "fl", address, codes, i) for i in range(2)]
+def stopped(serving, log):
+    """The exit code of a server that is interrupted once its log has some rounds."""
     before = signal.signal(signal.SIGTERM, interrupt)
 
     def stop():
@@ -119,9 +116,17 @@ def test_a_server_that_is_stopped_saves_the_round_and_the_same_command_goes_on_w
 
     threading.Thread(target=stop, daemon=True).start()
     try:
-        assert serve(tmp_path / "fl", address, 100_000) == 143
+        return serving()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_server_that_is_stopped_saves_the_round_and_the_same_command_goes_on_with_the_same_clients(
+    tmp_path, address, capsys
+):
+    codes, log = [], tmp_path / "fl" / "run.dcl"
+    threads = [joining(tmp_path / "fl", address, codes, i) for i in range(2)]
+    assert stopped(lambda: serve(tmp_path / "fl", address, 100_000), log) == 143
     told = capsys.readouterr().err
     reached = int(told.split("interrupted after round ")[1].split(";")[0])
     assert f"saved in {tmp_path / 'fl'}" in told
@@ -150,18 +155,8 @@ def test_a_client_joins_a_run_that_is_served_while_the_others_stay(tmp_path, add
     codes, fl, log = [], tmp_path / "fl", tmp_path / "fl" / "run.dcl"
     monkeypatch.setenv("CLIENTS", "2")
     threads = [joining(fl, address, codes, i, more=" --config 2.toml --trust-code") for i in range(2)]
-    before = signal.signal(signal.SIGTERM, interrupt)
-
-    def stop():
-        while not log.exists() or log.stat().st_size < 3000:
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=stop, daemon=True).start()
-    try:
-        assert main(f"serve --config 2.toml --trust-code --rounds 100000 --out {fl} --bind {address}".split()) == 143
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    argv = f"serve --config 2.toml --trust-code --rounds 100000 --out {fl} --bind {address}".split()
+    assert stopped(lambda: main(argv), log) == 143
     reached = int(capsys.readouterr().err.split("interrupted after round ")[1].split(";")[0])
     monkeypatch.setenv("CLIENTS", "3")
     threads.append(joining(fl, address, codes, 2, more=" --config 3.toml --trust-code"))

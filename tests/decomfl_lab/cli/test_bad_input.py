@@ -20,6 +20,9 @@ from decomfl_lab.runs import building
 
 HUGE, LONG = str(2**70), "1" * 5000
 RUN = "train --data digits --model logistic"
+SIX = f"{RUN} --clients 6 --sampled 2 --rounds 4"
+THEOREM_2 = "--theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 2 --eta 0.01"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "my_bound.py"
 CASES = [
     (f"{RUN} --threads 100000", "threads must be an integer in 1..1024, got 100000"),
     (f"{RUN} --rounds 1{'0' * 20}", "rounds R must be an integer in 1..9223372036854775807, got 1"),
@@ -80,6 +83,98 @@ CASES = [
     ("train --data mine.py:f --model mine.py:exits", "run without an error, got 'mine.py:exits' (SystemExit"),
     ("train --data mine.py:f --model mine.py:net --loss mine.py:stops", "must take the examples of"),
     ("kappa --threads 100000 --data digits --model mlp", "threads must be an integer in 1..1024, got 100000"),
+    # train
+    (f"{SIX} --sampled 7", "sampled clients m (of M=6) must be an integer in 1..6, got 7"),
+    (f"{SIX} --sampled 0", "sampled clients m (of M=6) must be an integer in 1..6, got 0"),
+    (f"{SIX} --local-steps 0", "local_steps K must be an integer of at least 1, got 0"),
+    (f"{SIX} --perturbations 0", "perturbations P must be an integer of at least 1, got 0"),
+    (f"{SIX} --lr -0.1", "lr η must be a finite number above 0, got -0.1"),
+    (f"{SIX} --mu 0", "mu μ must be a finite number above 0, got 0"),
+    (f"{SIX} --mu inf", "mu μ must be a finite number above 0, got inf"),
+    (f"{SIX} --momentum 1", "momentum β must be in [0, 1), got 1.0"),
+    (f"{SIX} --data imagenet", "digits, text, module:function, FILE.py:function, got 'imagenet'"),
+    (f"{SIX} --model vgg", "resnet20, resnet20-bn, mlp, logistic, gpt-tiny, gpt-tiny-tied, gpt-10m, got 'vgg'"),
+    (f"{SIX} --method magic", "method must be one of decomfl, decomfl-projection, hiso, fzoo,"),
+    (f"{SIX} --estimator backward", "estimator must be one of forward, central, got 'backward'"),
+    (f"{SIX} --clients 2000 --sampled 1", "clients M must be at most the 1397 training examples"),
+    (f"{SIX} --lr-schedule 5:0.1", "lr_schedule must be ROUND=VALUE pieces joined by commas, got '5:0.1'"),
+    (f"{SIX} --perturbation-schedule 0=3", "round in perturbation_schedule must be an integer of at least 1, got 0"),
+    (f"{SIX} --threads 0", "threads must be an integer in 1..1024, got 0"),
+    (f"{SIX} --rounds many", "'many' is not a valid int"),
+    (f"{SIX} --learning-rate 1", "No such option '--learning-rate'. Did you mean '--lr'?"),
+    (f"{SIX} -K 2", "No such option '-K'. Did you mean '--local-steps'?"),
+    (
+        f"{SIX} --method fedavg --P 2",
+        "perturbations must be left out for fedavg, which has no such option (decomfl train fedavg --help)",
+    ),
+    (f"{SIX} --aggregation krum --tolerated 2", "sampled clients m must be at least 7 for Krum(tolerated=2), got 2"),
+    (f"{SIX} --aggregation clipped --clip -1", "clip c must be a finite number of at least 0, got -1.0"),
+    (f"{SIX} --aggregation medain", "must be one of mean, clipped, median, trimmed, krum, got 'medain'"),
+    (f"{SIX} --out file/run", "out must be a folder that can be written"),
+    ("paper --out file/o", "out must be a folder that can be written"),
+    (
+        f"{SIX} --alpha 0.1",
+        "alpha must be left out with split iid, which has no use for it (--split dirichlet or dirichlet-total), "
+        "got 0.1",
+    ),
+    (f"{SIX} --lora-rank 4", "lora_rank must be left out with tune full, which has no use for it (--tune lora), got"),
+    # other commands
+    ("paper --scale huge", "scale must be one of smoke, default, full, got 'huge'"),
+    ("paper --only fig9", "table1, llm, smollm2, board, memory, hessian, sizes, theory, audit, got 'fig9'"),
+    ("paper --count miles", "count must be one of wire, table1, plotted, got 'miles'"),
+    ("paper --reading aloud", "reading must be one of as-plotted, as-written, both, got 'aloud'"),
+    ("paper --reference /nowhere", "reference must be a folder with a readable authors_curves.csv"),
+    ("verify --plant bug", "fault must be one of 103 names, got 'bug': revert-forgotten"),
+    ("verify --target mine:Mine --plant revert-forgotten", "planted in the lab's own implementation"),
+    ("verify --cases 0", "cases must be an integer of at least 1, got 0"),
+    ("verify --law gravity", "law must be one of"),
+    ("frobnicate", "No such command 'frobnicate'"),
+    # runs, plot and export
+    ("runs nowhere", "error: folder must be a folder that exists, got 'nowhere'"),
+    ("runs --sort colour", "error: sort must be one of folder, method, data"),
+    ("plot nowhere", "error: folder must be a folder that exists, got 'nowhere'"),
+    ("plot .", "error: runs must be folders with runs that have rows, got '.'"),
+    ("plot . --out c.txt", "error: out must end in one of "),
+    ("export nowhere m.safetensors", "error: folder must be one in which a run was saved, got 'nowhere'"),
+    ("export nowhere no/m.safetensors", "error: out must be in a folder that exists"),
+    # bench and noise
+    ("bench rebuild --d x", "d must be integers separated by commas, got 'x'"),
+    ("bench rebuild --d 1.5e0", "d must be integers separated by commas, got '1.5e0'"),
+    ("bench rebuild --d 1e999", "d must be integers separated by commas, got '1e999'"),
+    ("bench rebuild --d 0", "d must be an integer of at least 1, got 0"),
+    ("bench rebuild --pairs 0", "pairs must be an integer of at least 1, got 0"),
+    ("bench rebuild --distribution cauchy", "distribution must be one of gaussian, sphere, rademacher, got 'cauchy'"),
+    ("bench rebuild --dtype int8", "dtype must be one of float32, float64, bfloat16, float16, got 'int8'"),
+    ("bench rebuild --backend fortran", "backend must be one of numpy, numba, triton, got 'fortran'"),
+    ("bench rebuild --device tpu", "device must be one of cpu, cuda, cuda:N, auto, got 'tpu'"),
+    (f"noise --key 1{'0' * 16}", "key must be a hexadecimal number of at most 16 digits, got '10000000000000000'"),
+    ("noise --first -1", "first must be an integer of at least 0, got -1"),
+    ("noise --count 0", "count must be an integer of at least 1, got 0"),
+    ("noise --first 5 --d 6", r"first + count must be at most d=6, got 13"),
+    # bound and stepsize
+    ("bound --d 9 --L 1", "error: theorem must be 1 or 2 unless statement is given, got None"),
+    (f"bound {THEOREM_2} --statement theorem-1", "error: theorem must stay unset where statement is given, got 2"),
+    ("bound --statement the.9 --d 9 --L 1", "error: statement must be one of 26 names, got 'the.9': theorem-1,"),
+    ("stepsize --theorem 2 --d 9 --L 1", "error: kappa must be given"),
+    ("stepsize --theorem 1 --L 1", "error: d must be given, got None"),
+    ("bound --theorem 2 --P 3", "error: d, L, kappa must be given, got None"),
+    ("bound --theorem 1 --P 3", "error: d, L must be given, got None"),
+    ("stepsize --theorem 1 --d 9 --L 0", "error: L must be a finite number above 0, got 0.0"),
+    (f"bound {THEOREM_2} --K 2", "error: K must be 1 in theorem-2, got 2"),
+    (f"bound {THEOREM_2} --m 10 --M 3", "error: m must be an integer in 1..3, got 10"),
+    ("stepsize --theorem 1 --d 9.5 --L 1", "error: Invalid value for '--d': '9.5' is not a valid integer."),
+    ("stepsize --statement variance --d 9 --L 1", "error: statement must have a condition on η"),
+    # check and tightness
+    (
+        "check theorem-9",
+        "error: statement must be one of 26 names, got 'theorem-9' (did you mean theorem-2?): theorem-1,",
+    ),
+    ("check theorem-1 --variant mine", "error: variant must be one of stated, corrected"),
+    ("check theorem-1 --on cubics", "error: --on must be one of quadratics, waves, piecewise, got 'cubics'"),
+    ("check theorem-1 --effort 0", "error: effort must be an integer of at least 1"),
+    ("check nowhere.py:right", "error: statement must be module:function that can be imported, got 'nowhere.py:right'"),
+    (f"tightness {EXAMPLE}:left", "error: statement must be module:function that can be imported"),
+    (f"check {EXAMPLE}:nu", f"error: statement '{EXAMPLE}:nu' must make a theory.statements.statement.Statement, got"),
 ]
 
 
@@ -108,8 +203,9 @@ def test_bad_input_is_one_line_before_anything_is_begun_or_written(
     assert main(argv.split(" ")) == 2
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
+    assert told.err.startswith("decomfl: error: ")
     assert message in told.err
-    assert len(told.err) < 600
+    assert len(told.err.partition(" names, got ")[0]) < 600  # a list of all names is as long as it is
     assert sorted(folder.rglob("*")) == there
 
 

@@ -142,28 +142,6 @@ def test_a_run_is_running_while_somebody_holds_its_folder(runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["runs", "nowhere"], "folder must be a folder that exists, got 'nowhere'"),
-        (["runs", "--sort", "colour"], "sort must be one of folder, method, data"),
-        (["plot", "nowhere"], "folder must be a folder that exists, got 'nowhere'"),
-        (["plot", "."], "runs must be folders with runs that have rows, got '.'"),
-        (["plot", ".", "--out", "c.txt"], "out must end in one of "),
-        (["export", "nowhere", "m.safetensors"], "folder must be one in which a run was saved, got 'nowhere'"),
-        (["export", "nowhere", "no/m.safetensors"], "out must be in a folder that exists"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_a_line(
-    argv: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(argv) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"decomfl: error: {message}")
-    assert (error.count("\n"), list(tmp_path.glob("*.*"))) == (1, [])
-
-
-@pytest.mark.parametrize(
     ("test", "flags", "said"),
     [
         (None, [], "runs must have held-out examples, of which their curves are, got 'none'"),

@@ -17,19 +17,6 @@ X, Y = torch.arange(24.0).view(12, 2), torch.arange(12) % 3
 PARTS = [(X[:5], Y[:5]), (X[5:], Y[5:])]
 
 
-class Rows(Dataset[Any]):
-    """A data set of these rows."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self.rows = rows
-
-    def __getitem__(self, n: int) -> Any:
-        return self.rows[n]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
 class Sequenced:
     """What has examples by number, without being torch's Dataset, nor iterable by its type."""
 
@@ -41,6 +28,10 @@ class Sequenced:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+class Rows(Sequenced, Dataset[Any]):
+    """A data set of these rows."""
 
 
 def same(found: Any, wanted: Any) -> bool:

@@ -6,28 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from decomfl_lab.datasets.own import data_of, examples, first_clients, own_dataset
 from decomfl_lab.errors import InputError
+from tests.decomfl_lab.datasets.test_given import Rows
 from tests.refusals import refuses
 
 X = torch.arange(24.0).view(12, 2)
 Y = torch.arange(12) % 3
 HELD = (X[:4], Y[:4])
-
-
-class Rows(Dataset[Any]):
-    """A data set of these rows."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self.rows = rows
-
-    def __getitem__(self, n: int) -> Any:
-        return self.rows[n]
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 @pytest.mark.parametrize(

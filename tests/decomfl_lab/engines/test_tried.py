@@ -25,28 +25,20 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.batch_loss import BatchLoss
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.replicas.replica import Replica
+from tests.nets import Around, seeded
 
 _generator = torch.Generator().manual_seed(0)
 X, Y = torch.randn(20, 4, generator=_generator), torch.randint(3, (20,), generator=_generator)
 POINTS: list[Point] = [(0, 1e-3), (0, -1e-3), (1, 1e-3)]
 
 
-class Branching(nn.Module):
-    """It takes a tensor's value in an ``if``, which no vmap can."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = net()
-
-    def forward(self, h: Tensor) -> Tensor:
-        outputs: Tensor = self.inner(h)
-        return outputs if outputs.sum() > -1e9 else -outputs
-
-
 def net() -> nn.Sequential:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    return seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)))  # type: ignore[no-any-return]
+
+
+def branching() -> nn.Module:
+    """It takes a tensor's value in an ``if``, which no vmap can."""
+    return Around(net(), after=lambda z: z if z.sum() > -1e9 else -z)
 
 
 def problem(module: nn.Module) -> tuple[Line, list[SampleLoss]]:
@@ -137,9 +129,6 @@ def test_the_comparison_is_what_catches_them(monkeypatch: pytest.MonkeyPatch) ->
     losses(Tried(Wrong(FAULTS["one per cent more"]), "auto"))
 
 
-# --- what it costs ----------------------------------------------------------------------------------------------------
-
-
 # --- what an engine cannot do -----------------------------------------------------------------------------------------
 
 
@@ -148,11 +137,11 @@ def test_where_vmap_fails_serial_takes_the_place_of_an_automatic_engine_and_says
 ) -> None:
     engine = Tried(Batched(), "auto")
     with caplog.at_level(logging.INFO, "decomfl_lab"):
-        found = losses(engine, Branching())
+        found = losses(engine, branching())
     assert isinstance(engine.engine, Serial)
     assert "evaluated by the engine serial" in caplog.text
-    assert np.array_equal(found, losses(Serial(), Branching()))
-    assert torch.equal(gradients(engine, Branching())[1], gradients(Serial(), Branching())[1])
+    assert np.array_equal(found, losses(Serial(), branching()))
+    assert torch.equal(gradients(engine, branching())[1], gradients(Serial(), branching())[1])
 
 
 @pytest.mark.parametrize("ask", [losses, gradients])
@@ -160,7 +149,7 @@ def test_where_vmap_fails_an_engine_that_was_asked_for_is_refused_by_name(ask: C
     with pytest.raises(
         InputError, match=r"engine must be one that takes this model and loss, .*got batched \("
     ) as error:
-        ask(Tried(Batched(), "batched"), Branching())
+        ask(Tried(Batched(), "batched"), branching())
     assert "\n" not in str(error.value)
 
 
@@ -187,6 +176,6 @@ def test_a_run_on_trust_has_no_probation(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_run_with_a_model_that_vmap_cannot_take_is_trained_automatically_and_refused_where_asked() -> None:
-    assert lab.train(Branching(), cross_entropy, [(X, Y)], rounds=2).verify()
+    assert lab.train(branching(), cross_entropy, [(X, Y)], rounds=2).verify()
     with pytest.raises(InputError, match="engine must be one that takes this model and loss"):
-        lab.train(Branching(), cross_entropy, [(X, Y)], rounds=1, engine="batched")
+        lab.train(branching(), cross_entropy, [(X, Y)], rounds=1, engine="batched")

@@ -42,15 +42,6 @@ def test_hosts_elsewhere_give_the_simulators_losses_and_five_equal_models(tracki
 VOTES = but(estimator="central-sign", rule=Sgd(), seeding=Seeding.PER_RUN)
 
 
-def test_votes_elsewhere_give_the_simulators_models_whatever_is_lost():
-    elsewhere, here = remote(VOTES), simulated(VOTES)
-    for r in range(8):
-        elsewhere.carrier.hosts[r % 4] = host(VOTES, r % 4)
-        assert elsewhere.advance() == here.advance()
-    assert digests(elsewhere) == {here.observer.digest()}
-    assert elsewhere.server.history.since(elsewhere.server.history.start)[0].scalars.dtype == np.int8
-
-
 @pytest.mark.parametrize(("case", "dtype"), [(VOTES, np.float32), (CASE, np.int8)])
 def test_scalars_of_another_type_than_the_runs_are_refused_by_both_sides(case, dtype):
     elsewhere, wrong = remote(case, quorum=2), np.ones((2, 3), dtype)
@@ -87,10 +78,8 @@ def test_clients_that_share_a_host_and_its_model_give_the_same(tracking):
     assert digests(elsewhere) == {simulated(case, rounds=8).observer.digest()}
 
 
-@pytest.mark.parametrize("tracking", sampled(Tracking, 4))
-@pytest.mark.parametrize("seeding", Seeding)
-def test_a_client_that_lost_its_model_begins_anew_and_the_run_is_the_same(tracking, seeding):
-    case = but(tracking=tracking, seeding=seeding)
+@pytest.mark.parametrize("case", [VOTES, *(but(tracking=at, seeding=by) for at in Tracking for by in Seeding)])
+def test_a_client_that_lost_its_model_begins_anew_and_the_run_is_the_same(case):
     elsewhere, here = remote(case), simulated(case)
     for r in range(8):
         elsewhere.carrier.hosts[r % 4] = host(case, r % 4)

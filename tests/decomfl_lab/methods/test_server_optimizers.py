@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +20,6 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.run import load_run
 from tests.refusals import refuses
-from tests.thorough import sampled
-
-METHODS = ("fedavg", "fedcom", "fedavg-topk")
 
 SMALL: dict[str, Any] = {
     "data": "digits", "model": "logistic", "clients": 5, "sampled": 3, "rounds": 6, "eval_every": 3, "batch_size": 32,
@@ -72,19 +68,6 @@ def test_the_plain_mean_is_what_it_was_to_the_bit_and_another_rate_is_not() -> N
         found.append(run.federation.x)
     assert torch.equal(found[0], found[1])
     assert not torch.allclose(found[0], found[2])
-
-
-@pytest.mark.parametrize(("method", "name"), sampled([*product(METHODS, ("adagrad", "adam", "yogi"))], 2))
-def test_a_run_learns_and_resumes_to_the_bit(method: str, name: str, tmp_path: Path) -> None:
-    config = TrainConfig(method, **SMALL, server_optimizer=name, server_lr=0.03)
-    whole = Run(config)
-    whole.train()
-    assert whole.metrics.train_loss.iloc[-1] < whole.metrics.train_loss.iloc[0]
-    Run(config.but(rounds=4)).train(out=tmp_path)
-    parts = Run(config)
-    parts.train(out=tmp_path)
-    assert torch.equal(whole.federation.x, parts.federation.x)
-    assert load_run(tmp_path).config == config
 
 
 @pytest.mark.parametrize(

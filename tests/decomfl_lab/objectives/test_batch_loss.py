@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,15 +12,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.objectives.batch_loss import BatchLoss, Form, called, own_loss
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, called
+from tests.nets import seeded
 
 X, Y = torch.arange(12.0).view(4, 3) / 12, torch.tensor([0, 1, 1, 0])
 
 
 def net() -> nn.Linear:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Linear(3, 2)
+    return seeded(lambda: nn.Linear(3, 2))  # type: ignore[no-any-return]
 
 
 def penalised(model: nn.Module, batch: Any) -> Tensor:
@@ -164,22 +162,3 @@ def test_inputs_are_one_argument_or_several_or_named(inputs: Any, what: str) -> 
             return "one" if b is None else "two"
 
     assert called(Module(), inputs) == what
-
-
-# --- the module's own loss --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "pack",
-    [
-        lambda loss, z: {"loss": loss, "logits": z},
-        lambda loss, z: SimpleNamespace(loss=loss, logits=z),
-        lambda loss, z: (loss, z),
-    ],
-    ids=["a key", "a field", "the first of a tuple"],
-)
-def test_the_modules_own_loss_is_found_wherever_models_put_it(pack: Callable[[Tensor, Tensor], Any]) -> None:
-    assert own_loss(Labelled(pack), {"x": X}, Y) == cross_entropy(net()(X), Y)
-
-
-# --- what is no loss --------------------------------------------------------------------------------------------------

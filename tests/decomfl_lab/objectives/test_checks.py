@@ -17,6 +17,7 @@ from decomfl_lab.objectives import checks
 from decomfl_lab.objectives.checks import SLOPES, Watch, is_additive, is_slope, parts_agree, relative
 from decomfl_lab.objectives.modules import swapped
 from decomfl_lab.objectives.trees import Batch, row_count
+from tests.nets import seeded
 
 READS = r"reads the module behind them \('{}'\)"
 ELSEWHERE = "loss must depend on no parameters but the module's"
@@ -26,9 +27,7 @@ ELSEWHERE = "loss must depend on no parameters but the module's"
 
 
 def net() -> nn.Sequential:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    return seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))  # type: ignore[no-any-return]
 
 
 X, Y = torch.linspace(-1, 1, 15).view(5, 3), torch.tensor([0, 1, 1, 0, 1])

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica, Snapshot, step_together_
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
 from tests.refusals import refuses
 
 STEP = Step(7, np.array([0.5, -2.0], np.float32), 0.1, Distribution.GAUSSIAN)
@@ -27,10 +31,7 @@ def test_x_is_one_vector_with_something_in_it(x: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("snapshot", "message"),
     [
-        (
-            Snapshot(1, torch.zeros(4), {"momentum": torch.zeros(4)}),
-            "snapshot must be of d=3 elements of",
-        ),
+        (Snapshot(1, torch.zeros(4), {"momentum": torch.zeros(4)}), "snapshot must be of d=3 elements of"),
         (Snapshot(1, torch.zeros(3).double(), {"momentum": torch.zeros(3)}), "snapshot must be of d=3 elements of"),
         (Snapshot(1, torch.zeros(3), {}), "state of the snapshot must be {'momentum'}"),
     ],
@@ -40,18 +41,6 @@ def test_a_snapshot_of_another_kind_is_not_restored(snapshot: Snapshot, message:
     with pytest.raises(InputError, match=message):
         replica.restore(snapshot)
     assert (replica.round, replica.x.tolist()) == (0, [1, 1, 1])
-
-
-def test_only_equal_bits_of_the_same_round_are_shared() -> None:
-    one, same, other = (Replica(torch.full((3,), value), Momentum(0.9)) for value in (0.0, 0.0, -0.0))
-    assert one.share(same)
-    assert one.x is same.x
-    assert not one.share(other)
-    one.step_(STEP)
-    assert same.x.tolist() == [0, 0, 0]
-    later = same.clone()
-    later.round = 1
-    assert not same.share(later)
 
 
 def test_steps_together_have_the_bits_of_steps_alone() -> None:
@@ -78,22 +67,13 @@ def test_steps_together_have_the_bits_of_steps_alone() -> None:
     (lambda: GridSgd(101), r"exponent must be an integer in -100..100, got 101"),
     (lambda: GridSgd(-101), r"exponent must be an integer in -100..100, got -101"),
     (lambda: LowPrecision(GridSgd()), "rule must be a float32 rule, got GridSgd"),
-    (lambda: LowPrecision(Sgd(), rounding="up"), "rounding must be one of stochastic"),  # type: ignore[arg-type]
+    (lambda: LowPrecision(Sgd(), rounding="up"), "rounding must be one of stochastic, compensated, nearest"),  # type: ignore[arg-type]
+    (lambda: LowPrecision(Sgd(), "float8"), "dtype must be one of bfloat16, float16, got 'float8'"),  # type: ignore[arg-type]
     (lambda: Replica(torch.zeros(2).half(), Sgd()), "dtype of x must be float32 or float64"),
     (lambda: Replica(torch.zeros(2), LowPrecision(Sgd())), "dtype of x must be bfloat16"),
 )
 def test_rules_refuse_bad_numbers_by_name(make: Any) -> None:
     make()
-
-
-def test_vectors_are_copied_once_after_they_were_shared_and_then_written_in_place() -> None:
-    replica = Replica(torch.zeros(3), Momentum(0.9))
-    held = replica.snapshot()
-    replica.step_(STEP)
-    own = replica.x
-    replica.step_(STEP)
-    assert replica.x is own
-    assert held.x.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("rounds", [(3,), (2, 4), (2, 3, 5), (2, 2), (3, 2), (2, 4, 3)])
@@ -118,3 +98,64 @@ def test_what_is_forgotten_takes_no_memory_until_it_is_restored() -> None:
     replica.restore(before)
     assert not replica.forgotten
     assert replica.digest() == Replica(torch.zeros(3), Momentum(0.9)).digest()
+
+
+def _replica() -> Replica:
+    return Replica(torch.linspace(-1, 1, 9), Momentum(0.9))
+
+
+def test_snapshots_and_clones_cost_nothing_until_somebody_steps() -> None:
+    replica = _replica()
+    snapshot, other = replica.snapshot(), replica.clone()
+    assert snapshot.x is other.x is replica.x
+    before = other.digest()
+    replica.step_(STEP)
+    assert snapshot.x is other.x is not replica.x
+    assert (other.digest() == before) != (replica.digest() == before)
+    own = replica.x
+    replica.step_(STEP)  # copied once, and then written in place
+    assert replica.x is own
+    replica.restore(snapshot)
+    assert replica.x is other.x
+
+
+@pytest.mark.parametrize(
+    ("which", "equal"), [("x", False), ("sign of zero", False), ("state", False), ("round", False), ("nothing", True)]
+)
+def test_only_equal_bits_are_shared(which: str, equal: bool) -> None:
+    one, other = _replica(), _replica()
+    one.step_(STEP)
+    other.step_(STEP)
+    if which == "x":
+        other.x[other.x == other.x[3]] *= 1 + 2**-23
+    if which == "sign of zero":
+        one.x[3], other.x[3] = 0.0, -0.0
+    if which == "state":
+        other.state["momentum"][0] = float(np.nextafter(np.float32(other.state["momentum"][0]), np.float32(9)))
+    other.round += which == "round"
+    assert one.share(other) == equal
+    assert (one.x is other.x) == equal
+    one.step_(STEP)
+    assert one.x is not other.x
+
+
+def _vectors(federation: DeComFLFederation) -> int:
+    """How many vectors of d elements clients, server and observer hold."""
+    replicas = [*(client.replica for client in federation.clients), federation.observer]
+    replicas += [federation.base] if federation.base is not None else []
+    return len({id(replica.x) for replica in replicas if not replica.forgotten})
+
+
+@pytest.mark.parametrize(("rebuild", "most"), [("replay", 7), ("copy", 2)])
+def test_clients_hold_a_model_for_each_round_that_somebody_is_at(rebuild: str, most: int) -> None:
+    config = TrainConfig(
+        data="digits", model="logistic", clients=60, sampled=5, batch_size=8, perturbations=2, local_steps=2,
+        rebuild=rebuild, momentum=0.9,
+    )  # fmt: skip
+    federation, _, _ = build_federation(config, load_dataset("digits"))
+    assert isinstance(federation, DeComFLFederation)
+    assert _vectors(federation) <= 2
+    for _ in range(6):
+        federation.advance()
+    assert {client.replica.round for client in federation.clients} == set(range(6))
+    assert _vectors(federation) <= most

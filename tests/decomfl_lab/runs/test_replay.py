@@ -385,16 +385,8 @@ def test_a_run_whose_checkpoint_is_gone_goes_on_by_its_log_to_the_same_bits(
     [
         ({"x0": "0" * 32}, lambda entry: entry, r"x_0 of .*run\.dcl must have the digest"),
         ({"stream": 99}, lambda entry: entry, r"stream of .*run\.dcl must be 1, got 99"),
-        (
-            {"data": "0" * 16},
-            lambda entry: entry,
-            "out must be empty or hold the same run .*differs in the examples",
-        ),
-        (
-            {},
-            lambda entry: replace(entry, digest="0" * 32),
-            r"model after round 2 of .* must have the digest 0000",
-        ),
+        ({"data": "0" * 16}, lambda entry: entry, "out must be empty or hold the same run .*differs in the examples"),
+        ({}, lambda entry: replace(entry, digest="0" * 32), r"model after round 2 of .* must have the digest 0000"),
         (
             {},
             lambda entry: replace(entry, sampled=(0,), answered=(0,)),

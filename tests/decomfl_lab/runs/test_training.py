@@ -1,4 +1,4 @@
-"""Runs: repeatable from one seed, resumable bit for bit, and FedAvg a true average."""
+"""Runs: repeatable from one seed, and resumable bit for bit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Run, TrainConfig
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs import kept, run, told
@@ -206,12 +204,6 @@ def test_a_run_that_ended_between_two_evaluations_has_the_table_of_a_longer_one_
     pd.testing.assert_frame_equal(_without_time(longer), _without_time(train(config)), check_exact=True)
 
 
-@pytest.mark.parametrize("config", [FEDAVG, FEDAVG.but(optimizer="adam", lr=0.01), FEDAVG.but(optimizer_state="fresh")])
-def test_a_run_of_clients_that_keep_their_optimizers_goes_on_to_the_bit(config: TrainConfig, tmp_path: Path) -> None:
-    train(replace(config, rounds=6), out=tmp_path)  # a multiple of 3: the longer run evaluates there too
-    pd.testing.assert_frame_equal(_without_time(train(config, out=tmp_path)), _without_time(train(config)))
-
-
 def test_a_checkpoint_without_the_optimizers_that_clients_keep_is_refused(tmp_path: Path) -> None:
     train(replace(FEDAVG, rounds=6), out=tmp_path)
     path = tmp_path / CHECKPOINT_FILE
@@ -259,31 +251,6 @@ def test_a_truncated_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(InputError, match=r"checkpoint must be a whole file .*checkpoint\.safetensors"):
         train(TINY, out=tmp_path)
-
-
-def test_fedavg_is_the_mean_of_independently_trained_copies() -> None:
-    dataset = load_dataset("digits")
-    federation, module, layout = build_federation(FEDAVG, dataset)
-    assert isinstance(federation, FedAvgFederation)
-    start = federation.x.clone()
-    sampled = federation.sample()
-    batches = {i: [federation.clients[i].objective.batch(k) for k in range(FEDAVG.local_steps)] for i in sampled}
-    federation.advance()
-    ends = []
-    for i in sampled:  # plain SGD with momentum, written out
-        x, v = start.clone(), torch.zeros_like(start)
-        for inputs, targets in batches[i]:
-            x.requires_grad_(True)
-            weight, bias = x[: 64 * 10].view(10, 64), x[64 * 10 :]
-            (gradient,) = torch.autograd.grad(cross_entropy(inputs.flatten(1) @ weight.T + bias, targets), x)
-            v = FEDAVG.momentum * v + gradient + FEDAVG.weight_decay * x.detach()
-            x = x.detach() - FEDAVG.lr * v
-        ends.append(x)
-    mean = torch.stack(ends).mean(0)
-    assert torch.allclose(federation.x, mean, atol=1e-6)
-    assert (ends[0] - ends[1]).abs().max() > 1e-3  # the copies do differ: in-turn training would be caught
-    assert layout.d == 650
-    assert module is not None
 
 
 def test_training_learns_on_real_digits() -> None:

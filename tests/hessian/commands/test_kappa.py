@@ -480,7 +480,6 @@ def test_own_things_that_do_not_fit_are_one_line(
         ([*SMALL, "--by-layer", "--ball", "1"], "forward_only, ball and by_layer must not be given together"),
         ([*SMALL, "--by-layer", "--checkpoint", "k"], "checkpoint must stay unset with by_layer, which has none"),
         ([*SMALL, "--weight-decay", "-1"], "weight_decay λ must be a finite number of at least 0, got -1.0"),
-        ([*SMALL, "--operator", "hesian"], "operator must be one of hessian, gauss-newton, fisher, smoothed, got"),
         ([*SMALL, "--chunk", "-1"], "chunk must be an integer of at least 1, got -1"),
         ([*SMALL, "--loss", "mine"], "loss must be module:function, got 'mine'"),
         ([*SMALL, "--normalisation", "layer"], "normalisation must be one of eval, batch, got 'layer'"),

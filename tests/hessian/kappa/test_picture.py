@@ -13,16 +13,10 @@ from matplotlib.figure import Figure
 from decomfl_lab.errors import InputError
 from hessian import DenseOperator, effective_rank, lanczos, spectral_density
 from hessian.kappa.picture import picture
+from tests.figures.test_curves import lines_of
 from tests.hessian.spectra import rotated
 
 VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, -4.0]), torch.linspace(0.4, 1.0, 196)]).double()
-
-
-def lines(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
-    return {
-        str(line.get_label()): (list(np.asarray(line.get_xdata())), list(np.asarray(line.get_ydata())))
-        for line in ax.get_lines()
-    }
 
 
 def words(figure: Figure) -> str:
@@ -32,7 +26,7 @@ def words(figure: Figure) -> str:
 
 def mass(ax: Axes) -> float:
     """The number of eigenvalues under the curve: a single one is a Gaussian of height 1, a window wide."""
-    x, y = lines(ax)["eigenvalues nearby (quadrature)"]
+    x, y = lines_of(ax)["eigenvalues nearby (quadrature)"]
     u = ax.xaxis.get_transform().transform(np.array(x))
     return float(np.trapezoid(y, u)) / ((u[-1] - u[0]) / 90 * np.sqrt(2 * np.pi))
 
@@ -41,11 +35,11 @@ def test_the_eigenvalues_stand_where_they_are_and_the_curve_counts_all_of_them()
     result = effective_rank(rotated(VALUES), seed=0, rtol=0.02)
     figure = picture(result, caption="Model: made up.")
     ax = figure.axes[0]
-    heads, heights = lines(ax)["single eigenvalues"]
+    heads, heights = lines_of(ax)["single eigenvalues"]
     assert np.array(heads)[[0, -3, -2, -1]] == pytest.approx([-4.0, 11.0, 25.0, 40.0], rel=1e-3)
     assert set(heights) == {1.0}
     assert mass(ax) == pytest.approx(200, rel=0.02)
-    assert lines(ax)["_norm"][0] == [result.norm] * 2
+    assert lines_of(ax)["_norm"][0] == [result.norm] * 2
     for part in (str(result), f"‖H‖₂ = {result.norm:.4g}", "dense, d = 200", "Model: made up."):
         assert part in words(figure)
 
@@ -65,7 +59,7 @@ def test_the_curve_of_a_density_is_the_mean_of_its_probes_with_their_range() -> 
 def test_kappa_after_every_product_runs_into_its_interval(sign: float) -> None:
     result = effective_rank(rotated(sign * VALUES), seed=1)
     ax = picture(result).axes[1]
-    products, kappas = lines(ax)["κ so far"]
+    products, kappas = lines_of(ax)["κ so far"]
     assert list(zip(products, kappas, strict=True))[-1] == (result.products, result.kappa)
     assert len(products) == len(result.history)
     dotted = [line.get_ydata()[0] for line in ax.get_lines() if line.get_linestyle() == ":"]  # type: ignore[index]

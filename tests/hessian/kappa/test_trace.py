@@ -14,15 +14,11 @@ from tests.hessian.spectra import rotated
 VALUES = np.concatenate([[30.0, -11.0], np.linspace(0.0, 1.0, 198)])
 
 
-@pytest.mark.parametrize("operator", ["hessian", "gauss-newton", "fisher"])
+@pytest.mark.parametrize("operator", problems.DENSE)
 def test_it_is_the_dense_trace_of_a_model(operator: str) -> None:
     module, data = problems.mlp(), problems.data()
     wide = MeanLoss(module, cross_entropy, data)
-    dense = {
-        "hessian": problems.dense_hessian,
-        "gauss-newton": problems.dense_gauss_newton,
-        "fisher": problems.dense_fisher,
-    }[operator](wide, module, *data)
+    dense = problems.DENSE[operator](wide, module, *data)
     found = hessian.trace(module, cross_entropy, data, operator=operator, products=1000)
     assert found.value == pytest.approx(float(dense.trace()))
     assert (found.stderr, found.operator, found.reached) == (0.0, operator, True)

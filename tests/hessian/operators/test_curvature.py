@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from decomfl_lab.errors import InputError
 from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss, SmoothedOperator, effective_rank
 from tests.hessian import problems
+from tests.nets import Around
 
 CASES = {
     "mlp-relu": (problems.mlp(nn.ReLU), problems.data()),
@@ -55,9 +56,6 @@ def test_the_matrices_are_not_each_other_nor_those_of_another_point():
     moved = HessianOperator(f, f.x + 0.1)
     assert (problems.columns(moved, f.d) - dense[0]).abs().max() > 1e-3
     assert torch.equal(problems.columns(HessianOperator(f, f.x), f.d), problems.columns(HessianOperator(f), f.d))
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 # --- blocks that the backward pass computes again ---------------------------------------------------------------------
@@ -218,17 +216,8 @@ class Once(torch.autograd.Function):
         return slope
 
 
-class OnceOnly(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = problems.mlp()
-
-    def forward(self, h):
-        return Once.apply(self.inner(h))
-
-
 def test_what_has_no_second_derivative_is_refused_in_one_line():
-    f = MeanLoss(OnceOnly(), cross_entropy, [problems.data()])
+    f = MeanLoss(Around(problems.mlp(), after=Once.apply), cross_entropy, [problems.data()])
     with pytest.raises(InputError, match=r"the Hessian needs derivatives of every .*once_differentiable.*; use") as e:
         HessianOperator(f)
     assert "\n" not in str(e.value)
@@ -261,17 +250,12 @@ def test_what_would_be_differentiated_wrongly_is_refused_with_what_to_do(last, m
 
 
 def test_an_error_of_the_users_own_is_told_in_a_line():
-    class Broken(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.calls = problems.mlp(), 0
+    def broken(h):
+        if torch.is_grad_enabled():
+            raise RuntimeError("out of cheese")
+        return h
 
-        def forward(self, h):
-            if torch.is_grad_enabled():
-                raise RuntimeError("out of cheese")
-            return self.inner(h)
-
-    f = MeanLoss(Broken(), cross_entropy, [problems.data()], trust=True)
+    f = MeanLoss(Around(problems.mlp(), before=broken), cross_entropy, [problems.data()], trust=True)
     with pytest.raises(InputError, match=r"got 'out of cheese' \(RuntimeError\)$"):
         HessianOperator(f)
 
@@ -285,9 +269,6 @@ def test_a_product_that_is_not_finite_is_refused():
     f = MeanLoss(module, lambda z, t: (z.abs() ** 1.5).mean(), [problems.data()])
     with pytest.raises(InputError, match="product of the hessian with v must be finite"):
         HessianOperator(f).matvec(torch.ones(f.d, dtype=torch.float64))
-
-
-# --- reproducibility --------------------------------------------------------------------------------------------------
 
 
 # --- Fisher -----------------------------------------------------------------------------------------------------------

@@ -122,10 +122,7 @@ PLANTED: dict[str, tuple[Any, str]] = {
     "not homogeneous": (scaled, r"scaled must be linear, H\(-2v\) = -2 Hv"),
     "affine": (shifted, r"shifted must be linear, H\(-2v\) = -2 Hv"),
     "NaN": (with_nan, "what with_nan gives for a vector must be finite, got 'NaN or infinity'"),
-    "too short": (
-        lambda v: v[1:],
-        r"must have shape \(40,\) and numbers of float32 or float64, got \(\(39,\)",
-    ),
+    "too short": (lambda v: v[1:], r"must have shape \(40,\) and numbers of float32 or float64, got \(\(39,\)"),
     "a column": (lambda v: v[:, None], r"must have shape \(40,\) and numbers of float32 or float64, got \(\(40, 1\)"),
     "integers": (lambda v: v.long(), r"must have shape \(40,\) and numbers of float32 or float64, got .*torch.int64"),
     "nothing": (lambda v: None, "what <lambda> gives for a vector must be a tensor or an array, got NoneType"),

@@ -13,6 +13,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import build_model
 from hessian import GaussNewtonOperator, HessianOperator, MeanLoss
 from tests.hessian import problems
+from tests.nets import Counting
 from tests.refusals import refuses
 
 INPUTS, TARGETS = problems.data()
@@ -216,23 +217,6 @@ def test_a_penalty_that_is_none_is_refused(decay):
         loss_of(weight_decay=decay)
 
 
-class Counting(nn.Module):
-    """It counts the examples that go through it, and a copy counts with it."""
-
-    def __init__(self, inner=None):
-        super().__init__()
-        self.inner, self.seen = problems.mlp() if inner is None else inner, Seen()
-
-    def forward(self, h):
-        self.seen.append(len(h))
-        return self.inner(h)
-
-
-class Seen(list):
-    def __deepcopy__(self, memo):
-        return self
-
-
 MANY, LABELS = problems.data(n=600)
 
 
@@ -251,7 +235,7 @@ MANY, LABELS = problems.data(n=600)
     ],
 )
 def test_to_try_a_loss_takes_four_evaluations_at_most(data, options):
-    module = Counting()
+    module = Counting(problems.mlp())
     f = loss_of(module, data, **options)
     n = sum(piece.examples for piece in f.pieces)
     most = max(piece.examples for piece in f.pieces)
@@ -262,7 +246,7 @@ def test_to_try_a_loss_takes_four_evaluations_at_most(data, options):
 @pytest.mark.parametrize("data", [(MANY, LABELS), RAGGED])
 @pytest.mark.parametrize("loss", [cross_entropy, weighted])
 def test_on_trust_nothing_is_tried_and_that_is_said(data, loss):
-    module = Counting()
+    module = Counting(problems.mlp())
     f = loss_of(module, data, loss, trust=True)
     assert sum(module.seen) == sum(piece.examples for piece in f.pieces)
     assert f.remark == "module, loss and data were taken on trust"

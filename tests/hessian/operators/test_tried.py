@@ -18,6 +18,7 @@ from decomfl_lab.objectives import checks
 from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss
 from hessian.operators import tried
 from tests.hessian import problems
+from tests.nets import Around, Counting
 
 INPUTS, TARGETS = problems.data(n=30)
 WRONG = "module and loss must have the derivatives that torch gives, got"
@@ -294,16 +295,8 @@ def test_kinks_need_their_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_softmax_that_is_computed_in_float32_passes(kind: type[Operator], dtype: torch.dtype) -> None:
-    class Narrow(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = problems.mlp(nn.GELU)
-
-        def forward(self, h: Tensor) -> Tensor:
-            z = self.inner(h)
-            return (10 * z.float().softmax(1)).to(z.dtype)  # type: ignore[no-any-return]
-
-    assert product(Narrow(), kind, dtype=dtype).remark == ""
+    narrow = Around(problems.mlp(nn.GELU), after=lambda z: (10 * z.float().softmax(1)).to(z.dtype))
+    assert product(narrow, kind, dtype=dtype).remark == ""
 
 
 class Rounded(nn.Module):
@@ -379,32 +372,12 @@ def test_where_there_is_no_room_for_float64_float32_stands_in(monkeypatch: pytes
     assert product(wrong, data=data).remark == tried.UNCLEAR.format("there is no room for it")
 
 
-class _Switch(list[int]):
-    """A list that is not copied."""
-
-    def __deepcopy__(self, memo: Any) -> _Switch:
-        return self
-
-
 # --- cost -------------------------------------------------------------------------------------------------------------
-
-
-class Counting(nn.Module):
-    """It counts the examples that go through it, and a copy counts with it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.seen = problems.mlp(nn.GELU), _Switch()
-
-    def forward(self, h: Tensor) -> Tensor:
-        self.seen.append(len(h))
-        outputs: Tensor = self.inner(h)
-        return outputs
 
 
 def passes(kind: type[Operator], *, trust: bool, chunk: int | None) -> list[float]:
     """The passes of all data through the module: to make the loss, the operator, the first and the second product."""
-    module, found = Counting(), []
+    module, found = Counting(problems.mlp(nn.GELU)), []
     v = torch.linspace(-1, 1, 83, dtype=torch.float64)
     f = MeanLoss(module, cross_entropy, (INPUTS, TARGETS), trust=trust, chunk=chunk)
     found.append(sum(module.seen))

@@ -17,15 +17,11 @@ from tests.hessian.spectra import rotated
 H = rotated(list(np.concatenate([[20.0, -5.0], np.linspace(0, 2, 118)])))
 
 
-@pytest.mark.parametrize("operator", ["hessian", "gauss-newton", "fisher"])
+@pytest.mark.parametrize("operator", problems.DENSE)
 def test_it_is_exact_and_has_the_names_of_the_parameters_where_columns_are_affordable(operator: str) -> None:
     module, data = problems.mlp(), problems.data()
     f = MeanLoss(module, cross_entropy, data)
-    dense = {
-        "hessian": problems.dense_hessian,
-        "gauss-newton": problems.dense_gauss_newton,
-        "fisher": problems.dense_fisher,
-    }[operator](f, module, *data)
+    dense = problems.DENSE[operator](f, module, *data)
     found = hessian.diagonal(module, cross_entropy, data, operator=operator)
     assert (found.samples, found.products, found.error) == (0, f.d, 0.0)
     torch.testing.assert_close(found.values, dense.diagonal())

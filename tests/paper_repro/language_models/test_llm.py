@@ -28,21 +28,12 @@ from paper_repro.pretraining.corpus import Corpus
 from paper_repro.pretraining.family import PretrainConfig
 from paper_repro.workflow import measures, recorded
 from paper_repro.workflow.claims import decided, limits
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made
 from paper_repro.workflow.scales import SCALES, TaskTuning
 from tests.decomfl_lab.language.tiny import transformers
+from tests.paper_repro.parts.test_parts import options
 from theory.communication import expected_traffic
 from theory.notation.printed import EXAMPLES, RESULTS, Cell
-
-
-def options(scale: str = "full", **changes: Any) -> Options:
-    values: dict[str, Any] = {
-        "scale": SCALES[scale],
-        "readings": ("as-plotted",),
-        "count": "wire",
-        "cache": Path("unused"),
-    }
-    return Options(**(values | changes))
 
 
 @pytest.fixture

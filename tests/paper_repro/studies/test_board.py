@@ -36,6 +36,7 @@ from paper_repro.workflow import recorded, scales
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES, BoardScale, Race
+from tests.refusals import refuses
 
 PROBLEM = "digits, logistic"
 TINY = BoardScale(races={PROBLEM: Race(rounds=30, accuracy=0.4)}, tuning_seeds=(7,), seeds=(0, 1), missed=5)
@@ -249,20 +250,16 @@ def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
     assert "One rule chooses η" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"methods": "Sgd"}, "methods must be one of DeComFL"),
-        ({"problem": "XOR"}, "problem must be one of digits, logistic"),
-        ({"write": Path("nowhere")}, "--write must be a folder that is there"),
-    ],
+@refuses(
+    ({"methods": "Sgd"}, "methods must be one of DeComFL"),
+    ({"problem": "XOR"}, "problem must be one of digits, logistic"),
+    ({"write": Path("nowhere")}, "--write must be a folder that is there"),
 )
 def test_what_the_board_does_not_know_is_refused(
-    given: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], board=TINY))
-    with pytest.raises(InputError, match=words):
-        run_board(tmp_path, **given)
+    run_board(tmp_path, **given)
 
 
 def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

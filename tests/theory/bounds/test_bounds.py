@@ -28,31 +28,27 @@ BASE = Setting(
 POINT = {"a": 0.7, "delta": 0.1}
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"L": 0.0}, "L"),
-        ({"L": -1.0}, "L"),
-        ({"L": math.nan}, "L"),
-        ({"kappa": 51.0}, "kappa"),
-        ({"kappa": 0.5}, "kappa"),
-        ({"m": 10}, "m"),
-        ({"m": 0}, "m"),
-        ({"d": 0}, "d"),
-        ({"P": 0}, "P"),
-        ({"K": 1.5}, "K"),
-        ({"R": -1}, "R"),
-        ({"eta": -1e-3}, "eta"),
-        ({"mu": -1e-3}, "mu"),
-        ({"sigma": math.inf}, "sigma"),
-        ({"sigma_G": -0.1}, "sigma_G"),
-        ({"D": -1.0}, "D"),
-        ({"distribution": "uniform"}, "distribution"),
-    ],
+@refuses(
+    ({"L": 0.0}, "^L must"),
+    ({"L": -1.0}, "^L must"),
+    ({"L": math.nan}, "^L must"),
+    ({"kappa": 51.0}, "^kappa must"),
+    ({"kappa": 0.5}, "^kappa must"),
+    ({"m": 10}, "^m must"),
+    ({"m": 0}, "^m must"),
+    ({"d": 0}, "^d must"),
+    ({"P": 0}, "^P must"),
+    ({"K": 1.5}, "^K must"),
+    ({"R": -1}, "^R must"),
+    ({"eta": -1e-3}, "^eta must"),
+    ({"mu": -1e-3}, "^mu must"),
+    ({"sigma": math.inf}, "^sigma must"),
+    ({"sigma_G": -0.1}, "^sigma_G must"),
+    ({"D": -1.0}, "^D must"),
+    ({"distribution": "uniform"}, "^distribution must"),
 )
-def test_bad_constants_are_refused_by_name(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError, match=f"^{named} must"):
-        replace(BASE, **changes)
+def test_bad_constants_are_refused_by_name(changes: dict[str, Any]) -> None:
+    replace(BASE, **changes)
 
 
 @pytest.mark.parametrize(("M", "m", "phi"), [(9, 9, 0.0), (9, 1, 1.0), (9, 3, 0.75), (1, 1, 0.0)])

@@ -166,33 +166,6 @@ def test_a_violated_condition_is_said_and_the_bound_still_shown(capsys: pytest.C
     assert "μ = 1 is above 0.07692" in shown(capsys, *corollary)
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["bound", "--d", "9", "--L", "1"], "theorem must be 1 or 2 unless statement is given, got None"),
-        (["bound", *THEOREM_2, "--statement", "theorem-1"], "theorem must stay unset where statement is given, got 2"),
-        (
-            ["bound", "--statement", "the.9", "--d", "9", "--L", "1"],
-            "statement must be one of 26 names, got 'the.9': theorem-1,",
-        ),
-        (["stepsize", "--theorem", "2", "--d", "9", "--L", "1"], "kappa must be given"),
-        (["stepsize", "--theorem", "1", "--L", "1"], "d must be given, got None"),
-        (["bound", "--theorem", "2", "--P", "3"], "d, L, kappa must be given, got None"),
-        (["bound", "--theorem", "1", "--P", "3"], "d, L must be given, got None"),
-        (["stepsize", "--theorem", "1", "--d", "9", "--L", "0"], "L must be a finite number above 0, got 0.0"),
-        (["bound", *THEOREM_2, "--K", "2"], "K must be 1 in theorem-2, got 2"),
-        (["bound", *THEOREM_2, "--m", "10", "--M", "3"], "m must be an integer in 1..3, got 10"),
-        (
-            ["stepsize", "--theorem", "1", "--d", "9.5", "--L", "1"],
-            "Invalid value for '--d': '9.5' is not a valid integer.",
-        ),
-        (["stepsize", "--statement", "variance", "--d", "9", "--L", "1"], "statement must have a condition on η"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, *argv).startswith(message)
-
-
 def _rows(*argv: str) -> tuple[dict[str, list[str]], str]:
     """The rows of the table that a command prints, by their first cell, and all that it prints."""
     out = io.StringIO()

@@ -94,33 +94,3 @@ def test_tightness_has_a_row_a_class_and_shows_the_worst(capsys: pytest.CaptureF
     assert "statement = theory.statement('theorem-1-single', 'corrected')" in out
     assert "afresh" not in out
     assert "afresh" in told(capsys, 0, "tightness", "theorem-1-single", "--effort", "1", "--on", "piecewise")
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (
-            ["check", "theorem-9"],
-            "statement must be one of 26 names, got 'theorem-9' (did you mean theorem-2?): theorem-1,",
-        ),
-        (["check", "theorem-1", "--variant", "mine"], "variant must be one of stated, corrected"),
-        (["check", "theorem-1", "--on", "cubics"], "--on must be one of quadratics, waves, piecewise, got 'cubics'"),
-        (["check", "theorem-1", "--effort", "0"], "effort must be an integer of at least 1"),
-        (
-            ["check", "nowhere.py:right"],
-            "statement must be module:function that can be imported, got 'nowhere.py:right'",
-        ),
-        (["tightness", f"{EXAMPLE}:left"], "statement must be module:function that can be imported"),
-        (
-            ["check", f"{EXAMPLE}:nu"],
-            f"statement '{EXAMPLE}:nu' must make a theory.statements.statement.Statement, got",
-        ),
-    ],
-)
-def test_what_cannot_be_checked_is_one_line_and_exit_code_2(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(argv) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.splitlines()[-1].startswith(f"decomfl: error: {message}")
