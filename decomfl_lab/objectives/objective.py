@@ -23,6 +23,7 @@ from decomfl_lab.objectives.perturbed import virtual
 from decomfl_lab.objectives.trees import row_count, rows, tensors
 
 __all__ = [
+    "Differentiable",
     "EpochBatches",
     "ModuleObjective",
     "Objective",
@@ -50,6 +51,13 @@ class Perturbable(Objective, Protocol):
 
         It is a number, or a tensor on a GPU that nobody has waited for yet.
         """
+
+
+class Differentiable(Objective, Protocol):
+    """An objective that can be differentiated, as gradient projection and first-order methods need."""
+
+    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
+        """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,)."""
 
 
 def examples_of(objective: Objective) -> int:
@@ -266,7 +274,7 @@ class ModuleObjective:
         return loss if loss.is_cuda else float(loss)
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
-        """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,), by torch's autograd, a chunk at a time."""
+        """See ``Differentiable``; by torch's autograd, a chunk at a time."""
         self.layout.bind(self.module, x)
         inputs, targets = self.batch(step)
         parameters = [self.module.get_parameter(name) for name in self.layout.names]
