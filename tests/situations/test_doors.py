@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import decomfl_lab as lab
 import hessian
+from tests.decomfl_lab.datasets.test_given import Rows
 from tests.nets import Around, seeded
 from tests.refusals import refuses
 from tests.situations import truth
@@ -46,14 +47,6 @@ mse = nn.functional.mse_loss
 # --- kinds of data ----------------------------------------------------------------------------------------------------
 
 
-class Rows(Dataset):
-    def __len__(self):
-        return N
-
-    def __getitem__(self, n):
-        return X[n], Y[n]
-
-
 class Gathered:
     """Neither list nor Dataset: gives its batches anew each time."""
 
@@ -69,7 +62,7 @@ KINDS = {
     "a list of exactly two batches": ([(X[:13], Y[:13]), (X[13:], Y[13:])], RIGHT, None),
     "a tuple of exactly two batches": (((X[:13], Y[:13]), (X[13:], Y[13:])), refused("in a list"), None),
     "a TensorDataset": (TensorDataset(X, Y), RIGHT, RIGHT),
-    "a Dataset of one's own": (Rows(), RIGHT, RIGHT),
+    "a Dataset of one's own": (Rows([*zip(X, Y, strict=True)]), RIGHT, RIGHT),
     "a DataLoader": (DataLoader(TensorDataset(X, Y), batch_size=11), RIGHT, RIGHT),
     "a DataLoader that shuffles": (DataLoader(TensorDataset(X, Y), batch_size=11, shuffle=True), RIGHT, RIGHT),
     "an iterable object of batches": (Gathered(), RIGHT, either("inputs, targets")),
@@ -197,16 +190,7 @@ for _name, _inputs in {
 
 @TABLE.add("a Dataset of examples with several inputs", kappa=RIGHT, train=either("inputs|pair|shape"))
 def _():
-    rows = [((A[n], B[n]), Y[n]) for n in range(N)]
-
-    class Pairs(Dataset):
-        def __len__(self):
-            return N
-
-        def __getitem__(self, n):
-            return rows[n]
-
-    return Case(Two(), ce, Pairs(), _two)
+    return Case(Two(), ce, Rows([((A[n], B[n]), Y[n]) for n in range(N)]), _two)
 
 
 @TABLE.add("edges of a graph as a second input, which are no examples", kappa=refused("first dimension"))

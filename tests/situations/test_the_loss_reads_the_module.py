@@ -10,6 +10,7 @@ from torch import nn
 
 from tests.nets import seeded
 from tests.situations.situation import (
+    BATCHES,
     MODEL_FORM,
     RIGHT,
     X64,
@@ -317,8 +318,7 @@ def _():
 
 @TABLE.add("loss(model, batch) of ragged batches, a mean over examples", kappa=RIGHT)
 def _():
-    batches = list(zip(X.split(11), Y.split(11), strict=True))
-    return Case(mlp(), lambda model, batch: ce(model(batch[0]), batch[1]), batches, mean_ce)
+    return Case(mlp(), lambda model, batch: ce(model(batch[0]), batch[1]), BATCHES, mean_ce)
 
 
 @TABLE.add("an object that is called as (model, batch)", both=RIGHT)

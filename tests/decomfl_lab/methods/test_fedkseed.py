@@ -21,6 +21,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pooled import PooledSgd
 from tests.decomfl_lab.federations.direct import CASE, LAB, but, host, remote, simulated
+from tests.thorough import sampled
 
 SMALL = {"data": "digits", "model": "logistic", "clients": 4, "sampled": 1, "rounds": 5, "eval_every": 5}
 POOLED = but(CASE, rule=PooledSgd(5, -24), seeding=Seeding.POOL)
@@ -28,6 +29,25 @@ POOLED = but(CASE, rule=PooledSgd(5, -24), seeding=Seeding.POOL)
 
 def method(**options: object) -> lab.FedKSeed:
     return lab.FedKSeed(**{"lr": 0.01, "perturbations": 3} | options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    sampled(
+        [
+            {"pool": 16},
+            {"pool": 16, "tracking": "clients", "perturbation_schedule": {2: 5}},
+            {"pool": 24, "local_steps": 2, "rebuild": "copy", "private_seeds": True},
+            {},
+        ],
+        2,
+    ),
+)
+def test_a_run_is_exact_and_sends_what_it_says(options: dict[str, object]) -> None:
+    run = lab.Run(lab.TrainConfig(method(**options), **SMALL))
+    run.train()
+    assert run.verify()
+    assert run.check_traffic()
 
 
 def test_the_closed_form_is_that_of_its_pool() -> None:

@@ -626,10 +626,6 @@ EXACT = [
     lab.FZOO(lr=0.01, perturbations=3),
     lab.FZOO(lr=0.01, perturbations=3, local_steps=2, rebuild="copy"),
     lab.FZOO(lr=0.01, perturbations=3, distribution="gaussian"),
-    lab.FedKSeed(lr=0.01, perturbations=3),
-    lab.FedKSeed(lr=0.01, perturbations=3, pool=16),
-    lab.FedKSeed(lr=0.01, perturbations=3, pool=16, tracking="clients", perturbation_schedule={2: 5}),
-    lab.FedKSeed(lr=0.01, perturbations=3, pool=24, local_steps=2, rebuild="copy", private_seeds=True),
 ]
 
 

@@ -122,6 +122,14 @@ def test_bad_clients_are_refused_by_name(clients: list[Any], model: nn.Module) -
     lab.train(model, clients=clients, rounds=1)
 
 
+def test_a_model_that_is_not_finite_is_no_step_that_is_too_large() -> None:
+    model = torch.nn.Linear(6, 2)
+    with torch.no_grad():
+        model.bias[1] = torch.nan
+    with pytest.raises(lab.InputError, match=r"model must have finite parameters, got .*Linear with NaN .* in bias"):
+        lab.train(model, clients=PAIRS, rounds=1)
+
+
 def test_options_that_nobody_has_are_refused(model: nn.Module) -> None:
     with pytest.raises(lab.InputError, match=r"option of decomfl .*, got 'learning_rate' \(did you mean lr\?\)"):
         lab.train(model, clients=PAIRS, learning_rate=0.1)

@@ -28,16 +28,11 @@ def made(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Operator, Tenso
     """The operator, and the same as a dense matrix by ``torch.func``."""
     module = problems.mlp(torch.nn.Tanh)
     f = MeanLoss(module, cross_entropy, (INPUTS, TARGETS), dtype=dtype)
-    dense: dict[str, Callable[..., Tensor]] = {
-        "hessian": problems.dense_hessian,
-        "gauss-newton": problems.dense_gauss_newton,
-        "fisher": problems.dense_fisher,
-    }
     wide = MeanLoss(module, cross_entropy, (INPUTS, TARGETS))
-    return hessian.curvature(f, operator=kind), dense[kind](wide, module, INPUTS, TARGETS)
+    return hessian.curvature(f, operator=kind), problems.DENSE[kind](wide, module, INPUTS, TARGETS)
 
 
-@pytest.mark.parametrize("kind", ["hessian", "gauss-newton", "fisher"])
+@pytest.mark.parametrize("kind", problems.DENSE)
 def test_products_with_vectors_and_matrices_are_those_of_the_dense_matrix(kind: str) -> None:
     operator, dense = made(kind)
     assert operator.shape == dense.shape
@@ -47,7 +42,7 @@ def test_products_with_vectors_and_matrices_are_those_of_the_dense_matrix(kind: 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", ["hessian", "gauss-newton", "fisher"])
+@pytest.mark.parametrize("kind", problems.DENSE)
 def test_eigsh_of_scipy_runs_on_every_operator(kind: str, dtype: torch.dtype) -> None:
     operator, dense = made(kind, dtype)
     found = eigsh(operator.to_scipy(), k=3, which="LA", return_eigenvectors=False)

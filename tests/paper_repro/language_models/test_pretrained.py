@@ -14,15 +14,10 @@ from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.replay import replay
 from paper_repro.language_models import pretrained
 from paper_repro.workflow import recorded
-from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import SCALES
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2
+from tests.paper_repro.language_models.test_sizes import options
 
 LOAD = recorded.load
-
-
-def options(scale: str = "full") -> Options:
-    return Options(scale=SCALES[scale], readings=(), count="wire")
 
 
 @pytest.fixture
