@@ -8,7 +8,6 @@ world that another one has been in before: what can follow from there has been t
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import Hashable
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 
 from decomfl_lab.errors import plural
 from decomfl_lab.laws.contract import Implementation
-from decomfl_lab.laws.histories import Parts
-from decomfl_lab.laws.world import SmallFederation, World, case_of
+from decomfl_lab.laws.histories import broken, parts_of
+from decomfl_lab.laws.world import SmallFederation, World, case_of, silenced
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.seeds import Seeding
 
@@ -111,24 +110,21 @@ class _Steps:
     """Decisions that are given, and then zeros, up to a state that is known.
 
     Attributes:
-        world: The world in which they are taken.
         counts: Of each decision after the given ones, how many possibilities there were.
     """
-
-    world: World
 
     def __init__(self, given: tuple[int, ...], known: set[Hashable] | None) -> None:
         """After these decisions states are entered among those that are known; for None none is looked at."""
         self._given, self._known, self._taken = given, known, 0
         self.counts: list[int] = []
 
-    def __call__(self, kind: str, count: int) -> int:
+    def __call__(self, kind: str, count: int, world: World) -> int:
         """The next decision."""
         self._taken += 1
         if self._taken <= len(self._given):
             return min(self._given[self._taken - 1], count - 1)
         if self._known is not None:
-            state = kind, hash(self.world.state)
+            state = kind, hash(world.state)
             if state in self._known:
                 raise _KnownError
             self._known.add(state)
@@ -136,45 +132,36 @@ class _Steps:
         return 0
 
 
-def explore(scope: Scope, implementation: Implementation | None = None, *, limit: int | None = None) -> Explored:
+def explore(scope: Scope, implementation: Implementation | None = None) -> Explored:
     """Search the scope, up to the first history in which something is wrong.
 
     Args:
         scope: What is searched.
         implementation: Whose clients and servers; the lab's by default.
-        limit: Stop after so many histories; None for all.
 
     Raises:
         NotImplementedError: If the implementation has nothing to search there.
     """
     if implementation is None and not scope.session:
         implementation = Implementation()
-    parts = Parts(implementation, sessions=scope.session)
+    parts = parts_of(implementation, sessions=scope.session)
     case = case_of(scope.setting)
     if not parts.implementation.supports(case):
         raise NotImplementedError(f"{parts.implementation.name}.supports refuses {case.rule}, K = {case.K}")
-    logger = logging.getLogger("decomfl_lab.protocol")
-    was = logger.level
-    logger.setLevel(logging.CRITICAL)  # it warns of what is done here
     began = time.process_time()
     known: set[Hashable] = set()
     waiting: deque[tuple[tuple[int, ...], int]] = deque([((), 0)])
-    histories, broken, events = 0, "", list[str]()
-    try:
-        while waiting and not broken and (limit is None or histories < limit):
+    histories, wrong, events = 0, "", list[str]()
+    with silenced():
+        while waiting and not wrong:
             given, faults = waiting.popleft()
             histories += 1
             steps = _Steps(given, known)
-            steps.world = parts.world(scope.setting, steps)
             with contextlib.suppress(_KnownError):
-                broken = parts.broken(steps.world)
-            if broken:
-                again = _Steps((*given, *[0] * len(steps.counts)), None)
-                again.world = parts.world(scope.setting, again, events.append)
-                parts.broken(again.world)
+                wrong = broken(parts, scope.setting, steps)
+            if wrong:  # once more, with all that happens up to its end
+                broken(parts, scope.setting, _Steps((*given, *[0] * len(steps.counts)), None), events.append)
             elif faults < scope.faults:
                 for n, count in enumerate(steps.counts):
                     waiting += [((*given, *[0] * n, number), faults + 1) for number in range(1, count)]
-    finally:
-        logger.setLevel(was)
-    return Explored(scope, len(known), histories, time.process_time() - began, broken, tuple(events))
+    return Explored(scope, len(known), histories, time.process_time() - began, wrong, tuple(events))
