@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from decomfl_lab.errors import plural
 from decomfl_lab.laws.contract import Implementation
@@ -25,17 +25,11 @@ __all__ = ["SCOPES", "Explored", "Scope", "explore"]
 
 @dataclass(frozen=True)
 class Scope:
-    """What is searched.
-
-    Attributes:
-        setting: The federation.
-        faults: How many things go otherwise at most.
-        session: Whether histories are of sessions, or of deliveries alone.
-    """
+    """What is searched."""
 
     setting: SmallFederation
-    faults: int
-    session: bool = False
+    faults: int  # how many things go otherwise at most
+    session: bool = False  # whether histories are of sessions, or of deliveries alone
 
     def __str__(self) -> str:
         own = self.setting
@@ -49,12 +43,8 @@ def delivery(
     clients: int, rounds: int, faults: int, tracking: Tracking, keep: int = 0, *, pulls: bool = False
 ) -> Scope:
     """The scope of deliveries whose records carry no seeds, so that clients have to be told the run's."""
-    return Scope(
-        SmallFederation(
-            clients, clients, 1, None, rounds, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN, pulls=pulls
-        ),
-        faults,
-    )
+    setting = SmallFederation(clients, clients, rounds=rounds, tracking=tracking, keep=keep, pulls=pulls)
+    return Scope(replace(setting, seeding=Seeding.PER_RUN), faults)
 
 
 _WAYS = ((0, False), (1, False), (2, False), (0, True), (1, True), (2, True))
@@ -78,23 +68,14 @@ SCOPES = (
 
 @dataclass(frozen=True)
 class Explored:
-    """What a search found.
-
-    Attributes:
-        scope: What was searched.
-        states: The number of states that were reached.
-        histories: The number of histories that were begun.
-        seconds: The processor time.
-        broken: What is wrong, empty if nothing is.
-        events: The history that ends so, an event an entry.
-    """
+    """What a search found."""
 
     scope: Scope
-    states: int
-    histories: int
-    seconds: float
-    broken: str = ""
-    events: tuple[str, ...] = ()
+    states: int  # the number that were reached
+    histories: int  # the number that were begun
+    seconds: float  # of processor time
+    broken: str = ""  # what is wrong, empty if nothing is
+    events: tuple[str, ...] = ()  # the history that ends so
 
     def __str__(self) -> str:
         mark = "BROKEN" if self.broken else "ok    "
@@ -107,16 +88,12 @@ class _KnownError(BaseException):
 
 
 class _Steps:
-    """Decisions that are given, and then zeros, up to a state that is known.
-
-    Attributes:
-        counts: Of each decision after the given ones, how many possibilities there were.
-    """
+    """Decisions that are given, and then zeros, up to a state that is known."""
 
     def __init__(self, given: tuple[int, ...], known: set[Hashable] | None) -> None:
         """After these decisions states are entered among those that are known; for None none is looked at."""
         self._given, self._known, self._taken = given, known, 0
-        self.counts: list[int] = []
+        self.counts: list[int] = []  # of each decision after the given ones, how many possibilities there were
 
     def __call__(self, kind: str, count: int, world: World) -> int:
         """The next decision."""

@@ -34,15 +34,11 @@ RATES |= {
 
 
 class Decisions:
-    """Numbers drawn where something may happen, kind by kind; 0 is that nothing does.
-
-    Attributes:
-        taken: The numbers so far, of each kind.
-    """
+    """Numbers drawn where something may happen, kind by kind; 0 is that nothing does."""
 
     def __init__(self, seed: int | None = None, given: Mapping[str, Sequence[int]] | None = None) -> None:
         """Of these kinds the given numbers, and then zeros; of the others those of a seed, or zeros for None."""
-        self.taken: dict[str, list[int]] = {kind: [] for kind in ("setting", *RATES)}
+        self.taken: dict[str, list[int]] = {kind: [] for kind in ("setting", *RATES)}  # the numbers so far
         self._given = given or {}
         self._random = None if seed is None else random.Random(seed)
         self._rates: dict[str, float] = {}
@@ -70,19 +66,12 @@ def _weight(decisions: Mapping[str, Sequence[int]]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Found:
-    """A history that breaks a rule, as short as it could be made.
+    """A history that breaks a rule, as short as it could be made."""
 
-    Attributes:
-        seed: The seed of the history in which it was found.
-        broken: What is wrong.
-        decisions: The decisions of the short history, of each kind.
-        events: What happens in it.
-    """
-
-    seed: int
-    broken: str
-    decisions: dict[str, tuple[int, ...]]
-    events: tuple[str, ...]
+    seed: int  # of the history in which it was found
+    broken: str  # what is wrong
+    decisions: dict[str, tuple[int, ...]]  # of the short history, of each kind
+    events: tuple[str, ...]  # what happens in it
 
     def __str__(self) -> str:
         again = f"again: decomfl verify --histories 1 --seed {self.seed}"
