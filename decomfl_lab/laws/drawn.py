@@ -5,7 +5,6 @@ A history that breaks a rule is made shorter, decision by decision, as long as i
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,21 +86,11 @@ class Search:
 
     def search(self, seeds: Iterable[int]) -> Found | None:
         """The first of these histories that breaks a rule, made short; None if none does."""
-        collects = gc.isenabled()
-        gc.disable()  # a history leaves much behind at once, which is collected after some of them
-        try:
-            with silenced():
-                for n, seed in enumerate(seeds, 1):
-                    choose = Decisions(seed)
-                    if broken := self.broken(choose):
-                        return self._short(seed, choose.taken, broken[:ALIKE])
-                    if n % 100 == 0:  # what histories share stays, and need not be looked through for what does not
-                        gc.collect()
-                        gc.freeze()
-        finally:
-            gc.unfreeze()
-            if collects:
-                gc.enable()
+        with silenced():
+            for seed in seeds:
+                choose = Decisions(seed)
+                if broken := self.broken(choose):
+                    return self._short(seed, choose.taken, broken[:ALIKE])
         return None
 
     def broken(self, choose: Decisions, tell: Callable[[str], None] | None = None) -> str:

@@ -261,13 +261,12 @@ class Parts:
 
     def after(self, state: int, act: Callable[..., Any], *of: Any) -> tuple[int, Any]:
         """The state after a host in this one did something, and what it said."""
-        found: tuple[int, Any] = self.once((act, state, of), self._does, state, act, of)
+        found: tuple[int, Any] | None = self._made.get(key := (act, state, of))
+        if found is None:
+            host = self.host(state)
+            said = act(host, *of)
+            found = self._made[key] = self.entered(host), said
         return found
-
-    def _does(self, state: int, act: Callable[..., Any], of: tuple[Any, ...]) -> tuple[int, Any]:
-        host = self.host(state)
-        said = act(host, *of)
-        return self.entered(host), said
 
 
 def _answer(host: Any, i: int, frame: Any) -> Any:
