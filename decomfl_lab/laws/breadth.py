@@ -8,16 +8,15 @@ world that another one has been in before: what can follow from there has been t
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from decomfl_lab.errors import plural
 from decomfl_lab.laws.contract import Implementation
-from decomfl_lab.laws.histories import Parts
-from decomfl_lab.laws.world import SmallFederation, World, case_of
+from decomfl_lab.laws.histories import broken, parts_of
+from decomfl_lab.laws.world import SmallFederation, World, case_of, silenced
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.seeds import Seeding
 
@@ -26,17 +25,11 @@ __all__ = ["SCOPES", "Explored", "Scope", "explore"]
 
 @dataclass(frozen=True)
 class Scope:
-    """What is searched.
-
-    Attributes:
-        setting: The federation.
-        faults: How many things go otherwise at most.
-        session: Whether histories are of sessions, or of deliveries alone.
-    """
+    """What is searched."""
 
     setting: SmallFederation
-    faults: int
-    session: bool = False
+    faults: int  # how many things go otherwise at most
+    session: bool = False  # whether histories are of sessions, or of deliveries alone
 
     def __str__(self) -> str:
         own = self.setting
@@ -50,12 +43,8 @@ def delivery(
     clients: int, rounds: int, faults: int, tracking: Tracking, keep: int = 0, *, pulls: bool = False
 ) -> Scope:
     """The scope of deliveries whose records carry no seeds, so that clients have to be told the run's."""
-    return Scope(
-        SmallFederation(
-            clients, clients, 1, None, rounds, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN, pulls=pulls
-        ),
-        faults,
-    )
+    setting = SmallFederation(clients, clients, rounds=rounds, tracking=tracking, keep=keep, pulls=pulls)
+    return Scope(replace(setting, seeding=Seeding.PER_RUN), faults)
 
 
 _WAYS = ((0, False), (1, False), (2, False), (0, True), (1, True), (2, True))
@@ -79,23 +68,14 @@ SCOPES = (
 
 @dataclass(frozen=True)
 class Explored:
-    """What a search found.
-
-    Attributes:
-        scope: What was searched.
-        states: The number of states that were reached.
-        histories: The number of histories that were begun.
-        seconds: The processor time.
-        broken: What is wrong, empty if nothing is.
-        events: The history that ends so, an event an entry.
-    """
+    """What a search found."""
 
     scope: Scope
-    states: int
-    histories: int
-    seconds: float
-    broken: str = ""
-    events: tuple[str, ...] = ()
+    states: int  # the number that were reached
+    histories: int  # the number that were begun
+    seconds: float  # of processor time
+    broken: str = ""  # what is wrong, empty if nothing is
+    events: tuple[str, ...] = ()  # the history that ends so
 
     def __str__(self) -> str:
         mark = "BROKEN" if self.broken else "ok    "
@@ -108,27 +88,20 @@ class _KnownError(BaseException):
 
 
 class _Steps:
-    """Decisions that are given, and then zeros, up to a state that is known.
-
-    Attributes:
-        world: The world in which they are taken.
-        counts: Of each decision after the given ones, how many possibilities there were.
-    """
-
-    world: World
+    """Decisions that are given, and then zeros, up to a state that is known."""
 
     def __init__(self, given: tuple[int, ...], known: set[Hashable] | None) -> None:
         """After these decisions states are entered among those that are known; for None none is looked at."""
         self._given, self._known, self._taken = given, known, 0
-        self.counts: list[int] = []
+        self.counts: list[int] = []  # of each decision after the given ones, how many possibilities there were
 
-    def __call__(self, kind: str, count: int) -> int:
+    def __call__(self, kind: str, count: int, world: World) -> int:
         """The next decision."""
         self._taken += 1
         if self._taken <= len(self._given):
             return min(self._given[self._taken - 1], count - 1)
         if self._known is not None:
-            state = kind, hash(self.world.state)
+            state = kind, hash(world.state)
             if state in self._known:
                 raise _KnownError
             self._known.add(state)
@@ -136,45 +109,36 @@ class _Steps:
         return 0
 
 
-def explore(scope: Scope, implementation: Implementation | None = None, *, limit: int | None = None) -> Explored:
+def explore(scope: Scope, implementation: Implementation | None = None) -> Explored:
     """Search the scope, up to the first history in which something is wrong.
 
     Args:
         scope: What is searched.
         implementation: Whose clients and servers; the lab's by default.
-        limit: Stop after so many histories; None for all.
 
     Raises:
         NotImplementedError: If the implementation has nothing to search there.
     """
     if implementation is None and not scope.session:
         implementation = Implementation()
-    parts = Parts(implementation, sessions=scope.session)
+    parts = parts_of(implementation, sessions=scope.session)
     case = case_of(scope.setting)
     if not parts.implementation.supports(case):
         raise NotImplementedError(f"{parts.implementation.name}.supports refuses {case.rule}, K = {case.K}")
-    logger = logging.getLogger("decomfl_lab.protocol")
-    was = logger.level
-    logger.setLevel(logging.CRITICAL)  # it warns of what is done here
     began = time.process_time()
     known: set[Hashable] = set()
     waiting: deque[tuple[tuple[int, ...], int]] = deque([((), 0)])
-    histories, broken, events = 0, "", list[str]()
-    try:
-        while waiting and not broken and (limit is None or histories < limit):
+    histories, wrong, events = 0, "", list[str]()
+    with silenced():
+        while waiting and not wrong:
             given, faults = waiting.popleft()
             histories += 1
             steps = _Steps(given, known)
-            steps.world = parts.world(scope.setting, steps)
             with contextlib.suppress(_KnownError):
-                broken = parts.broken(steps.world)
-            if broken:
-                again = _Steps((*given, *[0] * len(steps.counts)), None)
-                again.world = parts.world(scope.setting, again, events.append)
-                parts.broken(again.world)
+                wrong = broken(parts, scope.setting, steps)
+            if wrong:  # once more, with all that happens up to its end
+                broken(parts, scope.setting, _Steps((*given, *[0] * len(steps.counts)), None), events.append)
             elif faults < scope.faults:
                 for n, count in enumerate(steps.counts):
                     waiting += [((*given, *[0] * n, number), faults + 1) for number in range(1, count)]
-    finally:
-        logger.setLevel(was)
-    return Explored(scope, len(known), histories, time.process_time() - began, broken, tuple(events))
+    return Explored(scope, len(known), histories, time.process_time() - began, wrong, tuple(events))

@@ -5,16 +5,14 @@ A history that breaks a rule is made shorter, decision by decision, as long as i
 
 from __future__ import annotations
 
-import gc
-import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from decomfl_lab.laws import histories
 from decomfl_lab.laws.contract import Implementation
-from decomfl_lab.laws.histories import Parts
-from decomfl_lab.laws.world import SETTINGS, SmallFederation
+from decomfl_lab.laws.world import SETTINGS, SmallFederation, World, silenced
 
 __all__ = ["Decisions", "Found", "Search"]
 
@@ -35,20 +33,16 @@ RATES |= {
 
 
 class Decisions:
-    """Numbers drawn where something may happen, kind by kind; 0 is that nothing does.
-
-    Attributes:
-        taken: The numbers so far, of each kind.
-    """
+    """Numbers drawn where something may happen, kind by kind; 0 is that nothing does."""
 
     def __init__(self, seed: int | None = None, given: Mapping[str, Sequence[int]] | None = None) -> None:
         """Of these kinds the given numbers, and then zeros; of the others those of a seed, or zeros for None."""
-        self.taken: dict[str, list[int]] = {kind: [] for kind in ("setting", *RATES)}
+        self.taken: dict[str, list[int]] = {kind: [] for kind in ("setting", *RATES)}  # the numbers so far
         self._given = given or {}
         self._random = None if seed is None else random.Random(seed)
         self._rates: dict[str, float] = {}
 
-    def __call__(self, kind: str, count: int) -> int:
+    def __call__(self, kind: str, count: int, world: World | None = None) -> int:  # noqa: ARG002
         """A number below ``count``; in a history of a seed some kinds of faults are frequent, rare or never there."""
         taken, given = self.taken[kind], self._given.get(kind)
         if given is not None or self._random is None:
@@ -71,19 +65,12 @@ def _weight(decisions: Mapping[str, Sequence[int]]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Found:
-    """A history that breaks a rule, as short as it could be made.
+    """A history that breaks a rule, as short as it could be made."""
 
-    Attributes:
-        seed: The seed of the history in which it was found.
-        broken: What is wrong.
-        decisions: The decisions of the short history, of each kind.
-        events: What happens in it.
-    """
-
-    seed: int
-    broken: str
-    decisions: dict[str, tuple[int, ...]]
-    events: tuple[str, ...]
+    seed: int  # of the history in which it was found
+    broken: str  # what is wrong
+    decisions: dict[str, tuple[int, ...]]  # of the short history, of each kind
+    events: tuple[str, ...]  # what happens in it
 
     def __str__(self) -> str:
         again = f"again: decomfl verify --histories 1 --seed {self.seed}"
@@ -95,33 +82,20 @@ class Search:
 
     def __init__(self, implementation: Implementation | None = None) -> None:
         """With the clients of ``Stand`` for None; of deliveries alone where servers and clients are not the lab's."""
-        self.parts = Parts(implementation)
+        self.parts = histories.parts_of(implementation)
 
     def search(self, seeds: Iterable[int]) -> Found | None:
         """The first of these histories that breaks a rule, made short; None if none does."""
-        logger = logging.getLogger("decomfl_lab.protocol")
-        was = logger.level
-        logger.setLevel(logging.ERROR)  # it warns of what is done here
-        collects = gc.isenabled()
-        gc.disable()  # a history leaves much behind at once, which is collected after some of them
-        try:
-            for n, seed in enumerate(seeds, 1):
+        with silenced():
+            for seed in seeds:
                 choose = Decisions(seed)
                 if broken := self.broken(choose):
                     return self._short(seed, choose.taken, broken[:ALIKE])
-                if n % 100 == 0:  # what histories share stays, and need not be looked through for what does not
-                    gc.collect()
-                    gc.freeze()
-        finally:
-            gc.unfreeze()
-            if collects:
-                gc.enable()
-            logger.setLevel(was)
         return None
 
     def broken(self, choose: Decisions, tell: Callable[[str], None] | None = None) -> str:
         """What is wrong with the history of these decisions; empty if nothing is."""
-        return self.parts.broken(self.parts.world(SmallFederation.drawn(choose), choose, tell))
+        return histories.broken(self.parts, SmallFederation.drawn(choose), choose, tell)
 
     def _short(self, seed: int, taken: Mapping[str, Sequence[int]], broken: str) -> Found:
         """A simple federation in which the like is wrong; then have less happen for as long as it is."""

@@ -3,35 +3,31 @@
 A *history* is a run from its first round to its end, in one process and without a clock. What happens wherever
 something may happen is a *decision*, a number: 0 is that nothing does. So the numbers are the whole history, and two
 searches look for one that ends wrongly: all of them, those with the fewest things that go wrong first (``breadth``),
-and many that a seed draws (``drawn``). Which frame is lost, late or comes twice; when a client or the server dies, and
-what it comes back with; when the disk is full; when bits of a model change: both draw among the same decisions.
+and many that a seed draws (``drawn``). Both decide on the same things.
 
-*Nodes.* A client's process is the number of its host's state, of which everything is known (``Hosts``). Hosts are
+*Nodes.* A client's process is the number of its host's state, of which everything is known (``Parts``). Hosts are
 deterministic, so what one does is looked up where another history has had one in the same state get the same frame.
 The server's processes come one after another; each has the disk of the one before it, and nothing else. *Frames* stand
 in a queue by the second at which they arrive. The *disk* loses what was written and not synced, and may be full.
 
-Who sits in the world, and what must be true there, is said by the two kinds of history (``histories``): of sessions,
-by the code that ``serve`` and ``join`` run, and of deliveries alone, by anybody's servers and clients.
-
-With ``Stand`` a replica is a hash of the records that it applied, and what a client measures one of its number, round,
-place in the data and model: whatever would give a real replica other bits gives these other ones. With
-``Implementation`` these are real, and slower.
+Who sits in the world, and what must be true there, is said by the two kinds of history (``histories``).
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import heapq
 import io
+import logging
 import os
 import pickle
 import stat
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -42,7 +38,7 @@ from torch import Tensor
 
 from decomfl_lab.engines.base import Serial
 from decomfl_lab.federations.carrier import Take
-from decomfl_lab.laws.contract import Case, Implementation, Wavy
+from decomfl_lab.laws.contract import Case, Implementation, Wavy, model_of
 from decomfl_lab.laws.register import LawBrokenError, same
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import session
@@ -55,88 +51,57 @@ from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.weights import Weighting
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding
-from decomfl_lab.replicas.replica import Snapshot
+from decomfl_lab.replicas.replica import Replica, Snapshot
 from decomfl_lab.replicas.rules import Momentum
 
-__all__ = ["SETTINGS", "SIMPLEST", "Choose", "DeathError", "Hosts", "Log", "Process", "SmallFederation", "World"]
-__all__ += ["case_of", "content", "file_of", "listed", "name_of"]
+__all__ = ["SETTINGS", "SIMPLEST", "Choose", "DeathError", "File", "Log", "Parts", "Process", "SmallFederation"]
+__all__ += ["Weighty", "World", "case_of", "content", "digest_of", "listed", "name_of", "rot", "silenced"]
 
 MOST_EVENTS = 2000
 """Messages after which a history is held to have no end."""
 SOON, LATE, MUCH_LATER = 1.0, 7.0, 45.0
 """Seconds that a frame is under way: as it should, past other frames, past the end of its exchange."""
-_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
-Choose = Callable[[str, int], int]
-"""A decision of this kind, below this number."""
+Choose = Callable[..., int]
+"""A decision of this kind, below this number; the world in which it is taken is the third argument."""
 
-SETTINGS: dict[str, tuple[Any, ...]] = {
-    "clients": (1, 2, 3),
-    "sampled": (3, 2, 1),
-    "quorum": (1, 2, 3),
-    "deadline": (None, 10.0),
-    "rounds": (1, 1, 2, 3),
-    "processes": ("one each", "one each", "one for all"),
-    "tracking": (Tracking.SERVER, Tracking.SERVER, Tracking.CLIENTS),
-    "keep": (0, 0, 1),
-    "presence": ("unknown", "known"),
-    "seeding": (Seeding.PER_STEP, Seeding.PER_RUN),
-    "weighting": tuple(Weighting),
-    "check_every": (0, 0, 1, 2),
-}
-"""What each field of a ``SmallFederation`` may be, the simplest first; what stands twice is twice as frequent."""
+
+def _one_of(*values: Any) -> Any:
+    """A field with the values that are drawn, the simplest first; what stands twice is twice as frequent."""
+    return field(default=values[0], metadata={"values": values})
 
 
 @dataclass(frozen=True)
 class SmallFederation:
-    """What federation a history is of; where there are fewer clients than that, all are sampled, or are the quorum.
+    """What federation a history is of."""
 
-    Attributes:
-        clients: M.
-        sampled: m.
-        quorum: The replies that a round needs at least.
-        deadline: Seconds after which a quorum will do, None for all of ``PATIENCE``.
-        rounds: Rounds before the network becomes quiet.
-        processes: Whether each client has a process of its own, or all share one, and its model.
-        tracking: Who remembers which round a client holds.
-        keep: The most records that the server keeps, 0 for all.
-        presence: Whether the carrier knows which clients are there; else what it sends to the others is lost.
-        seeding: How many seeds travel.
-        weighting: What clients weigh.
-        check_every: Rounds between two in which all clients prove their model.
-        pulls: Whether whoever missed a record is sent the model in its place, not only where records are gone.
-    """
-
-    clients: int = 1
-    sampled: int = 3
-    quorum: int = 1
-    deadline: float | None = None
-    rounds: int = 1
-    processes: str = "one each"
-    tracking: Tracking = Tracking.SERVER
-    keep: int = 0
-    presence: str = "unknown"
-    seeding: Seeding = Seeding.PER_STEP
-    weighting: Weighting = Weighting.CLIENTS
-    check_every: int = 0
-    pulls: bool = False
+    clients: int = _one_of(1, 2, 3)
+    sampled: int = _one_of(3, 2, 1)  # of each round; where there are fewer clients, all
+    quorum: int = _one_of(1, 2, 3)  # the replies that a round needs at least, or all where fewer are sampled
+    deadline: float | None = _one_of(None, 10.0)  # seconds after which a quorum will do; None for all of PATIENCE
+    rounds: int = _one_of(1, 1, 2, 3)  # before the network becomes quiet
+    processes: str = _one_of("one each", "one each", "one for all")  # of clients; who shares one shares its model
+    tracking: Tracking = _one_of(Tracking.SERVER, Tracking.SERVER, Tracking.CLIENTS)  # noqa: RUF009
+    keep: int = _one_of(0, 0, 1)  # the most records that the server keeps, 0 for all
+    presence: str = _one_of("unknown", "known")  # to the carrier; else what it sends to who is away is lost
+    seeding: Seeding = _one_of(Seeding.PER_STEP, Seeding.PER_RUN)  # noqa: RUF009
+    weighting: Weighting = _one_of(*Weighting)  # noqa: RUF009
+    check_every: int = _one_of(0, 0, 1, 2)  # rounds between two in which all clients prove their model, 0 for none
+    pulls: bool = False  # whether whoever missed a record is sent the model, not only where records are gone
 
     @classmethod
     def drawn(cls, choose: Choose) -> SmallFederation:
-        """A setting of these decisions."""
-        return _setting(*[values[choose("setting", len(values))] for values in SETTINGS.values()])
+        """The federation of these decisions."""
+        made = [values[choose("setting", len(values))] for values in SETTINGS.values()]
+        m = min(made[:2])
+        return _federation(made[0], m, min(m, made[2]), *made[3:])
 
     def __str__(self) -> str:
-        return ", ".join(f"{each.name} {getattr(self, each.name)}" for each in fields(self) if each.name != "pulls")
+        return ", ".join(f"{name} {getattr(self, name)}" for name in SETTINGS)
 
 
-@cache
-def _setting(*values: Any) -> SmallFederation:
-    made = SmallFederation(*values)
-    m = min(made.clients, made.sampled)
-    return replace(made, sampled=m, quorum=min(m, made.quorum))
-
-
+SETTINGS = {own.name: own.metadata["values"] for own in fields(SmallFederation) if own.metadata}
+_federation = cache(SmallFederation)
 SIMPLEST = SmallFederation.drawn(lambda kind, count: 0)  # noqa: ARG005
 
 
@@ -181,6 +146,18 @@ def name_of(message: Message) -> str:
             return f"{type(other).__name__.lower()}{f' {other.round}' if hasattr(other, 'round') else ''}"
 
 
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Without the warnings of a protocol to which everything here is done."""
+    logger = logging.getLogger("decomfl_lab.protocol")
+    was = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(was)
+
+
 # Nodes ----------------------------------------------------------------------------------------------------------------
 
 
@@ -195,9 +172,15 @@ def _is_constant(kind: Any) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """The same bytes for equal tensors."""
+    """The same bytes for equal tensors.
+
+    ``fast`` is for what is compared and never read again: it makes no difference whether equal parts are one object,
+    functions are their names, ledgers and logs are left out, and seeds do not remember what they were asked for.
+    """
 
     def persistent_id(self, obj: Any) -> Any:
+        if self.fast and (callable(obj) or isinstance(obj, Ledger | RunLog)):
+            return getattr(obj, "__qualname__", type(obj).__qualname__)
         kind: Any = type(obj)
         if not _is_constant(kind):
             return None
@@ -207,6 +190,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Tensor):
             return _tensor, (str(obj.dtype), obj.shape[0], b"" if obj.is_meta else obj.numpy().tobytes())
+        if self.fast and isinstance(obj, DerivedSeeds | PooledSeeds):
+            return tuple, (tuple(obj),)
         return NotImplemented
 
 
@@ -215,139 +200,113 @@ class _Unpickler(pickle.Unpickler):
         return _CONSTANT[pid]
 
 
-class _StatePickler(_Pickler):
-    """What a server decides by: neither its ledgers nor its log, and functions by their names."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.fast = True  # it makes no difference whether equal parts are one object
-
-    def persistent_id(self, obj: Any) -> Any:
-        if callable(obj) or isinstance(obj, Ledger | RunLog):
-            return getattr(obj, "__qualname__", type(obj).__qualname__)
-        return super().persistent_id(obj)
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, DerivedSeeds | PooledSeeds):  # they remember what they were asked for
-            return tuple, (tuple(obj),)
-        return super().reducer_override(obj)
-
-
 def _tensor(dtype: str, size: int, data: bytes) -> Tensor:
     kind = getattr(torch, dtype.removeprefix("torch."))
     return torch.frombuffer(bytearray(data), dtype=kind) if data else torch.empty(size, dtype=kind, device="meta")
 
 
-def content(obj: Any, kind: type[_Pickler] = _StatePickler) -> bytes:
+def content(obj: Any, *, fast: bool = True) -> bytes:
     """All that there is of an object, as bytes that are equal for equal ones."""
     file = io.BytesIO()
-    kind(file).dump(obj)
+    pickler = _Pickler(file)
+    pickler.fast = fast
+    pickler.dump(obj)
     return file.getvalue()
 
 
-class Hosts:
-    """Hosts, by the numbers of their states; what a host does is done once for its state and what comes to it.
+def digest_of(replica: Any) -> str:
+    """The digest of anybody's replica."""
+    if isinstance(replica, Replica):
+        return replica.digest()
+    return hashlib.blake2b(repr(model_of(replica)).encode(), digest_size=16).hexdigest()
+
+
+class Parts:
+    """Servers and clients of one implementation, and what its histories share: hosts, by the numbers of their states.
 
     Attributes:
-        holds: The round and the digest of the model in each state.
+        implementation: Whose servers and clients.
+        sessions: Whether histories are of sessions, or of deliveries.
+        run_seed: That of every server.
+        holds: The round and the digest of the model in each state of a host.
     """
 
-    def __init__(self, digest: Callable[[Any], str]) -> None:
-        """No host yet; ``digest`` is that of a replica."""
+    def __init__(self, implementation: Implementation, *, sessions: bool) -> None:
+        """No history yet."""
+        self.implementation, self.sessions = implementation, sessions
+        self.run_seed: int = implementation.server(case_of(SIMPLEST)).run_seed
         self.holds: list[tuple[int, str]] = []
-        self._digest = digest
         self._content: list[bytes] = []
         self._number: dict[bytes, int] = {}
-        self._done: dict[Any, tuple[int, bytes]] = {}
+        self._made: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[..., Any], *of: Any) -> Any:
+        """What was made for this key; it is made of these arguments where it was not."""
+        if key not in self._made:
+            self._made[key] = make(*of)
+        return self._made[key]
 
     def entered(self, host: Any) -> int:
         """The number of the state that a host is in."""
-        whole = content(host, _Pickler)
+        whole = content(host, fast=False)
         if whole not in self._number:
             self._number[whole] = len(self._content)
             self._content.append(whole)
-            self.holds.append((host.replica.round, self._digest(host.replica)))
+            self.holds.append((host.replica.round, digest_of(host.replica)))
         return self._number[whole]
 
     def host(self, state: int) -> Any:
         """A host in this state."""
         return _Unpickler(io.BytesIO(self._content[state])).load()
 
-    def _once(self, act: Callable[..., bytes], state: int, *of: Any) -> tuple[int, bytes]:
+    def after(self, state: int, act: Callable[..., Any], *of: Any) -> tuple[int, Any]:
         """The state after a host in this one did something, and what it said."""
-        key = act, state, of
-        if key not in self._done:
+        found: tuple[int, Any] | None = self._made.get(key := (act, state, of))
+        if found is None:
             host = self.host(state)
             said = act(host, *of)
-            self._done[key] = self.entered(host), said
-        return self._done[key]
-
-    def answered(self, state: int, i: int, frame: bytes) -> tuple[int, bytes]:
-        """The state after a frame for client i, and the answer."""
-        return self._once(_answer, state, i, frame)
-
-    def hello(self, state: int, i: int) -> bytes:
-        """What client i says of itself."""
-        return self._once(_greet, state, i)[1]
-
-    def reloaded(self, state: int, fresh: int) -> int:
-        """The state of a new host that has loaded what this one saved."""
-        return self._once(self._load, fresh, state)[0]
-
-    def rotten(self, state: int, *, start: bool = False) -> int:
-        """The state in which bits of the model, and perhaps of x_0, are others."""
-        return self._once(_rot, state, start)[0]
-
-    def _load(self, host: Any, saved: int) -> bytes:
-        with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
-            self.host(saved).save(Path(folder, "host"))
-            host.load(Path(folder, "host"))
-        return b""
+            found = self._made[key] = self.entered(host), said
+        return found
 
 
-def _answer(host: Any, i: int, frame: bytes) -> bytes:
-    answer: bytes = host.handle({i: frame})[i]
-    return answer
+def _answer(host: Any, i: int, frame: Any) -> Any:
+    return host.handle({i: frame})[i]
 
 
-def _greet(host: Any, i: int) -> bytes:
-    hello: bytes = host.hello(i)
-    return hello
+def _hello(host: Any, i: int) -> Any:
+    return host.hello(i)
 
 
-def _rot(host: Any, start: bool) -> bytes:
+def rot(host: Any, start: bool = False) -> None:
+    """Bits of the model change, and perhaps of x_0."""
     host.replica.own()
     host.replica.x[0] += 1
     if start:
         host._start = host.replica.snapshot()
-    return b""
+
+
+class Weighty(Wavy):
+    """A loss of more examples, the larger its client's number."""
+
+    @property
+    def examples(self) -> int:
+        """See ``Objective``."""
+        return 2 + self.client
 
 
 @dataclass
 class Process:
-    """A client's process, or that of several.
-
-    Attributes:
-        clients: The clients.
-        fresh: The state of their host at x_0.
-        state: Its state now.
-        here: Whether it is there.
-        deaths: How often it died.
-        wrong: Whether its model has had other bits since it was last seen to be right.
-        strange: Whether its x_0 is another one, so that it is wrong for ever.
-        past: The other states that it was in, where it may come back with these.
-        lost: Whether it came back with less than it had, and the server cannot know that.
-    """
+    """A client's process, or that of several."""
 
     clients: tuple[int, ...]
-    fresh: int
+    fresh: int  # the state of its host at x_0
     state: int
     here: bool = True
     deaths: int = 0
-    wrong: bool = False
-    strange: bool = False
-    past: list[int] = field(default_factory=list)
-    lost: bool = False
+    wrong: bool = False  # whether its model has had other bits since it was last seen to be right
+    strange: bool = False  # whether its x_0 is another one, so that it is wrong for ever
+    past: list[int] = field(default_factory=list)  # the states that it was in, where it may come back with these
+    lost: bool = False  # whether it came back with less than it had, and the server cannot know that
 
 
 # The disk -------------------------------------------------------------------------------------------------------------
@@ -357,16 +316,17 @@ class DeathError(BaseException):
     """The server's process dies here; nothing of it runs any more."""
 
 
-class _File(io.BytesIO):
+class File(io.BytesIO):
     """The file of a log, on a disk that may lose what was not synced, and may be full."""
 
     mode = "r+b"
 
-    def __init__(self, whole: bytes, dies: Callable[[str], None], is_full: Callable[[], bool]) -> None:
+    def __init__(self, whole: bytes, world: World | None = None) -> None:
+        """Of these bytes; without a world nothing happens to the disk."""
         super().__init__(whole)
-        self.synced, self._dies, self._is_full = len(whole), dies, is_full
+        self.synced, self._world = len(whole), world
 
-    def open(self, mode: str, buffering: int) -> _File:  # noqa: ARG002
+    def open(self, mode: str, buffering: int) -> File:  # noqa: ARG002
         """This file, as a path has it."""
         return self
 
@@ -377,12 +337,18 @@ class _File(io.BytesIO):
     def close(self) -> None:
         """Keep it: the next process opens it again."""
 
+    def __str__(self) -> str:
+        return "the log"
+
     def write(self, more: Any) -> int:
-        self._dies("before it writes the log")
-        if self.tell() + len(more) > self.getbuffer().nbytes and self._is_full():
+        """Perhaps the server dies before or after it, or only half of it finds a place."""
+        if self._world is None:
+            return super().write(more)
+        self._world.dies("before it writes the log")
+        if self.tell() + len(more) > self.getbuffer().nbytes and self._world.chooses("full", 2):
             return super().write(more[: len(more) // 2])
         count = super().write(more)
-        self._dies("after it wrote the log, before that is on the disk")
+        self._world.dies("after it wrote the log, before that is on the disk")
         return count
 
     def falls(self, how: int) -> None:
@@ -395,17 +361,19 @@ class _File(io.BytesIO):
 _PLAIN = os.stat_result((stat.S_IFREG, *[0] * 9))
 
 
-def file_of(whole: bytes) -> Any:
-    """A file of these bytes, on a disk that nothing happens to."""
-    return _File(whole, lambda _: None, lambda: False)
+@cache
+def _empty_log(run_seed: int) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        RunLog.create(path := Path(folder, "run.dcl"), {"run_seed": run_seed}).close()
+        return path.read_bytes()
 
 
 class Log(RunLog):
     """A run's log on that disk, which one process after the other has."""
 
     @staticmethod
-    def _hold(path: Path) -> AbstractContextManager[None]:  # noqa: ARG004
-        return nullcontext()
+    def _hold(path: Path) -> contextlib.AbstractContextManager[None]:  # noqa: ARG004
+        return contextlib.nullcontext()
 
     def _has_its_name(self) -> bool:
         return True
@@ -423,6 +391,7 @@ class World(ABC):
     """A history under way: carrier, clock, disk and clients; whoever derives from it has the server's processes.
 
     What happens at which second stands in a queue: a frame comes "down" or "up", a client says "hello", or is "back".
+    Frames are whatever has a length and can be compared.
     """
 
     fates: ClassVar[tuple[tuple[str, tuple[float, ...]], ...]] = (
@@ -436,39 +405,29 @@ class World(ABC):
     """When a frame arrives, once, twice or never."""
     absences: ClassVar[tuple[float, ...]] = (3.0, 20.0, 100.0)
     """Seconds that a client's process is away after it died."""
-    connected: ClassVar[bool] = True
-    """Whether what is under way to a process that dies is lost."""
 
     def __init__(
         self,
+        own: Parts,
         setting: SmallFederation,
-        hosts: Hosts,
-        fresh: Mapping[tuple[int, ...], int],
-        log: bytes,
         choose: Choose,
         tell: Callable[[str], None] | None,
     ) -> None:
-        """A world before its first second.
-
-        Args:
-            setting: The federation.
-            hosts: All hosts.
-            fresh: The state at x_0 of the host of these clients, for each process.
-            log: The empty log.
-            choose: It decides.
-            tell: It is told what happens; None for nobody.
-        """
-        self.setting, self._hosts, self._choose, self._tell = setting, hosts, choose, tell
-        self._processes = [Process(ids, state, state) for ids, state in fresh.items()]
+        """A world before its first second; ``choose`` decides, and ``tell`` is told what happens, None for nobody."""
+        self.setting, self._own, self._choose, self._tell = setting, own, choose, tell
+        together = own.sessions and setting.processes == "one for all"
+        every = tuple(range(setting.clients))
+        groups = [every] if together else [(i,) for i in every]
+        self._processes = [Process(ids, state, state) for ids in groups for state in [self._fresh(ids)]]
         self._of = {i: process for process in self._processes for i in process.clients}
         self.now, self._quiet, self._bytes, self._events = 0.0, False, 0, 0
         self._there: set[int] = set()  # who has said hello to this server, and has not gone since
-        self._queue: list[tuple[float, int, str, int, int, bytes]] = []
+        self._queue: list[tuple[float, int, str, int, int, Any]] = []
         self._waiting: set[int] = set()  # whose answers the exchange under way waits for, until its end
         self._end = 0.0
         self._has_rotten = False  # whether a client may rightly be told that its model is wrong
         self._given: dict[int, str] = {}  # the digests of the models of rounds that clients have held
-        self._file = _File(log, self._dies, self._is_full)
+        self._file = File(_empty_log(own.run_seed), self)
         self._about: tuple[Any, ...] = ()  # what is decided on
 
     @abstractmethod
@@ -476,16 +435,40 @@ class World(ABC):
         """To the end; LawBrokenError, or whatever is raised, where something is wrong."""
 
     @abstractmethod
-    def _named(self, frame: bytes) -> str:
-        """The messages of a frame."""
+    def _host(self, ids: tuple[int, ...]) -> Any:
+        """A new host of these clients."""
 
     @abstractmethod
-    def _took(self, i: int, frame: bytes) -> None:
-        """The server has taken this frame of client i."""
+    def _messages(self, frame: Any) -> list[Any]:
+        """The messages of a frame."""
 
     @abstractmethod
     def _server_state(self) -> Any:
         """All that there is of the server, and on its disk."""
+
+    @abstractmethod
+    def _comes_back(self, process: Process, way: int) -> tuple[int, str]:
+        """The state in which a process comes back, and its words; ``way`` is below ``self._ways``."""
+
+    def _ways(self, process: Process) -> int:  # noqa: ARG002
+        """In how many ways a process may come back."""
+        return 2
+
+    def _takes(self, i: int, frame: Any) -> None:  # noqa: B027
+        """The server has taken this frame of client i; something more may have to be true."""
+
+    def _waits(self, until: float) -> None:  # noqa: B027
+        """The server is about to wait for that long, and perhaps may not."""
+
+    def _fresh(self, ids: tuple[int, ...]) -> int:
+        """The state of a new host of these clients."""
+        own = self.setting
+        like = (own.seeding, own.weighting) if self._own.sessions else own  # hosts of sessions differ in nothing else
+        state: int = self._own.once((like, ids), lambda: self._own.entered(self._host(ids)))
+        return state
+
+    def _client(self, i: int) -> Any:
+        return self._own.implementation.client(case_of(self.setting), i, Weighty(16, i))
 
     @property
     def state(self) -> Any:
@@ -498,28 +481,24 @@ class World(ABC):
         waits = frozenset(self._there), frozenset(self._waiting), self._end - self.now
         return self._about, tuple(under_way), tuple(nodes), waits, self._server_state()
 
-    def _chooses(self, kind: str, count: int, *about: Any) -> int:
+    def chooses(self, kind: str, count: int, *about: Any) -> int:
         """What happens, of ``count`` possibilities; 0 in a quiet network."""
         if self._quiet or count == 1:
             return 0
         self._about = about
-        return self._choose(kind, count)
+        return self._choose(kind, count, self)
 
-    def _say(self, words: str, *frames: bytes) -> None:
-        """Tell who reads along what happens; frames stand at each {}."""
+    def _say(self, words: str, *frames: Any) -> None:
+        """Tell who reads along what happens; the messages of frames stand at each {}."""
         if self._tell:
-            words = words.format(*map(self._named, frames)) if frames else words
-            self._tell(f"{self.now:4g} s  {words}")
+            named = [" + ".join(map(name_of, self._messages(frame))) or "nothing" for frame in frames]
+            self._tell(f"{self.now:4g} s  {words.format(*named) if frames else words}")
 
-    def _dies(self, where: str, *frames: bytes) -> None:
+    def dies(self, where: str, *frames: Any) -> None:
         """Perhaps the server dies here."""
-        if self._chooses("server", 2, where, *frames):
+        if self.chooses("server", 2, where, *frames):
             self._say(f"the server dies {where}", *frames)
             raise DeathError
-
-    def _is_full(self) -> bool:
-        """Perhaps the disk is full now."""
-        return bool(self._chooses("full", 2))
 
     # The carrier.
 
@@ -542,11 +521,11 @@ class World(ABC):
                 self._back(self._of[i])
             elif kind == "up" or epoch == self._of[i].deaths:
                 self._there |= {i} if kind == "hello" else set()
-                self._dies(f"before it reads {{}} of client {i}", frame)
+                self.dies(f"before it reads {{}} of client {i}", frame)
                 more = take(i, frame, float("nan"))
                 self._bytes += len(frame)
                 self._say(f"the server gets {{}} of client {i}", frame)
-                self._took(i, frame)
+                self._takes(i, frame)
                 if more is None:
                     waiting.discard(i)
                 elif more:
@@ -560,24 +539,20 @@ class World(ABC):
             self._waits(end)
             self.now = end
             self._say(f"the server has waited long enough for {listed(waiting or frames)}")
-        self._dies("after an exchange")
-
-    @abstractmethod
-    def _waits(self, until: float) -> None:
-        """The server is about to wait for that long."""
+        self.dies("after an exchange")
 
     def _happens(self) -> None:
         self._events += 1
         if self._events > MOST_EVENTS:
             raise LawBrokenError(f"there is no end: {MOST_EVENTS} messages, and the run goes on")
 
-    def _put(self, after: float, kind: str, i: int, frame: bytes = b"") -> None:
+    def _put(self, after: float, kind: str, i: int, frame: Any = b"") -> None:
         self._happens()
         heapq.heappush(self._queue, (self.now + after, self._events, kind, i, self._of[i].deaths, frame))
 
-    def _send(self, kind: str, i: int, frame: bytes) -> None:
+    def _send(self, kind: str, i: int, frame: Any) -> None:
         """A frame sets out, to arrive once, twice, late or never, perhaps as its connection is lost."""
-        fate = self._chooses("frame", len(self.fates), kind, i, frame)
+        fate = self.chooses("frame", len(self.fates), kind, i, frame)
         how, arrivals = self.fates[fate]
         for seconds in arrivals:
             self._put(seconds, kind, i, frame)
@@ -586,7 +561,7 @@ class World(ABC):
         if fate == 5:
             self._connects(i, 2 * SOON)
 
-    def _down(self, i: int, frame: bytes) -> None:
+    def _down(self, i: int, frame: Any) -> None:
         self._bytes += len(frame)
         if self._of[i].here:  # else there is nobody whom it could reach
             self._send("down", i, frame)
@@ -596,21 +571,21 @@ class World(ABC):
         self._there.discard(i)
         if self._of[i].here:
             self._say(f"client {i} connects, which takes {after:g} s")
-            self._put(after, "hello", i, self._hosts.hello(self._of[i].state, i))
+            self._put(after, "hello", i, self._own.after(self._of[i].state, _hello, i)[1])
 
     # The clients.
 
-    def _arrives(self, i: int, epoch: int, frame: bytes) -> None:
+    def _arrives(self, i: int, epoch: int, frame: Any) -> None:
         """A frame comes to a client, which answers, unless its process dies before or after."""
         process = self._of[i]
-        if not process.here or (self.connected and epoch != process.deaths):
+        if not process.here or (self._own.sessions and epoch != process.deaths):
             return
         self._rots(process)
         ways = self._ways(process)
-        death = self._chooses("client", 1 + 3 * ways, i, frame)
+        death = self.chooses("client", 1 + 3 * ways, i, frame)
         when = -(-death // ways)  # 0 never, 1 before it reads, 2 before it answers, 3 after it answered
         if when != 1:
-            process.state, answer = self._hosts.answered(process.state, i, frame)
+            process.state, answer = self._own.after(process.state, _answer, i, frame)
             self._say(f"client {i} gets {{}}, {'but dies before it says' if when == 2 else 'says'} {{}}", frame, answer)
             self._holds(i, frame)
             if answer and when != 2:
@@ -621,50 +596,50 @@ class World(ABC):
             process.lost = process.lost or process.state != before
             process.deaths, process.here = process.deaths + 1, False
             self._there.difference_update(process.clients)
-            away = self.absences[self._chooses("absence", len(self.absences))]
+            away = self.absences[self.chooses("absence", len(self.absences))]
             self._put(away, "back", i)
             self._say(f"the process of {listed(process.clients)} dies, to come back with {words} in {away:g} s")
 
-    @abstractmethod
-    def _comes_back(self, process: Process, way: int) -> tuple[int, str]:
-        """The state in which a process comes back, and its words; ``way`` is below ``self._ways``."""
-
-    @abstractmethod
-    def _ways(self, process: Process) -> int:
-        """In how many ways a process may come back."""
-
-    def _holds(self, i: int, frame: bytes) -> None:  # noqa: ARG002
+    def _holds(self, i: int, frame: Any) -> None:  # noqa: ARG002
         """Client i, which got this frame, has to hold the model of its round."""
         process = self._of[i]
-        r, digest = self._hosts.holds[process.state]
+        r, digest = self._own.holds[process.state]
         if process.wrong:  # until it is seen to be right again
             process.wrong = process.strange or self._given.get(r) != digest
         else:
             same(f"the model of round {r} that client {i} holds", digest, self._given.setdefault(r, digest))
 
     def _rots(self, process: Process) -> None:
-        """Perhaps bits of a model change, where every round looks at digests before replies count."""
-        if self.setting.check_every == 1 and self._chooses("rot", 2, process.clients):
-            process.state, process.wrong, self._has_rotten = self._hosts.rotten(process.state), True, True
+        """Perhaps bits of a model change, where every round of a session looks at digests before replies count."""
+        looks = self._own.sessions and self.setting.check_every == 1
+        if looks and self.chooses("rot", 2, process.clients):
+            process.state, process.wrong, self._has_rotten = self._own.after(process.state, rot)[0], True, True
             self._say(f"bits of the model of {listed(process.clients)} change")
 
     def _back(self, process: Process) -> None:
-        if not process.here:
-            process.here = True
-            self._rots(process)
-            silent = self.setting.presence == "unknown" and self._chooses("silence", 2)
-            for i in process.clients:
-                if silent:
-                    self._say(f"client {i} is back, and says nothing")
-                else:
-                    self._connects(i, SOON)
+        if process.here:
+            return
+        process.here = True
+        if not self._own.sessions:  # it says something when it is asked
+            return
+        self._rots(process)
+        silent = self.setting.presence == "unknown" and self.chooses("silence", 2)
+        for i in process.clients:
+            if silent:
+                self._say(f"client {i} is back, and says nothing")
+            else:
+                self._connects(i, SOON)
 
     def _becomes_quiet(self) -> None:
-        """From now on nothing goes wrong, and everybody is there."""
-        if not self._quiet:
-            self._quiet = True
-            self._say("the network becomes quiet")
-            for process in self._processes:
-                self._back(process)
-            for i in self._of.keys() - self._there if self.setting.presence == "known" else ():
-                self._connects(i, SOON)
+        """From now on nothing goes wrong, everybody is there, and whoever had another x_0 has the right one."""
+        if self._quiet:
+            return
+        self._quiet = True
+        self._say("the network becomes quiet")
+        for process in self._processes:
+            if process.strange:
+                process.fresh = process.state = self._fresh(process.clients)
+                process.deaths, process.here, process.wrong, process.strange = process.deaths + 1, False, False, False
+            self._back(process)
+        for i in self._of.keys() - self._there if self.setting.presence == "known" else ():
+            self._connects(i, SOON)

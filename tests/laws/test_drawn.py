@@ -306,6 +306,8 @@ def test_a_client_that_begins_anew_for_ever_is_refused(monkeypatch: pytest.Monke
 def test_a_target_without_sessions_is_played_by_its_messages() -> None:
     found = Search(Foreign()).search(range(100))
     assert found is None, found
+    rots = Decisions(given={"setting": [*[0] * 11, 2], "rot": [1]})  # whose replicas need not let their bits be changed
+    assert Search(Foreign()).broken(rots) == ""
 
 
 def test_a_short_history_reads_as_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
