@@ -77,6 +77,8 @@ NARROW: dict[str, Callable[[Case], bool]] = {
 _NO_VOTES = "votes are signs, which nobody sends there"
 NOT_SHOWN = {
     "revert-forgotten, K = 1": "a client takes no step after the last that it measures, and there is no other",
+    "measured-after-the-step, projection only": "it is a fault of differences, which are not measured there",
+    "nothing-from-the-second-step-on, K = 1": "there is no second step",
     "votes-have-weights, central only": _NO_VOTES,
     "votes-have-weights, projection only": _NO_VOTES,
 }
