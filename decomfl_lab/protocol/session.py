@@ -219,6 +219,8 @@ class Host:
             require(record.round == records[0].round + n, "records", "follow one another", record.round)
         # Only now the shared model is moved: by a model, by sums of a pool, or to x_0, and then by records.
         anew = welcome is not None and welcome.round == 0
+        if anew:  # what was measured of the model before is not repeated: who is asked again measures it again
+            self._answers = {j: (r, b"") for j, (r, _) in self._answers.items()}
         if vectors:  # a model instead of records
             client.replica.round = 0 if anew else self.replica.round
             take_model(client, vectors[-1].round if plan is None else plan.round, vectors)
@@ -249,7 +251,9 @@ class Host:
         again = {i: self._answers[i][1] for i, plan in plans.items() if self._is_known(i, plan)}
         new = [i for i in plans if i not in again]
         clients = [self.clients[i] for i in new]
-        for client in clients:
+        for i, client in zip(new, clients, strict=True):
+            if self._answers.get(i, (None, b""))[0] == plans[i].round:
+                client.steps_taken -= plans[i].K
             client.replica.restore(self.replica.snapshot())
         replies = handle_all(clients, [plans[i] for i in new]) if new else []
         for i, reply in zip(new, replies, strict=True):
@@ -261,7 +265,8 @@ class Host:
         return again | {i: self._answers[i][1] for i in new}
 
     def _is_known(self, i: int, plan: Plan) -> bool:
-        return i in self._answers and self._answers[i][0] == plan.round
+        r, answer = self._answers.get(i, (None, b""))
+        return r == plan.round and answer != b""
 
     def save(self, path: Path) -> None:
         """Write all that a host goes on from to a file: model, places in the data, latest answers.

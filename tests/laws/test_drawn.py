@@ -335,3 +335,8 @@ def test_the_command_plays_histories_and_prints_one_that_is_wrong(
     said = json.loads(capsys.readouterr().out)["found"]
     assert (said["seed"], broken in said["broken"]) == (7, True)
     assert main(["verify", "--histories", "0"]) == 2
+
+
+def test_a_reply_measured_on_other_bits_is_not_repeated_once_the_model_is_right() -> None:
+    # Two clients share a process: one is told that the model is wrong, after the other has measured it.
+    assert Search().search([87326]) is None
