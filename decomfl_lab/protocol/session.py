@@ -219,8 +219,6 @@ class Host:
             require(record.round == records[0].round + n, "records", "follow one another", record.round)
         # Only now the shared model is moved: by a model, by sums of a pool, or to x_0, and then by records.
         anew = welcome is not None and welcome.round == 0
-        if anew:  # what was measured of the model before is not repeated: who is asked again measures it again
-            self._answers = {j: (r, b"") for j, (r, _) in self._answers.items()}
         if vectors:  # a model instead of records
             client.replica.round = 0 if anew else self.replica.round
             take_model(client, vectors[-1].round if plan is None else plan.round, vectors)
@@ -237,6 +235,8 @@ class Host:
             self.replica.restore(self._start)
         if records and records[0].round <= self.replica.round:
             self.replica.catch_up(records)
+        if anew:  # what was measured of the model before is not repeated: who is asked again measures it again
+            self._answers = {j: (r, b"") for j, (r, _) in self._answers.items()}
         if welcome is not None:
             answered, _ = self._answers.pop(i, (0, b""))
             client.steps_taken = welcome.steps
