@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
+
+from decomfl_lab.language import tasks
+from decomfl_lab.runs import finetuning
 
 WORDS = 61
 PAD, FIRST = 0, 1
@@ -65,3 +70,13 @@ def write_sst2(folder: Path, *, copies: int = 20) -> Path:
         rows = [f"{text} number {n} \t{label}" for n in range(repeats) for text, label in kinds]
         (folder / name).write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     return folder
+
+
+def toy_sst2(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny SST-2 under DECOMFL_DATA, and a model of a few hundred parameters whatever its name."""
+    folder = write_sst2(data / "sst2")
+    (folder / "validation.tsv").rename(folder / "dev.tsv")
+    sums = [{file: hashlib.sha256((folder / file).read_bytes()).hexdigest()} for file in ("train.tsv", "dev.tsv")]
+    monkeypatch.setitem(tasks.SOURCES, "sst2", tasks.TaskFiles(*sums))
+    monkeypatch.setenv("DECOMFL_DATA", str(data))
+    monkeypatch.setattr(finetuning, "load_causal", toy_causal)

@@ -48,8 +48,9 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     return result
 
 
-def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     """The one line of an error, after lines of progress."""
+    assert cli.main(["kappa", *argv]) == 2
     captured = capsys.readouterr()
     *progress, error = captured.err.splitlines()
     assert captured.out == ""
@@ -127,8 +128,7 @@ def test_a_device_that_is_not_there_is_an_error_before_anything_is_done(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     files = ["--checkpoint", str(tmp_path / "run"), "--plot", str(tmp_path / "kappa.png")]
-    assert cli.main(["kappa", *SMALL, "--device", device, *files]) == 2
-    assert f"device must {words}" in error_of(capsys)
+    assert f"device must {words}" in refused(capsys, *SMALL, "--device", device, *files)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -230,8 +230,8 @@ def test_an_interrupted_estimate_resumes_to_the_same_bits(
     capsys.readouterr()
     resumed = run(capsys, *SMALL, "--checkpoint", file)["estimate"]
     assert {**resumed, "seconds": 0} == {**whole, "seconds": 0}
-    assert cli.main(["kappa", *SMALL, "--batch-size", "32", "--checkpoint", file]) == 2
-    assert "checkpoint must be of this run (operator differ)" in error_of(capsys)
+    told = refused(capsys, *SMALL, "--batch-size", "32", "--checkpoint", file)
+    assert "checkpoint must be of this run (operator differ)" in told
 
 
 def test_a_checkpoint_of_other_settings_or_damaged_is_refused_before_any_data_are_read(
@@ -240,13 +240,12 @@ def test_a_checkpoint_of_other_settings_or_damaged_is_refused_before_any_data_ar
     file = tmp_path / "kappa.safetensors"
     run(capsys, *SMALL, "--checkpoint", str(file))
     monkeypatch.setattr("hessian.named.load_dataset", None)
-    assert cli.main(["kappa", *SMALL, "--seed", "1", "--checkpoint", str(file)]) == 2
-    assert "checkpoint must be of this run (seed differ)" in error_of(capsys)
+    told = refused(capsys, *SMALL, "--seed", "1", "--checkpoint", str(file))
+    assert "checkpoint must be of this run (seed differ)" in told
     content = bytearray(file.read_bytes())
     content[-1] ^= 128  # the sign of a number
     file.write_bytes(content)
-    assert cli.main(["kappa", *SMALL, "--checkpoint", str(file)]) == 2
-    assert "damaged (its checksum differs)" in error_of(capsys)
+    assert "damaged (its checksum differs)" in refused(capsys, *SMALL, "--checkpoint", str(file))
 
 
 def test_the_table_names_every_reading_of_kappa_and_the_picture_is_drawn(
@@ -272,8 +271,7 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is_computed(
     monkeypatch.setattr("hessian.named.load_dataset", None)
     (tmp_path / "file").write_text("")
     for name, rule in (("k.doc", "end in one of "), ("file/k.png", "be a file that can be written, got ")):
-        assert cli.main(["kappa", *SMALL, "--plot", str(tmp_path / name)]) == 2
-        assert f"plot must {rule}" in error_of(capsys)
+        assert f"plot must {rule}" in refused(capsys, *SMALL, "--plot", str(tmp_path / name))
 
 
 def test_too_few_products_are_told_early_with_the_number_that_would_do(
@@ -373,20 +371,19 @@ def test_a_run_that_was_trained_in_python_on_its_users_own_gets_them_again(
         lab.train(mine.net().eval(), mine.doubled, mine.clients(), rounds=2, out=tmp_path / "run")
     again = ["run", "--model", "mine:net", "--data", "mine:clients"]
     assert run(capsys, *again, "--loss", "mine:doubled", "--products", "6")["loss_function"] == "doubled"
-    assert cli.main(["kappa", *again[:3]]) == 2
-    assert "--data module:function and --loss module:function must be given for run, which was" in error_of(capsys)
-    assert cli.main(["kappa", *again, "--loss", "torch.nn:MSELoss"]) == 2
-    assert "loss must be that of run run, which is own doubled, got 'own MSELoss()'" in error_of(capsys)
+    told = refused(capsys, *again[:3])
+    assert "--data module:function and --loss module:function must be given for run, which was" in told
+    told = refused(capsys, *again, "--loss", "torch.nn:MSELoss")
+    assert "loss must be that of run run, which is own doubled, got 'own MSELoss()'" in told
 
 
 def test_a_model_that_diverged_or_has_no_curvature_has_no_kappa(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    argv = ["kappa", *SMALL, "--lr", "1e30", "--products", "6"]
-    assert cli.main(argv) == 2
-    assert "loss after training must be at most 10 times the 2.3" in error_of(capsys)
+    argv = [*SMALL, "--lr", "1e30", "--products", "6"]
+    assert "loss after training must be at most 10 times the 2.3" in refused(capsys, *argv)
     monkeypatch.setattr("hessian.named.RISEN", float("inf"))
-    assert cli.main(argv) == 2
+    assert cli.main(["kappa", *argv]) == 2
     captured = capsys.readouterr()
     assert "H = 0 along every direction tried, so κ is undefined, at a loss of" in captured.err
     assert captured.out == ""
@@ -400,10 +397,9 @@ def test_a_language_model_of_a_folder_is_measured_on_the_prompts_of_a_task(
     found = run(capsys, *argv, "--examples", "4", "--products", "8")
     assert (found["model"], found["history"]) == (str(folder), "as it is, on prompts of sst2")
     assert (found["examples"], found["loss_function"]) == (4, "cross-entropy")
-    assert cli.main(["kappa", "--task", "sst2"]) == 2
-    assert "model must be given with a task" in error_of(capsys)
-    assert cli.main(["kappa", *argv, "--data", "digits"]) == 2
-    assert "data and loss must stay unset for a task, which has its own, got ['--data']" in error_of(capsys)
+    assert "model must be given with a task" in refused(capsys, "--task", "sst2")
+    told = refused(capsys, *argv, "--data", "digits")
+    assert "data and loss must stay unset for a task, which has its own, got ['--data']" in told
 
 
 def test_weights_of_a_file_are_measured_on_the_prompts_of_a_task(
@@ -436,8 +432,7 @@ def test_weights_of_a_file_are_measured_on_the_prompts_of_a_task(
 def test_own_things_that_do_not_fit_are_one_line(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["kappa", *argv]) == 2
-    assert message in error_of(capsys)
+    assert message in refused(capsys, *argv)
 
 
 @pytest.mark.parametrize(
@@ -495,8 +490,7 @@ def test_bad_input_is_one_line_before_any_data_are_read(
 ) -> None:
     if not any(part in message for part in ("images for", "diverged", "layer9")):  # what only the data tell
         monkeypatch.setattr("hessian.named.load_dataset", None)
-    assert cli.main(["kappa", *argv]) == 2
-    assert message in error_of(capsys)
+    assert message in refused(capsys, *argv)
 
 
 def test_python_and_the_command_have_the_same_options_and_defaults() -> None:

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from torch.nn.functional import cross_entropy
 
 import hessian
-from hessian.operators.mean_loss import MeanLoss
-from tests.hessian import problems
 from tests.hessian.spectra import rotated
 
 VALUES = np.concatenate([[30.0, -11.0], np.linspace(0.0, 1.0, 198)])
-
-
-@pytest.mark.parametrize("operator", problems.DENSE)
-def test_it_is_the_dense_trace_of_a_model(operator: str) -> None:
-    module, data = problems.mlp(), problems.data()
-    wide = MeanLoss(module, cross_entropy, data)
-    dense = problems.DENSE[operator](wide, module, *data)
-    found = hessian.trace(module, cross_entropy, data, operator=operator, products=1000)
-    assert found.value == pytest.approx(float(dense.trace()))
-    assert (found.stderr, found.operator, found.reached) == (0.0, operator, True)
 
 
 def test_its_interval_holds_and_is_as_narrow_as_asked_for() -> None:

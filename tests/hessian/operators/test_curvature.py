@@ -275,17 +275,22 @@ def test_a_product_that_is_not_finite_is_refused():
 
 
 def test_fisher_weighs_examples_as_the_mean_does():
-    """F = Σ ω_i g_i g_iᵀ with ω of ragged, weighted batches: each example's own gradient, one at a time."""
+    """With ω of ragged, weighted batches."""
     inputs, targets = problems.data()
     module = problems.mlp(nn.GELU)
     batches, weights = [(inputs[:3], targets[:3]), (inputs[3:], targets[3:])], [1.0, 2.0]
     f = MeanLoss(module, cross_entropy, batches, weights=weights, chunk=2)
+    assert_fisher_of(f, module, inputs, targets, [1 / 9] * 3 + [2 / 27] * 9)
+
+
+def assert_fisher_of(f, module, inputs, targets, weights):
+    """F = Σ ω_i g_i g_iᵀ of gradients of examples, one at a time."""
     v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
     expected = torch.zeros_like(v)
-    for i in range(12):
+    for i, weight in enumerate(weights):
         one = MeanLoss(module, cross_entropy, [(inputs[i : i + 1], targets[i : i + 1])])
         g = one.gradient(one.x)
-        expected += (1 / 9 if i < 3 else 2 / 27) * g * (g @ v)
+        expected += weight * g * (g @ v)
     torch.testing.assert_close(FisherOperator(f).matvec(v), expected, rtol=1e-12, atol=1e-15)
 
 
@@ -393,10 +398,4 @@ def test_examples_with_weights_of_their_own_have_these_in_the_fisher_matrix():
     module, (inputs, targets) = CASES["mlp-gelu"]
     own = torch.tensor([1.0, 5.0, 0.0], dtype=torch.float64)
     f = MeanLoss(module, nn.CrossEntropyLoss(own), [(inputs, targets)], weights=lambda y: own[y], chunk=5)
-    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
-    expected = torch.zeros_like(v)
-    for i, y in enumerate(targets):
-        one = MeanLoss(module, cross_entropy, [(inputs[i : i + 1], targets[i : i + 1])])
-        g = one.gradient(one.x)
-        expected += own[y] / own[targets].sum() * g * (g @ v)
-    torch.testing.assert_close(FisherOperator(f).matvec(v), expected, rtol=1e-12, atol=1e-15)
+    assert_fisher_of(f, module, inputs, targets, own[targets] / own[targets].sum())

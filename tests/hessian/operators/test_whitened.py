@@ -19,6 +19,7 @@ from decomfl_lab.runs.run import load_run
 from hessian import DenseOperator, MeanLoss, gauss_newton_trace
 from hessian.named import from_run, scale_of
 from hessian.operators.options import OPERATORS
+from tests.hessian.commands.test_kappa import run
 from tests.hessian.operators.test_smoothed import Quadratic
 from tests.hessian.problems import data, mlp
 from tests.hessian.spectra import rotated
@@ -103,12 +104,6 @@ def test_what_is_no_scale_is_refused_by_name(s: Tensor) -> None:
     hessian.effective_rank(H, whiten=s)
 
 
-def kappa(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
-    assert cli.main(["kappa", *SMALL, *argv, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_operator_is_whitened_and_says_so(
     operator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -116,7 +111,7 @@ def test_every_operator_is_whitened_and_says_so(
     two = tmp_path / "two.npy"
     np.save(two, np.full(650, 2.0))
     argv = "--operator", operator, "--products", "12", "--dtype", "float64", "--mu", "1e-2"
-    plain, scaled = (kappa(capsys, *argv, *more)["estimate"] for more in ((), ("--whiten", str(two))))
+    plain, scaled = (run(capsys, *SMALL, *argv, *more)["estimate"] for more in ((), ("--whiten", str(two))))
     assert scaled["operator"] == f"whitened {plain['operator']}"
     factor = 4.0 if operator != "smoothed" else scaled["trace"]["value"] / plain["trace"]["value"]
     assert factor == pytest.approx(4.0, rel=0.01)
@@ -138,8 +133,8 @@ def test_every_way_to_measure_is_whitened(
 ) -> None:
     two = tmp_path / "two.npy"
     np.save(two, np.full(650, 2.0))
-    plain: Any = kappa(capsys, *more)
-    scaled: Any = kappa(capsys, *more, "--whiten", str(two))
+    plain: Any = run(capsys, *SMALL, *more)
+    scaled: Any = run(capsys, *SMALL, *more, "--whiten", str(two))
     for each in name:
         plain, scaled = plain[each], scaled[each]
     assert scaled == pytest.approx(4 * plain, rel=0.01)
@@ -152,9 +147,9 @@ def test_a_run_of_hiso_is_whitened_by_the_scale_of_its_last_round(
     argv = "train hiso --data digits --model logistic --clients 4 --sampled 2 --rounds 30 --perturbations 4 --lr 0.05"
     assert cli.main([*argv.split(), "--out", str(out)]) == 0
     capsys.readouterr()
-    run = load_run(out)
-    assert isinstance(run.federation, DeComFLFederation)
-    s = run.federation.observer.state["scale"]
+    federation = load_run(out).federation
+    assert isinstance(federation, DeComFLFederation)
+    s = federation.observer.state["scale"]
     assert s.unique().numel() > 600
     assert all(torch.equal(scale_of(source), s) for source in (out, out / "checkpoint.safetensors"))
     argv = f"kappa {out} --examples 100 --whiten {out} --trace exact --json"

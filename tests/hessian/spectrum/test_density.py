@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from decomfl_lab.errors import InputError
 from hessian.operators.operator import DenseOperator
 from hessian.operators.probes import probe
 from hessian.spectrum.density import PROBES, spectral_density
 from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
+from tests.refusals import refuses
 
 BULK = [20.0, 12.0, -5.0, *np.linspace(-1.0, 2.0, 197)]
 
@@ -126,18 +126,15 @@ def test_curve_integrates_to_one_and_its_band_covers() -> None:
     assert np.isinf(high).all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"probes": 0}, "probes must be an integer of at least 1"),
-        ({"products": 2}, "products must be an integer of at least 3, got 2"),
-        ({"seed": -1}, "seed must be an integer in 0"),
-    ],
+SMALL = rotated([1.0, 2.0])
+
+
+@refuses(
+    (lambda: spectral_density(SMALL, seed=0, probes=0), "probes must be an integer of at least 1"),
+    (lambda: spectral_density(SMALL, seed=0, products=2), "products must be an integer of at least 3, got 2"),
+    (lambda: spectral_density(SMALL, seed=-1), "seed must be an integer in 0"),
+    (lambda: spectral_density(SMALL, seed=0).curve([0.0], bandwidth=0.0), "bandwidth must be a finite number above"),
+    (lambda: spectral_density(Broken(rotated(BULK), 28), seed=0), "product 28 of dense must be finite"),
 )
-def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        spectral_density(rotated([1.0, 2.0]), **{"seed": 0, **settings})
-    with pytest.raises(InputError, match="bandwidth must be a finite number above 0"):
-        spectral_density(rotated([1.0, 2.0]), seed=0).curve([0.0], bandwidth=0.0)
-    with pytest.raises(InputError, match="product 28 of dense must be finite"):
-        spectral_density(Broken(rotated(BULK), 28), seed=0)
+def test_bad_arguments(attempt: Any) -> None:
+    attempt()

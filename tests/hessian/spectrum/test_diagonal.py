@@ -18,7 +18,7 @@ H = rotated(list(np.concatenate([[20.0, -5.0], np.linspace(0, 2, 118)])))
 
 
 @pytest.mark.parametrize("operator", problems.DENSE)
-def test_it_is_exact_and_has_the_names_of_the_parameters_where_columns_are_affordable(operator: str) -> None:
+def test_it_and_the_trace_are_exact_and_it_has_the_names_of_parameters_where_columns_are_few(operator: str) -> None:
     module, data = problems.mlp(), problems.data()
     f = MeanLoss(module, cross_entropy, data)
     dense = problems.DENSE[operator](f, module, *data)
@@ -27,6 +27,9 @@ def test_it_is_exact_and_has_the_names_of_the_parameters_where_columns_are_affor
     torch.testing.assert_close(found.values, dense.diagonal())
     torch.testing.assert_close(found.named["0.weight"].flatten(), dense.diagonal()[:24])
     assert found.named.keys() == dict(module.named_parameters()).keys()
+    trace = hessian.trace(module, cross_entropy, data, operator=operator, products=1000)
+    assert trace.value == pytest.approx(float(dense.trace()))
+    assert (trace.stderr, trace.operator, trace.reached) == (0.0, operator, True)
 
 
 def test_its_standard_errors_are_right_and_its_intervals_hold() -> None:

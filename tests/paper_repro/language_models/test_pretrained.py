@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from decomfl_lab.language import tasks
-from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.replay import replay
 from paper_repro.language_models import pretrained
 from paper_repro.workflow import recorded
-from tests.decomfl_lab.language.toy import toy_causal, write_sst2
+from tests.decomfl_lab.language.toy import toy_sst2
 from tests.paper_repro.language_models.test_sizes import options
 
 LOAD = recorded.load
@@ -23,12 +20,7 @@ LOAD = recorded.load
 @pytest.fixture
 def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a short run of a toy model."""
-    folder = write_sst2(tmp_path / "data" / "sst2")
-    (folder / "validation.tsv").rename(folder / "dev.tsv")
-    sums = [{file: hashlib.sha256((folder / file).read_bytes()).hexdigest()} for file in ("train.tsv", "dev.tsv")]
-    monkeypatch.setitem(tasks.SOURCES, "sst2", tasks.TaskFiles(*sums))
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+    toy_sst2(tmp_path / "data", monkeypatch)
     monkeypatch.setattr(pretrained, "_weights", lambda: Path("toy"))
     monkeypatch.setattr(pretrained, "missing", lambda names, models, own: "")
     (job,) = pretrained.jobs(options())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 
-from decomfl_lab.language import tasks
 from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
@@ -24,7 +22,7 @@ from paper_repro.language_models.sizes import SizeWork, Slope, claims, run_table
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.scales import SCALES, SizesScale
-from tests.decomfl_lab.language.toy import toy_causal, write_sst2
+from tests.decomfl_lab.language.toy import toy_sst2
 
 SIZE = SizesScale(
     models=("a", "b", "c"),
@@ -192,18 +190,12 @@ def test_the_slope_is_the_exponent_with_students_interval() -> None:
 
 
 @pytest.fixture
-def toy_sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tiny SST-2 under DECOMFL_DATA, and a model of a few hundred parameters whatever its name."""
-    folder = write_sst2(tmp_path / "data" / "sst2")
-    (folder / "validation.tsv").rename(folder / "dev.tsv")
-    sums = [{file: hashlib.sha256((folder / file).read_bytes()).hexdigest()} for file in ("train.tsv", "dev.tsv")]
-    monkeypatch.setitem(tasks.SOURCES, "sst2", tasks.TaskFiles(*sums))
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy_sst2(tmp_path / "data", monkeypatch)
     monkeypatch.setattr(sizes, "missing", lambda names, models, pretrained: "")
 
 
-@pytest.mark.usefixtures("toy_sst2")
+@pytest.mark.usefixtures("toy")
 def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) -> None:
     size = replace(SIZE, models=("toy",), rounds=4, eval_every=2, test_examples=12, share=0.5, products=20)
     work = SizeWork(size, "toy", None)
@@ -232,7 +224,7 @@ def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) 
     assert start.low <= float(eigenvalues.sum() / eigenvalues[0]) <= start.high
 
 
-@pytest.mark.usefixtures("toy_sst2")
+@pytest.mark.usefixtures("toy")
 def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = replace(SIZE, models=("a", "b"), rounds=4, eval_every=2, test_examples=12)
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], sizes=size))
@@ -245,7 +237,7 @@ def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(made.tables["sizes"].model) == ["a", "a", "b", "b"]
 
 
-@pytest.mark.usefixtures("toy_sst2")
+@pytest.mark.usefixtures("toy")
 def test_a_run_that_diverges_ends_its_rows(tmp_path: Path) -> None:
     size = replace(SIZE, models=("toy",), rounds=30, seeds=(0,), test_examples=12, etas={"toy": 1e30})
     work = SizeWork(size, "toy", None)

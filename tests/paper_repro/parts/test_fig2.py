@@ -115,20 +115,19 @@ def _frame(*, k_helps: bool, p_helps: bool, saves: bool) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def _verdicts(rows: pd.DataFrame) -> dict[str, str]:
+    return {claim.id.removeprefix("fig2."): claim.verdict for claim in fig2.claims(rows, SCALES["full"])}
+
+
 def test_each_verdict_can_come_out_either_way() -> None:
-    good = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=True), SCALES["full"])}
-    assert good["fig2.local-updates"] == "holds"
-    assert good["fig2.perturbations"] == "holds"
-    assert good["fig2.p-over-k"] == "holds"
-    assert good["fig2.saving"] == "holds"
-    assert good["fig2.fedavg-not-converged"] == "holds"
-    bad = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=False, p_helps=False, saves=False), SCALES["full"])}
-    assert bad["fig2.local-updates"] == "does not hold"
-    assert bad["fig2.perturbations"] == "does not hold"
-    assert bad["fig2.p-over-k"] == "not tested at this scale"  # 0.5 is not trained
-    assert bad["fig2.saving"] == "not tested at this scale"  # 0.5 is all that K = 10 reaches there
-    mixed = {c.id: c.verdict for c in fig2.claims(_frame(k_helps=True, p_helps=True, saves=False), SCALES["full"])}
-    assert mixed["fig2.saving"] == "depends on how it is counted"
+    good = _verdicts(_frame(k_helps=True, p_helps=True, saves=True))
+    expected = ("local-updates", "perturbations", "p-over-k", "saving", "fedavg-not-converged")
+    assert {name: good[name] for name in expected} == dict.fromkeys(expected, "holds")
+    bad = _verdicts(_frame(k_helps=False, p_helps=False, saves=False))
+    assert bad["local-updates"] == bad["perturbations"] == "does not hold"
+    assert bad["p-over-k"] == bad["saving"] == "not tested at this scale"  # 0.5 is not trained
+    mixed = _verdicts(_frame(k_helps=True, p_helps=True, saves=False))
+    assert mixed["saving"] == "depends on how it is counted"
 
 
 def test_each_reading_has_its_row_and_fedavg_stands_in_both_panels() -> None:
@@ -148,9 +147,8 @@ def test_what_happens_eventually_is_judged_only_when_the_curves_are_flat() -> No
     rows = _frame(k_helps=True, p_helps=True, saves=True)
     rising = rows["panel"].eq("perturbations") & rows["round"].eq(2)
     rows.loc[rising, "test_accuracy"] -= 0.3
-    verdicts = {c.id: c.verdict for c in fig2.claims(rows, SCALES["full"])}
-    assert verdicts["fig2.perturbations"] == "not tested at this scale"
-    assert verdicts["fig2.local-updates"] == "holds"
+    verdicts = _verdicts(rows)
+    assert (verdicts["perturbations"], verdicts["local-updates"]) == ("not tested at this scale", "holds")
 
 
 def test_differences_within_the_noise_decide_nothing() -> None:
