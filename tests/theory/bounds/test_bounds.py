@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,19 +167,8 @@ def test_the_printed_theorem_2_is_larger_than_what_is_proved(
     d: int, P: int, m: int, share: float, mu: float, eta_share: float
 ) -> None:
     """So it is true, under the corrected assumptions, for every admissible choice; without its term of wrong unit."""
-    here = Setting(
-        d=d,
-        P=P,
-        m=m,
-        M=100,
-        L=0.3,
-        distribution="sphere",
-        kappa=1 + share * (d - 1),
-        mu=mu,
-        sigma=1.0,
-        sigma_G=2.0,
-        D=1.0,
-    )
+    constants: Any = {"M": 100, "L": 0.3, "sigma": 1.0, "sigma_G": 2.0, "D": 1.0, "distribution": "sphere"}
+    here = Setting(d=d, P=P, m=m, mu=mu, kappa=1 + share * (d - 1), **constants)
     printed, proved = statement("theorem-2", "stated"), statement("theorem-2")
     here = replace(here, eta=eta_share * printed.step_sizes(here).largest)
     assert proved.admits(here)
@@ -218,19 +206,6 @@ def test_corollary_1_is_theorem_1_at_its_step_size() -> None:
             assert theorem.admits(replace(here, eta=eta))
             ratio = sum(corollary.bound(here)) / sum(theorem.bound(replace(here, eta=eta)))
             assert 1.0 <= ratio < 1.5
-
-
-@refuses(
-    (lambda: statement("theorem-2").bound(BASE), "^distribution must be one of sphere, rademacher, got 'gaussian'"),
-    (lambda: statement("theorem-1-single").bound(replace(BASE, K=2)), "^K must be 1 in theorem-1-single, got 2"),
-    (lambda: statement("theorem-2").bound(replace(BASE, kappa=None, distribution="sphere")), "^kappa must be given"),
-    (lambda: statement("theorem-3"), "^statement must be one of"),
-    (lambda: statement("theorem-1-single", "stated"), "^variant must be one of corrected for theorem-1-single"),
-    (lambda: statement("theorem-1").admits(replace(BASE, eta=None)), "^eta must be given"),
-    (lambda: statement("smoothed-value").best_eta(BASE), "^eta must be bounded"),
-)
-def test_distributions_and_local_steps_that_a_statement_is_not_for_are_refused(attempt: Callable[[], Any]) -> None:
-    attempt()
 
 
 def test_a_planted_constant_is_seen() -> None:

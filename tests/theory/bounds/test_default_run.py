@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
+from tests.theory.checks.test_checking import planted
 from tests.theory.strategies import quadratics, runs, waves
 from tests.thorough import sampled
-from theory import Quadratic, Setting, Spectrum, Statement, Waves, check, expected, statement
-from theory.checks.simulate import run, simulate
+from theory import Quadratic, Setting, Spectrum, Waves, check, expected, statement
+from theory.checks.simulate import simulate
 from theory.notation.setting import DISTRIBUTIONS
 from theory.problems.problem import Floats, Integers
 
@@ -39,13 +40,6 @@ def test_the_closed_form_of_another_run_is_another(change: dict[str, Any]) -> No
     setting = MIXED.setting(eta=0.04, m=2, M=5, P=3, K=3, R=5, mu=0.7, beta=0.6, central=True)
     found = simulate(MIXED, setting, runs=6000, seed=1)
     assert abs(found.value - expected(MIXED, replace(setting, **change)).average) > 4 * found.stderr
-
-
-@pytest.mark.parametrize(("beta", "central"), sampled([(0.0, True), (0.9, False), (0.9, True)], 1))
-def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form(beta: float, central: bool) -> None:
-    setting = MIXED.setting(eta=0.1 * (1 - beta), m=2, M=3, P=3, K=2, R=5, mu=0.7, beta=beta, central=central)
-    found = run(MIXED, setting, runs=40, seed=3)
-    assert abs(found.value - expected(MIXED, setting).average) < 4 * found.stderr
 
 
 def test_central_differences_have_no_error_on_quadratics_and_forward_ones_have() -> None:
@@ -97,51 +91,6 @@ def test_the_bias_of_central_differences_is_tight_and_a_smaller_one_is_caught() 
     right = statement("central-bias")
     assert check(right, sine, setting).ratio == pytest.approx(1, abs=1e-3)
     assert check(planted(right, "smoothing", 0.99), sine, setting).holds is False
-
-
-def planted(found: Statement, term: str, factor: float) -> Statement:
-    """The statement with a wrong constant."""
-    return replace(found, terms={**found.terms, term: factor * found.terms[term]})
-
-
-# Statement, term, wrong factor, and where it is seen: the one constant that is not 0, then d (flat), P, K, R, β, z.
-PLANTS: list[tuple[str, str, float, str, int, int, int, int, float, str]] = [
-    ("momentum", "start", 0.57, "D", 450, 6, 1, 10_000, 0.0, "sphere"),
-    ("momentum", "start", 0.58, "D", 10, 10_000, 1, 50_000, 0.99, "sphere"),
-    ("momentum", "dissimilarity", 0.28, "sigma_G", 3612, 4373, 1, 100_000, 0.0, "sphere"),
-    ("momentum", "noise", 0.28, "sigma", 11_000, 1600, 1, 100_000, 0.0, "sphere"),
-    ("momentum", "smoothing", 0.25, "mu", 12_000, 22_000, 1, 100_000, 0.0, "gaussian"),
-    ("default-run", "start", 0.57, "D", 450, 6, 1, 10_000, 0.0, "sphere"),
-    ("default-run", "dissimilarity", 0.28, "sigma_G", 3612, 4373, 1, 100_000, 0.0, "sphere"),
-    ("default-run", "noise", 0.28, "sigma", 11_000, 1600, 1, 100_000, 0.0, "sphere"),
-    ("momentum-dimension-free", "start", 0.57, "D", 1000, 1, 1, 100_000, 0.0, "gaussian"),
-    ("momentum-dimension-free", "noise", 0.28, "sigma", 250, 2800, 1, 100_000, 0.0, "gaussian"),
-    ("momentum-dimension-free", "smoothing", 0.03, "mu", 3000, 190, 1, 50_000, 0.0, "gaussian"),
-    ("momentum-local", "start", 0.27, "D", 1, 1000, 290, 100, 0.0, "sphere"),
-    ("momentum-local", "noise", 0.06, "sigma", 12, 2300, 1, 100_000, 0.0, "gaussian"),
-    ("momentum-local", "smoothing", 0.03, "mu", 5000, 140, 40, 50_000, 0.75, "sphere"),
-    ("default-run-local", "start", 0.27, "D", 1, 18, 296, 138, 0.0, "rademacher"),
-    ("default-run-local", "noise", 0.06, "sigma", 12, 2300, 1, 100_000, 0.0, "gaussian"),
-    ("theorem-2-local", "start", 0.27, "D", 1, 1000, 290, 100, 0.0, "sphere"),
-    ("theorem-2-local", "noise", 0.06, "sigma", 12, 2300, 1, 100_000, 0.0, "gaussian"),
-    ("theorem-2-local", "smoothing", 0.002, "mu", 680, 14, 1, 70_000, 0.97, "sphere"),
-    ("central-second-moment", "gradient", 0.16, "D", 5, 1, 1, 1, 0.0, "gaussian"),
-    ("central-second-moment", "noise", 0.49, "sigma", 5, 100, 1, 1, 0.0, "gaussian"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "term", "factor", "alone", "d", "P", "K", "R", "beta", "z"), PLANTS)
-def test_planted_wrong_constants_are_caught(
-    name: str, term: str, factor: float, alone: str, d: int, P: int, K: int, R: int, beta: float, z: str
-) -> None:
-    quadratic = Quadratic.of(Spectrum.flat(d), **{each: float(each == alone) for each in ("D", "sigma", "sigma_G")})
-    right = statement(name)
-    setting = quadratic.setting(
-        m=1, M=4, P=P, K=K, R=R, mu=float(alone == "mu"), distribution=z, beta=beta, central=right.central
-    )
-    setting = setting.at(right.step_sizes(setting).largest if right.eta else 1e-3)
-    assert check(right, quadratic, setting).holds
-    assert check(planted(right, term, factor), quadratic, setting).holds is False
 
 
 @dataclass(frozen=True)
@@ -212,21 +161,6 @@ def test_with_low_rank_neither_truth_nor_bound_depends_on_d(K: int) -> None:
         return found.measured, found.bound
 
     assert both(10**9) == pytest.approx(both(10**4), rel=0.02)
-
-
-def test_what_a_statement_is_not_made_for_is_refused_by_name() -> None:
-    setting = MIXED.setting(eta=1e-4, m=2, M=4, R=3)
-    with pytest.raises(InputError, match=r"^beta must be 0 in theorem-1-single, got 0\.9"):
-        check(statement("theorem-1-single"), MIXED, replace(setting, beta=0.9))
-    with pytest.raises(InputError, match="^central must be true in default-run, got False"):
-        check(statement("default-run"), MIXED, setting)
-    with pytest.raises(InputError, match="^H3 must be given"):
-        check(statement("default-run"), MIXED, replace(setting, central=True, H3=None))
-    problem = Waves.random(waves=2, n=2, seed=0)
-    with pytest.raises(InputError, match="^H3 must be at least the problem's"):
-        check(statement("central-bias"), problem, problem.setting(mu=0.1, central=True, H3=1e-3))
-    with pytest.raises(InputError, match=r"^beta must be in \[0, 1\), got 1"):
-        replace(setting, beta=1.0)
 
 
 @pytest.mark.parametrize("name", ["default-run", "default-run-local"])

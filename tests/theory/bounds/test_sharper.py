@@ -11,16 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
-from tests.theory.strategies import quadratics, runs
-from tests.thorough import sampled
-from theory import STATEMENTS, Logistic, Quadratic, Setting, Spectrum, Waves, check, expected, statement
+from theory import Quadratic, Setting, Spectrum, expected, statement
 from theory.bounds.intervals import needed
 from theory.bounds.sharper import SHARPENED, Sharpened
 from theory.bounds.successors import ratios
 from theory.bounds.threshold import printed_theorem_1
-from theory.statements.statement import Variant
 
-SHARPER: list[tuple[str, Variant]] = [(name, v) for name, v in STATEMENTS if v in ("sharper", "wider")]
 BY_VARIANT = pytest.mark.parametrize("of", SHARPENED, ids=lambda of: of.variant)
 
 
@@ -92,78 +88,6 @@ def test_the_sums_come_close_to_what_is_proved_so_that_smaller_constants_would_b
     points = [_by_sums(of, K, q, 1.0) for K, q in ((1000, 1e-3), (1000, 400.0), (1000, 1e6), (2, 1e6), (1, 1e-9))]
     for name, least in _once(of.young, of.limit).items():
         assert max(each.get(name, 0.0) for each in points) > 0.93 * least, name
-
-
-@pytest.mark.parametrize("key", sampled(((key,) for key in SHARPER), 3), ids="/".join)
-def test_every_sharper_bound_holds_on_random_admissible_quadratics(key: tuple[str, Variant]) -> None:
-    @given(st.data(), quadratics())
-    @settings(max_examples=60)
-    def holds(data: st.DataObject, quadratic: Quadratic) -> None:
-        found = check(statement(*key), quadratic, data.draw(runs(statement(*key), quadratic)))
-        assert found.holds, str(found)
-
-    holds()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("key", SHARPER, ids="/".join)
-@pytest.mark.parametrize("problem", [
-    Logistic.random(M=4, examples=10, n=3, d=50), Waves.random(waves=3, n=2, d=50, M=4, seed=4)
-], ids=["logistic", "waves"])  # fmt: skip
-def test_sharper_bounds_hold_on_problems_that_are_not_quadratic(problem: Any, key: tuple[str, Variant]) -> None:
-    of = statement(*key)
-    if of.one_hessian:
-        with pytest.raises(InputError, match="kappa must be that of one H that dominates every"):
-            check(of, problem, problem.setting(eta=1e-9), source="simulation")
-        return
-    for distribution in of.distributions:
-        here = problem.setting(m=2, P=2, R=15, K=1 if of.single_step else 3, mu=1e-2, distribution=distribution)
-        assert check(of, problem, here.at(of.step_sizes(here).largest), source="simulation", runs=50).holds
-
-
-# Statement, variant, term, wrong factor, and where it is seen: the constants that are not 0, then d (flat), P, K, R.
-PLANTS: list[tuple[str, Variant, str, float, str, int, int, int, int]] = [
-    ("theorem-1", "sharper", "start", 0.88, "D", 1, 20_000, 100, 263),
-    ("theorem-1", "sharper", "noise", 0.58, "sigma", 1, 10_000, 1, 20_000),
-    ("theorem-1", "sharper", "dissimilarity", 0.7, "sigma_G", 1, 20_000, 1, 20_000),
-    ("theorem-1", "sharper", "smoothing", 0.06, "mu", 15_000, 20_000, 1, 20_000),
-    ("theorem-1", "wider", "start", 0.72, "D", 1, 20_000, 100, 80),
-    ("theorem-1", "wider", "noise", 0.37, "sigma", 1, 10_000, 1, 20_000),
-    ("theorem-1", "wider", "dissimilarity", 0.51, "sigma_G", 1, 20_000, 1, 20_000),
-    ("theorem-1", "wider", "smoothing", 0.03, "mu", 5_000, 20_000, 1, 20_000),
-    ("corollary-1", "sharper", "start", 0.88, "D", 1, 20_000, 100, 263),
-    ("corollary-1", "sharper", "rate", 0.65, "D sigma", 1, 1000, 1, 100_000),
-    ("corollary-1", "wider", "rate", 0.4, "D sigma", 1, 1000, 1, 100_000),
-    ("corollary-1", "wider", "start", 0.72, "D", 1, 20_000, 100, 80),
-    ("theorem-2", "sharper", "start", 0.57, "D", 60, 1, 1, 20_000),
-    ("theorem-2", "sharper", "noise", 0.28, "sigma", 1, 7, 1, 100_000),
-    ("theorem-2", "sharper", "smoothing", 0.25, "mu", 170, 1, 1, 20_000),
-    ("theorem-2-gaussian", "sharper", "start", 0.57, "D", 60, 1, 1, 20_000),
-    ("theorem-2-gaussian", "sharper", "noise", 0.28, "sigma", 1, 10_000, 1, 100_000),
-    ("theorem-2-gaussian", "sharper", "smoothing", 0.25, "mu", 170, 1, 1, 20_000),
-    ("theorem-2-dimension-free", "sharper", "start", 0.57, "D", 1000, 1, 1, 100_000),
-    ("theorem-2-dimension-free", "sharper", "noise", 0.28, "sigma", 1, 10_000, 1, 100_000),
-    ("theorem-2-dimension-free", "sharper", "smoothing", 0.25, "mu", 170, 1, 1, 20_000),
-]
-
-
-@pytest.mark.parametrize(("name", "variant", "term", "factor", "alone", "d", "P", "K", "R"), PLANTS)
-def test_planted_wrong_constants_are_caught(
-    name: str, variant: Variant, term: str, factor: float, alone: str, d: int, P: int, K: int, R: int
-) -> None:
-    right = statement(name, variant)
-    quadratic = Quadratic.of(
-        Spectrum.flat(d), **{each: float(each in alone.split()) for each in ("D", "sigma", "sigma_G")}
-    )
-    here = quadratic.setting(m=1, M=4, P=P, K=K, R=R, mu=float(alone == "mu"), distribution=right.distributions[0])
-    here = here.at(right.step_sizes(here).largest)
-    assert check(right, quadratic, here).holds
-    wrong = replace(right, terms={**right.terms, term: factor * right.terms[term]})
-    assert check(wrong, quadratic, here).holds is False
-
-
-def test_a_wrong_constant_of_every_sharper_statement_is_planted() -> None:
-    assert {(name, variant) for name, variant, *_ in PLANTS} == set(SHARPER)
 
 
 def test_the_page_of_ratios_has_a_row_for_every_setting() -> None:

@@ -22,6 +22,11 @@ ISSUE = ["stepsize", "--theorem", "1", "--d", "28938", "--m", "10", "--P", "20",
 THEOREM_2 = ["--theorem", "2", "--d", "1e9", "--kappa", "50", "--m", "10", "--P", "10", "--L", "2", "--eta", "0.01"]
 
 
+def typed(constants: Mapping[str, float]) -> list[str]:
+    """The constants as options."""
+    return [each for name, value in constants.items() for each in (f"--{name.replace('_', '-')}", exactly(value))]
+
+
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert cli.main([*argv, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -78,7 +83,8 @@ def test_for_one_local_step_the_sharper_form_stands_beside(capsys: pytest.Captur
 
 
 def test_with_d_and_rounds_the_best_step_size_minimises_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    constants = ["--d", "1000", "--kappa", "20", "--m", "4", "--P", "5", "--L", "1", "--D", "2", "--sigma", "3"]
+    given: Any = {"d": 1000, "kappa": 20.0, "m": 4, "P": 5, "L": 1.0, "D": 2.0, "sigma": 3.0}
+    constants = typed(given)
     best = run(capsys, "stepsize", "--theorem", "2", *constants, "--R", "1e4")["variants"]["corrected"]
     assert 0 < best["best_eta"] < best["largest"]
 
@@ -89,58 +95,18 @@ def test_with_d_and_rounds_the_best_step_size_minimises_the_bound(capsys: pytest
 
     assert at(best["best_eta"]) == pytest.approx(best["best_bound"], rel=1e-12)
     assert min(at(0.9 * best["best_eta"]), at(1.1 * best["best_eta"])) > best["best_bound"]
-    smooth = statement("theorem-2").bound(
-        Setting(
-            d=1000,
-            kappa=20.0,
-            m=4,
-            P=5,
-            L=1.0,
-            D=2.0,
-            sigma=3.0,
-            R=10**4,
-            distribution="sphere",
-            eta=best["best_eta"],
-            mu=best["best_mu"],
-        )
-    )
+    at_best = Setting(**given, R=10**4, distribution="sphere", eta=best["best_eta"], mu=best["best_mu"])
+    smooth = statement("theorem-2").bound(at_best)
     assert smooth[-1] == pytest.approx(0.1 * sum(smooth[:-1]))
     assert "rate-optimal η" in shown(capsys, "stepsize", "--theorem", "2", *constants, "--R", "1e4")
 
 
 def test_terms_are_those_of_the_statements_and_sum_to_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = [
-        "bound",
-        *THEOREM_2,
-        "--R",
-        "1000",
-        "--D",
-        "3",
-        "--sigma",
-        "0.1",
-        "--sigma-G",
-        "0.2",
-        "--M",
-        "40",
-        "--mu",
-        "1e-9",
-    ]
+    given: Any = {"d": 10**9, "kappa": 50.0, "m": 10, "M": 40, "P": 10, "L": 2.0, "eta": 0.01}
+    given |= {"R": 1000, "D": 3.0, "sigma": 0.1, "sigma_G": 0.2, "mu": 1e-9}
+    argv = ["bound", "--theorem", "2", *typed(given)]
     found = run(capsys, *argv)
-    setting = Setting(
-        d=10**9,
-        L=2.0,
-        kappa=50.0,
-        m=10,
-        M=40,
-        P=10,
-        R=1000,
-        eta=0.01,
-        D=3.0,
-        sigma=0.1,
-        sigma_G=0.2,
-        mu=1e-9,
-        distribution="sphere",
-    )
+    setting = Setting(**given, distribution="sphere")
     for variant in ("stated", "corrected"):
         own = found["variants"][variant]
         of = statement("theorem-2", variant)  # type: ignore[arg-type]
@@ -189,7 +155,7 @@ CONSTANTS = st.fixed_dictionaries({
 @given(st.sampled_from(["theorem-1", "theorem-1-single", "theorem-2", "theorem-2-gaussian", "corollary-1"]), CONSTANTS)
 @settings(max_examples=25, deadline=None)
 def test_what_is_printed_of_eta_may_be_typed(name: str, constants: Mapping[str, float]) -> None:
-    own = ["--statement", name, *(each for key, value in constants.items() for each in (f"--{key}", exactly(value)))]
+    own = ["--statement", name, *typed(constants)]
     rows, _ = _rows("stepsize", *own)
     for row in {"largest η", "rate-optimal η"} & rows.keys():
         for title, eta in zip(rows["condition"], rows[row], strict=True):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from decomfl_lab.errors import InputError
 from tests.theory.strategies import waves
 from tests.thorough import sampled
 from theory import Logistic, Problem, Quadratic, Spectrum, Waves
@@ -135,22 +134,3 @@ def test_directions_have_the_identity_as_second_moment_and_the_norm_of_their_dis
         z = directions(distribution, (200_000,), 3, 1000, rng)
         assert z.T @ z / len(z) == pytest.approx(np.eye(3), abs=0.02)
     assert (abs(directions("rademacher", (50,), 3, 3, rng)) == 1).all()
-
-
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: Logistic(np.ones((2, 3)), np.ones((2, 3)), 3), "inputs"),
-        (lambda: Logistic(np.ones((2, 3, 1)), np.ones((2, 2)), 3), "labels"),
-        (lambda: Logistic(np.ones((2, 3, 1)), np.zeros((2, 3)), 3), "labels"),
-        (lambda: Logistic(np.ones((2, 3, 4)), np.ones((2, 3)), 3), "d"),
-        (lambda: Waves.random(waves=2, n=3, d=2), "d"),
-        (lambda: Waves.random(waves=2, n=3, M=0), "M"),
-        (lambda: Waves(*np.ones((3, 2)), np.ones((2, 1)), np.ones(3), np.ones(1), 1), "theta"),
-        (lambda: Waves(*np.ones((3, 2)), np.ones((2, 1)), np.ones(2), np.ones(2), 1), "start"),
-        (lambda: Waves.random(waves=2, n=1).mean_estimate(np.zeros(1), 0.0, "gaussian"), "mu"),
-    ],
-)
-def test_impossible_problems_are_refused_by_name(make: Any, named: str) -> None:
-    with pytest.raises(InputError, match=f"^{named} must"):
-        make()

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from decomfl_lab.errors import InputError
 from tests.theory.strategies import quadratics
 from theory.checks.simulate import simulate
 from theory.notation.setting import DISTRIBUTIONS, Setting, effective_factor, second_moment_factor, sixth_moment
@@ -197,17 +196,3 @@ def test_constants_are_those_asked_for() -> None:
     assert (setting.d, setting.L, setting.kappa) == (5, 2.0, 3.0)
     assert (setting.D, setting.sigma, setting.sigma_G) == pytest.approx((3.0, 0.5, 0.7))
     assert q.gradient2 == pytest.approx(4 * q.start[0] + q.start[1])
-
-
-def test_impossible_quadratics_and_settings_are_refused_by_name() -> None:
-    spectrum = Spectrum.confined(3, 1)
-    for shares, named in (((0.0, 1.0), "start"), ((1.0,), "start"), ((-1.0, 2.0), "start"), ((0.0, 0.0), "start")):
-        with pytest.raises(InputError, match=f"^{named} must"):
-            Quadratic.of(spectrum, start=shares)
-    with pytest.raises(InputError, match="^noise must"):
-        Quadratic(spectrum, (1.0, 0.0), (-1.0, 0.0), (0.0, 0.0))
-    q = Quadratic.of(spectrum)
-    with pytest.raises(InputError, match="^eta must be given"):
-        expected(q, q.setting())
-    with pytest.raises(InputError, match="^d must be the problem's 3, got 4"):
-        expected(q, Setting(d=4, L=1.0, eta=0.1))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 
-from decomfl_lab.errors import InputError
 from tests.theory.strategies import spectra
 from theory.problems.spectrum import Spectrum
 
@@ -44,23 +41,3 @@ def test_a_power_distribution_in_groups_has_the_trace_of_single_eigenvalues(d: i
     assert (spectrum.d, spectrum.L) == (d, 2.0)
     assert spectrum.trace == pytest.approx(single.sum(), rel=2e-3)
     assert spectrum.power_sum(2) == pytest.approx((single**2).sum(), rel=2e-2)
-
-
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: Spectrum((1.0,), (1, 2)), "counts"),
-        (lambda: Spectrum((1.0, -1.0), (1, 2)), "values"),
-        (lambda: Spectrum((0.0,), (3,)), "values"),
-        (lambda: Spectrum((1.0,), (0,)), "counts"),
-        (lambda: Spectrum.two_level(5, 6.0), "kappa"),
-        (lambda: Spectrum.two_level(5, 0.5), "kappa"),
-        (lambda: Spectrum.flat(5, 0.0), "L"),
-        (lambda: Spectrum.confined(5, 6), "rank"),
-        (lambda: Spectrum.power(5, -1.0), "exponent"),
-        (lambda: Spectrum.power(5, 1.0, groups=1), "groups"),
-    ],
-)
-def test_impossible_spectra_are_refused_by_name(make: Any, named: str) -> None:
-    with pytest.raises(InputError, match=f"^{named} must"):
-        make()

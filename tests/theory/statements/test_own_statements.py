@@ -10,7 +10,6 @@ import pytest
 
 import theory
 from decomfl_lab.errors import InputError
-from tests.refusals import refuses
 from tests.thorough import sampled
 from theory import F, Left, Losses, Quadratic, Spectrum, UnitError, X
 from theory.checks.simulate import simulate
@@ -102,44 +101,6 @@ def test_units_of_powers_and_of_own_symbols_are_weighed() -> None:
             theory.unit_of(wrong)
     with pytest.raises(UnitError, match=r"noise \[F\], E‖x_R − x\*‖² \[X\^2\]"):
         replace(CONTRACTION, left=theory.LAST_DISTANCE)
-    with pytest.raises(InputError, match=r"^name must be new for a symbol of unit 1, got 'nu' of unit F/X\^2"):
-        theory.symbol("nu")
-
-
-@refuses(
-    ({"gamma": 1.0}, "^constant must be one of m, M, .*, nu, got 'gamma'"),
-    ({"L": 9.0}, "^constant must be one of m, M, .*, nu, got 'L'"),
-    ({"nu": float("nan")}, "^nu must be a finite number"),
-)
-def test_what_a_check_of_ones_own_cannot_mean_is_refused(change: dict[str, Any]) -> None:
-    theory.check(CONTRACTION, STRONG, R=5, **change)
-
-
-@refuses(
-    ({"without": ("sigmaG",)}, r"^without must be one of sigma, sigma_G, mu, got 'sigmaG' \(did you mean sigma_G\?\)"),
-    ({"terms": [s.D]}, r"^terms must map names to formulas, got \[D\]$"),
-)
-def test_a_statement_that_is_none_is_refused_by_name(change: dict[str, Any]) -> None:
-    replace(CONTRACTION, **change)
-
-
-def test_what_is_no_statement_problem_or_unit_is_refused_by_name() -> None:
-    bare: Any = object()
-    for call in (theory.check, theory.tightness):
-        with pytest.raises(
-            InputError, match=r"^statement must be a theory.Statement, as theory.statement\('theorem-1'\)"
-        ):
-            call("theorem-1", STRONG)  # type: ignore[operator]
-    with pytest.raises(InputError, match="^problem must have setting, see theory.Problem, got 'object'"):
-        theory.check(CONTRACTION, bare)
-    wrong: Any = "F/X^2"
-    with pytest.raises(InputError, match=r"^unit must be a theory.Unit, .* got 'F/X\^2'"):
-        theory.symbol("c", wrong)
-
-
-def test_a_step_that_is_too_large_is_refused_by_its_own_condition_alone() -> None:
-    with pytest.raises(InputError, match=r"^eta must be at most 0\.0\d+ \(descent\) for contraction, got 9$"):
-        theory.check(CONTRACTION, STRONG, R=9, eta=9.0)
 
 
 def test_a_constant_that_the_problem_does_not_say_is_not_believed() -> None:

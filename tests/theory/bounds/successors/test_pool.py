@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import integrate
 
 from decomfl_lab.noise import direction
-from tests.refusals import refuses
 from theory.bounds.successors import pool as pools
 from theory.bounds.successors.pool import pool_contraction, pool_left, pool_left_about
 from theory.problems.spectrum import Spectrum
@@ -105,13 +103,3 @@ def test_the_table_of_the_docs_has_these_numbers() -> None:
             said = [float(number) for number in re.findall(r"[\d.]+", cell)]
             found = [float(weights @ each) for each in (pool_left_about(spectrum, S), *pool_left(spectrum, S))]
             assert found[: len(said)] == pytest.approx(said, rel=0.03, abs=5e-4)
-
-
-@refuses(
-    (lambda: pool_left(Spectrum.flat(3), 0), "^S must be"),
-    (lambda: pool_left_about(Spectrum.flat(3), 0), "^S must be"),
-    (lambda: pool_contraction(np.ones((2, 3)), 0.1), r"^gram must be a square matrix, got \(2, 3\)"),
-    (lambda: pool_contraction(np.eye(2), -1.0), "^eta must be"),
-)
-def test_what_no_pool_can_be_is_refused_by_name(call: Any) -> None:
-    call()

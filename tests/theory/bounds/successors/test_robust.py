@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decomfl_lab as lab
-from decomfl_lab.errors import InputError
 from tests.theory.checks.test_checking import planted
 from tests.thorough import sampled
 from theory import Quadratic, Setting, Spectrum, Statement, check, robust, statement
@@ -59,11 +58,6 @@ def test_a_rule_costs_at_least_half_of_what_the_bound_says(rule: lab.Median, lia
     assert found.ratio > 0.45
     wrong = simulated(planted(robust(rule, liars), "spread", 0.45), problem, setting)
     assert wrong.holds is False, str(wrong)
-
-
-def test_one_liar_makes_the_mean_useless_and_says_so() -> None:
-    with pytest.raises(InputError, match="omega must be a finite number, got inf"):
-        simulated(robust(lab.Mean(), 1), APART, at(10, 0.01, 20))
 
 
 @given(

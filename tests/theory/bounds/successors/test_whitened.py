@@ -96,39 +96,29 @@ def _last_over_first(problem: Any, x: Floats) -> Floats:
 
 # What a scale that moves changes
 
-EXPOSED = [  # the term, a wrong factor that is caught, the constants that are not 0, μ, P
-    ("start", 0.5, {"D": 1.0}, 0.0, 100),
-    ("noise", 0.2, {"D": 0.0, "sigma": 1.0}, 0.0, 100),
-    ("noise", 0.2, {"D": 0.0, "sigma_G": 1.0}, 0.0, 100),
-    ("smoothing", 0.03, {"D": 0.0}, 1.0, 1),
+GROWTH = symbol("growth")
+EXPOSED = [  # the term, a wrong factor that is caught, the constants that are not 0, μ, P, ν, R
+    ("start", 0.5, {"D": 1.0}, 0.0, 100, 0.998, 60),
+    ("noise", 0.2, {"D": 0.0, "sigma": 1.0}, 0.0, 100, 0.998, 60),
+    ("noise", 0.2, {"D": 0.0, "sigma_G": 1.0}, 0.0, 100, 0.998, 60),
+    ("smoothing", 0.03, {"D": 0.0}, 1.0, 1, 0.998, 60),
+    # A square of the growth that is lost: the gradients are far below h, so that h falls by ν a round and c is 6,000.
+    ("noise", 1 / GROWTH, {"D": 0.0, "sigma": 1e-8}, 0.0, 100, 0.8, 40),
+    ("noise", 1 / GROWTH, {"D": 0.0, "sigma_G": 1e-8}, 0.0, 100, 0.8, 40),
+    ("smoothing", 1 / GROWTH, {"D": 0.0}, 1e-8, 1, 0.8, 40),
 ]
 
 
-@pytest.mark.parametrize(("term", "factor", "constants", "mu", "P"), EXPOSED)
+@pytest.mark.parametrize(("term", "factor", "constants", "mu", "P", "nu", "R"), EXPOSED)
 def test_the_bound_holds_while_the_scale_moves_and_wrong_constants_are_caught(
-    term: str, factor: float, constants: dict[str, float], mu: float, P: int
+    term: str, factor: Any, constants: dict[str, float], mu: float, P: int, nu: float, R: int
 ) -> None:
     flat = Quadratic.of(Spectrum.flat(1), **constants)  # type: ignore[arg-type]
-    found, setting = _at_the_largest_step(0.998, flat, flat.setting(m=1, M=4, P=P, R=60, mu=mu))
+    found, setting = _at_the_largest_step(nu, flat, flat.setting(m=1, M=4, P=P, R=R, mu=mu))
     right = check(found, flat, setting, source="simulation", runs=1000)
     assert right.holds, str(right)
     wrong = check(planted(found, term, factor), flat, setting, source="simulation", runs=1000)
     assert wrong.holds is False, str(wrong)
-
-
-@pytest.mark.parametrize(
-    ("term", "constants", "mu", "P"),
-    [("noise", {"sigma": 1e-8}, 0.0, 100), ("noise", {"sigma_G": 1e-8}, 0.0, 100), ("smoothing", {}, 1e-8, 1)],
-)
-def test_a_square_of_the_growth_that_is_lost_is_noticed(
-    term: str, constants: dict[str, float], mu: float, P: int
-) -> None:
-    """The gradients are far below h, so that h falls by ν in each of 40 rounds and c is 6,000."""
-    flat = Quadratic.of(Spectrum.flat(1), D=0.0, **constants)
-    found, setting = _at_the_largest_step(0.8, flat, flat.setting(m=1, M=4, P=P, R=40, mu=mu))
-    assert check(found, flat, setting, source="simulation", runs=500).holds
-    wrong = planted(found, term, 1 / symbol("growth"))
-    assert check(wrong, flat, setting, source="simulation", runs=500).holds is False
 
 
 def _at_the_largest_step(nu: float, quadratic: Quadratic, setting: Any) -> tuple[Any, Any]:
@@ -161,13 +151,6 @@ def test_who_forgets_that_the_scale_grows_claims_too_much() -> None:
     assert found.holds is False, str(found)
     with pytest.raises(InputError, match=r"eta must be at most .* \(descent\)"):
         check(hiso(0.9, 0.05), flat, setting, source="simulation")
-
-
-def test_the_step_size_of_the_left_side_is_that_of_the_run() -> None:
-    with pytest.raises(InputError, match=r"eta must be the 0.02 of the statement, got 0.01"):
-        check(hiso(0.9, 0.02), MIXED, MIXED.setting(eta=0.01, R=2), source="simulation", growth=1.0)
-    with pytest.raises(InputError, match=r"nu must be in \[0, 1\], got 1.5"):
-        hiso(1.5, 0.1)
 
 
 # Where it ends: at the edge of stability
@@ -299,9 +282,3 @@ def test_the_scale_of_a_run_knows_of_curvature_only_if_the_directions_are_many(
         assert math.sqrt((1 - nu) / 2) < np.log(h).std() < 1.6 * math.sqrt((1 - nu) / 2)
         plain, white = (hessian.effective_rank(operator, whiten=s) for s in (None, torch.from_numpy(h**-0.5)))
         assert white.kappa == pytest.approx(plain.kappa, rel=0.15)
-
-
-@pytest.mark.parametrize("s", [np.ones(2), np.array([1.0, 0.0, 1.0]), np.array([1.0, math.inf, 1.0])])
-def test_a_scale_that_fits_no_problem_is_refused(s: Floats) -> None:
-    with pytest.raises(InputError, match="^s must be"):
-        whitened(MIXED, s)
