@@ -41,11 +41,6 @@ class AuditOptions:
     )
     status: tuple[str, ...] = option((), f"List the statements that are {', '.join(STATUSES)}. Repeatable.")
     kind: tuple[str, ...] = option((), f"List those of the kind {', '.join(KINDS)}. Repeatable.")
-    mutate: int | None = option(
-        None,
-        "Plant this many faults in formulas, tables, evidence and, with --paper, in words, 0 for all, and count those "
-        "noticed.",
-    )
     paper: Path | None = option(
         None,
         "Path of the paper's TeX source, to say what of it has no entry, which entries have no line, and "
@@ -68,9 +63,6 @@ def audit(options: AuditOptions) -> None:
 
     Exit code 0 if all evidence holds and nothing of the source is left out, else 1.
     """
-    if options.mutate is not None:
-        _mutate(options.mutate, options.paper)
-        return
     from theory.findings.registry import CAUSES, ENTRIES, affected
     from theory.findings.source import read
 
@@ -153,32 +145,6 @@ def _gaps(source: TexSource) -> list[str]:
     gaps += [*(f"no entry quotes {gap}" for gap in unquoted(source)), *mistranscribed(source)]
     print(f"paper: {len(source.items)} parts to speak of, {len(gaps)} gaps", file=sys.stderr)
     return gaps
-
-
-def _mutate(sample: int, paper: Path | None) -> None:
-    """Plant faults; those in words only with the paper's source, which notices them, and without a least share."""
-    from decomfl_lab.runs.progress import RunBars
-    from theory.findings.mutation import MUTATIONS, WORDS, chosen, noticed
-    from theory.findings.source import read
-
-    require(0 <= sample <= len(MUTATIONS), "--mutate", f"be in 0..{len(MUTATIONS)}, the faults that there are", sample)
-    source = read(paper) if paper else None
-    planted = [each for each in (chosen(sample) if sample else MUTATIONS) if source or each.kind not in WORDS]
-    shares: dict[str, list[bool]] = {}
-    with RunBars() as bars:
-        for done, mutation in enumerate(planted, 1):
-            found = bool(noticed(mutation, source))
-            shares.setdefault(mutation.kind, []).append(found)
-            if not found:
-                print(f"not noticed: {mutation.name}")
-            bars.show("planted", done, len(planted), mutation.name)
-    for kind, found_ in shares.items():
-        print(f"{kind}: {len(found_)} faults planted, {sum(found_)} noticed")
-    counted = [found for kind, all_found in shares.items() if kind not in WORDS for found in all_found]
-    share = sum(counted) / len(counted) if counted else 1.0
-    print(f"{len(planted)} faults planted; of those in formulas, tables, evidence and statuses {share:.0%} noticed")
-    if share < 0.95:
-        raise click.exceptions.Exit(1)
 
 
 def _short(text: str, width: int = _WIDTH) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
-from tests.theory.findings.entries import confirmed, entry, result
-from theory import TABLE_1, Statement, expected_numbers, statement
-from theory.communication import Numbers
+from tests.theory.findings.entries import entry, result
+from theory import TABLE_1, Statement, statement
 from theory.findings.evidence import claims
 from theory.findings.evidence.claims import best_average
 from theory.notation import symbols as s
@@ -25,13 +23,6 @@ def test_the_least_average_is_below_that_of_any_step_size() -> None:
             level = fixed / (1 - shrink)
             average = level + (2 - level) * (1 - shrink**R) / (1 - shrink) / R
             assert best_average(P=P, sigma=sigma) <= average * (1 + 1e-3)
-
-
-@pytest.mark.parametrize("label", ["line-135", "line-181", "line-182", "line-477.4", "line-477.5"])
-def test_a_speed_up_that_there_is_would_not_be_called_false(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ideal = {name: lambda n: 1 / math.sqrt(n) for name in claims._MORE}
-    monkeypatch.setattr(claims, "_MORE", ideal)
-    assert not confirmed(label)
 
 
 @pytest.mark.parametrize("label", ["line-181", "line-183"])
@@ -63,15 +54,6 @@ def test_a_cell_of_table_1_with_a_wrong_power_is_caught(monkeypatch: pytest.Monk
 def test_a_method_that_grows_with_the_model_is_not_called_dimension_free() -> None:
     assert claims.dimension_free("decomfl").holds
     assert not claims.dimension_free("baffle").holds
-
-
-def test_seeds_that_are_not_sent_again_would_make_the_downlink_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_plans(R: int, **case: int) -> Numbers:
-        sent = expected_numbers(R, **case)
-        return replace(sent, seeds=sent.seeds - sent.up)
-
-    monkeypatch.setattr(claims, "expected_numbers", without_plans)
-    assert not confirmed("line-477.2")
 
 
 def test_another_number_of_the_text_is_caught() -> None:

@@ -32,9 +32,7 @@ def test_another_momentum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert displays.linear_in_scalars().holds
 
 
-def test_one_direction_does_not_tell_an_inner_product(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_direction_does_not_tell_an_inner_product(monkeypatch: pytest.MonkeyPatch) -> None:
     assert displays.told_by_pairs().holds
     monkeypatch.setattr(displays, "product", lambda *values, repeat: [(1,) * repeat])
     assert not displays.told_by_pairs().holds

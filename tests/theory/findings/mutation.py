@@ -1,4 +1,4 @@
-"""Faults planted in the findings, one at a time: in formulas, constants, tables, words, statuses and evidence.
+"""Faults planted in the findings, one at a time: in formulas, tables, words, statuses and evidence.
 
 A fault is *noticed* if the findings can no longer be read, which compares what is said with what is quoted; if words or
 figures are not the source's; if a number is in no evidence; if a piece of evidence no longer plays its role; or if who
@@ -7,16 +7,17 @@ has the recorded runs objects. That a text is another than before counts for not
 
 from __future__ import annotations
 
+import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from itertools import chain, product, zip_longest
+from itertools import product
 from random import Random
-from typing import Any, Final
+from typing import Any
 from unittest import mock
 
 from sympy import Rational
@@ -24,38 +25,63 @@ from sympy import Rational
 from decomfl_lab.errors import InputError
 from theory import bounds
 from theory.findings.data import CAUSES, RAW
-from theory.findings.evidence.proof_one import PRINTED
 from theory.findings.finding import ROLES, Entry, EntryResult, Evidence, Role, gather
 from theory.findings.placed import placed
 from theory.findings.registry import ENTRIES
 from theory.findings.source import TexSource
 from theory.notation import printed
 
-__all__ = ["MUTATIONS", "WORDS", "Judge", "Mutation", "chosen", "noticed"]
+OWN = "theory.findings"
+EXCHANGED: Mapping[Role, Role] = {"refutes": "supports", "supports": "refutes"}
+SPOKEN = {(each.label, each.role) for each in placed()}
+# Words and what a careless or hostile hand would write for them; "-" leaves a word out.
+SWAPS = """
+    faster slower  slower faster  higher lower  lower higher  larger smaller  smaller larger  more fewer  less more
+    grows falls  falls grows  better worse  O(1) O(d)  O(d) O(1)  all most  every one  each one  both one  always often
+    only -  unique useful  never rarely  not -  no a  cannot can  same other  identical similar  exactly -
+    linear quadratic  linearly -  constant small  independent small  dimension-free small  negligible small
+    because while  much -  far -  significantly -  substantial some  dramatically -  severe some  several two
+    first latest  server client  client server  uplink downlink  up down  seeds models  round step
+    FedAvg FedZO  FedZO MeZO  MeZO FedAvg  DeComFL FedCom  FedCom FedAvg  SPSA SGD  κ P  η μ  K P  P K  m M
+"""
+# Kinds of faults in words, which need the paper's source, or the recorded runs, to be noticed.
+WORDS = ("quotation", "wording", "dropped", "printed", "text", "run")
 
+Get = Callable[[str], Any]
+Plant = Callable[[Get], None]
 Judge = Callable[[Sequence[Entry]], Sequence[str]]
-
-_OWN: Final = "theory.findings"
-_EXCHANGED: Final[dict[Role, Role]] = {"refutes": "supports", "supports": "refutes"}
-_SPOKEN: Final = {(each.label, each.role) for each in placed()}
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A fault to plant.
-
-    Attributes:
-        name: What is changed, and how.
-        kind: formula, display, table, quotation, wording, dropped, printed, text, run,
-            status, role, cause or evidence.
-        label: The entry whose words are changed, where it is words.
-        plant: Plants it. It is called with a function that imports a module of the findings anew.
-    """
+    """A fault to plant: the entry, where words of one are changed. `plant` is given an import of the findings anew."""
 
     name: str
     kind: str
-    plant: Callable[[Callable[[str], Any]], None]
+    plant: Plant
     label: str = ""
+
+
+def _put(table: Callable[[Get], Any], key: Any, value: Any) -> Plant:
+    return lambda get: operator.setitem(table(get), key, value)
+
+
+def _raw(get: Get, label: str) -> dict[str, Any]:
+    return next(entry for entry in get("data").RAW if entry["label"] == label)
+
+
+def given(label: str, **values: Any) -> Plant:
+    """Plants other values in the entry of that label."""
+    return lambda get: _raw(get, label).update(values)
+
+
+def _left_out(label: str) -> Plant:
+    return lambda get: get("data").RAW.remove(_raw(get, label))
+
+
+def _placed(changed: Callable[[Any], bool], name: str, value: Any) -> Plant:
+    """Plants another role or cause in the pieces of evidence that are to be changed."""
+    return lambda get: [setattr(each, name, value) for each in get("placed").placed() if changed(each)]
 
 
 def _formulas() -> Iterator[Mutation]:
@@ -67,52 +93,20 @@ def _formulas() -> Iterator[Mutation]:
         for part in ("terms", "eta"):
             for term, formula in getattr(each, part).items():
                 factor = Rational(3, 2) if variant == "stated" or part == "eta" else Rational(1, 2)
-                other: Any = {part: {**getattr(each, part), term: factor * formula.doit()}}
-                changed = replace(each, **other)
-                everything = {**bounds.STATEMENTS, key: changed}
-
-                def plant(_: Any, everything: Any = everything) -> None:
-                    bounds.STATEMENTS = everything  # type: ignore[misc]
-
+                other = {part: {**getattr(each, part), term: factor * formula.doit()}}
+                plant = _put(lambda _: bounds.STATEMENTS, key, replace(each, **other))
                 yield Mutation(f"{name} {variant}, {part} {term}: {factor} times", "formula", plant)
-
-
-def _displays() -> Iterator[Mutation]:
-    """Every term of every step of the printed proof of Theorem 1."""
-    for key, terms in PRINTED.items():
-        for term in terms:
-
-            def plant(get: Any, key: str = key, term: str = term) -> None:
-                own = get("evidence.proof_one").PRINTED[key]
-                own[term] = Rational(3, 2) * own[term]
-
-            yield Mutation(f"display {key}, {term}: 3/2 times", "display", plant)
 
 
 def _cells() -> Iterator[Mutation]:
     """Every printed cost, ten times what it is."""
-    tables = {**printed.RESULTS, "LoRA": printed.LORA}
-    for model, rows in tables.items():
+    for model, rows in {**printed.RESULTS, "LoRA": printed.LORA}.items():
         for name, cells in rows.items():
             for column, cell in enumerate(cells):
-                if cell.cost is None or column == 0:
-                    continue
-
-                def plant(_: Any, rows: Any = rows, name: str = name, column: int = column) -> None:
-                    cells = list(rows[name])
-                    cells[column] = replace(cells[column], cost=10 * cells[column].cost)
-                    rows[name] = tuple(cells)
-
-                yield Mutation(f"cost of {model} {name}, column {column}: 10 times", "table", plant)
-
-
-def _raw(get: Callable[[str], Any], label: str) -> dict[str, Any]:
-    return next(entry for entry in get("data").RAW if entry["label"] == label)
-
-
-def _given(label: str, **values: Any) -> Callable[[Callable[[str], Any]], None]:
-    """Plants other values in the entry of that label."""
-    return lambda get: _raw(get, label).update(values)
+                if cell.cost is not None and column > 0:
+                    dearer = (*cells[:column], replace(cell, cost=10 * cell.cost), *cells[column + 1 :])
+                    plant = _put(lambda _, rows=rows: rows, name, dearer)
+                    yield Mutation(f"cost of {model} {name}, column {column}: 10 times", "table", plant)
 
 
 def _entries() -> Iterator[Mutation]:
@@ -122,44 +116,25 @@ def _entries() -> Iterator[Mutation]:
         text = re.sub("⟦[^⟧]*⟧", "", entry.get("instead", ""))
         if digit := re.search(r"\d", text):
             head, mark, tail = entry["instead"].rpartition(digit[0])
-            other_text = _given(label, instead=head + str((int(mark) + 1) % 10) + tail)
+            other_text = given(label, instead=head + str((int(mark) + 1) % 10) + tail)
             yield Mutation(f"{label}: another number in what is true", "text", other_text, label)
         if "status" in entry:
             status = "refuted" if entry["status"] == "correct" else "correct"
-            exchanged = _given(label, status=status, why=entry.get("why", "?"))
+            exchanged = given(label, status=status, why=entry.get("why", "?"))
             yield Mutation(f"{label}: correct and refuted exchanged", "status", exchanged)
-        for role, other in _EXCHANGED.items():
-            if (label, role) in _SPOKEN and "code" not in entry:  # a line's code has a fault of its own, below
-
-                def role_(get: Any, label: str = label, role: Role = role, other: Role = other) -> None:
-                    for each in get("placed").placed():
-                        if (each.label, each.role) == (label, role):
-                            each.role = other
-
-                yield Mutation(f"{label}: what {role} it has the other role", "role", role_)
+        for role, other in EXCHANGED.items():
+            if (label, role) in SPOKEN and "code" not in entry:  # a line's code has a fault of its own, below
+                plant = _placed(lambda each, own=(label, role): (each.label, each.role) == own, "role", other)
+                yield Mutation(f"{label}: what {role} it has the other role", "role", plant)
         if "code" in entry:
-            mended = _given(label, **{"printed" if "printed" in entry else "plant": entry["code"]})
+            mended = given(label, **{"printed" if "printed" in entry else "plant": entry["code"]})
             yield Mutation(f"{label}: run as mended where it is run as printed or with a fault", "evidence", mended)
-
-
-# Words and what a careless or hostile hand would write for them; "-" leaves a word out.
-_SWAPS: Final = """
-    faster slower  slower faster  higher lower  lower higher  larger smaller  smaller larger  more fewer  less more
-    grows falls  falls grows  better worse  O(1) O(d)  O(d) O(1)  all most  every one  each one  both one  always often
-    only -  unique useful  never rarely  not -  no a  cannot can  same other  identical similar  exactly -
-    linear quadratic  linearly -  constant small  independent small  dimension-free small  negligible small
-    because while  much -  far -  significantly -  substantial some  dramatically -  severe some  several two
-    first latest  server client  client server  uplink downlink  up down  seeds models  round step
-    FedAvg FedZO  FedZO MeZO  MeZO FedAvg  DeComFL FedCom  FedCom FedAvg  SPSA SGD  κ P  η μ  K P  P K  m M
-"""
-WORDS: Final = ("quotation", "wording", "dropped", "printed", "text", "run")
-"""Kinds of faults in words, which need the paper's source, or the recorded runs, to be noticed."""
 
 
 def _reworded(text: str, most: int) -> list[tuple[str, str]]:
     """The text with one word or number changed, and what was changed; at most so many, drawn by the text."""
     found = []
-    swaps = _SWAPS.split()
+    swaps = SWAPS.split()
     for word, other in zip(swaps[::2], swaps[1::2], strict=True):
         changed = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", other.strip("-"), text, count=1)
         found.append((changed, f"{other} for {word}"))
@@ -175,20 +150,16 @@ def _prose() -> Iterator[Mutation]:
         fields = [("quote", "quotation", 1), ("says", "wording", 3)] if quote else []
         for name, kind, most in fields:
             for text, what in _reworded(entry.get(name, ""), most):
-                yield Mutation(f"{label}, {name}: {what}", kind, _given(label, **{name: text}), label)
+                yield Mutation(f"{label}, {name}: {what}", kind, given(label, **{name: text}), label)
         for run, role in entry.get("runs", {}).items():
-            turned = _given(label, runs={**entry["runs"], run: _EXCHANGED.get(role, "supports")})
+            turned = given(label, runs={**entry["runs"], run: EXCHANGED.get(role, "supports")})
             yield Mutation(f"{label}: {run}, which is {role}, has another role", "run", turned, label)
         if quote:
-
-            def drop(get: Any, label: str = label) -> None:
-                get("data").RAW.remove(_raw(get, label))
-
-            yield Mutation(f"{label}: left out", "dropped", drop, label)
+            yield Mutation(f"{label}: left out", "dropped", _left_out(label), label)
         figure = re.search(r"(?<![\d.-])[2-9](?![\d.])", re.sub("⟦[^⟧]*⟧|line-|Table", "", entry.get("says", "")))
         if entry["kind"] == "equation" and figure:
             says = entry["says"].replace(figure[0], str((int(figure[0]) + 1) % 10), 1)
-            yield Mutation(f"{label}: another figure in the display", "printed", _given(label, says=says), label)
+            yield Mutation(f"{label}: another figure in the display", "printed", given(label, says=says), label)
 
 
 def _causes() -> Iterator[Mutation]:
@@ -196,23 +167,16 @@ def _causes() -> Iterator[Mutation]:
     natures = {name: raw["nature"] for name, raw in CAUSES.items()}
     for name in CAUSES:
         other = next(each for each, nature in natures.items() if nature != natures[name])
-
-        def plant(get: Any, name: str = name, other: str = other) -> None:
-            for each in get("placed").placed():
-                each.cause = other if each.cause == name else each.cause
-
+        plant = _placed(lambda each, name=name: each.cause == name, "cause", other)
         yield Mutation(f"what shows {name} is given to {other}", "cause", plant)
 
 
 def _instruments() -> Iterator[Mutation]:
     """Moments, expectations and arithmetic that evidence is made of."""
 
-    def attribute(module: str, name: str, value: Callable[[Any], Any]) -> Callable[[Callable[[str], Any]], None]:
-        def plant(get: Callable[[str], Any]) -> None:
-            owner, *path = get(module), *name.split(".")
-            for step in path[:-1]:
-                owner = getattr(owner, step)
-            setattr(owner, path[-1], value(getattr(owner, path[-1])))
+    def attribute(module: str, name: str, value: Callable[[Any], Any]) -> Plant:
+        def plant(get: Get) -> None:
+            setattr(get(module), name, value(getattr(get(module), name)))
 
         return plant
 
@@ -220,8 +184,6 @@ def _instruments() -> Iterator[Mutation]:
         ("evidence.designs", "_gaussian"): lambda old: lambda d: replace(old(d), scale=4),
         ("evidence.designs", "_pairs"): lambda old: lambda d, size: old(d, size)[1:],
         ("evidence.smoothing", "norm_moment"): lambda old: lambda d, power: 1.01 * old(d, power),
-        ("evidence.one_round", "OneRound.smooth"): lambda _: property(lambda self: self.plain),
-        ("evidence.one_round", "OneRound.drift"): lambda _: 0.0,
         ("evidence.algorithms", "ETA"): lambda old: -old,
         ("evidence.algorithms", "SAMPLED"): lambda _: ((1, 2),) * 4,
         ("evidence.claims", "_ROUNDS"): lambda _: 2,
@@ -232,51 +194,33 @@ def _instruments() -> Iterator[Mutation]:
         yield Mutation(f"{module}.{name} is another", "evidence", attribute(module, name, value))
 
 
-MUTATIONS: Final[tuple[Mutation, ...]] = (
-    *_formulas(), *_displays(), *_cells(), *_prose(), *_entries(), *_causes(), *_instruments(),
-)  # fmt: skip
-"""All faults that are planted."""
-
-
-def chosen(size: int, seed: int = 0) -> list[Mutation]:
-    """A sample of the faults, as many of each kind as can be, drawn by the seed."""
-    draw, kinds = Random(seed), dict[str, list[Mutation]]()
-    for mutation in MUTATIONS:
-        kinds.setdefault(mutation.kind, []).append(mutation)
-    # One of each kind in turn, as long as a kind has any left.
-    turns = zip_longest(*(draw.sample(each, len(each)) for each in kinds.values()))
-    return [*filter(None, chain.from_iterable(turns))][:size]
+MUTATIONS = (*_formulas(), *_cells(), *_prose(), *_entries(), *_causes(), *_instruments())
 
 
 @contextmanager
-def _anew() -> Iterator[Callable[[str], Any]]:
+def _anew() -> Iterator[Get]:
     """The findings imported anew, and afterwards the ones from before, with everything that a fault may change."""
-    kept = {name: module for name, module in sys.modules.items() if name.startswith(_OWN)}
-    tables: list[Any] = [printed.LORA, *printed.RESULTS.values()]
-    cells = [dict(each) for each in tables]
-    with mock.patch.object(bounds, "STATEMENTS", bounds.STATEMENTS):
+    kept = {name: module for name, module in sys.modules.items() if name.startswith(OWN)}
+    with ExitStack() as stack:
+        for table in (bounds.STATEMENTS, printed.LORA, *printed.RESULTS.values()):
+            stack.enter_context(mock.patch.dict(table))
         for name in kept:
             del sys.modules[name]
         try:
-            yield lambda name: import_module(f"{_OWN}.{name}")
+            yield lambda name: import_module(f"{OWN}.{name}")
         finally:
-            for name in [name for name in sys.modules if name.startswith(_OWN)]:
+            for name in [name for name in sys.modules if name.startswith(OWN)]:
                 del sys.modules[name]
             for name, module in kept.items():
                 sys.modules[name] = module
                 package, _, own = name.rpartition(".")
                 setattr(sys.modules[package], own, module)
-            for table, old in zip(tables, cells, strict=True):
-                table.update(old)
 
 
 def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | None = None) -> str:
     """What notices the fault: "data", "source", "numbers", "runs" or the name of a check; "" if nothing does.
 
-    Args:
-        mutation: The fault.
-        source: The paper's source; without it nobody notices a word that is not the paper's.
-        judge: What who has the recorded runs objects to the entries; without it nobody looks at runs.
+    Faults in words need the source, and a judge: what who has the recorded runs objects to the entries.
     """
     with _anew() as get:
         mutation.plant(get)
@@ -286,13 +230,11 @@ def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | 
             return "data"
         if mutation.kind in WORDS:
             own = [entry for entry in registry.ENTRIES if entry.label == mutation.label]
-            if source and (
-                registry.stale(source, own, ()) or (not own and registry.unquoted(source, registry.ENTRIES))
-            ):
+            if registry.stale(source, own, ()) or (not own and registry.unquoted(source, registry.ENTRIES)):
                 return "source"
             if registry.hearsay([EntryResult(entry, _found(mutation.label)) for entry in own], source):
                 return "numbers"
-            return "runs" * bool(judge and judge(registry.ENTRIES))
+            return "runs" * bool(judge(registry.ENTRIES))
         checks: dict[tuple[Any, Role], None] = {}  # each once, in the order of the paper
         for entry, role in product(registry.ENTRIES, ROLES):
             checks |= dict.fromkeys((check, role) for check in entry.checks(role))
@@ -315,6 +257,7 @@ def _found(label: str) -> tuple[tuple[Role, Evidence], ...]:
 def _order(mutation: Mutation, check: str) -> tuple[int, int]:
     """Checks that speak of what is changed come first, those that search come last."""
     module, name = check.split("(")[0].split(".")
-    related = module in mutation.name or name in mutation.name or any(word in check for word in mutation.name.split())
-    slow = ("implied", "quadratics", "waves", "mended_rate", "without_dimension", "fixed_step", "speedup")
-    return not related, sum(word in check for word in slow)
+    words = {word for word in re.findall(r"[\w.-]+", mutation.name) if len(word) > 3}
+    related = sum(word in check for word in words) + (name in mutation.name) + (module == f"{mutation.kind}s")
+    slow = ("implied", "quadratics", "waves", "mended_rate", "without_dimension", "fixed_step", "speedup", "reproduced")
+    return -related, sum(word in check for word in slow)
