@@ -14,7 +14,6 @@ _WHERE = {
     "round": "round:round_",
     "llm-round": "llm_round:llm_round",
     "mezo": "mezo:mezo",
-    "stream": "stream:stream",
     "page": "page:page",
     "coverage": "coverage:coverage",
     "kappa": "kappa:kappa",
@@ -24,7 +23,7 @@ _WHERE = {
 bench = LazyGroup(
     "bench",
     [EntryPoint(name, f"benchmarks.{where}", "decomfl.benchmarks") for name, where in _WHERE.items()],
-    help="Measure on this machine: speed, memory, bytes and errors.\n\nWith --json the commands print records with "
+    help="Measure on this machine: speed, memory and errors.\n\nWith --json the commands print records with "
     "machine, load and date, of which page makes a page of Markdown.",
     callback=begin,
 )

@@ -116,8 +116,3 @@ def test_the_line_stands_below_the_tables_and_in_the_record(record: dict[str, ob
     line = "| 95 % intervals of κ on 2 cases of known κ | 100.0 ± 0.0 % hold the truth, after 4 products |"
     assert capsys.readouterr().out.endswith(f"\nREADME: {line}\n")
     assert record["readme"] == line
-
-
-def test_the_bytes_on_the_wire_are_those_of_the_record() -> None:
-    sealed = next(row for row in recorded_rows("stream", 0) if row.pause == 0)
-    assert f"{sealed.bytes:.0f} bytes on the wire" in (ROOT / "docs/is-it-for-me.md").read_text(encoding="utf-8")

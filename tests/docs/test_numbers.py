@@ -369,6 +369,16 @@ def test_peaks_of_memory_are_what_docs_say_of_them() -> None:
     assert said("docs/methods.md", "these to 0.01 models at d = 10⁸, and up to 6 % more at d = 10⁵") == []
 
 
+def test_bytes_on_the_wire_are_told_as_they_were_counted() -> None:
+    counted = json.loads((RESULTS / "engines.json").read_text(encoding="utf-8"))["rows"]
+    messages, sealed, secured, _ = (row["bytes"] for row in counted)
+    assert said("docs/is-it-for-me.md", f"scalars each way is {sealed} bytes on the wire") == []
+    both = (
+        f"has {messages} bytes of messages. On the wire they are **{sealed} bytes** with keyed tags and {secured} with"
+    )
+    assert said("docs/federations.md", both) == []
+
+
 def test_kappa_of_language_models_is_told_as_it_is_recorded() -> None:
     found = json.loads((RESULTS / "kappa-language.json").read_text(encoding="utf-8"))["models"]
     rows_told = []

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("grpc", reason="the extra stream is not installed")
 
 import grpc
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,9 +30,14 @@ from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFL
 from decomfl_lab.carriers.stream.server import MOST_UNANSWERED, MOST_UNHEARD, StreamServer
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.outside import Offer, read_as
-from decomfl_lab.protocol.messages import Hello
+from decomfl_lab.protocol.delivery import Delivery
+from decomfl_lab.protocol.messages import Hello, Reply
+from decomfl_lab.protocol.seals import Seal
+from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.session import Coordinator, Farewell, Frames
 from decomfl_lab.protocol.wire import encode, read
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.records.seeds import Seeding
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, counted, host, simulated
 from tests.decomfl_lab.protocol.test_refusals import TEXTS, is_one_short_line
 
@@ -436,6 +442,25 @@ def test_without_certificates_only_loopback_is_allowed(address):
         StreamServer(address, OFFER, 4, largest=2000, keys=key)
     with pytest.raises(InputError, match=r"address must be of loopback \(127.0.0.1\) without certificates"):
         StreamClient(address, 0, key=key(0))
+
+
+def test_a_client_round_of_twenty_scalars_each_way_is_238_bytes_and_213_of_them_travel():
+    state, rng = (
+        Server(1, 1, 1, Schedule(20), Schedule(1e-3), seed=0, seeding=Seeding.PER_RUN),
+        np.random.default_rng(0),
+    )
+    coordinator, rounds = Coordinator(Delivery(state), RUN), []
+    down, up = (Link(Seal(key(0), bytes(16), server=side), 2000) for side in (True, False))
+    for r in range(60):
+        asked = coordinator.open(state.sample())[0]
+        reply = encode(Reply(0, r, rng.standard_normal((1, 20), dtype=np.float32)))
+        coordinator.take(0, reply)
+        coordinator.close()
+        rounds.append((len(asked) + len(reply), len(down.close(asked)) + len(up.close(reply))))
+    # The first plan has no record beside it, and what is deflated has no context yet.
+    frames, travelled = np.array(rounds[10:]).T
+    assert set(frames) == {238}
+    assert travelled.mean() == pytest.approx(197 + 2 * 8, abs=1)  # deflated, and a tag each way
 
 
 @given(st.lists(st.binary(max_size=200) | st.integers(0, 3 * MOST_DEFLATED), max_size=6))
