@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.circumstances import provenance
-from decomfl_lab.children import environment
+from benchmarks.ways.clock import apart
 from decomfl_lab.devices import describe, find_device
 from decomfl_lab.errors import InputError, require, require_finite_positive
 from decomfl_lab.files import require_writable, write_atomically
@@ -98,26 +97,13 @@ def measured(parts: Mapping[str, Sequence[str]], device: str, seconds: float) ->
         seconds: How long all may take together.
 
     Yields:
-        The part, its command, its seconds, its exit code (None where the time was over before it ended), what it
-        printed, and the end of what it said on stderr.
+        The part, its command, and what a ``ProcessOutcome`` has.
     """
     ends = time.monotonic() + seconds
     for part, words in parts.items():
-        command, began = [*words, "--device", device], time.monotonic()
-        row: dict[str, Any] = {"part": part, "command": " ".join(command[1:]), "exit": None, "found": None}
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=max(ends - began, 0.0), env=environment()
-            )
-        except subprocess.TimeoutExpired:
-            row["said"] = f"not done when the {seconds:.0f} s of all parts were over"
-        else:
-            row |= {"exit": done.returncode, "said": done.stderr.strip()[-500:]}
-            try:
-                row["found"] = json.loads(done.stdout)
-            except ValueError:  # it failed before it printed anything
-                row["said"] = f"{done.stdout[-500:]}{row['said']}"
-        yield row | {"seconds": round(time.monotonic() - began, 1)}
+        command = [*words, "--device", device]
+        done = apart(command, seconds=max(ends - time.monotonic(), 0.0))
+        yield {"part": part, "command": " ".join(command[1:]), **asdict(done), "seconds": round(done.seconds, 1)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

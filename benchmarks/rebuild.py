@@ -157,7 +157,7 @@ def rebuild_rows(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
         groups.setdefault((setting.device, setting.dtype, setting.d), []).append(setting)
     for (_, _, d), group in groups.items():
         asked = json.dumps([asdict(setting) for setting in group])
-        for row in apart(f"d={d}", "benchmarks.rebuild", given=asked):
+        for row in apart([sys.executable, "-m", "benchmarks.rebuild"], given=asked).of(f"d={d}"):
             yield RebuildRow(**row)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from decomfl_lab.children import environment
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import require
 
-__all__ = ["apart", "fastest", "in_turns"]
+__all__ = ["ProcessOutcome", "apart", "fastest", "in_turns"]
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -58,26 +58,49 @@ def in_turns(
     return seconds
 
 
+@dataclass(frozen=True)
+class ProcessOutcome:
+    """How a command in a process of its own ended.
+
+    Attributes:
+        exit: Its exit code; None where the time was over before it ended.
+        found: What it printed as JSON; None where it printed anything else.
+        said: The end of what it said on stderr, and of what it printed where that is no JSON.
+        seconds: How long it took.
+    """
+
+    exit: int | None
+    found: Any
+    said: str
+    seconds: float
+
+    def of(self, what: str) -> Any:
+        """What was found; InputError that names ``what`` was measured if the command did not end well."""
+        last_line = self.said.rpartition("\n")[2]
+        require(self.exit == 0, f"measuring {what}", "end well", f"exit code {self.exit}: {last_line}")
+        return self.found
+
+
 def apart(
-    what: str,
-    module: str,
-    *arguments: str,
-    given: str = "",
-    env: Mapping[str, str] | None = None,
-    within: Sequence[str] = (),
-) -> Any:
-    """What a module prints as JSON in a process of its own; InputError that names ``what`` if it does not end well.
+    command: Sequence[str], *, given: str = "", env: Mapping[str, str] | None = None, seconds: float | None = None
+) -> ProcessOutcome:
+    """Run a command in a process of its own.
 
     Args:
-        what: What is measured, in words.
-        module: The module that is run.
-        arguments: Its arguments.
+        command: The command.
         given: What it reads.
         env: Changes of the environment.
-        within: A command that runs the process.
+        seconds: How long it may take; by default as long as it needs.
     """
-    command = [*within, sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=False, env=environment(env))
-    if done.returncode:
-        raise InputError(f"measuring {what} must end well, but the process ended with {done.returncode}")
-    return json.loads(done.stdout)
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            command, input=given, capture_output=True, text=True, timeout=seconds, env=environment(env)
+        )
+    except subprocess.TimeoutExpired:
+        return ProcessOutcome(None, None, f"the time was over after {seconds:.0f} s", time.monotonic() - began)
+    taken, said = time.monotonic() - began, done.stderr.strip()[-500:]
+    try:
+        return ProcessOutcome(done.returncode, json.loads(done.stdout), said, taken)
+    except ValueError:  # it failed before it printed anything
+        return ProcessOutcome(done.returncode, None, f"{done.stdout[-500:]}{said}", taken)
