@@ -98,13 +98,6 @@ class RebuildRow(BenchmarkRow):
         "The same by torch.func._random, whose z come from keys; torch 2.13 has it for GPUs only.",
     )
     ratio: float = column("ratio", ".1f")
-    limit_ns: float
-    share_of_limit: float = column(
-        "of limit",
-        "{share_of_limit:.0%} {limited_by}",
-        "The share of what this machine's measured rate of instructions, or its bandwidth, would allow.",
-    )
-    limited_by: str  # "instructions" or "bandwidth"
     peak_models: float | None = column(
         "peak models", ".3f", "Peak memory in models, the model itself included, for models of 16 MB and more."
     )
@@ -165,7 +158,6 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
     """Rows of settings that share d, dtype and device, measured in this process, one after another."""
     import torch
 
-    from benchmarks.ways.limits import limits
     from decomfl_lab.runs.memory import peak_of, resident_bytes
 
     d, dtype, device = settings[0].d, getattr(torch, settings[0].dtype), settings[0].device
@@ -203,9 +195,6 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
     stateless_ns = None if stateless is None else 1e9 * fastest(stateless, synchronize) / (d * plain_pairs)
     for setting, ns, peak in measured:
         own = asdict(setting) | {"backend": (setting.backend or cpu_backend()) if device == "cpu" else "triton"}
-        limit, binds = limits(
-            setting.distribution, setting.pairs, dtype=setting.dtype, workers=setting.workers, device=device
-        )
         yield RebuildRow(
             **own,
             ns_per_element_pair=ns,
@@ -213,9 +202,6 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
             plain_default_ns=plain_ns[threads],
             stateless_ns=stateless_ns,
             ratio=best / ns,
-            limit_ns=limit,
-            share_of_limit=limit / ns,
-            limited_by=binds,
             peak_models=peak,
             plain_peak_models=plain_peak,
         )

@@ -1,4 +1,4 @@
-"""``decomfl bench rebuild``: shapes of rows, sanity of limits; ``decomfl noise``: bits for other languages."""
+"""``decomfl bench rebuild``: shapes of rows; ``decomfl noise``: bits for other languages."""
 
 from __future__ import annotations
 
