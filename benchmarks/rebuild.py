@@ -1,9 +1,7 @@
 """``decomfl bench rebuild``: how fast do records become a model?
 
 The plain way seeds a ``torch.Generator``, draws z with ``randn`` and adds it with ``add_``, direction after
-direction: what a direct reading of the paper does, and what the authors' code does. The nearest neighbour of the lab's
-stream is ``torch.func._random`` (experimental, from torch 2.13 on): a Philox whose numbers come from keys, not from a
-state, but whole tensors of them, which are then added; no other language has its bits.
+direction: what a direct reading of the paper does, and what the authors' code does.
 """
 
 from __future__ import annotations
@@ -92,11 +90,6 @@ class RebuildRow(BenchmarkRow):
         "plain ns", ".2f", "The same of the plain way, by one thread or torch's own number, whichever is faster."
     )
     plain_default_ns: float  # by torch's own number of threads
-    stateless_ns: float | None = column(
-        "stateless ns",
-        ".2f",
-        "The same by torch.func._random, whose z come from keys; torch 2.13 has it for GPUs only.",
-    )
     ratio: float = column("ratio", ".1f")
     peak_models: float | None = column(
         "peak models", ".3f", "Peak memory in models, the model itself included, for models of 16 MB and more."
@@ -191,8 +184,6 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
         measured.append((setting, 1e9 * fastest(work, synchronize) / (d * setting.pairs), peak))
     time_plain()  # before and after: a machine that got slower meanwhile would show in the ratio
     best = min(plain_ns.values())
-    stateless = _stateless(x, plain_pairs)
-    stateless_ns = None if stateless is None else 1e9 * fastest(stateless, synchronize) / (d * plain_pairs)
     for setting, ns, peak in measured:
         own = asdict(setting) | {"backend": (setting.backend or cpu_backend()) if device == "cpu" else "triton"}
         yield RebuildRow(
@@ -200,7 +191,6 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
             ns_per_element_pair=ns,
             plain_ns=best,
             plain_default_ns=plain_ns[threads],
-            stateless_ns=stateless_ns,
             ratio=best / ns,
             peak_models=peak,
             plain_peak_models=plain_peak,
@@ -234,23 +224,6 @@ def _plain(x: Tensor, pairs: int) -> Callable[[], None]:
         for p in range(pairs):
             z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
             x.add_(z, alpha=1e-3 * (p + 1))
-
-    return work
-
-
-def _stateless(x: Tensor, pairs: int) -> Callable[[], None] | None:
-    """The plain way with a key for each direction in place of a generator; None where this torch cannot do it there."""
-    try:
-        from torch.func import _random
-
-        _random.normal_(_random.key(1, device=x.device), x[:1].clone())
-    except (ImportError, NotImplementedError):
-        return None
-
-    def work() -> None:
-        key, z = _random.key(1, device=x.device), x.new_empty(x.shape)
-        for p in range(pairs):
-            x.add_(_random.normal_(_random.fold_in(key, p), z), alpha=1e-3 * (p + 1))
 
     return work
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import types
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from benchmarks.rebuild import RebuildSetting, rebuild_rows
 from decomfl_lab import noise
@@ -50,24 +48,6 @@ def test_peak_memory_of_a_large_model_is_the_model_and_a_block(monkeypatch: pyte
     assert 0.95 < row.peak_models < 1.05
     assert row.plain_peak_models is not None
     assert row.plain_peak_models > 1.9
-
-
-def test_torchs_stateless_stream_is_timed_where_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, random = torch.zeros(5), types.ModuleType("torch.func._random")
-    random.key = lambda seed, device: torch.tensor([seed, 0])  # type: ignore[attr-defined]
-    random.fold_in = lambda key, p: key + p  # type: ignore[attr-defined]
-    random.normal_ = lambda key, z: z.fill_(float(key[1]) + 1)  # type: ignore[attr-defined]
-    monkeypatch.setattr(torch.func, "_random", random, raising=False)
-    work = rebuild._stateless(x, 2)
-    assert work is not None
-    work()
-    assert x.tolist() == pytest.approx(5 * [1e-3 + 2 * 2e-3])
-
-    def missing(*_: object) -> None:
-        raise NotImplementedError("aten::_philox_normal_ has no kernel for the CPU")
-
-    random.normal_ = missing  # type: ignore[attr-defined]
-    assert rebuild._stateless(x, 2) is None
 
 
 # decomfl noise -----------------------------------------------------------------------------------------------
