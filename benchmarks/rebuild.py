@@ -7,7 +7,6 @@ direction: what a direct reading of the paper does, and what the authors' code d
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ import numpy as np
 from benchmarks.mould import BenchmarkRow, benchmark, column, names, numbers
 from benchmarks.ways.clock import apart, fastest
 from decomfl_lab.errors import require, require_int, require_possible
-from decomfl_lab.noise import Distribution, Program, cpu_backend, load_backend, sphere_scale
+from decomfl_lab.noise import Distribution, Program, cpu_backend, sphere_scale
 from decomfl_lab.options import option
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ __all__ = ["RebuildOptions", "RebuildRow", "RebuildSetting", "rebuild", "rebuild
 
 _D = "28938,1206590,125000000"
 _PAIRS = "1,10,100,1000"
-_DTYPES = ("float32", "float64", "bfloat16", "float16")
 _QUOTED = 100
 """Missed directions of the rebuild that the README quotes."""
 _MOST_WORK = 1.3e10
@@ -46,9 +44,7 @@ class RebuildOptions:
     pairs: str | None = option(None, f"Numbers of missed directions. [default: {_PAIRS}]")
     workers: str = option("1,2", "Numbers of CPU threads.")
     distribution: str = option("gaussian,sphere,rademacher", "Distributions of z.")
-    dtype: str = option("float32", "Types of numbers, also float64, bfloat16, float16.")
     device: str = option("cpu", "cpu, cuda, cuda:N or auto. [default: cpu]")
-    backend: str | None = option(None, "Which code makes z on the CPU: numba or numpy. [default: the fastest]")
 
 
 @dataclass(frozen=True)
@@ -59,8 +55,6 @@ class RebuildSetting:
     d: int
     pairs: int
     workers: int
-    dtype: str = "float32"
-    backend: str | None = None
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -69,8 +63,6 @@ class RebuildSetting:
         require_int("workers", self.workers, 1, 1024)
         require_possible("d", self.d, memory=4 * self.d)
         require_possible("d and pairs", (self.d, self.pairs), operations=self.d * self.pairs)
-        if self.device == "cpu":
-            load_backend(self.backend)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +73,6 @@ class RebuildRow(BenchmarkRow):
     distribution: str = column("distribution")
     backend: str = column("backend")
     device: str
-    dtype: str = column("dtype")
     d: int = column("d", ",")
     pairs: int = column("pairs")
     workers: int = column("workers")
@@ -89,7 +80,6 @@ class RebuildRow(BenchmarkRow):
     plain_ns: float = column(
         "plain ns", ".2f", "The same of the plain way, by one thread or torch's own number, whichever is faster."
     )
-    plain_default_ns: float  # by torch's own number of threads
     ratio: float = column("ratio", ".1f")
     peak_models: float | None = column(
         "peak models", ".3f", "Peak memory in models, the model itself included, for models of 16 MB and more."
@@ -125,11 +115,10 @@ def rebuild(options: RebuildOptions) -> Iterator[RebuildRow]:
     place = found.type if options.device == "auto" else options.device
     sizes, lags = numbers("d", options.d or _D), numbers("pairs", options.pairs or _PAIRS)
     distributions = [Distribution(name) for name in names("distribution", options.distribution, Distribution)]
-    dtypes = names("dtype", options.dtype, _DTYPES)
     threads = numbers("workers", options.workers) if place == "cpu" else (1,)
     settings = [
-        RebuildSetting(z, size, lag, count, kind, options.backend, place)
-        for size, kind, z, lag, count in product(sizes, dtypes, distributions, lags, threads)
+        RebuildSetting(z, size, lag, count, place)
+        for size, z, lag, count in product(sizes, distributions, lags, threads)
         if (options.d is not None and options.pairs is not None) or size * lag <= _MOST_WORK
     ]
     require(bool(settings), "d, pairs, distribution and workers", "leave at least one row", settings)
@@ -137,43 +126,42 @@ def rebuild(options: RebuildOptions) -> Iterator[RebuildRow]:
 
 
 def rebuild_rows(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
-    """Measure in a fresh process for each (device, dtype, d), so that peaks of memory are those of one model."""
-    groups: dict[tuple[str, str, int], list[RebuildSetting]] = {}
+    """Measure in a fresh process for each d, so that peaks of memory are those of one model."""
+    groups: dict[int, list[RebuildSetting]] = {}
     for setting in settings:
-        groups.setdefault((setting.device, setting.dtype, setting.d), []).append(setting)
-    for (_, _, d), group in groups.items():
+        groups.setdefault(setting.d, []).append(setting)
+    for d, group in groups.items():
         asked = json.dumps([asdict(setting) for setting in group])
         for row in apart([sys.executable, "-m", "benchmarks.rebuild"], given=asked).of(f"d={d}"):
             yield RebuildRow(**row)
 
 
 def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
-    """Rows of settings that share d, dtype and device, measured in this process, one after another."""
+    """Rows of settings that share d and device, measured in this process, one after another."""
     import torch
 
     from decomfl_lab.runs.memory import peak_of, resident_bytes
 
-    d, dtype, device = settings[0].d, getattr(torch, settings[0].dtype), settings[0].device
+    d, device = settings[0].d, settings[0].device
     threads = torch.get_num_threads()
     synchronize = (lambda: None) if device == "cpu" else (lambda: torch.cuda.synchronize(device))
     # Everything is compiled and warm before memory is looked at.
-    small = torch.zeros(512, dtype=dtype, device=device)
+    small = torch.zeros(512, device=device)
     for setting in settings:
         _rebuild(setting, small, 0)()
         _plain(small, 1)()
     without_model = resident_bytes() if device == "cpu" else None  # None: no peaks
-    x = torch.ones(d, dtype=dtype, device=device)
+    x = torch.ones(d, device=device)
     model_bytes = x.numel() * x.element_size()
     plain_pairs = max(1, min(10, _PLAIN_WORK // d))
     plain = _plain(x, plain_pairs)
     plain_peak = peak_of(plain, model_bytes, without_model)
-    plain_ns: dict[int, float] = {}
+    plain_ns: list[float] = []
 
     def time_plain() -> None:
         for count in {1, threads} if device == "cpu" else {threads}:
             torch.set_num_threads(count)
-            ns = 1e9 * fastest(plain, synchronize) / (d * plain_pairs)
-            plain_ns[count] = min(ns, plain_ns.get(count, math.inf))
+            plain_ns.append(1e9 * fastest(plain, synchronize) / (d * plain_pairs))
         torch.set_num_threads(threads)
 
     time_plain()
@@ -183,14 +171,13 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
         peak = peak_of(work, model_bytes, without_model)
         measured.append((setting, 1e9 * fastest(work, synchronize) / (d * setting.pairs), peak))
     time_plain()  # before and after: a machine that got slower meanwhile would show in the ratio
-    best = min(plain_ns.values())
+    best = min(plain_ns)
     for setting, ns, peak in measured:
-        own = asdict(setting) | {"backend": (setting.backend or cpu_backend()) if device == "cpu" else "triton"}
         yield RebuildRow(
-            **own,
+            **asdict(setting),
+            backend=cpu_backend() if device == "cpu" else "triton",
             ns_per_element_pair=ns,
             plain_ns=best,
-            plain_default_ns=plain_ns[threads],
             ratio=best / ns,
             peak_models=peak,
             plain_peak_models=plain_peak,
@@ -204,11 +191,10 @@ def _rebuild(setting: RebuildSetting, x: Tensor, seed: int) -> Callable[[], None
     program = Program(["x"])
     coefficients = np.linspace(-1e-3, 1e-3, setting.pairs)
     program.noise("x", seed, coefficients, setting.distribution)
-    backend = setting.backend if setting.device == "cpu" else "triton"
 
     def work() -> None:
         sphere_scale.cache_clear()  # a sphere's norms are part of the work
-        rebuild_(program, [{"x": x}], backend=backend, workers=setting.workers)
+        rebuild_(program, [{"x": x}], workers=setting.workers)
 
     return work
 

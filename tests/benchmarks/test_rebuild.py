@@ -33,7 +33,6 @@ def test_rows_have_the_promised_fields(capsys: pytest.CaptureFixture[str], tmp_p
         assert row["backend"] == noise.cpu_backend()
         assert row["ns_per_element_pair"] > 0
         assert row["ratio"] == pytest.approx(row["plain_ns"] / row["ns_per_element_pair"])
-        assert row["plain_ns"] <= row["plain_default_ns"]
         assert row["peak_models"] is None  # too small a model to tell
     assert len(pd.read_csv(table)) == 8
 
