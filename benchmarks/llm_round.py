@@ -62,7 +62,6 @@ class LlmRoundRow(BenchmarkRow):
     device: str
     tokens: float  # mean length of a prompt
     seconds: float = column("s a round", ".3f", "Seconds of the fastest of the repeated rounds.")
-    forwards: float = column("losses/s", ".1f", "Losses of a client's batch a second.")
     ratio: float = column("ratio", ".2f")
     scalar_error: float = column(
         "scalar error",
@@ -145,7 +144,6 @@ def llm_round(options: LlmRoundOptions) -> Iterator[LlmRoundRow]:
             device=describe(place),
             tokens=tokens,
             seconds=seconds[way],
-            forwards=2 * P * m / seconds[way],
             ratio=seconds[IN_PLACE] / seconds[way],
             scalar_error=errors[way],
             peak_models=language.peak_apart(options.model, options.vocabulary, way) if options.memory else None,

@@ -54,17 +54,7 @@ class RoundRow(BenchmarkRow):
     threads: int  # torch's number of threads
     device: str
     seconds: float = column("s", ".3f", "Seconds of the fastest of the repeated runs.")
-    us_per_image: float = column(
-        "µs/image", ".1f", "Of a forward pass, or of a forward and backward pass, noise and loss included."
-    )
     ratio: float = column("ratio", ".2f")
-    gflops: float = column(
-        "GFLOP/s", ".1f", "As layers are defined; fused convolutions need fewer, so that it may pass 100 % of the peak."
-    )
-    peak_gflops: float
-    peak_share: float = column(
-        "of peak", ".0%", "The share of the best float32 matrix product of this run, on all threads."
-    )
     scalar_error: float = column(
         "scalar error",
         ".1e",
@@ -119,7 +109,7 @@ def _rows(model: str, engines: tuple[str, ...], options: RoundOptions) -> Iterat
     import torch
 
     from benchmarks.ways.in_place import scalar_error
-    from benchmarks.ways.step import EngineStep, matrix_rate
+    from benchmarks.ways.step import EngineStep
     from decomfl_lab.devices import describe, find_device
 
     m, batch, P, place = options.clients, options.batch, options.perturbations, find_device(options.device)
@@ -134,13 +124,9 @@ def _rows(model: str, engines: tuple[str, ...], options: RoundOptions) -> Iterat
     right = {"central": few.reference(), "projection": few.wide_slopes()}
     errors = {way: scalar_error(measure(few), right[way[1]]) for way, measure in ways.items()}
     errors[IN_PLACE, "central"] = scalar_error(few.in_place(), few.in_place(torch.float64))  # its own directions
-    rates: list[float] = []
     runs = {way: partial(measure, step) for way, measure in ways.items()}
-    seconds = in_turns(runs, options.repeats, between=lambda: rates.append(matrix_rate(place)))
-    peak = max(rates)
+    seconds = in_turns(runs, options.repeats)
     for way, taken in seconds.items():
-        images = m * batch * (2 * P if way[1] == "central" else 1)
-        rate = images * step.flops[way[1]] / taken
         yield RoundRow(
             model=model,
             engine=way[0],
@@ -151,10 +137,6 @@ def _rows(model: str, engines: tuple[str, ...], options: RoundOptions) -> Iterat
             threads=torch.get_num_threads(),
             device=describe(place),
             seconds=taken,
-            us_per_image=1e6 * taken / images,
             ratio=seconds[IN_PLACE, "central"] / taken,
-            gflops=rate / 1e9,
-            peak_gflops=peak / 1e9,
-            peak_share=rate / peak,
             scalar_error=errors[way],
         )

@@ -38,23 +38,14 @@ def fastest(work: Callable[[], None], synchronize: Callable[[], None] = lambda: 
     return min(times[1:])
 
 
-def in_turns(
-    ways: Mapping[Name, Callable[[], object]], repeats: int, *, between: Callable[[], object] = int
-) -> dict[Name, float]:
-    """Seconds of the fastest run of each way; they take turns, so that what slows the machine slows all.
-
-    Args:
-        ways: What is timed.
-        repeats: How often.
-        between: What is done after every run, and not timed.
-    """
+def in_turns(ways: Mapping[Name, Callable[[], object]], repeats: int) -> dict[Name, float]:
+    """Seconds of the fastest run of each way; they take turns, so that what slows the machine slows all."""
     seconds = dict.fromkeys(ways, math.inf)
     for _ in range(repeats):
         for name, run in ways.items():
             started = time.perf_counter()
             run()
             seconds[name] = min(seconds[name], time.perf_counter() - started)
-            between()
     return seconds
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.ways.in_place import WideLine, in_place_scalars
 from decomfl_lab.devices import on_host
@@ -27,37 +25,20 @@ from decomfl_lab.replicas.rebuild import project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
 
-__all__ = ["IN_SHAPE", "MU", "EngineStep", "flops", "matrix_rate"]
+__all__ = ["MU", "EngineStep"]
 
 MU = 1e-3
-IN_SHAPE = (1, 28, 28)
+_IN_SHAPE = (1, 28, 28)
 _CLASSES = 10
-_MATRIX = 1024
-"""Rows of the square matrices whose product measures the machine's peak."""
-_MATRIX_ON_GPU = 8192
-"""Side of the matrices of a GPU's product, which smaller ones leave idle."""
 _SEED = 1
 _CPU = torch.device("cpu")
-
-
-def flops(module: torch.nn.Module, in_shape: Sequence[int], *, backward: bool = False) -> int:
-    """Floating-point operations of one example's forward pass: two for each multiplication and sum.
-
-    With ``backward`` also those of the gradient by the parameters.
-    """
-    with torch.set_grad_enabled(backward), FlopCounterMode(display=False) as counter:
-        total = module(torch.zeros(1, *in_shape)).sum()
-        if backward:
-            torch.autograd.grad(total, list(module.parameters()))
-    return int(counter.get_total_flops())
 
 
 class EngineStep:
     """A local step of m clients on random images: the line, and each client's loss."""
 
     def __init__(self, model: str, batch: int, clients: int, P: int, device: torch.device = _CPU) -> None:
-        module = build_model(model, seed=_SEED, in_shape=IN_SHAPE, classes=_CLASSES)
-        self.flops = {"central": flops(module, IN_SHAPE), "projection": flops(module, IN_SHAPE, backward=True)}
+        module = build_model(model, seed=_SEED, in_shape=_IN_SHAPE, classes=_CLASSES)
         self.P, self.device = P, device
         module.to(device)
         layout = Layout.of(module)
@@ -69,7 +50,7 @@ class EngineStep:
         self.modules = {torch.float32: copy.deepcopy(module), torch.float64: copy.deepcopy(wide)}
         self.data: list[tuple[Tensor, Tensor]] = []
         for i in range(clients):
-            images = torch.rand(batch, *IN_SHAPE, generator=generator).to(memory_format=torch.channels_last)
+            images = torch.rand(batch, *_IN_SHAPE, generator=generator).to(memory_format=torch.channels_last)
             labels = torch.randint(_CLASSES, (batch,), generator=generator).to(device)
             images = images.to(device)
             self.data.append((images.clone(memory_format=torch.contiguous_format), labels))
@@ -117,13 +98,3 @@ class EngineStep:
     def wide_slopes(self) -> NDArray[np.float32]:
         """The scalars by projection with gradients in float64."""
         return self.slopes(Plain(), self.wide_samples)
-
-
-def matrix_rate(device: torch.device) -> float:
-    """Operations a second of a float32 matrix product, on all threads or a GPU."""
-    n = _MATRIX if device.type == "cpu" else _MATRIX_ON_GPU
-    a = torch.ones(n, n, device=device)
-    a[0, 0].item()  # wait until it is there
-    started = time.perf_counter()
-    torch.mm(a, a)[0, 0].item()
-    return 2 * n**3 / (time.perf_counter() - started)

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from benchmarks import round as measuring
 from benchmarks.round import RoundOptions, RoundRow, round_
 from benchmarks.ways.in_place import scalar_error
-from benchmarks.ways.step import MU, EngineStep, flops
+from benchmarks.ways.step import MU, EngineStep
 from decomfl_lab import InputError, Momentum, Sgd, TrainConfig, noise
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
@@ -393,11 +393,6 @@ def test_the_engine_is_an_option_of_a_run() -> None:
         Threads(0)
 
 
-def test_operations_of_a_forward_pass_are_counted_exactly() -> None:
-    module = build_model("cnn-mnist", seed=0, in_shape=(1, 28, 28), classes=10)
-    assert flops(module, (1, 28, 28)) == 2 * (28 * 28 * 16 * 25 + 14 * 14 * 32 * 16 * 25 + 1568 * 10)
-
-
 @pytest.mark.thorough
 def test_rows_of_the_bench_hang_together() -> None:
     rows = list(round_.rows(RoundOptions(batch=4, clients=2, perturbations=1, repeats=1, engine="fused,serial")))
@@ -406,15 +401,8 @@ def test_rows_of_the_bench_hang_together() -> None:
         assert [row.engine for row in rows if row.estimator == estimator] == names
     baseline = rows[0]
     assert baseline.ratio == 1.0
-    first, second, last = 28 * 28 * 16 * 25, 14 * 14 * 32 * 16 * 25, 1568 * 10
     for row in rows:
-        by_projection = row.estimator == "projection"
-        images = (1 if by_projection else 2 * row.directions) * row.clients * row.batch
-        operations = 2 * (first + second + last + by_projection * (first + 2 * second + 2 * last))
         assert row.ratio == pytest.approx(baseline.seconds / row.seconds)
-        assert row.us_per_image == pytest.approx(1e6 * row.seconds / images)
-        assert row.gflops == pytest.approx(images * operations / row.seconds / 1e9)
-        assert row.peak_share == pytest.approx(row.gflops / row.peak_gflops)
         assert row.scalar_error < TOLERANCE
 
 
