@@ -1,4 +1,4 @@
-"""Estimates of κ, λ_max and the trace by this lab and by other libraries, on a problem that all of them take.
+"""Estimates of κ by this lab and by other libraries, on a problem that all of them take.
 
 The problem is a CNN of four convolutions (d = 28,426) trained on 1,000 digits of MNIST, mean cross-entropy over
 them. Its true κ is known without sampling: tr(H) = tr(G) for piecewise affine nets, and the
@@ -33,11 +33,13 @@ from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from hessian.spectrum.lanczos import lanczos
 
-__all__ = ["LIBRARIES", "OURS", "KappaEstimate", "KappaProblem", "Library", "Peer", "estimated", "installed"]
-__all__ += ["our_kappa", "our_lambda_max", "our_products", "quiet"]
+__all__ = ["LIBRARIES", "OURS", "KappaEstimate", "KappaProblem", "KappaRun", "Library", "estimated", "installed"]
+__all__ += ["our_kappa", "quiet"]
 
 OURS = "decomfl-lab"
 _CONFIDENCE = 0.95
+_TRACE_PRODUCTS = 30
+"""Products that the traces of curvlinops and hessian-eigenthings are given."""
 _EXAMPLES = 9
 """Purpose of the random choice of digits (see ``fixed_choice``)."""
 _CHUNK = 250
@@ -113,8 +115,8 @@ class KappaEstimate(NamedTuple):
     interval: tuple[float, float] | None = None
 
 
-Peer = tuple[str, str, Callable[[int], KappaEstimate]]
-"""What is estimated ("kappa", "lambda_max" or "trace"), the call as one would write it, and a run of it with a seed."""
+KappaRun = Callable[[int], KappaEstimate]
+"""A run of a method with a seed."""
 
 
 @contextmanager
@@ -125,14 +127,14 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def estimated(run: Callable[[int], KappaEstimate], seed: int) -> KappaEstimate:
+def estimated(run: KappaRun, seed: int) -> KappaEstimate:
     """A run with torch's global generator left as it was."""
     with quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # pyhessian and curvlinops draw from it
         return run(seed)
 
 
-def our_kappa(problem: KappaProblem, **settings: Any) -> Callable[[int], KappaEstimate]:
+def our_kappa(problem: KappaProblem, **settings: Any) -> KappaRun:
     """Runs of ``effective_rank`` with these arguments."""
 
     def run(seed: int) -> KappaEstimate:
@@ -142,25 +144,15 @@ def our_kappa(problem: KappaProblem, **settings: Any) -> Callable[[int], KappaEs
     return run
 
 
-def our_lambda_max(problem: KappaProblem) -> Callable[[int], KappaEstimate]:
-    """Runs of ``lanczos``."""
-
-    def run(seed: int) -> KappaEstimate:
-        found = lanczos(problem.operator, steps=60, seed=seed, tol=0.01)
-        return KappaEstimate(float(found.ritz_values.max()), found.products)
-
-    return run
-
-
 # The libraries, each called as its documentation says --------------------------------------------------------------
 
 
-def _pyhessian(problem: KappaProblem) -> list[Peer]:
+def _pyhessian(problem: KappaProblem) -> dict[str, KappaRun]:
     module = importlib.import_module("pyhessian.hessian")
+    product = module.hessian_vector_product
 
-    def run(quantity: str, _seed: int) -> KappaEstimate:
+    def run(_seed: int) -> KappaEstimate:
         calls = itertools.count()
-        product = module.hessian_vector_product
 
         def counted(*given: Any) -> Any:  # unlike a mock it keeps no vectors
             next(calls)
@@ -168,29 +160,21 @@ def _pyhessian(problem: KappaProblem) -> list[Peer]:
 
         with mock.patch.object(module, "hessian_vector_product", counted):
             theirs = module.hessian(problem.module, cross_entropy, data=(problem.inputs, problem.targets), cuda=False)
-            top = theirs.eigenvalues()[0][0] if quantity != "trace" else 1.0
-            trace = float(np.mean(theirs.trace())) if quantity != "lambda_max" else 1.0
-            problem.module.zero_grad()
-            value = {"lambda_max": top, "trace": trace, "kappa": trace / top}[quantity]
-            return KappaEstimate(value, next(calls))
+            top, trace = theirs.eigenvalues()[0][0], float(np.mean(theirs.trace()))
+        problem.module.zero_grad()
+        return KappaEstimate(trace / top, next(calls))
 
-    names = {"lambda_max": "eigenvalues()", "trace": "trace()", "kappa": "trace() / eigenvalues()"}
-    return [(quantity, name, partial(run, quantity)) for quantity, name in names.items()]
+    return {"trace() / eigenvalues()": run}
 
 
-def _curvlinops_operator(problem: KappaProblem) -> Any:
-    data = [(problem.inputs, problem.targets)]
-    return importlib.import_module("curvlinops").HessianLinearOperator(
+def _curvlinops(problem: KappaProblem) -> dict[str, KappaRun]:
+    library, data = importlib.import_module("curvlinops"), [(problem.inputs, problem.targets)]
+    operator = library.HessianLinearOperator(
         problem.module, nn.CrossEntropyLoss(), problem.parameters, data, check_deterministic=False
     )
 
-
-def _curvlinops(problem: KappaProblem) -> list[Peer]:
-    library, operator = importlib.import_module("curvlinops"), _curvlinops_operator(problem)
-    traces = {"hutchpp_trace": library.hutchpp_trace, "xtrace": library.xtrace}
-    count = 30
-
-    def top(seed: int) -> KappaEstimate:
+    def run(name: str, seed: int) -> KappaEstimate:
+        trace = float(getattr(library, name)(operator, _TRACE_PRODUCTS))
         inner, calls = operator.to_scipy(), 0
 
         def matvec(v: Any) -> Any:
@@ -200,106 +184,36 @@ def _curvlinops(problem: KappaProblem) -> list[Peer]:
 
         counted = LinearOperator(inner.shape, matvec=matvec, dtype=inner.dtype)
         start = np.random.default_rng(seed).standard_normal(inner.shape[0]).astype(inner.dtype)
-        (value,) = eigsh(counted, k=1, which="LA", tol=1e-2, v0=start, return_eigenvectors=False)
-        return KappaEstimate(float(value), calls)
+        (top,) = eigsh(counted, k=1, which="LA", tol=1e-2, v0=start, return_eigenvectors=False)
+        return KappaEstimate(trace / float(top), _TRACE_PRODUCTS + calls)
 
-    def trace(name: str, _seed: int) -> KappaEstimate:
-        return KappaEstimate(float(traces[name](operator, count)), count)
-
-    def kappa(name: str, seed: int) -> KappaEstimate:
-        above, below = trace(name, seed), top(seed)
-        return KappaEstimate(above.value / below.value, above.products + below.products)
-
-    peers: list[Peer] = [("lambda_max", "eigsh(k=1, tol=0.01)", top)]
-    for name in traces:
-        peers.append(("trace", f"{name}({count})", partial(trace, name)))
-        peers.append(("kappa", f"{name}({count}) / eigsh", partial(kappa, name)))
-    return peers
+    return {f"{name}({_TRACE_PRODUCTS}) / eigsh": partial(run, name) for name in ("hutchpp_trace", "xtrace")}
 
 
-def _eigenthings_operator(problem: KappaProblem) -> Any:
-    library = importlib.import_module("hessian_eigenthings")
-    data = [(problem.inputs, problem.targets)]
-    return library.HessianOperator(problem.module, data, library.supervised_loss(cross_entropy))
+def _eigenthings(problem: KappaProblem) -> dict[str, KappaRun]:
+    library, data = importlib.import_module("hessian_eigenthings"), [(problem.inputs, problem.targets)]
+    operator = library.HessianOperator(problem.module, data, library.supervised_loss(cross_entropy))
 
+    def run(seed: int) -> KappaEstimate:
+        trace = float(library.hutch_plus_plus(operator, num_matvecs=_TRACE_PRODUCTS, seed=seed).estimate)
+        # Its own stop ends after two products, a third off the truth.
+        top = library.lanczos(operator, k=1, max_iter=10, which="LA", seed=seed)
+        return KappaEstimate(trace / float(top.eigenvalues[0]), _TRACE_PRODUCTS + int(top.iterations))
 
-def _eigenthings(problem: KappaProblem) -> list[Peer]:
-    library, operator = importlib.import_module("hessian_eigenthings"), _eigenthings_operator(problem)
-    count = 30
-
-    def top(seed: int, max_iter: int | None = None) -> KappaEstimate:
-        found = library.lanczos(operator, k=1, max_iter=max_iter, which="LA", seed=seed)
-        return KappaEstimate(float(found.eigenvalues[0]), int(found.iterations))
-
-    def trace(seed: int) -> KappaEstimate:
-        return KappaEstimate(float(library.hutch_plus_plus(operator, num_matvecs=count, seed=seed).estimate), count)
-
-    def kappa(seed: int) -> KappaEstimate:
-        above, below = trace(seed), top(seed, 10)
-        return KappaEstimate(above.value / below.value, above.products + below.products)
-
-    return [
-        ("lambda_max", "lanczos(k=1)", top),
-        ("lambda_max", "lanczos(k=1, max_iter=10)", partial(top, max_iter=10)),
-        ("trace", f"hutch_plus_plus({count})", trace),
-        ("kappa", f"hutch_plus_plus({count}) / lanczos(k=1, max_iter=10)", kappa),
-    ]
-
-
-# One product of each library ---------------------------------------------------------------------------------------
-
-
-Product = Callable[[Tensor], Any]
-"""Of v, which is d numbers: H v, or the form vᵀHv where a way gives no more."""
-
-
-def our_products(problem: KappaProblem) -> dict[str, Product]:
-    """Products of this lab; in those of a name with GaussNewton, H is the Gauss-Newton matrix."""
-    gauss_newton = GaussNewtonOperator(problem.objective)
-    return {
-        "HessianOperator, graph kept": problem.operator.matvec,
-        "HessianOperator(cache=0)": HessianOperator(problem.objective, cache=0).matvec,
-        "GaussNewtonOperator": gauss_newton.matvec,
-        "GaussNewtonOperator.quad, forward mode only": gauss_newton.quad,
-    }
-
-
-def _pyhessian_products(problem: KappaProblem) -> dict[str, Product]:
-    module = importlib.import_module("pyhessian.hessian")
-    with quiet():
-        theirs = module.hessian(problem.module, cross_entropy, data=(problem.inputs, problem.targets), cuda=False)
-    problem.module.zero_grad()
-    shapes = [p.shape for p in problem.parameters]
-
-    def product(v: Tensor) -> Tensor:
-        parts = [part.view(shape) for part, shape in zip(v.split([s.numel() for s in shapes]), shapes, strict=True)]
-        found = module.hessian_vector_product(theirs.gradsH, theirs.params, parts)
-        return torch.cat([part.reshape(-1) for part in found])
-
-    return {"one batch, graph kept": product}
-
-
-def _curvlinops_products(problem: KappaProblem) -> dict[str, Product]:
-    operator = _curvlinops_operator(problem)
-    return {"HessianLinearOperator": lambda v: operator @ v}
-
-
-def _eigenthings_products(problem: KappaProblem) -> dict[str, Product]:
-    return {"HessianOperator": _eigenthings_operator(problem).matvec}
+    return {f"hutch_plus_plus({_TRACE_PRODUCTS}) / lanczos(k=1, max_iter=10)": run}
 
 
 class Library(NamedTuple):
-    """A library to compare with: its module, its estimates, and its products H v by what computes them."""
+    """A library to compare with: its module, and its estimates of κ, by the call as one would write it."""
 
     module: str
-    estimates: Callable[[KappaProblem], list[Peer]]
-    products: Callable[[KappaProblem], dict[str, Product]]
+    estimates: Callable[[KappaProblem], dict[str, KappaRun]]
 
 
 LIBRARIES = {
-    "pyhessian": Library("pyhessian", _pyhessian, _pyhessian_products),
-    "curvlinops": Library("curvlinops", _curvlinops, _curvlinops_products),
-    "hessian-eigenthings": Library("hessian_eigenthings", _eigenthings, _eigenthings_products),
+    "pyhessian": Library("pyhessian", _pyhessian),
+    "curvlinops": Library("curvlinops", _curvlinops),
+    "hessian-eigenthings": Library("hessian_eigenthings", _eigenthings),
 }
 """The libraries compared with."""
 
