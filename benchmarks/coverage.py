@@ -22,6 +22,9 @@ __all__ += ["coverage_runs"]
 GROSS = 5
 """An estimate that is further from the truth than so many half-widths, and is called reached, is a gross error."""
 
+_MOST_PRODUCTS = 1000
+"""Products that an estimate may take."""
+
 PROBES = (0, 2, 3, 6, 12, 24, 48)
 """Ends of the classes of probes that runs are counted by."""
 
@@ -32,9 +35,6 @@ class CoverageOptions:
 
     seeds: int = option(100, "The number of estimates of every matrix, each with randomness of its own.")
     rtol: float = option(0.05, "The half-width that the estimates are asked for.")
-    products: int = option(0, "The number of products of each estimate; 0 takes as many as --rtol needs.")
-    max_products: int = option(1000, "The most products that an estimate may take.")
-    confidence: float = option(0.95, "The confidence that is stated for every interval.")
     spectra: str | None = option(
         None, "The matrices, joined by commas; the error for another lists them. [default: all]"
     )
@@ -45,8 +45,7 @@ class CoverageCount(BenchmarkRow):
     """What some of the estimates came to: those of a spectrum, of a class of probes, or all."""
 
     timed = False
-    title = "κ by {asked}: {confidence:.0%} intervals of {estimates:,} estimates, counted by {by}"
-    asked: str
+    title = "κ by rtol {rtol:g}: 95% intervals of {estimates:,} estimates, counted by {by}"
     estimates: int
     by: str
     name: str = column("")
@@ -67,11 +66,11 @@ class CoverageCount(BenchmarkRow):
     most_products: int = column("most")
 
 
-def quoted(rows: Sequence[CoverageCount], options: CoverageOptions) -> tuple[str, str]:
+def quoted(rows: Sequence[CoverageCount], _: object) -> tuple[str, str]:
     """What the README says: the coverage of all intervals."""
     (row,) = (row for row in rows if row.by == "all")
     return (
-        f"{100 * options.confidence:g} % intervals of κ on {row.runs:,} cases of known κ",
+        f"95 % intervals of κ on {row.runs:,} cases of known κ",
         f"{100 * row.coverage:.1f} ± {100 * row.stderr:.1f} % hold the truth, after {row.products:.0f} products",
     )
 
@@ -85,21 +84,12 @@ def coverage(options: CoverageOptions) -> Iterator[CoverageCount]:
     """
     from benchmarks.ways.spectra import SPECTRA
 
-    work = require_int("seeds", options.seeds, 1) * max(1, require_int("products", options.products, 0))
-    require_possible("seeds and products", (options.seeds, options.products), operations=1e6 * work)
-    runs = list(
-        coverage_runs(
-            seeds=range(options.seeds),
-            spectra=names("spectra", options.spectra, SPECTRA),
-            rtol=options.rtol,
-            products=options.products or None,
-            max_products=options.max_products,
-            confidence=options.confidence,
-        )
-    )
-    asked = f"{options.products} products" if options.products else f"rtol {options.rtol:g}"
+    seeds = require_int("seeds", options.seeds, 1)
+    require_possible("seeds", seeds, operations=1e6 * seeds)
+    spectra = names("spectra", options.spectra, SPECTRA)
+    runs = list(coverage_runs(seeds=range(seeds), spectra=spectra, rtol=options.rtol, max_products=_MOST_PRODUCTS))
     for by in ("spectrum", "probes", "all"):
-        yield from counted(runs, by, asked=asked)
+        yield from counted(runs, by)
 
 
 @dataclass(frozen=True)
@@ -167,13 +157,12 @@ def coverage_runs(
             )
 
 
-def counted(runs: Sequence[CoverageRun], by: str, *, asked: str = "") -> list[CoverageCount]:
+def counted(runs: Sequence[CoverageRun], by: str) -> list[CoverageCount]:
     """What the runs came to.
 
     Args:
         runs: What ``coverage_runs`` yielded, at least one.
         by: What to count by: "spectrum", "probes" or "all".
-        asked: What the estimates were asked for, in words.
 
     Returns:
         A row for each spectrum, for each class of probes, or one for all.
@@ -188,7 +177,6 @@ def counted(runs: Sequence[CoverageRun], by: str, *, asked: str = "") -> list[Co
         held = sum(run.low <= run.truth <= run.high for run in own) / len(own)
         counts.append(
             CoverageCount(
-                asked=asked,
                 estimates=len(runs),
                 by=by,
                 name=name,
