@@ -42,7 +42,7 @@ from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
 
-__all__ = ["BenchmarkCommand", "BenchmarkError", "BenchmarkRow", "Tabulated", "benchmark", "column", "names", "numbers"]
+__all__ = ["BenchmarkCommand", "BenchmarkRow", "Tabulated", "benchmark", "column", "names", "numbers"]
 
 _WIDTH = 160
 """Characters of a line where stdout is no terminal."""
@@ -151,10 +151,6 @@ class Tabulated:
 # What a benchmark is ---------------------------------------------------------------------------------------------
 
 
-class BenchmarkError(Exception):
-    """What was measured is not as it must be: the rows so far are shown, then this is told, and the exit code is 1."""
-
-
 Quoted = Callable[[Sequence[Any], Any], tuple[str, str] | None]
 """See ``BenchmarkCommand.quoted``."""
 
@@ -205,13 +201,7 @@ class BenchmarkCommand(Screened):
     def _measure(self, options: Any, given: dict[str, Any]) -> None:
         table = given.get("csv")
         require_writable("csv", table)
-        rows: list[BenchmarkRow] = []
-        failed = None
-        try:
-            for row in _watched(self.rows(options)):
-                rows.append(row)  # those before a failure are kept
-        except BenchmarkError as error:
-            failed = error
+        rows = list(_watched(self.rows(options)))
         tables = Tabulated.of(rows, options)
         line = self.readme(rows, options)
         if table is not None:
@@ -232,9 +222,6 @@ class BenchmarkCommand(Screened):
                 each.show()
             if line is not None:
                 print(f"README: {line}")
-        if failed is not None:
-            print(failed, file=sys.stderr)
-            raise click.exceptions.Exit(1)
 
 
 def benchmark(quoted: Quoted | None = None) -> Callable[[Callable[[Any], Iterator[Any]]], BenchmarkCommand]:
