@@ -11,20 +11,17 @@
     def mezo(options: MezoOptions) -> Iterator[MezoRow]:
         \"\"\"Time a step of decomfl_lab.optim.MeZO.\"\"\"
 
-The mould makes a command of it, with a bar while it measures, one table a title, --csv and --json. A benchmark that the
+The mould makes a command of it, with a bar while it measures, one table a title, and --json. A benchmark that the
 README quotes has a function that tells the README's line by its rows, and ends with this line.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import inspect
-import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, get_args, get_type_hints
 
@@ -38,7 +35,6 @@ from decomfl_lab.cli.command import beside, flags_of
 from decomfl_lab.cli.numbers import integer
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require_choice
-from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
 
@@ -157,7 +153,6 @@ Quoted = Callable[[Sequence[Any], Any], tuple[str, str] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class _Output:
-    csv: Path | None = option(None, "Write the rows to this CSV file.")
     as_json: bool = option(False, "Print the record of it as JSON.", flag="--json")
 
 
@@ -199,21 +194,9 @@ class BenchmarkCommand(Screened):
         return None if told is None else f"| {' | '.join(told)} |"
 
     def _measure(self, options: Any, given: dict[str, Any]) -> None:
-        table = given.get("csv")
-        require_writable("csv", table)
         rows = list(_watched(self.rows(options)))
         tables = Tabulated.of(rows, options)
         line = self.readme(rows, options)
-        if table is not None:
-            # Rows of different tables have the columns of all.
-            every = [row for each in tables for row in each.rows]
-            text = io.StringIO()
-            writer = csv.DictWriter(
-                text, list(dict.fromkeys(name for row in every for name in row)), lineterminator="\n"
-            )
-            writer.writeheader()
-            writer.writerows(every)
-            write_atomically(table, text.getvalue())
         if given["as_json"]:
             record = {**circumstances(self.meanings), "timed": any(row.timed for row in rows)}
             print_json(record | {"tables": list(map(asdict, tables)), "readme": line})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 from click.testing import CliRunner, Result
@@ -61,9 +60,3 @@ def test_a_record_has_every_field_and_what_the_columns_are() -> None:
 
 def test_the_help_ends_with_what_the_columns_are() -> None:
     assert run("--help").output.endswith("Columns:\n  weight  What a scale says.\n")
-
-
-def test_csv_has_a_line_a_row(tmp_path: Path) -> None:
-    assert run("--csv", str(tmp_path / "beans.csv")).exit_code == 0
-    text = (tmp_path / "beans.csv").read_text()
-    assert text == "place,colour,grams\na table,white,1.5\na table,black,1.0\na plate,red,\n"

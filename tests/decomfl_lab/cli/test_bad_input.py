@@ -70,7 +70,6 @@ CASES = [
     ("replay nowhere --save /proc/x", "save must be a file that can be written, got '/proc/x' (No such file"),
     ("bench rebuild --d 1e14 --pairs 1", "d must fit into the"),
     ("bench rebuild --d 9 --pairs 1e15", "d and pairs must ask for at most 1e+15 operations"),
-    ("bench rebuild --csv folder", "csv must be a file that can be written, got 'folder' (a folder)"),
     ("bench round --repeats 1000000000000", "batch, clients, P and repeats must ask for at most 1e+15 operations"),
     (f"kappa {'x' * 5000}", "(File name too long)"),
     (f"train --data {'x' * 5000}:f", "data must be module:function that can be imported, got 'xxx"),
