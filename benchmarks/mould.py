@@ -194,7 +194,15 @@ class BenchmarkCommand(Screened):
         return None if told is None else f"| {' | '.join(told)} |"
 
     def _measure(self, options: Any, given: dict[str, Any]) -> None:
-        rows = list(_watched(self.rows(options)))
+        # On a terminal's stderr a line tells how many rows there are and what the last one is about.
+        rows: list[BenchmarkRow] = []
+        shown = SpinnerColumn(), TextColumn("{task.completed} rows, {task.description}"), TimeElapsedColumn()
+        with Progress(*shown, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+            task = bars.add_task("measuring", total=None)
+            for row in self.rows(options):
+                rows.append(row)
+                (cells,) = Tabulated("", [asdict(row)], row.columns()).cells()
+                bars.update(task, advance=1, description=f"the last: {', '.join(cells[: row.words()])}")
         tables = Tabulated.of(rows, options)
         line = self.readme(rows, options)
         if given["as_json"]:
@@ -214,17 +222,6 @@ def benchmark(quoted: Quoted | None = None) -> Callable[[Callable[[Any], Iterato
         quoted: See ``BenchmarkCommand``.
     """
     return lambda rows: BenchmarkCommand(rows, quoted)
-
-
-def _watched(rows: Iterable[BenchmarkRow]) -> Iterator[BenchmarkRow]:
-    """The rows; on a terminal's stderr a line tells how many there are and what the last one is about."""
-    shown = SpinnerColumn(), TextColumn("{task.completed} rows, {task.description}"), TimeElapsedColumn()
-    with Progress(*shown, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-        task = bars.add_task("measuring", total=None)
-        for row in rows:
-            (cells,) = Tabulated("", [asdict(row)], row.columns()).cells()  # type: ignore[call-overload]
-            bars.update(task, advance=1, description=f"the last: {', '.join(cells[: row.words()])}")
-            yield row
 
 
 # Lists in options ------------------------------------------------------------------------------------------------
