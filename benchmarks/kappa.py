@@ -70,9 +70,9 @@ def kappa(options: ComparisonOptions) -> Iterator[ComparisonRow]:
 
     The libraries installed here stand beside them.
 
-    The problem is a CNN (d = 28,426) trained on digits of MNIST; its trace is known exactly. The default takes about
-    half an hour on two cores; --examples 400 --seeds 60 --library-seeds 3 about eight minutes; --seeds 10
-    --library-seeds 2 about three.
+    The problem is a CNN (d = 28,426) trained on digits of MNIST; its trace is known exactly. By the seconds that runs
+    were recorded with, the default takes some twenty minutes on two cores, and --examples 400 --seeds 20
+    --library-seeds 2 some two.
     """
     from benchmarks.ways.libraries import KappaProblem
 
