@@ -443,7 +443,8 @@ class Deliveries(World):
         self._answers: list[tuple[int, Reply]] = []  # replies that have come, those of other rounds too
         every = range(self.setting.clients)
         sets = [chosen for m in range(self.setting.clients, 0, -1) for chosen in itertools.combinations(every, m)]
-        for _ in range(2 * self.setting.rounds + 1):  # as some of them have no record
+        for opened in range(2 * self.setting.rounds + 1):  # as some of them have no record
+            self._opened = opened  # what follows depends on how many are left
             if self._delivery.server.round == self.setting.rounds:
                 self._becomes_quiet()
             if self._delivery.server.round > self.setting.rounds:
@@ -587,7 +588,8 @@ class Deliveries(World):
 
     def _server_state(self) -> Any:
         answers = tuple((i, reply.round) for i, reply in self._answers)
-        return self._knows()[:-1], self._stored[:-1], self._delivery.pulls, tuple(self._due.items()), answers
+        known = self._knows()[:-1], self._stored[:-1], self._delivery.pulls, tuple(self._due.items()), answers
+        return self._opened, known
 
 
 def parts_of(implementation: Implementation | None = None, *, sessions: bool | None = None) -> Parts:
