@@ -1,4 +1,4 @@
-"""A table of what is refused: each row is what is given and what the error says of it, in one line."""
+"""What is refused in one line: a table of what is given and what the error says of it, and the line of a command."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 
 Attempt = Callable[..., Any]
@@ -37,3 +38,14 @@ def refuses(*rows: tuple[Any, ...], error: type[Exception] = InputError) -> Call
         return pytest.mark.parametrize((*columns, "refusal"), rows)(refused)
 
     return table
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """What a command that is refused says: one line on stderr, nothing on stdout, and exit code 2."""
+    capsys.readouterr()
+    assert main(list(argv)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("decomfl: error: ")
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err

@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab import InputError, LowPrecision, Sgd, TrainConfig, noise
-from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import DEVICES, describe, find_device, free_memory, private_idle, room, use_tf32_
 from decomfl_lab.engines import batched
@@ -33,6 +32,7 @@ from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.run import train
+from tests.refusals import refused
 
 CPU = torch.device("cpu")
 SMALL = TrainConfig(data="digits", model="mlp", clients=3, sampled=2, rounds=2, perturbations=3, batch_size=16)
@@ -66,14 +66,13 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_done(
     here.mkdir()
     monkeypatch.chdir(here)
     for name in ("cuda", "cuda:1"):
-        assert main([*words, "--device", name]) == 2
-        told = capsys.readouterr().err.strip()
+        told = refused(capsys, *words, "--device", name).strip()
         assert told.startswith("decomfl: error: device must be cpu or auto here (torch ")
         assert told.endswith(f"got '{name}'")
-        assert "\n" not in told
     assert list(here.iterdir()) == []
-    assert main([*words, "--device", "nonsense"]) == 2
-    assert f"device must be one of {', '.join(DEVICES)}, got 'nonsense'" in capsys.readouterr().err
+    assert f"device must be one of {', '.join(DEVICES)}, got 'nonsense'" in refused(
+        capsys, *words, "--device", "nonsense"
+    )
 
 
 @pytest.mark.skipif("triton" in noise.available_backends(), reason="there is a GPU")

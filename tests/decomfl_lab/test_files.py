@@ -15,6 +15,7 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import LOCK_FILE, held, held_file, is_held, write_atomically
+from tests.refusals import refused
 
 HOLDER = """
 import sys, pathlib
@@ -38,20 +39,13 @@ def holder(how: str, path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def _refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert main(list(argv)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err.splitlines()[-1]
-
-
 def test_a_second_process_is_refused_and_told_who_holds_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
     with holder("folder", out) as process:
         for argv in (TINY, [*TINY, "--lr", "0.5"], ["paper", "--only", "audit", "--scale", "smoke"]):
-            words = _refused(capsys, *argv, "--out", str(out))
+            words = refused(capsys, *argv, "--out", str(out))
             rule = f"out must be a folder that no other process writes to, got {out}, held by process {process.pid} on "
             assert words.startswith(f"decomfl: error: {rule}")
         assert [path.name for path in out.iterdir()] == [LOCK_FILE]
@@ -104,13 +98,13 @@ def test_two_processes_do_not_share_a_checkpoint_of_kappa_or_a_log(
     path = tmp_path / "kappa.safetensors"
     small = ["kappa", "--data", "digits", "--model", "logistic", "--train-steps", "1", "--examples", "50"]
     with holder("checkpoint", path) as process:
-        words = _refused(capsys, *small, "--checkpoint", str(path))
+        words = refused(capsys, *small, "--checkpoint", str(path))
         assert f"checkpoint must be a file that no other process writes to, got {path}, held by process" in words
         assert str(process.pid) in words
         with held_file("checkpoint", tmp_path / "other"):
             pass
     with holder("log", tmp_path / "run.dcl") as process:
-        words = _refused(capsys, *TINY, "--out", str(tmp_path))
+        words = refused(capsys, *TINY, "--out", str(tmp_path))
         assert f"log must be a file that no other process writes to, got {tmp_path / 'run.dcl'}, held by" in words
     path.write_text("")
     with (

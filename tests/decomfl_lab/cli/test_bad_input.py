@@ -17,6 +17,7 @@ from decomfl_lab.cli.main import application, main
 from decomfl_lab.errors import MOST_OPERATIONS, InputError, require_int, require_possible
 from decomfl_lab.files import require_writable
 from decomfl_lab.runs import building
+from tests.refusals import refused
 
 HUGE, LONG = str(2**70), "1" * 5000
 RUN = "train --data digits --model logistic"
@@ -197,12 +198,9 @@ def test_bad_input_is_one_line_before_anything_is_begun_or_written(
     argv: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = sorted(folder.rglob("*"))
-    assert main(argv.split(" ")) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n")) == ("", 1)
-    assert told.err.startswith("decomfl: error: ")
-    assert message in told.err
-    assert len(told.err.partition(" names, got ")[0]) < 600  # a list of all names is as long as it is
+    told = refused(capsys, *argv.split(" "))
+    assert message in told
+    assert len(told.partition(" names, got ")[0]) < 600  # a list of all names is as long as it is
     assert sorted(folder.rglob("*")) == there
 
 

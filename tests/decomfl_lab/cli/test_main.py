@@ -12,18 +12,10 @@ from decomfl_lab.laws import LAWS
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from tests.refusals import refused
 from tests.thorough import sampled
 
 TINY = ["train", "--data", "digits", "--model", "logistic", "--clients", "6", "--sampled", "2", "--rounds", "4"]
-
-
-def _error(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert main(list(argv)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("decomfl: error: ")
-    assert captured.err.count("\n") == 1, captured.err
-    return captured.err
 
 
 def test_of_fewer_clients_than_are_usually_sampled_all_are() -> None:
@@ -92,20 +84,20 @@ def test_every_method_and_variant_trains_from_the_command_line(flags: str, capsy
 def test_a_config_with_an_unknown_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.toml"
     path.write_text("learning_rate = 0.1\n")
-    assert " names, got 'learning_rate'" in (message := _error(capsys, *TINY, "--config", str(path)))
+    assert " names, got 'learning_rate'" in (message := refused(capsys, *TINY, "--config", str(path)))
     assert ": method, model, " in message
     path.write_text("lr = 'fast'\n")
-    assert "lr in config" in _error(capsys, *TINY, "--config", str(path))
+    assert "lr in config" in refused(capsys, *TINY, "--config", str(path))
     path.write_text("lr = = 1\n")
-    assert "config must be valid TOML" in _error(capsys, *TINY, "--config", str(path))
-    assert "config must be a readable TOML file" in _error(capsys, *TINY, "--config", str(tmp_path / "none.toml"))
+    assert "config must be valid TOML" in refused(capsys, *TINY, "--config", str(path))
+    assert "config must be a readable TOML file" in refused(capsys, *TINY, "--config", str(tmp_path / "none.toml"))
 
 
 def test_a_copy_of_the_code_that_is_not_installed_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("decomfl_lab.cli.main.contributed", lambda group: [])
-    assert "decomfl-lab must be installed (pip install -e . in its folder)" in _error(capsys, "train")
+    assert "decomfl-lab must be installed (pip install -e . in its folder)" in refused(capsys, "train")
 
 
 def test_train_prints_json_that_can_be_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

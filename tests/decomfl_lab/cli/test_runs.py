@@ -27,6 +27,7 @@ from decomfl_lab.runs.run import load_run, train
 from figures.command import curves_of
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
+from tests.refusals import refused
 from tests.thorough import sampled
 
 CONFIG = TrainConfig(
@@ -156,8 +157,8 @@ def test_a_curve_without_held_out_examples_is_refused_for_that(
     held_out = None if test is None else (x, test * x[:, :1])
     lab.train(nn.Linear(3, 1), mse_loss, [(x, x[:, :1])], test=held_out, rounds=2, out=tmp_path / "run")
     capsys.readouterr()
-    assert main(["plot", str(tmp_path), "--out", str(tmp_path / "c.svg"), *flags]) == 2
-    assert capsys.readouterr().err == f"decomfl: error: {said}\n"
+    told = refused(capsys, "plot", str(tmp_path), "--out", str(tmp_path / "c.svg"), *flags)
+    assert told == f"decomfl: error: {said}\n"
 
 
 @pytest.mark.parametrize("flags", ["", "--x bytes --y loss", "--x scalars", "--x seconds"])
@@ -203,8 +204,7 @@ def test_an_exported_language_model_is_read_by_transformers_and_answers_as_the_r
 def test_a_run_of_a_python_object_is_exported_from_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [(torch.randn(8, 3), torch.arange(8) % 2)] * 2
     lab.train(torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy, pairs, rounds=1, out=tmp_path)
-    assert main(["export", str(tmp_path), str(tmp_path / "w.safetensors")]) == 2
-    told = capsys.readouterr().err
+    told = refused(capsys, "export", str(tmp_path), str(tmp_path / "w.safetensors"))
     assert f"run = lab.load({str(tmp_path)!r}, model=model, clients=clients, test=test); safetensors.torch" in told
     assert told.count("\n") == 1
 
@@ -219,6 +219,5 @@ def test_more_sampled_clients_than_ones_own_data_have_are_refused_where_they_are
         "def clients(): return [(torch.ones(4, 3), torch.zeros(4).long())] * 3\n"
     )
     command = ["train", "--data", f"{code}:clients", "--model", f"{code}:net", "--rounds", "1"]
-    assert main([*command, "--sampled", "4"]) == 2
-    assert "sampled clients m (of M=3) must be an integer in 1..3, got 4" in capsys.readouterr().err
+    assert "sampled clients m (of M=3) must be an integer in 1..3, got 4" in refused(capsys, *command, "--sampled", "4")
     assert main(command) == 0  # the default is 10, and shrinks

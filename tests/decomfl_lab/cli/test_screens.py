@@ -15,6 +15,7 @@ from decomfl_lab.cli.main import JOBS, application, main
 from decomfl_lab.cli.screen import LINES, lines_of
 from decomfl_lab.cli.train import FIRST, train
 from decomfl_lab.words import WORDS
+from tests.refusals import refused
 
 
 def _walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -62,8 +63,8 @@ def test_without_arguments_it_shows_the_jobs_and_a_whole_line_for_every_command(
 
 @pytest.mark.parametrize("word", ["K", "R", "m", "M", "eta", "learning-rate", "epochs", "batch", "P"])
 def test_another_word_for_an_option_gets_a_hint(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "decomfl", f"--{word}", "2"]) == 2
-    assert capsys.readouterr().err == f"decomfl: error: No such option '--{word}'. Did you mean '--{WORDS[word]}'?\n"
+    said = refused(capsys, "train", "decomfl", f"--{word}", "2")
+    assert said == f"decomfl: error: No such option '--{word}'. Did you mean '--{WORDS[word]}'?\n"
 
 
 @pytest.mark.parametrize(

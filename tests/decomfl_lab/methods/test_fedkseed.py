@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import decomfl_lab as lab
-from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws.contract import Participation, play
 from decomfl_lab.noise import direction
@@ -21,6 +20,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pooled import PooledSgd
 from tests.decomfl_lab.federations.direct import CASE, LAB, but, host, remote, simulated
+from tests.refusals import refused
 from tests.thorough import sampled
 
 SMALL = {"data": "digits", "model": "logistic", "clients": 4, "sampled": 1, "rounds": 5, "eval_every": 5}
@@ -152,8 +152,7 @@ def test_a_grid_that_is_too_fine_ends_the_run_with_an_error_that_says_what_helps
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     small = ["--data", "digits", "--model", "logistic", "--rounds", "3", "--clients", "2", "--sampled", "1"]
-    assert main(["train", "fedkseed", *small, "--pool", "1", "--pool-exponent", "-60"]) == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, "train", "fedkseed", *small, "--pool", "1", "--pool-exponent", "-60")
     assert "largest sum of the pool must be at most" in error
     assert "a coarser grid (pool_exponent)" in error
 

@@ -28,7 +28,7 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.run import Run, load_run, train
 from tests.decomfl_lab.test_files import holder
-from tests.refusals import refuses
+from tests.refusals import refused, refuses
 from tests.thorough import sampled
 
 TINY = TrainConfig(
@@ -332,9 +332,7 @@ def test_the_command_says_it_in_words_in_json_and_by_its_exit_code(
 def test_bad_flags_of_the_command_are_one_line(
     flags: list[str], told: str, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["replay", str(out), *flags]) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", f"decomfl: error: {told}\n")
+    assert refused(capsys, "replay", str(out), *flags) == f"decomfl: error: {told}\n"
 
 
 @pytest.mark.parametrize(
