@@ -153,25 +153,21 @@ def test_a_bad_row_is_named_by_file_row_and_column(line: str, tmp_path: Path) ->
     load_task("rte", folder=tmp_path)
 
 
-def test_bad_files_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"folder of task sst2 must have a file train as \.jsonl, \.tsv, \.parquet, got"
-    ):
-        load_task("sst2", folder=tmp_path)
-    (tmp_path / "train.tsv").write_text("sentence\tlabel\nfine\t1\n")
-    with pytest.raises(InputError, match="must have a file validation or val or dev"):
-        load_task("sst2", folder=tmp_path)
-    (tmp_path / "dev.tsv").write_text("sentence\tlabel\nfine\n")
-    with pytest.raises(InputError, match=r"dev.tsv, row 2: must have 2 columns, got 1"):
-        load_task("sst2", folder=tmp_path)
-    (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\n\xff\t1\n")
-    with pytest.raises(InputError, match="dev.tsv must be UTF-8"):
-        load_task("sst2", folder=tmp_path)
-    (tmp_path / "dev.tsv").write_text("")
-    with pytest.raises(InputError, match="test examples of task sst2 must be at least one"):
-        load_task("sst2", folder=tmp_path)
-    with pytest.raises(InputError, match="task must be one of sst2, cb, wsc, wic, rte, boolq, got 'mnli'"):
-        load_task("mnli")
+TRAIN = {"train.tsv": b"sentence\tlabel\nfine\t1\n"}
+
+
+@refuses(
+    ("sst2", {}, r"folder of task sst2 must have a file train as \.jsonl, \.tsv, \.parquet, got"),
+    ("sst2", TRAIN, "must have a file validation or val or dev"),
+    ("sst2", {**TRAIN, "dev.tsv": b"sentence\tlabel\nfine\n"}, "dev.tsv, row 2: must have 2 columns, got 1"),
+    ("sst2", {**TRAIN, "dev.tsv": b"sentence\tlabel\n\xff\t1\n"}, "dev.tsv must be UTF-8"),
+    ("sst2", {**TRAIN, "dev.tsv": b""}, "test examples of task sst2 must be at least one"),
+    ("mnli", {}, "task must be one of sst2, cb, wsc, wic, rte, boolq, got 'mnli'"),
+)
+def test_bad_files_are_one_line(task: str, files: dict[str, bytes], tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    load_task(task, folder=tmp_path)
 
 
 def test_the_folder_of_the_environment_must_have_the_very_files(

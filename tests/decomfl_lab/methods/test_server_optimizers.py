@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import decomfl_lab as lab
-from decomfl_lab import InputError, Run, TrainConfig
+from decomfl_lab import Run, TrainConfig
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
@@ -70,25 +70,18 @@ def test_the_plain_mean_is_what_it_was_to_the_bit_and_another_rate_is_not() -> N
     assert not torch.allclose(found[0], found[2])
 
 
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (lambda tensors: tensors.pop("server.v"), "checkpoint must have server.v, which the server keeps"),
-        (lambda tensors: tensors["server.v"].neg_(), "server.v of the checkpoint must be finite numbers"),
-        (
-            lambda tensors: tensors.update({"server.m": torch.zeros(3)}),
-            "server.m of the checkpoint must be torch.float64",
-        ),
-    ],
+@refuses(
+    (lambda own: own.pop("server.v"), "checkpoint must have server.v, which the server keeps"),
+    (lambda own: own["server.v"].neg_(), "server.v of the checkpoint must be finite numbers"),
+    (lambda own: own.update({"server.m": torch.zeros(3)}), "server.m of the checkpoint must be torch.float64"),
 )
-def test_a_checkpoint_without_what_the_server_keeps_is_refused(damage: Any, says: str, tmp_path: Path) -> None:
+def test_a_checkpoint_without_what_the_server_keeps_is_refused(damage: Any, tmp_path: Path) -> None:
     Run(TrainConfig("fedavg", **SMALL, server_optimizer="adam")).train(out=tmp_path)
     tensors, values = read_checkpoint(tmp_path / CHECKPOINT_FILE)
     tensors = {name: each.clone() for name, each in tensors.items()}
     damage(tensors)
     write_checkpoint(tmp_path / CHECKPOINT_FILE, tensors, values)
-    with pytest.raises(InputError, match=says):
-        load_run(tmp_path)
+    load_run(tmp_path)
 
 
 @refuses(
