@@ -60,13 +60,3 @@ def test_reports_are_asked_for_where_clients_track_their_rounds() -> None:
     assert delivery.wants_reports
     with pytest.raises(InputError, match="reports must come from every participant"):
         list(delivery.open([0]))
-
-
-def test_messages_without_a_plan_and_messages_that_are_none_are_refused() -> None:
-    client = LAB.client(CASE, 0)
-    with pytest.raises(InputError, match="messages to client 0 must end with a plan, got none"):
-        receive(client, [])
-    with pytest.raises(InputError, match="message is truncated: 2 bytes"):
-        receive(client, [b"DC"])
-    with pytest.raises(InputError, match=r"kind of the message must be in 1\.\.\d+, got 99"):
-        receive(client, [b"DC\x02\x63" + bytes(8)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -311,14 +313,6 @@ def test_leaving_the_grids_range_is_refused_and_changes_nothing() -> None:
     with pytest.raises(InputError, match=r"updates must stay within their limits \[4.0, 8.0\], but do not at \d+"):
         replica.step_(Step(1, np.ones(1, dtype=np.float32), 0.5, Distribution.GAUSSIAN))
     assert replica.digest() == before
-    with pytest.raises(InputError, match=r"largest \|x\| must be at most 8.0 = 2\^23 · 2\^-20, got 9.0"):
-        Replica(torch.tensor([9.0]), rule)
-    with pytest.raises(InputError, match="x must be on the grid of GridSgd"):
-        Replica(torch.tensor([0.1]), rule)
-    with pytest.raises(InputError, match="x must be on the grid of GridSgd"):
-        Replica(torch.tensor([-0.0]), rule)  # arithmetic brings back +0
-    with pytest.raises(InputError, match="only the steps of a GridSgd rule can be undone"):
-        Replica(x, Sgd()).step_back_(Step(1, np.ones(1, dtype=np.float32), 0.5, Distribution.GAUSSIAN))
 
 
 def test_the_fused_lag_has_the_bits_of_the_paper_order_with_momentum_at_every_thread_count() -> None:
@@ -374,17 +368,25 @@ def test_points_formed_together_have_the_bits_of_a_line_s(
     assert torch.equal(points.view(torch.int32), x.to(wide).expand(len(at), -1).contiguous().view(torch.int32))
 
 
-def test_points_and_projections_that_do_not_fit_are_refused() -> None:
-    x, points, law = torch.zeros(5), torch.zeros(2, 5), Distribution.GAUSSIAN
-    with pytest.raises(InputError, match=r"points must be contiguous torch.float32 \(1, 5\), got"):
-        form_points_(points, x, [(1, 0)], [1.0], law)
-    with pytest.raises(InputError, match=r"points must be contiguous torch.float64 \(2, 5\), got"):
-        form_points_(points, x.double(), [(1, 0), (1, 1)], [1.0, 2.0], law)
-    with pytest.raises(InputError, match="coefficients must be 2, got 1"):
-        form_points_(points, x, [(1, 0), (1, 1)], [1.0], law)
-    with pytest.raises(InputError, match="x must be a contiguous vector"):
-        form_points_(points, points, [(1, 0), (1, 1)], [1.0, 2.0], law)
-    with pytest.raises(InputError, match="vectors must be contiguous float32 or float64"):
-        project(points.T, [(1, 0)])
-    with pytest.raises(InputError, match="seed must be an integer"):
-        project(points, [(-1, 0)])
+X, POINTS, LAW = torch.zeros(5), torch.zeros(2, 5), Distribution.GAUSSIAN
+TWO, GRID = [(1, 0), (1, 1)], GridSgd(-20)
+STEP = Step(1, np.ones(1, dtype=np.float32), 0.5, LAW)
+
+
+@refuses(
+    (lambda: form_points_(POINTS, X, [(1, 0)], [1.0], LAW), r"points must be contiguous torch.float32 \(1, 5\), got"),
+    (
+        lambda: form_points_(POINTS, X.double(), TWO, [1.0, 2.0], LAW),
+        r"points must be contiguous torch.float64 \(2, 5\), got",
+    ),
+    (lambda: form_points_(POINTS, X, TWO, [1.0], LAW), "coefficients must be 2, got 1"),
+    (lambda: form_points_(POINTS, POINTS, TWO, [1.0, 2.0], LAW), "x must be a contiguous vector"),
+    (lambda: project(POINTS.T, [(1, 0)]), "vectors must be contiguous float32 or float64"),
+    (lambda: project(POINTS, [(-1, 0)]), "seed must be an integer"),
+    (lambda: Replica(torch.tensor([9.0]), GRID), r"largest \|x\| must be at most 8.0 = 2\^23 · 2\^-20, got 9.0"),
+    (lambda: Replica(torch.tensor([0.1]), GRID), "x must be on the grid of GridSgd"),
+    (lambda: Replica(torch.tensor([-0.0]), GRID), "x must be on the grid of GridSgd"),  # arithmetic brings back +0
+    (lambda: Replica(X, Sgd()).step_back_(STEP), "only the steps of a GridSgd rule can be undone"),
+)
+def test_points_projections_and_models_off_the_grid_that_do_not_fit_are_refused(attempt: Callable[[], Any]) -> None:
+    attempt()

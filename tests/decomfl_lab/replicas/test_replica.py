@@ -22,12 +22,6 @@ from tests.refusals import refuses
 STEP = Step(7, np.array([0.5, -2.0], np.float32), 0.1, Distribution.GAUSSIAN)
 
 
-@pytest.mark.parametrize("x", [torch.zeros(0), torch.zeros(2, 3), torch.zeros(())])
-def test_x_is_one_vector_with_something_in_it(x: torch.Tensor) -> None:
-    with pytest.raises(InputError, match="x must be a non-empty vector, got"):
-        Replica(x, Sgd())
-
-
 @pytest.mark.parametrize(
     ("snapshot", "message"),
     [
@@ -69,10 +63,13 @@ def test_steps_together_have_the_bits_of_steps_alone() -> None:
     (lambda: LowPrecision(GridSgd()), "rule must be a float32 rule, got GridSgd"),
     (lambda: LowPrecision(Sgd(), rounding="up"), "rounding must be one of stochastic, compensated, nearest"),  # type: ignore[arg-type]
     (lambda: LowPrecision(Sgd(), "float8"), "dtype must be one of bfloat16, float16, got 'float8'"),  # type: ignore[arg-type]
+    (lambda: Replica(torch.zeros(0), Sgd()), "x must be a non-empty vector, got"),
+    (lambda: Replica(torch.zeros(2, 3), Sgd()), "x must be a non-empty vector, got"),
+    (lambda: Replica(torch.zeros(()), Sgd()), "x must be a non-empty vector, got"),
     (lambda: Replica(torch.zeros(2).half(), Sgd()), "dtype of x must be float32 or float64"),
     (lambda: Replica(torch.zeros(2), LowPrecision(Sgd())), "dtype of x must be bfloat16"),
 )
-def test_rules_refuse_bad_numbers_by_name(make: Any) -> None:
+def test_rules_refuse_bad_numbers_and_vectors_by_name(make: Any) -> None:
     make()
 
 
