@@ -18,7 +18,6 @@ import decomfl_lab as lab
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import HookError, InputError
 from decomfl_lab.runs.hooks import LOGGERS, logger_of
-from tests.refusals import refused
 
 G = torch.Generator().manual_seed(0)
 X, Y = torch.randn(60, 6, generator=G), torch.randint(3, (60,), generator=G)
@@ -219,18 +218,6 @@ def test_a_tracker_keeps_a_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     train(3, on_round=lab.WandB("p", mode="offline", settings=wandb.Settings(silent=True)))
     assert list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("mlflow:x", "log_to must be one of tensorboard, wandb, got 'mlflow'"),
-        ("wandb", "log_to must say where to, as wandb:runs, got 'wandb'"),
-        ("wandb:", "log_to must say where to, as wandb:runs, got 'wandb:'"),
-    ],
-)
-def test_a_logger_that_there_is_not_is_refused(text: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert says in refused(capsys, "train", "--log-to", text)
 
 
 @pytest.mark.parametrize("name", LOGGERS)
