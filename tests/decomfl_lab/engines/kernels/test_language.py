@@ -228,69 +228,59 @@ def test_clients_that_measure_together_reply_as_alone_and_rebuild_the_same_bits(
     assert not torch.equal(server.replica.x, x)
 
 
-# Planted faults: a kernel of our own copy of the model, with one thing wrong.
+# Planted faults: a kernel of our own copy of the model, with one thing wrong; or the prompts that it is given instead.
 
 
-def _positions_off_by_one(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
+def _positions_off_by_one(module: Verbalized, ids: Tensor) -> None:
     table = module.get_parameter("module.model.decoder.embed_positions.weight")
     table.data = table.data.roll(1, 0)
-    return module, ids
 
 
-def _padding_seen(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
+def _padding_seen(module: Verbalized, ids: Tensor) -> None:
     module.pad = -1
-    return module, ids
 
 
-def _a_bias_dropped(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
+def _a_bias_dropped(module: Verbalized, ids: Tensor) -> None:
     module.get_parameter("module.model.decoder.layers.1.self_attn.v_proj.bias").data.zero_()
-    return module, ids
 
 
-def _keys_for_values(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
+def _keys_for_values(module: Verbalized, ids: Tensor) -> None:
     attention: Any = module.get_submodule("module.model.decoder.layers.0.self_attn")
     attention.k_proj, attention.v_proj = attention.v_proj, attention.k_proj
-    return module, ids
 
 
-def _other_verbalizer(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
+def _other_verbalizer(module: Verbalized, ids: Tensor) -> None:
     module.verbalizers = (7, 31)
-    return module, ids
 
 
-def _other_angles(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
+def _other_angles(module: Verbalized, ids: Tensor) -> None:
     rotary: Any = module.get_submodule("module.model.rotary_emb")
     rotary.inv_freq = rotary.inv_freq * 1.1
-    return module, ids
 
 
-def _channels_paired_as_neighbours(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
+def _channels_paired_as_neighbours(module: Verbalized, ids: Tensor) -> None:
     order = torch.arange(16).view(8, 2).T.reshape(-1)
     for part in ("q_proj", "k_proj"):
         weight = module.get_parameter(f"module.model.layers.0.self_attn.{part}.weight")
         weight.data = weight.data.view(-1, 16, 32)[:, order].reshape(-1, 32)
-    return module, ids
 
 
-def _queries_in_another_group(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
+def _queries_in_another_group(module: Verbalized, ids: Tensor) -> None:
     weight = module.get_parameter("module.model.layers.0.self_attn.v_proj.weight")
     weight.data = weight.data.roll(16, 0)
-    return module, ids
 
 
-def _gate_for_up(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
+def _gate_for_up(module: Verbalized, ids: Tensor) -> None:
     mlp: Any = module.get_submodule("module.model.layers.1.mlp")
     mlp.gate_proj, mlp.up_proj = mlp.up_proj, mlp.gate_proj
-    return module, ids
 
 
-def _a_gain_dropped(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
+def _a_gain_dropped(module: Verbalized, ids: Tensor) -> None:
     module.get_parameter("module.model.layers.1.input_layernorm.weight").data.fill_(1)
-    return module, ids
 
 
-def _one_token_short(module: Verbalized, ids: Tensor) -> tuple[Verbalized, Tensor]:
-    return module, ids[:, :-1]
+def _one_token_short(module: Verbalized, ids: Tensor) -> Tensor:
+    return ids[:, :-1]
 
 
 OF_BOTH = [_padding_seen, _other_verbalizer, _one_token_short]
@@ -302,13 +292,12 @@ OF_LLAMA = [_other_angles, _channels_paired_as_neighbours, _queries_in_another_g
     ("kind", "plant"),
     [*(("opt", plant) for plant in OF_BOTH + OF_OPT), *(("llama", plant) for plant in OF_BOTH + OF_LLAMA)],
 )
-def test_the_tolerance_catches_planted_faults(
-    kind: str, plant: Callable[[Verbalized, Tensor], tuple[Verbalized, Tensor]]
-) -> None:
+def test_the_tolerance_catches_planted_faults(kind: str, plant: Callable[[Verbalized, Tensor], Tensor | None]) -> None:
     ids = ragged([4, 9, 7])
     right = lively(kind, **({"width": 32, "heads": 2} if kind == "opt" else {"heads": 4, "keys": 2, "width": 64}))
-    wrong, seen = plant(deepcopy(right), ids)
-    found = fused(wrong, seen, np.arange(3) % 2)
+    wrong = deepcopy(right)
+    seen = plant(wrong, ids)
+    found = fused(wrong, ids if seen is None else seen, np.arange(3) % 2)
     with torch.no_grad():
         wanted = cross_entropy(right.double()(ids), torch.arange(3) % 2, reduction="none")
     assert np.abs(found / wanted.numpy() - 1).max() > 1e-3
