@@ -369,7 +369,15 @@ class _Measured:
         asked, settings, objective = self.options.other, self.options.settings, self.objective
         radius = asked.ball
         if radius is None:
-            largest = _largest_gradient(objective, self.options.source.batch_size)
+            import torch
+
+            from hessian.operators.mean_loss import differentiating
+
+            # G, over the batches that the examples make.
+            x, batch_size = objective.x.clone().requires_grad_(), self.options.source.batch_size
+            batches = [batch for piece in objective.pieces for batch in piece.cut(batch_size)]
+            with differentiating("the gradient"):
+                largest = float(torch.stack([objective.piece_gradient(x, batch).norm() for batch in batches]).max())
             radius = hessian.ball_radius(asked.ball_lr or 0.0, objective.d, largest)
         return hessian.ball_probe(
             lambda x: self.operator(objective, x),
@@ -530,18 +538,6 @@ def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedMo
         return trained_here(
             model, data, steps=steps, descent=descent, seed=seed, loss=loss, device=device, on_step=show
         )
-
-
-def _largest_gradient(objective: hessian.MeanLoss, batch_size: int) -> float:
-    """G, over the batches that the examples make."""
-    import torch
-
-    from hessian.operators.mean_loss import differentiating
-
-    x = objective.x.clone().requires_grad_()
-    batches = [batch for piece in objective.pieces for batch in piece.cut(batch_size)]
-    with differentiating("the gradient"):
-        return float(torch.stack([objective.piece_gradient(x, batch).norm() for batch in batches]).max())
 
 
 def _facts(trained: TrainedModel, objective: hessian.MeanLoss) -> dict[str, Any]:

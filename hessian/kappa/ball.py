@@ -233,6 +233,14 @@ def _envelope(points: tuple[BallPoint, ...], x: Tensor, radius: float, seed: int
     highest = max(rank.norm_interval[1] for rank in ranks)
     raised = [point.raised.interval(ranks[0].confidence)[1] for point in points if point.raised is not None]
     norm = float(x.norm())
+    parts = ["holds at the sampled points, up to the intervals; between them nothing is shown"]
+    if not top > 0:
+        parts = ["no sampled point has a positive eigenvalue: any L and κ will do for these"]
+    if radius > norm:
+        parts.append("the ball is larger than the model's own norm: a value at x_r says little of it")
+    missed = sum(not rank.reached for rank in ranks)
+    if missed:
+        parts.append(f"{missed} of {len(ranks)} points missed the asked accuracy: more max_products")
     return BallProbe(
         points=points,
         radius=radius,
@@ -243,17 +251,5 @@ def _envelope(points: tuple[BallPoint, ...], x: Tensor, radius: float, seed: int
         trace=max(rank.trace.value for rank in ranks),
         kappa_necessary=max(rank.trace_interval[0] for rank in ranks) / highest if top > 0 else math.nan,
         kappa_sufficient=sum(raised) / top if raised and top > 0 else None,
-        reason=_reason(ranks, top > 0, radius > norm),
+        reason="; ".join(parts),
     )
-
-
-def _reason(ranks: Sequence[EffectiveRank], curved: bool, far: bool) -> str:
-    parts = ["holds at the sampled points, up to the intervals; between them nothing is shown"]
-    if not curved:
-        parts = ["no sampled point has a positive eigenvalue: any L and κ will do for these"]
-    if far:
-        parts.append("the ball is larger than the model's own norm: a value at x_r says little of it")
-    missed = sum(not rank.reached for rank in ranks)
-    if missed:
-        parts.append(f"{missed} of {len(ranks)} points missed the asked accuracy: more max_products")
-    return "; ".join(parts)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch.func import functionalize
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from decomfl_lab.errors import InputError
@@ -91,11 +91,8 @@ def why_not_piecewise_affine(objective: MeanLoss) -> str | None:
         traced = make_fx(functionalize(lambda x: objective.outputs(x, piece)))(objective.x)
     except Exception as error:  # whatever a module's code does when it is traced
         return f"a forward pass that cannot be traced ({type(error).__name__}: {str(error).splitlines()[0][:100]})"
-    return _first_obstacle(traced, objective.names)
-
-
-def _first_obstacle(traced: GraphModule, names: tuple[str, ...]) -> str | None:
-    """What in the graph, whose argument is the flat x, is not piecewise affine in each weight by the rules above."""
+    names = objective.names
+    # The first operation of the graph, whose argument is the flat x, that is not piecewise affine in each weight.
     weights: dict[Node, frozenset[str]] = {}  # that the node's value depends on
     for node in traced.graph.nodes:
         if node.op == "placeholder":

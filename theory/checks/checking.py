@@ -148,7 +148,16 @@ def sides(
         InputError: If η or μ breaks a condition of the statement, or the source has no way to the left side.
     """
     own = statement.own(problem, setting, **given)
-    _require_admissible(statement, setting, own)
+    # η and μ must keep the conditions; a bound that is made for the largest η is checked there.
+    if statement.eta:
+        eta, mu = statement.step_sizes(setting, **own), statement.largest_mu(setting, **own)
+        if not statement.admits(setting, **own):
+            limits = [f"eta must be at most {down(eta.largest, 6)} ({eta.binding})"]
+            limits += [f"mu at most {down(mu.largest, 6)} ({mu.binding})"] if mu.binding else []
+            used = f"{setting.eta:.6g}" + (f" and {setting.mu:.6g}" if mu.binding else "")
+            raise InputError(f"{' and '.join(limits)} for {statement.title}, got {used}")
+        if not statement.with_eta and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
+            raise InputError(f"eta must be {down(eta.largest, 12)}, the largest admissible, for {statement.name}")
     left = statement.left
     require(
         statement.step is decomfl or source == "simulation", "source", "be simulation for a step of your own", source
@@ -250,17 +259,3 @@ def _require_truth(statement: Statement, problem: Problem | Quadratic, setting: 
     if setting.alpha is not None and (own.alpha is None or setting.alpha > own.alpha * (1 + _ROUNDING)):
         known = "left out where the problem does not say it" if own.alpha is None else f"at most its {own.alpha:g}"
         raise InputError(f"alpha must be {known}, got {setting.alpha:g}")
-
-
-def _require_admissible(statement: Statement, setting: Setting, own: Mapping[str, float]) -> None:
-    """InputError unless η and μ keep the statement's conditions; a bound made for the largest η is checked there."""
-    if not statement.eta:
-        return
-    eta, mu = statement.step_sizes(setting, **own), statement.largest_mu(setting, **own)
-    if not statement.admits(setting, **own):
-        limits = [f"eta must be at most {down(eta.largest, 6)} ({eta.binding})"]
-        limits += [f"mu at most {down(mu.largest, 6)} ({mu.binding})"] if mu.binding else []
-        used = f"{setting.eta:.6g}" + (f" and {setting.mu:.6g}" if mu.binding else "")
-        raise InputError(f"{' and '.join(limits)} for {statement.title}, got {used}")
-    if not statement.with_eta and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
-        raise InputError(f"eta must be {down(eta.largest, 12)}, the largest admissible, for {statement.name}")

@@ -52,13 +52,32 @@ def probe(problem: Problem, setting: Setting | None = None, *, seed: int = 0) ->
     """
     claimed = problem.setting() if setting is None else setting
     rng = np.random.default_rng(seed)
-    points = _descent(problem, claimed)
+    # x_0 and the points of gradient descent from it, with the step 1/L.
+    x = np.asarray(problem.start, dtype=np.float64)
+    points, slope = [x], problem.gradient(x)
+    for _ in range(_WALKS * _STEPS):
+        y = x - slope / claimed.L
+        there = problem.gradient(y)
+        require(bool(np.isfinite(there).all()), "gradient", "be finite on a descent from start", there)
+        quotient = _quotient(x, y, slope, there)
+        _refuse("L", claimed.L, quotient, "‖∇f(x) − ∇f(y)‖/‖x − y‖", _at("x", x), _at("y", y))
+        x, slope = y, there
+        points.append(x)
     for x, y, client, xi in _pairs(problem, claimed, points, rng):
         _smooth(problem, claimed, x, y, client, xi)
     for x in (points[0], points[-1]):
         _moments(problem, claimed, x, rng)
         _rank(problem, claimed, x)
-    _gap(problem, claimed, points)
+    # D against the fall of f along the descent, by Simpson's rule for ∫ ∇f·dx where f itself is not known.
+    value: Any = getattr(problem, "value", None)
+    if value is not None:
+        fall = float(value(points[0]) - value(points[-1]))
+    else:
+        fall = 0.0
+        for x, y in pairwise(points):
+            ends = problem.gradient(x) + problem.gradient(y) + 4 * problem.gradient(0.5 * (x + y))
+            fall += float(ends @ (x - y)) / 6
+    _refuse("D", claimed.D, fall, "f(x_0) − f(x)", _at("x_0", points[0]), _at("x", points[-1]))
 
 
 def _refuse(name: str, claimed: float, found: float, what: str, *where: str) -> None:
@@ -73,21 +92,6 @@ def _at(name: str, x: Floats) -> str:
     """A point as an error tells it."""
     shown = ", ".join(f"{each:.6g}" for each in x[:6])
     return f"{name} = ({shown}{', ...' if x.size > 6 else ''})"
-
-
-def _descent(problem: Problem, claimed: Setting) -> list[Floats]:
-    """x_0 and the points of gradient descent from it, with the step 1/L."""
-    x = np.asarray(problem.start, dtype=np.float64)
-    points, slope = [x], problem.gradient(x)
-    for _ in range(_WALKS * _STEPS):
-        y = x - slope / claimed.L
-        there = problem.gradient(y)
-        require(bool(np.isfinite(there).all()), "gradient", "be finite on a descent from start", there)
-        quotient = _quotient(x, y, slope, there)
-        _refuse("L", claimed.L, quotient, "‖∇f(x) − ∇f(y)‖/‖x − y‖", _at("x", x), _at("y", y))
-        x, slope = y, there
-        points.append(x)
-    return points
 
 
 def _quotient(x: Floats, y: Floats, here: Floats, there: Floats) -> float:
@@ -175,19 +179,6 @@ def _moments(problem: Problem, claimed: Setting, x: Floats, rng: np.random.Gener
 def _lower(samples: Floats) -> float:
     """What the mean of the samples is above, all but certainly."""
     return float(samples.mean() - _STDERRS * samples.std(ddof=1) / math.sqrt(samples.size))
-
-
-def _gap(problem: Problem, claimed: Setting, points: list[Floats]) -> None:
-    """D against the fall of f along a descent, by Simpson's rule for ∫ ∇f·dx where f itself is not known."""
-    value: Any = getattr(problem, "value", None)
-    if value is not None:
-        fall = float(value(points[0]) - value(points[-1]))
-    else:
-        fall = 0.0
-        for x, y in pairwise(points):
-            ends = problem.gradient(x) + problem.gradient(y) + 4 * problem.gradient(0.5 * (x + y))
-            fall += float(ends @ (x - y)) / 6
-    _refuse("D", claimed.D, fall, "f(x_0) − f(x)", _at("x_0", points[0]), _at("x", points[-1]))
 
 
 def _rank(problem: Problem, claimed: Setting, x: Floats) -> None:

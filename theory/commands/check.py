@@ -61,7 +61,16 @@ def check(options: CheckOptions) -> None:
     if options.as_json:
         _dump(found, named)
     else:
-        _print_answer(found, named)
+        print(found.statement)
+        worst = found.worst
+        if found.holds:
+            print(f"holds on {found.tried:,} instances; left/right is at most {worst.ratio:.4g}, on {worst.title}")
+            if any(each.source == "simulation" for each in found.instances):
+                print(_AFRESH)
+        else:
+            print("fails:" if found.holds is False else "undecided:")
+            _print_instance(worst, named)
+        _print_left_out(found)
     if not found.holds:
         raise click.exceptions.Exit(1)
 
@@ -90,7 +99,19 @@ def tightness(options: TightnessOptions) -> None:
     if options.as_json:
         _dump(found, named)
         return
-    _print_table(found)
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("class of problems", "largest left/right", "left side", "instances tried", title=str(found.statement))
+    table.title_justify = "left"
+    for each in found.instances:
+        error = f" ± {each.check.stderr / each.check.bound:.1g}" if each.check.stderr else ""
+        refuted = " (refuted)" if each.check.holds is False else ""
+        table.add_row(each.title, f"{each.ratio:.4g}{error}{refuted}", each.source, f"{each.tried:,}")
+    Console(highlight=False, markup=False).print(table)
+    if any(each.source == "simulation" for each in found.instances):
+        print(_AFRESH)
+    _print_left_out(found)
     _print_instance(found.worst, named)
 
 
@@ -140,35 +161,6 @@ def _dump(found: Tightness, named: str) -> None:
         "ratio": found.worst.check.ratio, "instances": rows, "left_out": dict(found.left_out),
     }  # fmt: skip
     print_json(whole)
-
-
-def _print_answer(found: Tightness, named: str) -> None:
-    print(found.statement)
-    worst = found.worst
-    if found.holds:
-        print(f"holds on {found.tried:,} instances; left/right is at most {worst.ratio:.4g}, on {worst.title}")
-        if any(each.source == "simulation" for each in found.instances):
-            print(_AFRESH)
-    else:
-        print("fails:" if found.holds is False else "undecided:")
-        _print_instance(worst, named)
-    _print_left_out(found)
-
-
-def _print_table(found: Tightness) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("class of problems", "largest left/right", "left side", "instances tried", title=str(found.statement))
-    table.title_justify = "left"
-    for each in found.instances:
-        error = f" ± {each.check.stderr / each.check.bound:.1g}" if each.check.stderr else ""
-        refuted = " (refuted)" if each.check.holds is False else ""
-        table.add_row(each.title, f"{each.ratio:.4g}{error}{refuted}", each.source, f"{each.tried:,}")
-    Console(highlight=False, markup=False).print(table)
-    if any(each.source == "simulation" for each in found.instances):
-        print(_AFRESH)
-    _print_left_out(found)
 
 
 def _print_left_out(found: Tightness) -> None:

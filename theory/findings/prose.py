@@ -96,25 +96,25 @@ def passages(source: TexSource) -> dict[str, Passage]:
         elif not piece.endswith("section*{"):
             found[[*found][-1]] += piece
         line += piece.count("\n")
-    return {place: _passage(place, text, first_lines[place]) for place, text in found.items()}
-
-
-def _passage(place: str, text: str, line: int) -> Passage:
-    """The words of a marked text, and the line of each letter."""
-    letters: list[str] = []
-    lines: list[int] = []
-    for letter in plain(text):
-        if ord(letter) >= _FIRST_MARK:
-            line = ord(letter) - _FIRST_MARK
-            continue
-        # A mark may have kept two blanks apart, or a blank from the stop that follows it.
-        if letters and letters[-1] == " " and letter in " ,.;)":
-            letters.pop()
-            lines.pop()
-        if letters or letter != " ":
-            letters.append(letter)
-            lines.append(line)
-    return Passage(place, "".join(letters), tuple(lines))
+    # The words of each marked text, and the line of each letter.
+    read: dict[str, Passage] = {}
+    for place, text in found.items():
+        line = first_lines[place]
+        letters: list[str] = []
+        lines: list[int] = []
+        for letter in plain(text):
+            if ord(letter) >= _FIRST_MARK:
+                line = ord(letter) - _FIRST_MARK
+                continue
+            # A mark may have kept two blanks apart, or a blank from the stop that follows it.
+            if letters and letters[-1] == " " and letter in " ,.;)":
+                letters.pop()
+                lines.pop()
+            if letters or letter != " ":
+                letters.append(letter)
+                lines.append(line)
+        read[place] = Passage(place, "".join(letters), tuple(lines))
+    return read
 
 
 def shared(one: str, other: str, *, near: bool) -> bool:

@@ -11,7 +11,7 @@ from decomfl_lab.protocol.aggregation import Aggregation, Mean, Median, TrimmedM
 from theory.notation.setting import Setting
 from theory.notation.symbols import D, L, P, R, eta, m, rho, sigma, sigma_G, symbol
 from theory.problems.problem import Floats
-from theory.statements.algorithms import Losses, Step
+from theory.statements.algorithms import Losses
 from theory.statements.statement import Statement
 
 __all__ = ["robust"]
@@ -47,10 +47,19 @@ def robust(rule: Aggregation, liars: int = 0) -> Statement:
         require(setting.clients == setting.m, "M", f"be m = {setting.m}: all honest clients take part", setting.M)
         return omega(rule, setting.m + liars, liars)
 
+    def step(losses: Losses, x: Floats, v: Floats, z: Floats, setting: Setting) -> tuple[Floats, Floats]:
+        """x⁺ = x − (η/P) Σ_p A_p z_p with A of the honest scalars z_pᵀ∇f_i and the liars', the same for all clients."""
+        honest = np.einsum("rmn,rpn->rmp", losses.gradient(x), z)
+        lies = np.repeat(_LIE * z.sum(-1)[:, None], liars, axis=1)
+        sent = np.concatenate([honest, lies], axis=1)[:, :, None].astype(np.float32)
+        found = np.concatenate([rule(list(replies)) for replies in sent])
+        assert setting.eta is not None
+        return x - setting.eta / setting.P * np.einsum("rp,rpn->rn", found, z)[:, None], v
+
     spread = 1 + L * eta * (1 + P * (rho - 1) if liars else rho)
     return Statement(
         f"robust, {rule}, {liars} liars",
-        step=_step(rule, liars),
+        step=step,
         terms={
             "start": 2 * D / (eta * R),
             "noise": 2 * L * eta * rho * sigma**2 / m,
@@ -62,17 +71,3 @@ def robust(rule: Aggregation, liars: int = 0) -> Statement:
         without=("mu",),
         assumptions="every f_i(·; ξ) L-smooth; M = m honest clients, all sampled, and liars who may know everything",
     )
-
-
-def _step(rule: Aggregation, liars: int) -> Step:
-    """x⁺ = x − (η/P) Σ_p A_p z_p with A of the honest scalars z_pᵀ∇f_i and the liars', the same for all clients."""
-
-    def step(losses: Losses, x: Floats, v: Floats, z: Floats, setting: Setting) -> tuple[Floats, Floats]:
-        honest = np.einsum("rmn,rpn->rmp", losses.gradient(x), z)
-        lies = np.repeat(_LIE * z.sum(-1)[:, None], liars, axis=1)
-        sent = np.concatenate([honest, lies], axis=1)[:, :, None].astype(np.float32)
-        found = np.concatenate([rule(list(replies)) for replies in sent])
-        assert setting.eta is not None
-        return x - setting.eta / setting.P * np.einsum("rp,rpn->rn", found, z)[:, None], v
-
-    return step

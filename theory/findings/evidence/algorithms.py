@@ -85,23 +85,6 @@ def _projection(i: int, x: Vector, z: Vector, xi: Fraction) -> Fraction:
     return cast(Fraction, _gradient(i, x) @ z)
 
 
-def _recursion(P: int, scalar: Scalar) -> list[Vector]:
-    """x_0 .. x_R, by local steps from x_r and the mean of the scalars; no tables, no seeds sent, no rebuilding."""
-    models = [START]
-    for r, clients in enumerate(SAMPLED):
-        walks = dict.fromkeys(clients, models[r])
-        total = 0 * START
-        for k in range(1, K + 1):
-            steps = {}
-            for i in clients:
-                Z = [_normal(_seed(r, k, p)) for p in range(1, P + 1)]
-                steps[i] = sum((scalar(i, walks[i], z, _sample(i, r, k)) * z for z in Z), start=0 * START)
-                walks[i] = walks[i] - ETA / P * steps[i]
-            total = total + sum(steps.values(), start=0 * START) / m
-        models.append(models[r] - ETA / P * total)
-    return models
-
-
 class UndefinedError(Exception):
     """A symbol is read before it has a value, or written where nothing was allocated."""
 
@@ -224,7 +207,19 @@ def outcome(program: AlgorithmProgram, changes: Mapping[str, str] = {}) -> str:
         x = play(program, changes)["x"]
     except Exception as error:  # whatever a misprinted line does is the finding
         return f"{type(error).__name__}: {error}"
-    models = _recursion(program.P, program.scalar)
+    # x_0 .. x_R, by local steps from x_r and the mean of the scalars; no tables, no seeds sent, no rebuilding.
+    models = [START]
+    for r, clients in enumerate(SAMPLED):
+        walks = dict.fromkeys(clients, models[r])
+        total = 0 * START
+        for k in range(1, K + 1):
+            steps = {}
+            for i in clients:
+                Z = [_normal(_seed(r, k, p)) for p in range(1, program.P + 1)]
+                steps[i] = sum((program.scalar(i, walks[i], z, _sample(i, r, k)) * z for z in Z), start=0 * START)
+                walks[i] = walks[i] - ETA / program.P * steps[i]
+            total = total + sum(steps.values(), start=0 * START) / m
+        models.append(models[r] - ETA / program.P * total)
     for r, clients in enumerate(SAMPLED):
         for i in clients:
             if (i, r, 1) not in x or (x[i, r, 1] != models[r]).any():

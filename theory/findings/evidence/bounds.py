@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any, Final
@@ -12,10 +12,8 @@ from theory.bounds import statement
 from theory.findings.finding import Evidence
 from theory.findings.placed import mends
 from theory.notation.formula import names_in
-from theory.notation.setting import Setting
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum
-from theory.statements.statement import Statement
 
 __all__ = ["needed"]
 
@@ -30,19 +28,6 @@ _ALONE: Final[Mapping[str, Mapping[str, float]]] = {
 _FACTOR: Final = 1.1
 
 
-def _instances(each: Statement, term: str) -> Iterator[tuple[Quadratic, Setting]]:
-    """Quadratics of curvature 1 in a direction or in all of them, at shares of the largest step."""
-    constants: dict[str, Any] = {"D": 0.0, "sigma": 0.0, "sigma_G": 0.0, "mu": 0.0, **_ALONE[term]}
-    mu = constants.pop("mu")
-    shares = (0.03, 0.3, 1.0) if any("eta" in names_in(formula) for formula in each.terms.values()) else (1.0,)
-    for d, P, K, R, m, share in product((1, 10, 1000), (1, 30), (1, 4), (1, 2, 30, 3000), (1, 3), shares):
-        if each.single_step and K > 1:
-            continue
-        problem = Quadratic.of(Spectrum.flat(d), **constants)
-        setting = problem.setting(m=m, M=4, P=P, K=K, R=R, mu=mu, distribution=each.distributions[0], G=0.0)
-        yield problem, replace(setting, eta=share * each.step_sizes(setting).largest)
-
-
 def needed(name: str, term: str, share: float) -> Evidence:
     """Where a term of a corrected bound stands alone, the truth reaches this share of the bound, and never all of it.
 
@@ -51,7 +36,16 @@ def needed(name: str, term: str, share: float) -> Evidence:
     """
     each = statement(name)
     ratios = {}
-    for problem, setting in _instances(each, term):
+    # Quadratics of curvature 1 in a direction or in all of them, at shares of the largest step.
+    constants: dict[str, Any] = {"D": 0.0, "sigma": 0.0, "sigma_G": 0.0, "mu": 0.0, **_ALONE[term]}
+    mu = constants.pop("mu")
+    parts = (0.03, 0.3, 1.0) if any("eta" in names_in(formula) for formula in each.terms.values()) else (1.0,)
+    for d, P, K, R, m, part in product((1, 10, 1000), (1, 30), (1, 4), (1, 2, 30, 3000), (1, 3), parts):
+        if each.single_step and K > 1:
+            continue
+        problem = Quadratic.of(Spectrum.flat(d), **constants)
+        setting = problem.setting(m=m, M=4, P=P, K=K, R=R, mu=mu, distribution=each.distributions[0], G=0.0)
+        setting = replace(setting, eta=part * each.step_sizes(setting).largest)
         ratios[setting] = each.left.exact(problem, setting).value / math.fsum(each.bound(setting))
     worst = max(ratios, key=lambda setting: ratios[setting])
     found = ratios[worst]
