@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import matplotlib
@@ -57,7 +57,24 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: s
         axes = cast(list[Axes], list(plots.subplots(down, across, squeeze=False, sharey=True).flat))
         for ax, (panel, own) in zip(axes, panels, strict=False):
             ax.set_title(str(panel))
-            _panel(ax, own, names, styles, markers)
+            for column, (_, dash) in _BEFORE.items():
+                ax.axvline(float(own[column].iloc[0]), color=_SOFT, linestyle=dash, linewidth=1.1, zorder=1)
+            for cell in own.to_dict("records"):
+                place = list(markers).index(cell["tuned"]) - (len(markers) - 1) / 2
+                y = names.index(cell["series"]) + 0.3 * place
+                ax.plot([cell["printed"]], [y], "D", markersize=5, markerfacecolor="white", color=_GREY, zorder=2)
+                ax.errorbar(
+                    [cell["accuracy"]],
+                    [y],
+                    xerr=[2 * cell["error"]],
+                    fmt=markers[cell["tuned"]],
+                    markersize=4.5,
+                    color=styles[cell["series"]].color,
+                    elinewidth=1.4,
+                    zorder=3,
+                )
+            ax.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=0))
+            ax.tick_params(axis="y", length=0)
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
         axes[0].set_yticks(range(len(names)), names)
@@ -66,29 +83,6 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: s
         key += [_spot("D", _GREY, "the paper's, of its own model", hollow=True), *map(_line, _BEFORE.values())]
         plots.legend(handles=key, loc="outside lower center", ncols=3, frameon=False, handlelength=2.4)
     return figure
-
-
-def _panel(
-    ax: Axes, own: pd.DataFrame, names: Sequence[str], styles: Mapping[str, LineStyle], markers: Mapping[str, str]
-) -> None:
-    for column, (_, dash) in _BEFORE.items():
-        ax.axvline(float(own[column].iloc[0]), color=_SOFT, linestyle=dash, linewidth=1.1, zorder=1)
-    for cell in own.to_dict("records"):
-        place = list(markers).index(cell["tuned"]) - (len(markers) - 1) / 2
-        y = names.index(cell["series"]) + 0.3 * place
-        ax.plot([cell["printed"]], [y], "D", markersize=5, markerfacecolor="white", color=_GREY, zorder=2)
-        ax.errorbar(
-            [cell["accuracy"]],
-            [y],
-            xerr=[2 * cell["error"]],
-            fmt=markers[cell["tuned"]],
-            markersize=4.5,
-            color=styles[cell["series"]].color,
-            elinewidth=1.4,
-            zorder=3,
-        )
-    ax.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=0))
-    ax.tick_params(axis="y", length=0)
 
 
 def _spot(marker: str, colour: str, label: str, *, hollow: bool = False) -> Line2D:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 from typing import Final
@@ -112,8 +112,15 @@ def picture(figure: Figure, name: str) -> Picture:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     root = ET.fromstring(buffer.getvalue())
-    groups = _groups(root, parts)
-    shared = _referenced(root)
+    # The elements of each part, which several artists may have.
+    groups: dict[str, list[ET.Element]] = {part: [] for part in parts}
+    for element in root.iter():
+        if element.get("id") in groups:
+            groups[str(element.get("id"))].append(element)
+    # The ids that something in the drawing refers to.
+    values = [value for each in root.iter() for value in each.attrib.values()]
+    shared = {value[1:] for value in values if value.startswith("#")}
+    shared |= {name for value in values for name in _REFERENCE.findall(value)}
     height = 72 * float(figure.get_size_inches()[1])
     scale = 72 / figure.dpi
     # Clip paths, and markers that several parts share, stand beside the parts: the first one gets them.
@@ -163,15 +170,6 @@ def _entries(box: Artist) -> Iterator[HPacker]:
             yield from _entries(part)
 
 
-def _groups(root: ET.Element, names: Iterable[str]) -> dict[str, list[ET.Element]]:
-    """The elements of each name, which several artists may have."""
-    found: dict[str, list[ET.Element]] = {name: [] for name in names}
-    for element in root.iter():
-        if element.get("id") in found:
-            found[str(element.get("id"))].append(element)
-    return found
-
-
 def _drawing(elements: list[ET.Element], box: Bbox, scale: float, height: float, shared: set[str]) -> Drawing:
     """Some elements of a figure of a ``height`` in points, cut out at a place in pixels."""
     left, right = box.x0 * scale - _MARGIN, box.x1 * scale + _MARGIN
@@ -189,13 +187,6 @@ def _label(figure: Figure) -> str:
     return ". ".join(said) or "Figure"
 
 
-def _referenced(root: ET.Element) -> set[str]:
-    """The ids that something in the drawing refers to."""
-    values = [value for each in root.iter() for value in each.attrib.values()]
-    found = {value[1:] for value in values if value.startswith("#")}
-    return found | {name for value in values for name in _REFERENCE.findall(value)}
-
-
 def _markup(element: ET.Element, kept: set[str]) -> str:
     """The element as HTML writes it, without what paints nothing, groups that say nothing, and unused ids."""
     tag = element.tag.rpartition("}")[2]
@@ -204,18 +195,9 @@ def _markup(element: ET.Element, kept: set[str]) -> str:
         return ""
     inside = (element.text or "").strip() if tag in ("text", "tspan") else ""
     inside = escape(inside) + "".join(_markup(child, kept) for child in element)
-    attributes = dict(_attributes(element.attrib, kept))
-    if tag in ("g", "defs", "text") and not inside:
-        return ""
-    if tag == "g" and not attributes:
-        return inside
-    told = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
-    return f"<{tag}{told}>{inside}</{tag}>" if inside else f"<{tag}{told}/>"
-
-
-def _attributes(given: Mapping[str, str], kept: set[str]) -> Iterator[tuple[str, str]]:
-    """The attributes, with short numbers and without what is the same without them."""
-    for long, value in given.items():
+    # The attributes, with short numbers and without what is the same without them.
+    attributes = {}
+    for long, value in element.attrib.items():
         name = long.rpartition("}")[2]
         if (name == "id" and value not in kept) or _UPRIGHT.match(value):
             continue
@@ -225,7 +207,13 @@ def _attributes(given: Mapping[str, str], kept: set[str]) -> Iterator[tuple[str,
             value = _GAPS.sub(r"\1", value).strip()
         if name == "style":
             value = _COLOUR.sub(_variable, value.replace(": ", ":").replace("; ", ";"))
-        yield name, value
+        attributes[name] = value
+    if tag in ("g", "defs", "text") and not inside:
+        return ""
+    if tag == "g" and not attributes:
+        return inside
+    told = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<{tag}{told}>{inside}</{tag}>" if inside else f"<{tag}{told}/>"
 
 
 def _variable(colour: re.Match[str]) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, cast
 
 import joblib
@@ -303,8 +302,26 @@ def _keep(name: str, runs: Sequence[_Run], options: Options, into: Path) -> None
     results = {run.work.key(): run.result for run in runs}
     wholes = {run.work.key(): run.whole for run in runs if run.whole is not None}
     earlier = recorded.load(name, options.scale.name, into)
-    rows, provenance, count = _with_earlier(everything, results, earlier, wholes)
-    recorded.save(name, options.scale.name, rows, provenance, into, count)
+    # Of what an earlier command came further with than this one, what was recorded then.
+    reached: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]], bool]] = {}
+    for work in everything:
+        key = work.key()
+        if key in wholes:  # finished, in the record itself
+            reached[key] = *wholes[key], True
+            continue
+        result, there = results.get(key), -1
+        if result is not None:
+            reached[key] = result[0], [result[1]], finished(result)
+            there = result[0].get("round", pd.Series([-1])).max()
+        if earlier is None or finished(result) or not isinstance(work, Recordable):
+            continue
+        kept = work.among(earlier.rows)
+        if len(kept) and kept["round"].max() > there:
+            reached[key] = kept, earlier.provenance_of(kept), is_whole(kept)
+    facts = [each for _, own, _ in reached.values() for each in own]
+    counts = sum(whole for *_, whole in reached.values()), len({work.key() for work in everything})
+    rows = pd.concat([own for own, *_ in reached.values()], ignore_index=True)
+    recorded.save(name, options.scale.name, rows, facts, into, counts)
     keep(everything, options.cache, into / KEPT.name, resume=options.resume)
     manifest.note(into, into / KEPT.name)
 
@@ -330,34 +347,6 @@ def _whole(work: Work, records: Sequence[recorded.Recorded]) -> Whole | None:
             if facts and all(each.get("data_digest") == work.dataset().digest for each in facts):
                 return rows, facts
     return None
-
-
-def _with_earlier(
-    works: Sequence[Work],
-    results: Mapping[str, Result | None],
-    earlier: recorded.Recorded | None,
-    known: Mapping[str, Whole] = MappingProxyType({}),
-) -> tuple[pd.DataFrame, list[Mapping[str, Any]], tuple[int, int]]:
-    """Rows, provenance and numbers of runs to record: of what came further earlier, what was recorded then."""
-    runs: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]], bool]] = {}
-    for work in works:
-        key = work.key()
-        if key in known:  # finished, in the record itself
-            runs[key] = *known[key], True
-            continue
-        result, there = results.get(key), -1
-        if result is not None:
-            runs[key] = result[0], [result[1]], finished(result)
-            there = result[0].get("round", pd.Series([-1])).max()
-        if earlier is None or finished(result) or not isinstance(work, Recordable):
-            continue
-        # An earlier command may have come further with it than this one.
-        rows = work.among(earlier.rows)
-        if len(rows) and rows["round"].max() > there:
-            runs[key] = rows, earlier.provenance_of(rows), is_whole(rows)
-    facts = [each for _, own, _ in runs.values() for each in own]
-    counts = sum(whole for *_, whole in runs.values()), len({work.key() for work in works})
-    return pd.concat([rows for rows, *_ in runs.values()], ignore_index=True), facts, counts
 
 
 def _on_device(works: Sequence[Work], device: str, place: int) -> list[Work]:

@@ -111,7 +111,19 @@ def _equal_tables(q: NDArray[np.float64], counts: NDArray[np.int64], n: int, dra
     rows = np.full(M, n, dtype=np.int64)
     if dropped:
         rows, q = np.append(rows, dropped), np.vstack([q, counts / counts.sum()])
-    U = _fill(np.floor(_fit(q, rows, counts, drawn.dot) * _UNIT).astype(np.int64), rows * _UNIT, counts * _UNIT)
+    U = np.floor(_fit(q, rows, counts, drawn.dot) * _UNIT).astype(np.int64)
+    # Its margins are at most those asked for: what is missing is added cell by cell, from the top left.
+    short_rows, short_columns = rows * _UNIT - U.sum(axis=1), counts * _UNIT - U.sum(axis=0)
+    i = c = 0
+    while i < len(rows) and c < len(counts):
+        amount = min(short_rows[i], short_columns[c])
+        U[i, c] += amount
+        short_rows[i] -= amount
+        short_columns[c] -= amount
+        if short_rows[i] == 0:
+            i += 1
+        else:
+            c += 1
     return _round_cycles(U, drawn)[:M]
 
 
@@ -131,23 +143,6 @@ def _fit(
     T: NDArray[np.float64] = r[:, None] * Q * s
     T *= np.minimum(1.0, columns / T.sum(axis=0))
     return T
-
-
-def _fill(U: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add to U, whose margins are at most (rows, columns), what is missing: cell by cell, from the top left."""
-    U = U.copy()
-    short_rows, short_columns = rows - U.sum(axis=1), columns - U.sum(axis=0)
-    i = c = 0
-    while i < len(rows) and c < len(columns):
-        amount = min(short_rows[i], short_columns[c])
-        U[i, c] += amount
-        short_rows[i] -= amount
-        short_columns[c] -= amount
-        if short_rows[i] == 0:
-            i += 1
-        else:
-            c += 1
-    return U
 
 
 def _round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:

@@ -224,23 +224,17 @@ def load_causal(source: str) -> CausalLM:
         if path.is_dir():
             require((path / "config.json").exists(), "model folder", "hold a config.json or a .gguf file", source)
             return _load(hub, source, path.resolve().name, "from a folder")
-        return _load(hub, source, source, _HUB, local_files_only=not _reachable())
+        # One request says whether the hub answers: the client's own retries go on for half a minute where there is no
+        # way. Where it does not, only the cache is asked.
+        client, reachable = llm_library("huggingface_hub", "a model of the hub"), True
+        try:
+            client.utils.get_session().head(client.constants.ENDPOINT, timeout=REACHED_SECONDS)
+        except Exception:  # the client's libraries change, and each has its own; being offline by choice is one too
+            reachable = False
+        return _load(hub, source, source, _HUB, local_files_only=not reachable)
 
 
 # --- transformers -----------------------------------------------------------------------------------------------------
-
-
-def _reachable() -> bool:
-    """Whether the hub answers to one request: the client's own retries go on for half a minute where there is no way.
-
-    Where it does not, only the cache is asked.
-    """
-    client = llm_library("huggingface_hub", "a model of the hub")
-    try:
-        client.utils.get_session().head(client.constants.ENDPOINT, timeout=REACHED_SECONDS)
-    except Exception:  # the client's libraries change, and each has its own; being offline by choice is one too
-        return False
-    return True
 
 
 def _load(hub: Any, source: str, name: str, where: str, **options: Any) -> CausalLM:

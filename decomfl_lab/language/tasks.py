@@ -207,15 +207,11 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
             f"data of task {name} must be available here: set DECOMFL_DATA to a folder that has {name}/, or task_data "
             "to one with the hub's files"
         )
-    return _from_sources(task, Path(users) / name)
-
-
-def _from_sources(task: Task, folder: Path) -> TaskData:
     from decomfl_lab.datasets.images import read_checked
 
-    source = SOURCES[task.name]
+    source, own = SOURCES[name], Path(users) / name
     train, test = (
-        [row for file, expected in files.items() for row in _rows(folder / file, read_checked(folder, file, expected))]
+        [row for file, expected in files.items() for row in _rows(own / file, read_checked(own, file, expected))]
         for files in (source.train, source.test)
     )
     borrowed, test = test[: source.borrowed], test[source.borrowed :]

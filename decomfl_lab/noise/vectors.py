@@ -125,27 +125,24 @@ def stream_vectors() -> dict[str, Any]:
         own = {"distribution": answer.distribution.value, "key": f"{answer.key:016x}", "p": answer.p}
         bits = hex_words(directions(answer.key, answer.p, 0, answer.d, answer.distribution, scale))
         directions_.append({**own, "d": answer.d, "bits": bits})
+    # Float32 numbers, normal, tiny and large, narrowed to 16 bits and widened again.
+    plain = directions(*_KEYS[1], 0, 16, Distribution.GAUSSIAN, 1.0)
+    before = np.concatenate([plain, plain * np.float32(2e-6), plain * np.float32(4e4)])
+    noise = rounding_words(_KEYS[1][0], 0, 0, before.size)
+    narrowed = [
+        {
+            "format": kind.value,
+            "words": None if of is None else hex_words(of),
+            "before": hex_words(before),
+            "after": hex_words(narrow(before, kind, of)),
+        }
+        for kind in FORMATS
+        for of in (None, noise)
+    ]
     return {
         "version": STREAM_VERSION,
         "philox": philox,
         "words": words,
         "directions": directions_,
-        "narrow": _narrowed(),
+        "narrow": narrowed,
     }
-
-
-def _narrowed() -> list[dict[str, Any]]:
-    """Float32 numbers, normal, tiny and large, narrowed to 16 bits and widened again."""
-    plain = directions(*_KEYS[1], 0, 16, Distribution.GAUSSIAN, 1.0)
-    before = np.concatenate([plain, plain * np.float32(2e-6), plain * np.float32(4e4)])
-    noise = rounding_words(_KEYS[1][0], 0, 0, before.size)
-    return [
-        {
-            "format": kind.value,
-            "words": None if words is None else hex_words(words),
-            "before": hex_words(before),
-            "after": hex_words(narrow(before, kind, words)),
-        }
-        for kind in FORMATS
-        for words in (None, noise)
-    ]

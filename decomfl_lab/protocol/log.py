@@ -81,18 +81,6 @@ class LogEntry:
         require(min(self.examples or (1,)) > 0, f"numbers of examples in round {r}", "be at least 1", self.examples)
 
 
-def _body(entry: LogEntry) -> bytes:
-    held, examples = entry.held or (), entry.examples or ()
-    require(entry.held is None or len(held) == len(entry.sampled), "held", "have a round for each sampled client", held)
-    each = entry.examples is None or len(examples) == len(entry.answered)
-    require(each, "examples", "have a number for each client that answered", examples)
-    flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
-    flags |= _EXAMPLES * (entry.examples is not None)
-    head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
-    numbers = (*entry.sampled, *entry.answered, *held, *examples)
-    return head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
-
-
 def _entry(body: bytes, run_seed: int) -> LogEntry:
     sampled, answered, flags, digest = _BODY.unpack_from(body)
     has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
@@ -275,7 +263,17 @@ class RunLog:
 
     def _write(self, r: int, entry: LogEntry, *, sync: bool) -> None:
         """Have the entry of round r, which is the last one or the next, in the file."""
-        body = _body(entry)
+        held, examples = entry.held or (), entry.examples or ()
+        require(
+            entry.held is None or len(held) == len(entry.sampled), "held", "have a round for each sampled client", held
+        )
+        each = entry.examples is None or len(examples) == len(entry.answered)
+        require(each, "examples", "have a number for each client that answered", examples)
+        flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
+        flags |= _EXAMPLES * (entry.examples is not None)
+        head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
+        numbers = (*entry.sampled, *entry.answered, *held, *examples)
+        body = head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
         place = struct.pack("<II", r, len(body))
         content = place + struct.pack("<I", zlib.crc32(place)) + body
         start = self._starts[r]

@@ -133,31 +133,16 @@ def write_conformance(folder: Path) -> None:
     except OSError as error:
         raise InputError(f"conformance must be a folder that can be written, got {folder} ({error.strerror})") from None
     require(empty, "conformance", "be a new or an empty folder", str(folder))
-    tables = {"stream": stream_vectors(), "starts": _starts(), "checks": _checks(), "rules": _rules()}
-    for name, small in _RUNS.items():
-        content, tables[name] = _log(name, small)
-        write_atomically(folder / f"{name}.dcl", content)
-    for name, table in tables.items():
-        write_atomically(folder / f"{name}.json", json.dumps(table, indent=1) + "\n")
-    runs = "\n".join(f"| `{name}.dcl` | {small.about} |" for name, small in _RUNS.items())
-    write_atomically(folder / "README.md", _README.replace("RUNS", runs))
-
-
-def _starts() -> list[dict[str, Any]]:
-    """Tensors of x_0, whole."""
-    found = []
+    # Tensors of x_0, whole.
+    starts: list[dict[str, Any]] = []
     for answer in START_ANSWERS:
         start, count = Start(answer.draw, answer.scale, answer.cut), 200
         place = {"key": f"{answer.key:016x}", "tensor": answer.tensor, "elements": count}
-        found.append({**start.to_dict(), **place, "bits": hex_words(start.elements(answer.key, answer.tensor, count))})
-    return found
-
-
-def _checks() -> dict[str, Any]:
-    """Checksums and hashes of short messages, and seeds below seeds."""
+        starts.append({**start.to_dict(), **place, "bits": hex_words(start.elements(answer.key, answer.tensor, count))})
+    # Checksums and hashes of short messages, and seeds below seeds.
     messages = [bytes(range(n)) for n in (0, 1, 9, 64, 127, 128, 129, 256)] + [b"decomfl" * 100]
     paths = [(0,), (11,), (2**64 - 1,), (0, 0), (3, 5), (1, 2, 3)]
-    return {
+    checks = {
         "crc32": [{"message": m.hex(), "check": f"{zlib.crc32(m):08x}"} for m in messages],
         "blake2b_128": [{"message": m.hex(), "hash": hashlib.blake2b(m, digest_size=16).hexdigest()} for m in messages],
         "seeds": [
@@ -166,6 +151,14 @@ def _checks() -> dict[str, Any]:
             for path in paths
         ],
     }
+    tables = {"stream": stream_vectors(), "starts": starts, "checks": checks, "rules": _rules()}
+    for name, small in _RUNS.items():
+        content, tables[name] = _log(name, small)
+        write_atomically(folder / f"{name}.dcl", content)
+    for name, table in tables.items():
+        write_atomically(folder / f"{name}.json", json.dumps(table, indent=1) + "\n")
+    runs = "\n".join(f"| `{name}.dcl` | {small.about} |" for name, small in _RUNS.items())
+    write_atomically(folder / "README.md", _README.replace("RUNS", runs))
 
 
 def _rules() -> list[dict[str, Any]]:

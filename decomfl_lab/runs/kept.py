@@ -298,7 +298,16 @@ def repeat(run: Course, folder: Path, on_round: Callable[[Progress], None] | Non
             require(found == entry.digest, what, f"have the digest {entry.digest}", found)
             if run.config.evaluates(run.round):
                 run.evaluate()
-                _complete(run.rows[-1], table.get(run.round, {}), folder)
+                # What only the table has; it must count the same messages.
+                row, then = run.rows[-1], table.get(run.round, {})
+                for name in ("wire_bytes", "up_bytes", "gradient_scalars", "model_pulls"):
+                    same = then.get(name, row[name]) == row[name]
+                    messages = f"{name} of round {row['round']} in {folder / METRICS_FILE}"
+                    require(same, messages, f"be {row[name]}, as in {folder / LOG_FILE}", then.get(name))
+                unknown = {"train_loss": math.nan, "seconds": math.nan}
+                row.update(
+                    unknown | {name: value for name, value in then.items() if name in unknown or name not in row}
+                )
             if on_round is not None:
                 accuracy = run.rows[-1]["test_accuracy"] if run.rows else math.nan
                 on_round(Progress(run.round, run.config.rounds, math.nan, accuracy, run.wire_scalars))
@@ -311,16 +320,6 @@ def repeat(run: Course, folder: Path, on_round: Callable[[Progress], None] | Non
         logger.warning("%s: %s; train_loss and seconds, which nothing else has, are not known", folder, what)
     elif wrong := compared(folder, run.rows, rel_tol=PROBED)[1]:
         logger.warning("%s: the model was evaluated anew, and %s", folder, wrong)
-
-
-def _complete(row: dict[str, float], then: Mapping[str, float], folder: Path) -> None:
-    """Give an evaluation that was made anew what only the table has; InputError where they count other messages."""
-    for name in ("wire_bytes", "up_bytes", "gradient_scalars", "model_pulls"):
-        same = then.get(name, row[name]) == row[name]
-        what = f"{name} of round {row['round']} in {folder / METRICS_FILE}"
-        require(same, what, f"be {row[name]}, as in {folder / LOG_FILE}", then.get(name))
-    unknown = {"train_loss": math.nan, "seconds": math.nan}
-    row.update(unknown | {name: value for name, value in then.items() if name in unknown or name not in row})
 
 
 def begin(run: Course, folder: Path) -> None:

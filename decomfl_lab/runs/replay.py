@@ -423,7 +423,21 @@ def _run(
             there = size_of(config.model, header.shape, header.classes)  # before memory is taken for it
             require(there == header.d, "model", f"have d = {header.d}, as in {path}", there)
         alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
-        start = Prepared.of(alone, _zeros(header), own["model"], _no_loss, device=device, x=x)
+        # Two examples that have nothing of the run's but their shape: all that a model at x_0 needs.
+        inputs = torch.zeros(2, *header.shape, dtype=getattr(torch, header.dtype))
+        labels = torch.zeros(2, dtype=torch.int64)
+        zeros = Dataset(
+            name="none",
+            train_images=inputs,
+            train_labels=labels,
+            test_images=inputs[:0],
+            test_labels=labels[:0],
+            classes=header.classes,
+            source="no data",
+            digest=header.data,
+            parts=[np.arange(2)],
+        )
+        start = Prepared.of(alone, zeros, own["model"], _no_loss, device=device, x=x)
     run, lacking = Run.of(tried(start)), ""
     if not with_data and uses_batch_statistics(run.module):
         lacking = _calibrate_(run, path, header, config, own, test, trust_code=trust_code)
@@ -465,23 +479,6 @@ def _calibrate_(
         return str(error)
     run.calibration = calibration_images(config, dataset.cast(run.layout.dtype).to(run.dataset.device))
     return ""
-
-
-def _zeros(header: Header) -> Dataset:
-    """Two examples that have nothing of the run's but their shape: all that a model at x_0 needs."""
-    inputs = torch.zeros(2, *header.shape, dtype=getattr(torch, header.dtype))
-    labels = torch.zeros(2, dtype=torch.int64)
-    return Dataset(
-        name="none",
-        train_images=inputs,
-        train_labels=labels,
-        test_images=inputs[:0],
-        test_labels=labels[:0],
-        classes=header.classes,
-        source="no data",
-        digest=header.data,
-        parts=[np.arange(2)],
-    )
 
 
 def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG001

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -87,7 +87,25 @@ def page() -> str:
     lines += ["## The experiments", ""]
     lines += [f"[![{title}]({picture})]({picture})" for title, picture in _PICTURES.items()]
     lines += ["", "| the paper's words | status | numbers that decide |", "|---|---|---|"]
-    lines += _sentences(ENTRIES, {row["id"]: row for row in rows()}, notes)
+    # A row for each measurement that decides sentences of the paper, with these sentences and its numbers.
+    named: dict[str, list[Entry]] = {}
+    for entry in ENTRIES:
+        if entry.runs and not entry.restates:
+            # The measurement that decides a sentence: the first that speaks against it, or else the first of all.
+            against = [name for name, role in entry.runs.items() if role == "refutes"]
+            named.setdefault([*against, *entry.runs][0], []).append(entry)
+    for row in rows():
+        own = named.get(row["id"], [])
+        if own:
+            words = "<br>".join(f"“{_shortened(entry.quote)}” ({entry.place})" for entry in own)
+            # Numbers of a run that did not train would be read as a verdict.
+            numbers = UNHEALTHY if row["verdict"] == UNHEALTHY else _told(deciding(row))
+            statuses = "<br>".join(f"**{entry.status}**" for entry in own)
+            source = ""
+            if row["recorded"].startswith("recorded"):
+                data = (row["data"] or "no data").partition("; ")[0]
+                source = f"{row['recorded'].partition(' by code')[0]}; {data}"
+            lines.append(_row(words, statuses, f"{numbers}{notes.mark(source)}"))
     return "\n".join([*lines, "", *notes.lines()]) + "\n"
 
 
@@ -106,28 +124,6 @@ class _Notes:
     def lines(self) -> list[str]:
         """All of them."""
         return [f"[^{name}]: {text[:1].upper()}{text[1:]}." for text, name in self._names.items()]
-
-
-def _sentences(entries: Sequence[Entry], measurements: Mapping[str, Mapping[str, Any]], notes: _Notes) -> Iterable[str]:
-    """A row for each measurement that decides sentences of the paper, with these sentences and its numbers."""
-    named: dict[str, list[Entry]] = {}
-    for entry in entries:
-        if entry.runs and not entry.restates:
-            # The measurement that decides a sentence: the first that speaks against it, or else the first of all.
-            against = [name for name, role in entry.runs.items() if role == "refutes"]
-            named.setdefault([*against, *entry.runs][0], []).append(entry)
-    for name, row in measurements.items():
-        own = named.get(name, [])
-        if own:
-            words = "<br>".join(f"“{_shortened(entry.quote)}” ({entry.place})" for entry in own)
-            # Numbers of a run that did not train would be read as a verdict.
-            numbers = UNHEALTHY if row["verdict"] == UNHEALTHY else _told(deciding(row))
-            statuses = "<br>".join(f"**{entry.status}**" for entry in own)
-            source = ""
-            if row["recorded"].startswith("recorded"):
-                data = (row["data"] or "no data").partition("; ")[0]
-                source = f"{row['recorded'].partition(' by code')[0]}; {data}"
-            yield _row(words, statuses, f"{numbers}{notes.mark(source)}")
 
 
 def _shortened(quote: str) -> str:

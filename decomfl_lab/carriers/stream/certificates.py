@@ -113,7 +113,22 @@ def make_certificates(folder: Path, clients: int, hosts: Sequence[str] = (), day
     except OSError as error:
         raise InputError(f"DIR must be a folder that can be written, got {folder} ({error.strerror})") from None
     written: list[Path] = []
-    ca, ca_key = _authority(folder, 10 * days, written)
+    # The authority of the folder, made if there is none.
+    if not (folder / "ca.crt").exists():
+        made = next((path.name for path in sorted(folder.glob("*.crt"))), None)
+        rule = "be there, as every client has a copy of it, or all the others be removed"
+        require(made is None, f"ca.crt in {folder}", rule, f"{made} without it")
+        key = _key(folder / "ca.key")
+        builder = _builder(f"decomfl-authority-{secrets.token_hex(4)}", key, None, 10 * days)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        written += _write(folder, "ca", builder.sign(key, hashes.SHA256()), key)
+    ca_key = _key(folder / "ca.key")
+    try:
+        ca = x509.load_pem_x509_certificate(_read(folder / "ca.crt"))
+    except ValueError:
+        ca = None
+    if ca is None or ca_key.public_key() != ca.public_key():
+        raise InputError(f"ca.crt and ca.key must be an authority's certificate and its key, got others in {folder}")
     for name in ("server", *map(client_name, range(clients))):
         if not (folder / f"{name}.crt").exists():
             server = name == "server"
@@ -130,26 +145,6 @@ def make_certificates(folder: Path, clients: int, hosts: Sequence[str] = (), day
         if lacking := [str(name.value) for name in names if name not in known]:
             raise InputError(f"host must be one of the server's certificate in {folder}, got {', '.join(lacking)}")
     return written
-
-
-def _authority(folder: Path, days: int, written: list[Path]) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The authority of the folder, made if there is none."""
-    if not (folder / "ca.crt").exists():
-        made = next((path.name for path in sorted(folder.glob("*.crt"))), None)
-        rule = "be there, as every client has a copy of it, or all the others be removed"
-        require(made is None, f"ca.crt in {folder}", rule, f"{made} without it")
-        key = _key(folder / "ca.key")
-        builder = _builder(f"decomfl-authority-{secrets.token_hex(4)}", key, None, days)
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        written += _write(folder, "ca", builder.sign(key, hashes.SHA256()), key)
-    found = _key(folder / "ca.key")
-    try:
-        certificate = x509.load_pem_x509_certificate(_read(folder / "ca.crt"))
-    except ValueError:
-        certificate = None
-    if certificate is None or found.public_key() != certificate.public_key():
-        raise InputError(f"ca.crt and ca.key must be an authority's certificate and its key, got others in {folder}")
-    return certificate, found
 
 
 def _key(path: Path) -> ec.EllipticCurvePrivateKey:
