@@ -128,9 +128,12 @@ def picture(figure: Figure, name: str) -> Picture:
     groups[next(iter(parts))] += [each for each in root.iter() if each.tag.endswith("}defs") and each not in inside]
     drawn = {part: _drawing(groups[part], box, scale, height, shared) for part, box in parts.items()}
     caption = "" if foot is None else " ".join(text.get_text().replace("\n", " ") for text in foot.texts)
-    return Picture(
-        _label(figure), [[drawn[part] for part in row] for row in rows], [drawn[e] for e in entries], caption
-    )
+    # The heading and the headings of the panels, each once.
+    headings = [each.get_suptitle() for each in (figure, *figure.subfigs)]
+    panels = [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center", "right")]
+    said = [*dict.fromkeys(text.replace("\n", " ") for text in (*headings, *panels) if text)]
+    label = ". ".join(said) or "Figure"
+    return Picture(label, [[drawn[part] for part in row] for row in rows], [drawn[e] for e in entries], caption)
 
 
 def _stand_alone(ax: Axes) -> None:
@@ -177,14 +180,6 @@ def _drawing(elements: list[ET.Element], box: Bbox, scale: float, height: float,
     view = " ".join(_rounded(str(number)) for number in (left, top, right - left, bottom - top))
     body = "".join(_markup(element, shared) for element in elements)
     return Drawing(f'<svg viewBox="{view}" style="{_DEFAULTS}">{body}</svg>', right - left)
-
-
-def _label(figure: Figure) -> str:
-    """The heading and the headings of the panels, each once."""
-    headings = [each.get_suptitle() for each in (figure, *figure.subfigs)]
-    panels = [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center", "right")]
-    said = [*dict.fromkeys(text.replace("\n", " ") for text in (*headings, *panels) if text)]
-    return ". ".join(said) or "Figure"
 
 
 def _markup(element: ET.Element, kept: set[str]) -> str:

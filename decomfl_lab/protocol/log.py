@@ -81,23 +81,6 @@ class LogEntry:
         require(min(self.examples or (1,)) > 0, f"numbers of examples in round {r}", "be at least 1", self.examples)
 
 
-def _entry(body: bytes, run_seed: int) -> LogEntry:
-    sampled, answered, flags, digest = _BODY.unpack_from(body)
-    has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
-    counts = sampled, answered, sampled * has_held, answered * has_examples
-    numbers = iter(struct.unpack_from(f"<{sum(counts)}I", body, _BODY.size))
-    (record,) = read(tuple, body[_BODY.size + 4 * sum(counts) :], run_seed)
-    asked, came, held, examples = (tuple(islice(numbers, count)) for count in counts)
-    return LogEntry(
-        record,
-        asked,
-        came,
-        held if has_held else None,
-        digest.hex() if has_digest else None,
-        examples if has_examples else None,
-    )
-
-
 def _chained(chain: bytes, entry: bytes) -> bytes:
     return hashlib.blake2b(chain + entry, digest_size=_CHAIN).digest()
 
@@ -368,7 +351,21 @@ class RunLog:
         for r in range(first, end):
             start, stop = self._starts[r] + _ENTRY.size, self._starts[r + 1] - _CHAIN
             try:
-                found = _entry(self._at(start, stop - start), self.header["run_seed"])
+                body = self._at(start, stop - start)
+                sampled, answered, flags, digest = _BODY.unpack_from(body)
+                has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
+                counts = sampled, answered, sampled * has_held, answered * has_examples
+                numbers = iter(struct.unpack_from(f"<{sum(counts)}I", body, _BODY.size))
+                (record,) = read(tuple, body[_BODY.size + 4 * sum(counts) :], self.header["run_seed"])
+                asked, came, held, examples = (tuple(islice(numbers, count)) for count in counts)
+                found = LogEntry(
+                    record,
+                    asked,
+                    came,
+                    held if has_held else None,
+                    digest.hex() if has_digest else None,
+                    examples if has_examples else None,
+                )
                 require(found.record.round == r, "record", f"be of round {r}", found.record.round)
             except (struct.error, ValueError) as error:
                 raise InputError(f"entry of round {r} in {self.name} must be one that can be read: {error}") from None

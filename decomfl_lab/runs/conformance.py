@@ -151,20 +151,9 @@ def write_conformance(folder: Path) -> None:
             for path in paths
         ],
     }
-    tables = {"stream": stream_vectors(), "starts": starts, "checks": checks, "rules": _rules()}
-    for name, small in _RUNS.items():
-        content, tables[name] = _log(name, small)
-        write_atomically(folder / f"{name}.dcl", content)
-    for name, table in tables.items():
-        write_atomically(folder / f"{name}.json", json.dumps(table, indent=1) + "\n")
-    runs = "\n".join(f"| `{name}.dcl` | {small.about} |" for name, small in _RUNS.items())
-    write_atomically(folder / "README.md", _README.replace("RUNS", runs))
-
-
-def _rules() -> list[dict[str, Any]]:
-    """Two steps of each rule, the second the last of its round, from x and vectors at their beginning."""
-    found = []
-    for name, rule in _RULES.items():
+    # Two steps of each rule, the second the last of its round, from x and vectors at their beginning.
+    rules: list[dict[str, Any]] = []
+    for named, rule in _RULES.items():
         x = torch.from_numpy(Start("uniform", 0.1).elements(_SEED, 0, _D))
         replica, steps = make_replica(rule.begin(x), rule), []
         before = _vectors(replica)
@@ -174,9 +163,16 @@ def _rules() -> list[dict[str, Any]]:
             said = {"seed": f"{seed:016x}", "scalars": hex_words(scalars), "last": n == 1}
             steps.append({**said, "after": _vectors(replica)})
         values = {"method": "hiso", "nu": rule.nu} if isinstance(rule, Whitened) else REPLICA_RULE.split(rule)
-        about = {"name": name, "config": values, "eta": hex_words(np.float64(_ETA)), "distribution": "gaussian"}
-        found.append({**about, "before": before, "steps": steps, "digest": replica.digest()})
-    return found
+        about = {"name": named, "config": values, "eta": hex_words(np.float64(_ETA)), "distribution": "gaussian"}
+        rules.append({**about, "before": before, "steps": steps, "digest": replica.digest()})
+    tables = {"stream": stream_vectors(), "starts": starts, "checks": checks, "rules": rules}
+    for name, small in _RUNS.items():
+        content, tables[name] = _log(name, small)
+        write_atomically(folder / f"{name}.dcl", content)
+    for name, table in tables.items():
+        write_atomically(folder / f"{name}.json", json.dumps(table, indent=1) + "\n")
+    runs = "\n".join(f"| `{name}.dcl` | {small.about} |" for name, small in _RUNS.items())
+    write_atomically(folder / "README.md", _README.replace("RUNS", runs))
 
 
 def _vectors(replica: Replica) -> dict[str, str]:

@@ -316,7 +316,9 @@ class _Measured:
 
     def __init__(self, options: KappaOptions) -> None:
         """The model is trained here first, if that is asked for."""
-        from decomfl_lab.devices import find_device
+        from decomfl_lab.devices import describe, find_device
+        from decomfl_lab.models.registry import num_parameters
+        from decomfl_lab.runs.provenance import provenance
         from hessian.named import scale_of
 
         self.options = options
@@ -325,7 +327,28 @@ class _Measured:
         self.trained = _trained(options.source, options.settings.seed, place)
         self.trained.module.to(place)
         (self.objective,) = self.losses(1)
-        self.facts = _facts(self.trained, self.objective)
+        # What the numbers belong to.
+        where = provenance(self.trained.dataset)
+        self.facts = {
+            "model": self.trained.name,
+            "history": self.trained.history,
+            "d": self.objective.d,
+            "parameters": "all" if self.objective.d == num_parameters(self.trained.module) else "a subset",
+            "data": where["data"],
+            "data_digest": where["data_digest"],
+            "examples": sum(piece.examples for piece in self.objective.pieces),
+            "loss": self.objective.value,
+            "loss_function": "the model's own loss"
+            if self.trained.loss is None
+            else getattr(self.trained.loss, "__name__", type(self.trained.loss).__name__).replace("_", "-"),
+            "weight_decay": self.objective.weight_decay,
+            "remark": self.objective.remark,
+            "batchnorm": self.objective.mode,
+            "dtype": str(self.objective.dtype).removeprefix("torch."),
+            "code": where["code"],
+            "versions": f"Python {where['python']}, torch {where['torch']}",
+            "device": describe(self.objective.device),
+        }
         self.s = None if s is None else s.to(self.objective.device, self.objective.dtype)
         if whiten is not None:
             self.facts["whitened_by"] = str(whiten)
@@ -538,35 +561,6 @@ def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedMo
         return trained_here(
             model, data, steps=steps, descent=descent, seed=seed, loss=loss, device=device, on_step=show
         )
-
-
-def _facts(trained: TrainedModel, objective: hessian.MeanLoss) -> dict[str, Any]:
-    """What the numbers belong to."""
-    from decomfl_lab.devices import describe
-    from decomfl_lab.models.registry import num_parameters
-    from decomfl_lab.runs.provenance import provenance
-
-    where = provenance(trained.dataset)
-    return {
-        "model": trained.name,
-        "history": trained.history,
-        "d": objective.d,
-        "parameters": "all" if objective.d == num_parameters(trained.module) else "a subset",
-        "data": where["data"],
-        "data_digest": where["data_digest"],
-        "examples": sum(piece.examples for piece in objective.pieces),
-        "loss": objective.value,
-        "loss_function": "the model's own loss"
-        if trained.loss is None
-        else getattr(trained.loss, "__name__", type(trained.loss).__name__).replace("_", "-"),
-        "weight_decay": objective.weight_decay,
-        "remark": objective.remark,
-        "batchnorm": objective.mode,
-        "dtype": str(objective.dtype).removeprefix("torch."),
-        "code": where["code"],
-        "versions": f"Python {where['python']}, torch {where['torch']}",
-        "device": describe(objective.device),
-    }
 
 
 def _about(facts: dict[str, Any]) -> str:

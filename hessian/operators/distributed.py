@@ -37,7 +37,10 @@ class DataParallelOperator(Around):
         require_finite_positive("weight", weight)
         super().__init__(operator)
         self.group = group
-        parts = self._gather((self.name, self.d, str(self.dtype), float(weight), operator.fingerprint()))
+        # Every process's part, by rank.
+        part = (self.name, self.d, str(self.dtype), float(weight), operator.fingerprint())
+        parts: list[tuple[str, int, str, float, str]] = [part] * dist.get_world_size(self.group)
+        dist.all_gather_object(parts, part, group=self.group)
         kinds = {part[:3] for part in parts}
         require(len(kinds) == 1, "operators of all processes", "have one name, dimension and dtype", sorted(kinds))
         self.share = weight / sum(part[3] for part in parts)
@@ -58,9 +61,3 @@ class DataParallelOperator(Around):
     def fingerprint(self) -> str:
         """See ``Operator``: of all parts, and so the same in every process."""
         return self._fingerprint
-
-    def _gather(self, part: tuple[str, int, str, float, str]) -> list[tuple[str, int, str, float, str]]:
-        """Every process's part, by rank."""
-        parts: list[tuple[str, int, str, float, str]] = [part] * dist.get_world_size(self.group)
-        dist.all_gather_object(parts, part, group=self.group)
-        return parts

@@ -195,7 +195,10 @@ class HessianTrial(_Differences):
                 break
             if not wide or self.objective.dtype == torch.float64:
                 continue
-            exact = self._wide_product(piece) if exact is None else exact
+            if exact is None:  # the piece's product in float64
+                leaves = self.wide.leaves(self.x.double())
+                exact = torch.zeros_like(self.x, dtype=torch.float64)
+                self.wide.add_product_(exact, self.wide.slopes(leaves, piece), leaves, self.v.double(), 1.0)
             off = piece.share * float(add_(difference, product, 1.0).sub_(exact).norm())
             if off <= AGREES * piece.share * float(exact.norm()):
                 return off, piece.share * float(add_(exact, product, -1.0).norm())
@@ -215,13 +218,6 @@ class HessianTrial(_Differences):
             coarse, fine = (self._difference(piece, *rung) for rung in NARROW)
             total += piece.share * float(add_(coarse, fine, -1.0).norm())
         return total
-
-    def _wide_product(self, piece: Piece) -> Tensor:
-        """The piece's product in float64."""
-        leaves = self.wide.leaves(self.x.double())
-        product = torch.zeros_like(self.x, dtype=torch.float64)
-        self.wide.add_product_(product, self.wide.slopes(leaves, piece), leaves, self.v.double(), 1.0)
-        return product
 
     def _has_slope(self) -> bool:
         """Whether ∇fᵀv is what differences of values say, to the rounding that is there."""
@@ -319,9 +315,17 @@ class OutputTrial(_Differences):
 
     def _compare(self, piece: Piece, outputs: Tensor, along: Tensor, middle: Tensor) -> None:
         dtype = self.wide.dtype
-        found = self._of_outputs(piece, along)
+        # The difference of outputs that is nearest to Jv, of those that were needed to be near.
+        found: list[Tensor] = []
+        for wide, step in self.rungs:
+            f, c = self.wide if wide else self.objective, relative(self.x, self.v, step)
+            with torch.no_grad():
+                up, down = (f.outputs(_moved(self.x, self.v, end).to(f.dtype), piece).double() for end in (c, -c))
+            found.append((up - down) / (2 * c))
+            if _near(along, found[-1]):
+                break
         self._see_loss(piece, outputs.to(dtype), along.to(dtype), middle)
-        self._add(OUTPUTS, piece.share, along, found)
+        self._add(OUTPUTS, piece.share, along, _nearest(along, found))
 
     def _see_loss(self, piece: Piece, z: Tensor, along: Tensor, middle: Tensor) -> None:
         """Compare the loss's derivatives in the outputs z with its differences, by the nearest of ``SLOPES``.
@@ -341,18 +345,6 @@ class OutputTrial(_Differences):
         self._add(LOSS, piece.share, slope, _nearest(slope, firsts))
         if self.second:
             self._add(LOSS_TWICE, piece.share, middle, _nearest(middle, seconds))
-
-    def _of_outputs(self, piece: Piece, along: Tensor) -> Tensor:
-        """The difference of outputs that is nearest to Jv, of those that were needed to be near."""
-        found: list[Tensor] = []
-        for wide, step in self.rungs:
-            f, c = self.wide if wide else self.objective, relative(self.x, self.v, step)
-            with torch.no_grad():
-                up, down = (f.outputs(_moved(self.x, self.v, end).to(f.dtype), piece).double() for end in (c, -c))
-            found.append((up - down) / (2 * c))
-            if _near(along, found[-1]):
-                break
-        return _nearest(along, found)
 
     def _loss_at(self, z: Tensor, piece: Piece) -> tuple[Tensor, Tensor]:
         """The loss of outputs, and its derivative."""

@@ -186,7 +186,16 @@ class Krylov:
         if self.following is None:
             return
         if len(self.vectors) == self.max_basis:
-            self._restart()
+            # The Ritz vectors of the largest magnitudes are kept.
+            # In the basis of Ritz vectors T is diagonal, and the coupling to the next vector is cᵀ s_i. The next vector
+            # itself stays: it is orthogonal to all of them.
+            values, s = self._eigen()
+            self.before.append(self._hidden(self.coupling).pole)
+            kept = values.abs().argsort(descending=True)[: max(1, len(self.vectors) // 2)]
+            self.vectors = [_combination(self.vectors, s[:, i]) for i in kept]
+            self.coupling = self.coupling @ s[:, kept]
+            self.projected = values[kept].diag()
+            self.origin = len(kept)
         q, k = self.following, len(self.vectors)
         w = self.operator.matvec(q)
         # T of the larger basis: H Qᵀ = Qᵀ T + q cᵀ, so the new column is c and then qᵀHq. After a plain step c is 0 but
@@ -219,18 +228,6 @@ class Krylov:
         """No step follows: of the next vector it stays known that there is one, and its memory is free."""
         if self.following is not None:
             self.following = self.following.new_empty(0)
-
-    def _restart(self) -> None:
-        """Keep the Ritz vectors of the largest magnitudes."""
-        # In the basis of Ritz vectors T is diagonal, and the coupling to the next vector is cᵀ s_i. The next vector
-        # itself stays: it is orthogonal to all of them.
-        values, s = self._eigen()
-        self.before.append(self._hidden(self.coupling).pole)
-        kept = values.abs().argsort(descending=True)[: max(1, len(self.vectors) // 2)]
-        self.vectors = [_combination(self.vectors, s[:, i]) for i in kept]
-        self.coupling = self.coupling @ s[:, kept]
-        self.projected = values[kept].diag()
-        self.origin = len(kept)
 
     def _eigen(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues of T, ascending, and its eigenvectors in columns, once a step."""

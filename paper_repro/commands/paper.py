@@ -25,7 +25,31 @@ def paper(options: PaperOptions) -> None:
     computed again, and an interrupted command resumes. The page is whole at any time.
     """
     if options.answer:
-        _answer(as_json=options.as_json)
+        # The ten lines, 100 columns wide, with what is recorded below; or JSON.
+        from paper_repro.workflow.answer import answer
+
+        lines = answer()
+        if options.as_json:
+            print_json([asdict(each) for each in lines], indent=1)
+            return
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        console = Console(width=100)
+        table = Table(title="Is the paper right?", title_justify="left", title_style="bold", expand=True)
+        table.add_column("about", width=19)
+        table.add_column("verdict", width=12)
+        table.add_column("found", ratio=1)
+        for each in lines:
+            found = f"{each.says}\n→ docs/{each.link}, {each.again}"
+            table.add_row(each.topic, Text(each.verdict, style="bold"), Text(found))
+        console.print(table)
+        console.print("Several words in one line: its sentences have different verdicts, the gravest is named first.")
+        recorded = sorted({each.recorded.partition(" by code")[0] for each in lines if each.recorded})
+        days = " and ".join(text.removeprefix("recorded ") for text in recorded)
+        console.print(f"Numbers from runs were recorded {days}; all others are computed now.")
+        console.print("Full scale has the paper's sizes; default scale has smaller models, fewer rounds or seeds.")
         return
     if options.list_claims:
         require(not options.changes, "--set", "be left out with --list", options.changes)
@@ -34,34 +58,6 @@ def paper(options: PaperOptions) -> None:
     from paper_repro.making import make_report  # with it come torch, pandas and matplotlib
 
     make_report(options)
-
-
-def _answer(*, as_json: bool) -> None:
-    """Print the ten lines, 100 columns wide, with what is recorded below; or JSON."""
-    from paper_repro.workflow.answer import answer
-
-    lines = answer()
-    if as_json:
-        print_json([asdict(each) for each in lines], indent=1)
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(width=100)
-    table = Table(title="Is the paper right?", title_justify="left", title_style="bold", expand=True)
-    table.add_column("about", width=19)
-    table.add_column("verdict", width=12)
-    table.add_column("found", ratio=1)
-    for each in lines:
-        found = f"{each.says}\n→ docs/{each.link}, {each.again}"
-        table.add_row(each.topic, Text(each.verdict, style="bold"), Text(found))
-    console.print(table)
-    console.print("Several words in one line: its sentences have different verdicts, the gravest is named first.")
-    recorded = sorted({each.recorded.partition(" by code")[0] for each in lines if each.recorded})
-    days = " and ".join(text.removeprefix("recorded ") for text in recorded)
-    console.print(f"Numbers from runs were recorded {days}; all others are computed now.")
-    console.print("Full scale has the paper's sizes; default scale has smaller models, fewer rounds or seeds.")
 
 
 def _list(parts: Sequence[str], *, as_json: bool) -> None:

@@ -122,13 +122,6 @@ def _ours(cell: CellResult) -> str:
     return _shown(f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}", amount(cell.bytes) if cell.bytes else "")
 
 
-def _theirs(cell: CellResult) -> str | None:
-    accuracy, cost = cell.printed
-    unit = methods(cell.row)[cell.series].unit
-    sent = "" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
-    return None if math.isnan(accuracy) else _shown(f"{100 * accuracy:.2f}", sent)
-
-
 def _shown(accuracy: str, sent: str) -> str:
     """Accuracy (bytes), which a line may end between but not within."""
     return " ".join(part.replace(" ", "\u00a0") for part in (accuracy, f"({sent})" if sent else "") if part)
@@ -150,8 +143,14 @@ def wide_table(cells: Sequence[CellResult]) -> pd.DataFrame:
                 **{cell.series: _ours(cell) for cell in own},
             }
         )
-        paper = {"task": "the paper", "model, rounds": first.paper_model}
-        lines.append(paper | {cell.series: _theirs(cell) for cell in own})
+        paper: dict[str, Any] = {"task": "the paper", "model, rounds": first.paper_model}
+        for cell in own:
+            accuracy, cost = cell.printed
+            unit = methods(cell.row)[cell.series].unit
+            sent = "" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
+            printed = _shown(f"{100 * accuracy:.2f}", sent)
+            paper[cell.series] = None if math.isnan(accuracy) else printed
+        lines.append(paper)
     return pd.DataFrame(lines, columns=["task", "model, rounds", *_BEFORE, *FULL])
 
 

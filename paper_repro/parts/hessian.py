@@ -234,21 +234,17 @@ class DensityCheck:
         return pd.read_csv(folder / "check.csv"), read_provenance(folder)
 
 
-def _check_words(rows: pd.DataFrame) -> str:
-    found = rows.set_index("name")["value"]
-    return (
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
+    """The figure, its table and its verdicts."""
+    size = options.scale.hessian
+    check = rows["kind"] == "check"
+    found = rows[check].set_index("name")["value"]
+    checked = (
         f"Checked where all eigenvalues are known (MLP on scikit-learn's digits, d = {found['d']:,.0f}, trained): with "
         f"{found['products']:.0f} products the Wasserstein-1 distance of the density from the dense spectrum is "
         f"{found['distance']:.3f} of the mean |λ| (all mass at 0 would have 1), and κ = {found['kappa']:.3f} where the "
         f"truth is {found['true kappa']:.3f}."
     )
-
-
-def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
-    """The figure, its table and its verdicts."""
-    size = options.scale.hessian
-    check = rows["kind"] == "check"
-    checked = _check_words(rows[check])
     rows = rows[~check].astype({"step": int})  # a file has them as fractions beside rows without
     numbers = rows[rows["kind"] == "estimate"]
     table = numbers.pivot(index="step", columns="name", values="value").reset_index()

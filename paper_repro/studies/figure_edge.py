@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import matplotlib
@@ -65,7 +65,19 @@ def edge(
         figure, plots = page(11.0, 6.4, title=title, caption=[caption])
         grid = plots.add_gridspec(2, 6)
         steps = plots.add_subplot(grid[0, :3])
-        _shares_by_step(steps, by_step, series, limits)
+        ticks = sorted(set(by_step["h"]))
+        for (name, (low, high)), colour in zip(limits.items(), _BANDS, strict=False):
+            steps.axvspan(low, high, facecolor=colour, edgecolor=colour, alpha=0.25, linewidth=1.5, label=name)
+        for i, (name, (colour, marker, dash)) in enumerate(zip(series, _SERIES, strict=False)):
+            own = by_step[by_step["series"] == name].sort_values("h")
+            beside = np.exp(_LEAST_ROOM * (i - (len(series) - 1) / 2))  # so that intervals do not cover each other
+            _intervals(steps, own["h"] * beside, own, colour, marker, label=name, dash=dash)
+        steps.set_xscale("log")
+        steps.set_xticks(ticks, [f"{h:g}" for h in ticks], **_SLANTED)
+        steps.set_xticks([], minor=True)
+        steps.set_xlabel("η/(1 − β)")
+        _percent(steps)
+        steps.set_title("runs that diverge, by step size")
         _shares_by_knob(plots.add_subplot(grid[0, 3:]), lines)
         loss, push, load = (plots.add_subplot(grid[1, 2 * i : 2 * i + 2]) for i in range(3))
         _way(loss, along, "test_loss", "where the test loss turns …")
@@ -76,24 +88,6 @@ def edge(
         runs = [*zip(handles, ("run that stayed together", "run that diverged"), strict=True)]
         legend_below(plots, [steps], columns=4, more=runs)
     return figure
-
-
-def _shares_by_step(
-    ax: Axes, frame: pd.DataFrame, series: Sequence[str], limits: Mapping[str, tuple[float, float]]
-) -> None:
-    ticks = sorted(set(frame["h"]))
-    for (name, (low, high)), colour in zip(limits.items(), _BANDS, strict=False):
-        ax.axvspan(low, high, facecolor=colour, edgecolor=colour, alpha=0.25, linewidth=1.5, label=name)
-    for i, (name, (colour, marker, dash)) in enumerate(zip(series, _SERIES, strict=False)):
-        own = frame[frame["series"] == name].sort_values("h")
-        beside = np.exp(_LEAST_ROOM * (i - (len(series) - 1) / 2))  # so that intervals do not cover each other
-        _intervals(ax, own["h"] * beside, own, colour, marker, label=name, dash=dash)
-    ax.set_xscale("log")
-    ax.set_xticks(ticks, [f"{h:g}" for h in ticks], **_SLANTED)
-    ax.set_xticks([], minor=True)
-    ax.set_xlabel("η/(1 − β)")
-    _percent(ax)
-    ax.set_title("runs that diverge, by step size")
 
 
 def _shares_by_knob(ax: Axes, frame: pd.DataFrame) -> None:

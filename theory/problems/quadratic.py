@@ -108,10 +108,12 @@ class Quadratic:
         Raises:
             InputError: If shares are negative, all 0 or not one for each group, or if D is put where H is 0.
         """
-        shares = {
-            name: _shares(name, given, len(spectrum.values))
-            for name, given in (("start", start), ("noise", noise), ("dissimilarity", dissimilarity))
-        }
+        shares, groups = {}, len(spectrum.values)
+        for name, given in (("start", start), ("noise", noise), ("dissimilarity", dissimilarity)):
+            own = [1.0] + [0.0] * (groups - 1) if given is None else [float(share) for share in given]
+            require(len(own) == groups, name, f"be one share for each of {groups} groups", given)
+            require(min(own) >= 0 and sum(own) > 0, name, "be at least 0 and not all 0", given)
+            shares[name] = [share / sum(own) for share in own]
         parts = [(D * share, value) for share, value in zip(shares["start"], spectrum.values, strict=True)]
         require(all(value > 0 or part == 0 for part, value in parts), "start", "be 0 where H is 0", start)
         return cls(
@@ -204,13 +206,6 @@ def quadratic(
     for name, number in (("D", D), ("sigma", sigma), ("sigma_G", sigma_G)):
         require(is_number(number) and number >= 0, name, "be a finite number of at least 0", number)
     return Quadratic.of(Spectrum.two_level(d, kappa, L), D=D, sigma=sigma, sigma_G=sigma_G)
-
-
-def _shares(name: str, given: Sequence[float] | None, groups: int) -> list[float]:
-    shares = [1.0] + [0.0] * (groups - 1) if given is None else [float(share) for share in given]
-    require(len(shares) == groups, name, f"be one share for each of {groups} groups", given)
-    require(min(shares) >= 0 and sum(shares) > 0, name, "be at least 0 and not all 0", given)
-    return [share / sum(shares) for share in shares]
 
 
 @dataclass(frozen=True)
