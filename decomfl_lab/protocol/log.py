@@ -81,6 +81,35 @@ class LogEntry:
         require(min(self.examples or (1,)) > 0, f"numbers of examples in round {r}", "be at least 1", self.examples)
 
 
+def _body(entry: LogEntry) -> bytes:
+    held, examples = entry.held or (), entry.examples or ()
+    require(entry.held is None or len(held) == len(entry.sampled), "held", "have a round for each sampled client", held)
+    each = entry.examples is None or len(examples) == len(entry.answered)
+    require(each, "examples", "have a number for each client that answered", examples)
+    flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
+    flags |= _EXAMPLES * (entry.examples is not None)
+    head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
+    numbers = (*entry.sampled, *entry.answered, *held, *examples)
+    return head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
+
+
+def _entry(body: bytes, run_seed: int) -> LogEntry:
+    sampled, answered, flags, digest = _BODY.unpack_from(body)
+    has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
+    counts = sampled, answered, sampled * has_held, answered * has_examples
+    numbers = iter(struct.unpack_from(f"<{sum(counts)}I", body, _BODY.size))
+    (record,) = read(tuple, body[_BODY.size + 4 * sum(counts) :], run_seed)
+    asked, came, held, examples = (tuple(islice(numbers, count)) for count in counts)
+    return LogEntry(
+        record,
+        asked,
+        came,
+        held if has_held else None,
+        digest.hex() if has_digest else None,
+        examples if has_examples else None,
+    )
+
+
 def _chained(chain: bytes, entry: bytes) -> bytes:
     return hashlib.blake2b(chain + entry, digest_size=_CHAIN).digest()
 
@@ -246,17 +275,7 @@ class RunLog:
 
     def _write(self, r: int, entry: LogEntry, *, sync: bool) -> None:
         """Have the entry of round r, which is the last one or the next, in the file."""
-        held, examples = entry.held or (), entry.examples or ()
-        require(
-            entry.held is None or len(held) == len(entry.sampled), "held", "have a round for each sampled client", held
-        )
-        each = entry.examples is None or len(examples) == len(entry.answered)
-        require(each, "examples", "have a number for each client that answered", examples)
-        flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
-        flags |= _EXAMPLES * (entry.examples is not None)
-        head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
-        numbers = (*entry.sampled, *entry.answered, *held, *examples)
-        body = head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
+        body = _body(entry)
         place = struct.pack("<II", r, len(body))
         content = place + struct.pack("<I", zlib.crc32(place)) + body
         start = self._starts[r]
@@ -351,21 +370,7 @@ class RunLog:
         for r in range(first, end):
             start, stop = self._starts[r] + _ENTRY.size, self._starts[r + 1] - _CHAIN
             try:
-                body = self._at(start, stop - start)
-                sampled, answered, flags, digest = _BODY.unpack_from(body)
-                has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
-                counts = sampled, answered, sampled * has_held, answered * has_examples
-                numbers = iter(struct.unpack_from(f"<{sum(counts)}I", body, _BODY.size))
-                (record,) = read(tuple, body[_BODY.size + 4 * sum(counts) :], self.header["run_seed"])
-                asked, came, held, examples = (tuple(islice(numbers, count)) for count in counts)
-                found = LogEntry(
-                    record,
-                    asked,
-                    came,
-                    held if has_held else None,
-                    digest.hex() if has_digest else None,
-                    examples if has_examples else None,
-                )
+                found = _entry(self._at(start, stop - start), self.header["run_seed"])
                 require(found.record.round == r, "record", f"be of round {r}", found.record.round)
             except (struct.error, ValueError) as error:
                 raise InputError(f"entry of round {r} in {self.name} must be one that can be read: {error}") from None
