@@ -1,13 +1,11 @@
 """The field's initialisers by their formulas, as what is drawn from the lab's own stream (``noise.starts``).
 
     Kaiming, uniform   bound gain·√(3/fan)              normal   deviation gain/√fan
-    Xavier, uniform    bound gain·√(6/(in + out))       normal   deviation gain·√(2/(in + out))
 
-with ``in`` and ``out`` the inputs that an output of the layer hangs on, and the outputs that an input goes to. torch's
-initialisers have the same formulas, but draw numbers whose bits depend on the processor's instructions.
+with ``fan`` the inputs that an output of the layer hangs on, or the outputs that an input goes to. torch's initialisers
+have the same formulas, but draw numbers whose bits depend on the processor's instructions.
 
-Sources: He, Zhang, Ren and Sun, "Delving deep into rectifiers", ICCV 2015; Glorot and Bengio, "Understanding the
-difficulty of training deep feedforward neural networks", AISTATS 2010.
+Source: He, Zhang, Ren and Sun, "Delving deep into rectifiers", ICCV 2015.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ from torch import nn
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise.starts import Start
 
-__all__ = ["begin_", "constant", "draw_", "fans", "kaiming_normal", "kaiming_uniform", "normal", "starts_of"]
-__all__ += ["truncated_normal", "uniform", "xavier_normal", "xavier_uniform"]
+__all__ = ["begin_", "constant", "draw_", "fans", "kaiming_normal", "kaiming_uniform", "normal", "starts_of", "uniform"]
 
 _STARTS = "starts"
 """The attribute of a module that says how its own parameters begin, where that is not torch's default."""
@@ -43,11 +40,6 @@ def normal(deviation: float) -> Start:
     return Start("normal", deviation)
 
 
-def truncated_normal(deviation: float, cut: float = 2.0) -> Start:
-    """N(0, deviation²), drawn anew where it is larger than cut·deviation."""
-    return Start("normal", deviation, cut)
-
-
 def fans(shape: Sequence[int]) -> tuple[int, int]:
     """Inputs and outputs of a weight (out, in, ...): the other dimensions are those of a convolution's kernel."""
     out, into, *kernel = shape
@@ -62,16 +54,6 @@ def kaiming_uniform(fan: int, gain: float = math.sqrt(2.0)) -> Start:
 def kaiming_normal(fan: int, gain: float = math.sqrt(2.0)) -> Start:
     """See the module; the gain √2 is ReLU's."""
     return normal(gain / math.sqrt(fan))
-
-
-def xavier_uniform(shape: Sequence[int], gain: float = 1.0) -> Start:
-    """See the module."""
-    return uniform(gain * math.sqrt(6 / sum(fans(shape))))
-
-
-def xavier_normal(shape: Sequence[int], gain: float = 1.0) -> Start:
-    """See the module."""
-    return normal(gain * math.sqrt(2 / sum(fans(shape))))
 
 
 def begin_(module: nn.Module, **starts: Start) -> None:

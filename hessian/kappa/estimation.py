@@ -125,7 +125,14 @@ class _Run:
             if self.scouts:
                 self._predict()
             if self._deflated_enough():
-                self._finish_lanczos()
+                # Fix k, and the part of the trace that is inside the space.
+                self.deflated, self.scouts = True, []
+                self.krylov.finish()
+                self.sampled = SphereForms(self.operator.d - len(self.krylov.vectors))
+                if self.settings.trace is None and self.forms is self.operator:
+                    self.inside = float(self.krylov.projected.trace())
+                elif self.settings.trace is None:
+                    self.inside = math.fsum(self.forms.quad(q) for q in self.krylov.vectors)
         else:
             self._sample()
         self.history.append(self._row())
@@ -196,18 +203,6 @@ class _Run:
         """Probes of this variance for the half-width asked for, by the scouts' trace, were they many."""
         width = self._width(self.predicted[-1][1], beyond)
         return (self.settings.normal / width) ** 2 * SAFETY * variance if width > 0 else math.inf
-
-    def _finish_lanczos(self) -> None:
-        """Fix k, and the part of the trace that is inside the space."""
-        self.deflated, self.scouts = True, []
-        self.krylov.finish()
-        self.sampled = SphereForms(self.operator.d - len(self.krylov.vectors))
-        if self.settings.trace is not None:
-            return
-        if self.forms is self.operator:
-            self.inside = float(self.krylov.projected.trace())
-        else:
-            self.inside = math.fsum(self.forms.quad(q) for q in self.krylov.vectors)
 
     def _sample(self) -> None:
         """One probe of the complement: its product or, once the variance is known, its quadratic form."""

@@ -254,7 +254,13 @@ class MeanLoss:
         values = self._tried(chosen)
         given = weights is not None and not callable(weights)
         if len(self.pieces) > 1 and (not given or chunk is not None):
-            self._require_additive()
+            if not self._try_additive():
+                self.require_same()  # noise, or state, would be the reason
+                raise InputError(
+                    "loss must be the mean over the batch's examples where batches are cut or combined (give one batch "
+                    "without chunk; or weights=, a number for each batch, or a function of targets that gives the "
+                    "weights of the loss's mean), got something else: the loss of a batch is not the mean of its parts'"
+                )
         elif not self.trusted:  # what parts would have shown of rare noise, repetitions do
             self.require_same()
         return values
@@ -364,16 +370,6 @@ class MeanLoss:
             if all(map(math.isfinite, values)):
                 break
         return at, values
-
-    def _require_additive(self) -> None:
-        if self._try_additive():
-            return
-        self.require_same()  # noise, or state, would be the reason
-        raise InputError(
-            "loss must be the mean over the batch's examples where batches are cut or combined (give one batch without "
-            "chunk; or weights=, a number for each batch, or a function of targets that gives the weights of the "
-            "loss's mean), got something else: the loss of a batch is not the mean of its parts'"
-        )
 
     def require_same(self, *, times: int = 1) -> None:
         """InputError where the loss of a piece, at x or near it, differs from one time to the next.

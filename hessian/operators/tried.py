@@ -223,13 +223,10 @@ class HessianTrial(_Differences):
         """Whether ∇fᵀv is what differences of values say, to the rounding that is there."""
         f = self.wide
         slope = sum(piece.share * f.piece_slope(self.x.to(f.dtype), piece, self.v) for piece in f.pieces)
-        return is_slope(slope, self.typical, self._of_values) or self._is_rounding(slope)
-
-    def _is_rounding(self, slope: float) -> bool:
-        """Whether a module that computes in float32 whatever it is given rounds away what differs at the coarsest step.
-
-        The loss of transformers is one. Rounding of a tenth of what ∇fᵀv typically is would hide a fault.
-        """
+        if is_slope(slope, self.typical, self._of_values):
+            return True
+        # A module that computes in float32 whatever it is given, as the loss of transformers, rounds away what differs
+        # at the coarsest step. Rounding of a tenth of what ∇fᵀv typically is would hide a fault.
         if not self.narrow and not _narrows(self.wide, self.x.double()):
             return False
         off = abs(self._of_values(SLOPES[-1]) - slope)
@@ -324,20 +321,15 @@ class OutputTrial(_Differences):
             found.append((up - down) / (2 * c))
             if _near(along, found[-1]):
                 break
-        self._see_loss(piece, outputs.to(dtype), along.to(dtype), middle)
-        self._add(OUTPUTS, piece.share, along, _nearest(along, found))
-
-    def _see_loss(self, piece: Piece, z: Tensor, along: Tensor, middle: Tensor) -> None:
-        """Compare the loss's derivatives in the outputs z with its differences, by the nearest of ``SLOPES``.
-
-        The coarser steps are for losses that compute in float32 whatever they are given, as those of transformers do.
-        """
+        # The loss's derivatives in the outputs z beside its differences, by the nearest of ``SLOPES``. The coarser
+        # steps are for losses that compute in float32 whatever they are given, as those of transformers do.
+        z, way = outputs.to(dtype), along.to(dtype)
         (_, here) = self._loss_at(z, piece)
-        slope = (here * along).sum()
+        slope = (here * way).sum()
         firsts, seconds = [], []
         for step in SLOPES:
-            h = relative(z.flatten(), along.flatten(), step) if float(along.norm()) else 1.0
-            (high, up), (low, down) = (self._loss_at(z + sign * h * along, piece) for sign in (1, -1))
+            h = relative(z.flatten(), way.flatten(), step) if float(way.norm()) else 1.0
+            (high, up), (low, down) = (self._loss_at(z + sign * h * way, piece) for sign in (1, -1))
             firsts.append((high - low) / (2 * h))
             seconds.append((up - down) / (2 * h))
             if _near(slope, firsts[-1]) and (not self.second or _near(middle, seconds[-1])):
@@ -345,6 +337,7 @@ class OutputTrial(_Differences):
         self._add(LOSS, piece.share, slope, _nearest(slope, firsts))
         if self.second:
             self._add(LOSS_TWICE, piece.share, middle, _nearest(middle, seconds))
+        self._add(OUTPUTS, piece.share, along, _nearest(along, found))
 
     def _loss_at(self, z: Tensor, piece: Piece) -> tuple[Tensor, Tensor]:
         """The loss of outputs, and its derivative."""

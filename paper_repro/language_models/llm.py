@@ -116,12 +116,6 @@ def _missing(scale: Scale) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _ours(cell: CellResult) -> str:
-    if cell.diverged:
-        return "diverged"
-    return _shown(f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}", amount(cell.bytes) if cell.bytes else "")
-
-
 def _shown(accuracy: str, sent: str) -> str:
     """Accuracy (bytes), which a line may end between but not within."""
     return " ".join(part.replace(" ", "\u00a0") for part in (accuracy, f"({sent})" if sent else "") if part)
@@ -140,11 +134,13 @@ def wide_table(cells: Sequence[CellResult]) -> pd.DataFrame:
                 "task": task_title(first.task) + tuned,
                 "model, rounds": f"{first.model}, {own[-1].rounds:,}",
                 **{name: f"{100 * value:.1f}" for name, value in zip(_BEFORE, before, strict=True)},
-                **{cell.series: _ours(cell) for cell in own},
             }
         )
         paper: dict[str, Any] = {"task": "the paper", "model, rounds": first.paper_model}
         for cell in own:
+            sent = amount(cell.bytes) if cell.bytes else ""
+            reached = f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}"
+            lines[-1][cell.series] = "diverged" if cell.diverged else _shown(reached, sent)
             accuracy, cost = cell.printed
             unit = methods(cell.row)[cell.series].unit
             sent = "" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"

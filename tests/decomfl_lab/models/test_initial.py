@@ -12,6 +12,7 @@ from torch import nn
 from decomfl_lab.errors import InputError
 from decomfl_lab.models import MODEL_NAMES, initial
 from decomfl_lab.models.registry import build_model
+from decomfl_lab.noise.starts import Start
 
 BITS = {
     "cnn-mnist": "2db852f132aa94e4",
@@ -60,21 +61,16 @@ def test_each_tensor_has_the_distribution_that_torch_gives_it(name: str) -> None
 def test_formulas_are_those_of_torch() -> None:
     w = torch.empty(64, 32, 3, 3)
     into, out = initial.fans(w.shape)
-    bounds = {
-        initial.kaiming_uniform(into): nn.init.kaiming_uniform_,
-        initial.xavier_uniform(w.shape): nn.init.xavier_uniform_,
-    }
-    for start, draw_ in bounds.items():
-        assert float(draw_(w).abs().max()) == pytest.approx(start.scale, rel=1e-3)
+    bound = initial.kaiming_uniform(into).scale
+    assert float(nn.init.kaiming_uniform_(w).abs().max()) == pytest.approx(bound, rel=1e-3)
     deviations = {
         initial.kaiming_normal(into): lambda: nn.init.kaiming_normal_(w),
         initial.kaiming_normal(out): lambda: nn.init.kaiming_normal_(w, mode="fan_out"),
-        initial.xavier_normal(w.shape): lambda: nn.init.xavier_normal_(w),
         initial.normal(0.3): lambda: nn.init.normal_(w, std=0.3),
     }
     for start, draw in deviations.items():
         assert float(draw().std()) == pytest.approx(start.scale, rel=2e-2)
-    cut, theirs = initial.truncated_normal(0.5, 2.0), nn.init.trunc_normal_(w, std=0.5, a=-1.0, b=1.0)
+    cut, theirs = Start("normal", 0.5, 2.0), nn.init.trunc_normal_(w, std=0.5, a=-1.0, b=1.0)
     assert cut.elements(0, 0, w.numel()).std() == pytest.approx(float(theirs.std()), rel=2e-2)
 
 
