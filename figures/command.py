@@ -17,7 +17,7 @@ from decomfl_lab.runs.folder import CONFIG_FILE, FoundRun, found_runs
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["curves_of", "labels_of", "plot"]
+__all__ = ["curves_of", "plot"]
 
 APART = ("seed", "rounds", "eval_every")
 """Options that tell no two curves apart: seeds are averaged."""
@@ -63,17 +63,7 @@ def curves_of(found: Sequence[FoundRun]) -> pd.DataFrame:
 
     from figures.layout import require_columns
 
-    frames = [
-        pd.DataFrame(each.rows).assign(label=label, seed=each.config.get("seed", 0), run=n)
-        for n, (each, label) in enumerate(zip(found, labels_of(found), strict=True))
-    ]
-    rows = pd.concat(frames, ignore_index=True)
-    require_columns("rows of the runs", rows, ["wire_scalars"])
-    return rows.assign(client_bytes=4 * rows["wire_scalars"])
-
-
-def labels_of(found: Sequence[FoundRun]) -> list[str]:
-    """A label a run: the options that differ between runs that have them, and the folder where runs are all alike."""
+    # A label a run: the options that differ between runs that have them, and the folder where runs are all alike.
     for each in found:
         require(bool(each.config), "run", f"have a {CONFIG_FILE}", str(each.folder))
     known = dict.fromkeys(name for each in found for name in each.config if name not in APART)
@@ -84,7 +74,14 @@ def labels_of(found: Sequence[FoundRun]) -> list[str]:
         named = [(name, each.config[name]) for name in differing or ["method"] if name in each.config]
         labels.append(", ".join(str(own) if name == "method" else f"{name}\u00a0=\u00a0{own}" for name, own in named))
     alike = [(label, each.config.get("seed")) for label, each in zip(labels, found, strict=True)]
-    return [
+    own_labels = [
         label if alike.count(own) == 1 else f"{label} ({each.folder})"
         for label, own, each in zip(labels, alike, found, strict=True)
     ]
+    frames = [
+        pd.DataFrame(each.rows).assign(label=label, seed=each.config.get("seed", 0), run=n)
+        for n, (each, label) in enumerate(zip(found, own_labels, strict=True))
+    ]
+    rows = pd.concat(frames, ignore_index=True)
+    require_columns("rows of the runs", rows, ["wire_scalars"])
+    return rows.assign(client_bytes=4 * rows["wire_scalars"])

@@ -64,16 +64,6 @@ def _cnn_fashion_62(in_shape: Shape, classes: int) -> nn.Module:
     return _cnn_fashion(in_shape, 62)
 
 
-def _mlp(in_shape: Shape, classes: int) -> nn.Module:
-    """One hidden layer of 32 units."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(in_shape), 32), nn.ReLU(), nn.Linear(32, classes))
-
-
-def _logistic(in_shape: Shape, classes: int) -> nn.Module:
-    """One linear layer: multinomial logistic regression, convex."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(in_shape), classes))
-
-
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "cnn-mnist": _cnn_mnist,
     "cnn-fashion": _cnn_fashion_62,
@@ -84,8 +74,12 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "resnet8-half-bn": partial(resnet, blocks=1, batch_norm=True, widths=(8, 16, 32)),
     "resnet20": partial(resnet, blocks=3, batch_norm=False),
     "resnet20-bn": partial(resnet, blocks=3, batch_norm=True),
-    "mlp": _mlp,
-    "logistic": _logistic,
+    # One hidden layer of 32 units.
+    "mlp": lambda shape, classes: nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(shape), 32), nn.ReLU(), nn.Linear(32, classes)
+    ),
+    # One linear layer: multinomial logistic regression, convex.
+    "logistic": lambda shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes)),
     "gpt-tiny": partial(gpt, width=64, depth=2, heads=4),
     "gpt-tiny-tied": partial(gpt, width=64, depth=2, heads=4, tied=True),
     "gpt-10m": partial(gpt, width=384, depth=6, heads=6),

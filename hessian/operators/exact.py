@@ -52,7 +52,18 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
             jacobians = _jacobians(objective, operator.x, part)
             jacobians = jacobians if whiten is None else jacobians * whiten
             gram = torch.einsum("nad,nbd->nab", jacobians, jacobians).double()
-            middle = _second_derivatives(objective, operator.x, part).double()
+            # M_n of every example, (n, C, C).
+            with torch.no_grad():
+                z = objective.outputs(operator.x, part)
+            z.requires_grad_()
+            (slope,) = torch.autograd.grad(part.examples * objective.loss_of(z, part), z, create_graph=True)
+            columns = []
+            for a in range(z.numel() // part.examples):
+                unit = torch.zeros_like(z).reshape(part.examples, -1)
+                unit[:, a] = 1.0
+                (column,) = torch.autograd.grad(slope, z, unit.view_as(z), retain_graph=True)
+                columns.append(column.reshape(part.examples, -1))
+            middle = torch.stack(columns, 2).double()
             total += part.share * (gram * middle).sum() / part.examples
     across = operator.d if whiten is None else float(whiten.double().square().sum())
     return float(total) + objective.weight_decay * across  # tr(λI), or tr(λD²)
@@ -69,18 +80,3 @@ def _jacobians(objective: MeanLoss, x: Tensor, part: Piece) -> Tensor:
     require(isinstance(part.inputs, Tensor), "inputs", "be one tensor for an exact trace", type(part.inputs).__name__)
     jacobians: Tensor = vmap(jacrev(outputs), (None, 0))(x, part.inputs)
     return jacobians
-
-
-def _second_derivatives(objective: MeanLoss, x: Tensor, part: Piece) -> Tensor:
-    """M_n of every example, (n, C, C)."""
-    with torch.no_grad():
-        z = objective.outputs(x, part)
-    z.requires_grad_()
-    (slope,) = torch.autograd.grad(part.examples * objective.loss_of(z, part), z, create_graph=True)
-    columns = []
-    for a in range(z.numel() // part.examples):
-        unit = torch.zeros_like(z).reshape(part.examples, -1)
-        unit[:, a] = 1.0
-        (column,) = torch.autograd.grad(slope, z, unit.view_as(z), retain_graph=True)
-        columns.append(column.reshape(part.examples, -1))
-    return torch.stack(columns, 2)

@@ -131,16 +131,6 @@ def _at(d: int, kappa: int) -> Iterator[Row]:
         yield {"series": series, "d": d, "kappa": kappa, "value": sum(of.bound(plain.at(eta))), "eta": eta}
 
 
-def _by_d(size: TheoryScale) -> Iterator[Row]:
-    for d in grid(10, 1e9, size.per_decade):
-        yield from _at(d, KAPPA)
-
-
-def _by_kappa(size: TheoryScale) -> Iterator[Row]:
-    for kappa in grid(1, _D_FIXED, size.per_decade):
-        yield from _at(_D_FIXED, kappa)
-
-
 def _simulated(size: TheoryScale) -> Iterator[Row]:
     """The left figure's first measured series again, by sampled runs."""
     for d in (10, 10**3, 10**6, 10**9):
@@ -201,8 +191,10 @@ def _largest(size: TheoryScale) -> Iterator[Row]:
 
 
 SWEEPS: Final[Mapping[str, Callable[[TheoryScale], Iterator[Row]]]] = {
-    "by-d": _by_d,
-    "by-kappa": _by_kappa,
+    "by-d": lambda size: itertools.chain.from_iterable(_at(d, KAPPA) for d in grid(10, 1e9, size.per_decade)),
+    "by-kappa": lambda size: itertools.chain.from_iterable(
+        _at(_D_FIXED, kappa) for kappa in grid(1, _D_FIXED, size.per_decade)
+    ),
     "simulated": _simulated,
     "rounds": _rounds,
     "step-sizes": _largest,
