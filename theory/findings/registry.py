@@ -11,14 +11,14 @@ from typing import Any, Final
 from decomfl_lab.errors import InputError, require
 from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW, UNJUDGED
-from theory.findings.finding import ROLES, Cause, Entry, EntryResult, EvidenceCheck, Nature, Role
+from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, Role
 from theory.findings.placed import Placed, placed
 from theory.findings.prose import Passage, lettered, passages, shared, spans
 from theory.findings.source import TexSource
 from theory.findings.texts import bounds_in, filled
-from theory.findings.wording import differences, symbols, untold
+from theory.findings.wording import differences
 
-__all__ = ["CAUSES", "ENTRIES", "affected", "collect", "hearsay", "missing", "stale", "unquoted"]
+__all__ = ["CAUSES", "ENTRIES", "affected", "collect", "missing", "stale", "unquoted"]
 
 # What the item of the source is called in an entry, where the names differ.
 _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
@@ -164,32 +164,6 @@ def affected(cause: Cause, entries: Sequence[Entry]) -> list[Entry]:
         spoiled += more
         labels |= {entry.label for entry in more}
     return sorted(spoiled, key=lambda entry: entry.line)
-
-
-def hearsay(results: Sequence[EntryResult], source: TexSource | None = None) -> list[str]:
-    """Numbers of what is said that neither the quotation nor the evidence has; of formulas, each figure by itself.
-
-    What runs have measured is not known here: reasons of entries with runs are left to those who have the records.
-    """
-    found = []
-    for result in (each for each in results if not each.entry.restates):
-        entry, raw = result.entry, _BY_LABEL[result.entry.label]
-        told = [entry.quote, entry.tests, *(evidence.says for _, evidence in result.evidence)]
-        prose = entry.kind in (*_PROSE, "table")
-        texts = {"says": told} if prose else {}
-        if not entry.runs:
-            texts |= {"why": [*told, entry.says, entry.instead], **({"instead": [*told, entry.says]} if prose else {})}
-        found += [
-            f"{entry.label}: {name} has {each}" for name in texts for each in untold(raw.get(name, ""), *texts[name])
-        ]
-        if entry.kind in _PROSE:
-            found += [
-                f"{entry.label}: says has {each}" for each in symbols(raw.get("says", "")) - symbols(" ".join(told))
-            ]
-        if source and entry.kind != "algorithm line" and not prose:
-            signs = {*_signs(" ".join([*told, entry.says])), *_display(source, entry.line)}
-            found += [f"{entry.label}: instead has {each}" for each in {*_signs(raw.get("instead", ""))} - signs]
-    return found
 
 
 def missing(source: TexSource, entries: Sequence[Entry] = ENTRIES) -> list[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["CLASSES", "NAMES", "OPPOSITES", "differences", "numbers", "symbols", "untold"]
+__all__ = ["CLASSES", "NAMES", "OPPOSITES", "differences", "numbers", "untold"]
 
 CLASSES: Final[Mapping[str, str]] = {
     "all": r"all|every|each|any|always|never|consistently|no matter|regardless|whatever|both",
@@ -48,7 +48,6 @@ NAMES: Final = (
 """Methods, data, models and parts of the paper: what `says` names is in the quotation, or in `tests`."""
 
 _NUMBER: Final = r"(?<![\w.,_^{/-])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w^{]|-\d)"
-_SYMBOL: Final = r"(?<![\w^_{])(?:[dKPmMRκμηρ]|O\(\w+\))(?![\w'’])"
 # Parts of the paper and of this audit, whose numbers are names; and what is filled in from elsewhere.
 _POINTER: Final = (
     r"(?:line|eq)-?[\d.]+|[Ll]ines? \d+|\b(?:Section|Appendix|Equation|Assumption|Figure) \(?[\w.]+\)?|⟦[^⟧]*⟧"
@@ -80,7 +79,9 @@ def differences(quote: str, says: str, tests: str = "", *, names: bool = True) -
     told = f"{says} {tests}"
     found = [f"no {name!r}" for name, words in CLASSES.items() if _has(words, quote) and not _has(words, told)]
     for pair in OPPOSITES:
-        there, here = (_directions(pair, text) for text in (quote, says))
+        # Which of the two directions the words of each text go, in their order.
+        either = re.compile(rf"(?<![\w-])(?:(?P<one>{pair[0]})|{pair[1]})(?![\w-])", re.IGNORECASE)
+        there, here = ([0 if each["one"] else 1 for each in either.finditer(text)] for text in (quote, says))
         turned = len({*there}) == len({*here}) == 2 and there[0] != here[0] and pair != OPPOSITES[-1]
         if turned or (here and len({*there}) == 1 and there[0] not in here):
             found.append("the other direction")
@@ -92,13 +93,6 @@ def differences(quote: str, says: str, tests: str = "", *, names: bool = True) -
         begun = {each.lstrip("0123456789")[0] for each in terms}
         found += sorted(each for each in _terms(says) - terms if each.lstrip("0123456789")[0] in begun)
     return found
-
-
-def _directions(pair: tuple[str, str], text: str) -> list[int]:
-    """Which of two directions the words of a text go, in their order."""
-    one, other = pair
-    found = re.finditer(rf"(?<![\w-])(?:(?P<one>{one})|{other})(?![\w-])", text, re.IGNORECASE)
-    return [0 if each["one"] else 1 for each in found]
 
 
 def _order(text: str) -> list[str]:
@@ -121,11 +115,6 @@ def untold(text: str, *sources: str) -> list[str]:
         if not any(float(f"{value:.{digits}g}") == float(each) for value in known):
             found.append(each)
     return found
-
-
-def symbols(text: str) -> set[str]:
-    """The symbols of a text that stand for sizes, as words of their own; *dimension* is d."""
-    return set(re.findall(_SYMBOL, re.sub(r"dimension\w*", " d ", text)))
 
 
 def _has(words: str, text: str) -> bool:

@@ -29,6 +29,7 @@ from theory.findings.finding import ROLES, Entry, EntryResult, Evidence, Role, g
 from theory.findings.placed import placed
 from theory.findings.registry import ENTRIES
 from theory.findings.source import TexSource
+from theory.findings.wording import untold
 from theory.notation import printed
 
 OWN = "theory.findings"
@@ -217,6 +218,36 @@ def _anew() -> Iterator[Get]:
                 setattr(sys.modules[package], own, module)
 
 
+def _symbols(text: str) -> set[str]:
+    """The symbols of a text that stand for sizes, as words of their own; *dimension* is d."""
+    return set(re.findall(r"(?<![\w^_{])(?:[dKPmMRκμηρ]|O\(\w+\))(?![\w'’])", re.sub(r"dimension\w*", " d ", text)))
+
+
+def _hearsay(registry: Any, result: EntryResult, source: TexSource | None) -> bool:
+    """Whether something said has a number that neither quotation nor evidence has; of formulas, each figure by itself.
+
+    What runs have measured is not known here: reasons of entries with runs are left to those who have the records.
+    """
+    entry = result.entry
+    if entry.restates:
+        return False
+    raw = next(each for each in registry.RAW if each["label"] == entry.label)
+    told = [entry.quote, entry.tests, *(evidence.says for _, evidence in result.evidence)]
+    prose = entry.kind in ("claim", "remark", "caption")
+    texts = {"says": told} if prose or entry.kind == "table" else {}
+    if not entry.runs:
+        texts["why"] = [*told, entry.says, entry.instead]
+    if not entry.runs and "says" in texts:
+        texts["instead"] = [*told, entry.says]
+    strange = [each for name, known in texts.items() for each in untold(raw.get(name, ""), *known)]
+    if prose:
+        strange += _symbols(raw.get("says", "")) - _symbols(" ".join(told))
+    if source and entry.kind != "algorithm line" and "says" not in texts:
+        signs = {*registry._signs(" ".join([*told, entry.says])), *registry._display(source, entry.line)}
+        strange += {*registry._signs(raw.get("instead", ""))} - signs
+    return bool(strange)
+
+
 def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | None = None) -> str:
     """What notices the fault: "data", "source", "numbers", "runs" or the name of a check; "" if nothing does.
 
@@ -232,7 +263,7 @@ def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | 
             own = [entry for entry in registry.ENTRIES if entry.label == mutation.label]
             if registry.stale(source, own, ()) or (not own and registry.unquoted(source, registry.ENTRIES)):
                 return "source"
-            if registry.hearsay([EntryResult(entry, _found(mutation.label)) for entry in own], source):
+            if any(_hearsay(registry, EntryResult(entry, _found(mutation.label)), source) for entry in own):
                 return "numbers"
             return "runs" * bool(judge(registry.ENTRIES))
         checks: dict[tuple[Any, Role], None] = {}  # each once, in the order of the paper
