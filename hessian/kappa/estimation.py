@@ -123,7 +123,24 @@ class _Run:
             self.beyond.append(self._beyond(self.settings.tail))
             self.excluded = self._excludes()
             if self.scouts:
-                self._predict()
+                # The variance of a probe and the trace, as the scouts see them after this step. The variance is
+                # 2‖PHP‖_F² less the part along P, which the fixed length takes out: 2‖PHPz₀ − ρ Pz₀‖². Each step takes
+                # its new vector v out of Pz₀ and PHz₀; from the latter
+                #
+                #     P H P z₀ = P H z₀ − P H QᵀQ z₀ = P H z₀ − (v·z₀) β q,    since
+                #     H Qᵀ = Qᵀ T + q cᵀ, c = (0, ..., 0, β)
+                variance, trace = 0.0, float(self.krylov.projected.trace())
+                v, beta, q = self.krylov.vectors[-1], float(self.krylov.coupling[-1]), self.krylov.following
+                for z, product in self.scouts:
+                    along = dot(v, z)
+                    z.sub_(v, alpha=along)
+                    product.sub_(v, alpha=dot(v, product))
+                    w = product if q is None else (along * beta * q).neg_().add_(product)
+                    form, length = dot(z, w), dot(z, z)
+                    variance += 2 * max(dot(w, w) - (form**2 / length if length else 0.0), 0.0) / SCOUTS
+                    trace += form / SCOUTS
+                    del w  # before that of the next one is made
+                self.predicted.append((variance, trace))
             if self._deflated_enough():
                 # Fix k, and the part of the trace that is inside the space.
                 self.deflated, self.scouts = True, []
@@ -139,27 +156,6 @@ class _Run:
 
     def _z(self, stage: int, index: int) -> Tensor:
         return probe(self.operator, self.settings.seed, stage, index)
-
-    def _predict(self) -> None:
-        """Append the variance of a probe and the trace, as the scouts see them after this step.
-
-        The variance is 2‖PHP‖_F² less the part along P, which the fixed length takes out: 2‖PHPz₀ − ρ Pz₀‖². Each
-        step takes its new vector v out of Pz₀ and PHz₀; from the latter
-
-            P H P z₀ = P H z₀ − P H QᵀQ z₀ = P H z₀ − (v·z₀) β q,    since H Qᵀ = Qᵀ T + q cᵀ, c = (0, ..., 0, β)
-        """
-        variance, trace = 0.0, float(self.krylov.projected.trace())
-        v, beta, q = self.krylov.vectors[-1], float(self.krylov.coupling[-1]), self.krylov.following
-        for z, product in self.scouts:
-            along = dot(v, z)
-            z.sub_(v, alpha=along)
-            product.sub_(v, alpha=dot(v, product))
-            w = product if q is None else (along * beta * q).neg_().add_(product)
-            form, length = dot(z, w), dot(z, z)
-            variance += 2 * max(dot(w, w) - (form**2 / length if length else 0.0), 0.0) / SCOUTS
-            trace += form / SCOUTS
-            del w  # before that of the next one is made
-        self.predicted.append((variance, trace))
 
     def _deflated_enough(self) -> bool:
         """Whether probes are the better use of the products that are left."""

@@ -242,7 +242,20 @@ class MeanLoss:
         self.pieces = wholes
         if size is not None:
             self.pieces = tuple(part for whole in wholes for part in whole.cut(size, self.weigh))
-        self._check_normalisation()
+        if self.mode == "batch":
+            require(
+                len(self.pieces) == 1,
+                "batches",
+                "be one, uncut, where normalisation is 'batch': its statistics are those of all data",
+                f"{len(self.pieces)} pieces",
+            )
+        for name, part in self._norms.items():
+            require(
+                self.mode == "batch" or part.running_mean is not None,
+                "normalisation",
+                f"be 'batch' where a BatchNorm keeps no running statistics ({name!r})",
+                self.mode,
+            )
         if chunk is None and len(self.pieces) > len(wholes) and not self.trusted:
             try:
                 values = self._tried(chosen)
@@ -639,22 +652,6 @@ class MeanLoss:
         wanted = ((self.d,), self.dtype, self.device)
         got = (tuple(x.shape), x.dtype, x.device)
         require(got == wanted, "x", f"have shape, dtype and device {wanted}", got)
-
-    def _check_normalisation(self) -> None:
-        if self.mode == "batch":
-            require(
-                len(self.pieces) == 1,
-                "batches",
-                "be one, uncut, where normalisation is 'batch': its statistics are those of all data",
-                f"{len(self.pieces)} pieces",
-            )
-        for name, part in self._norms.items():
-            require(
-                self.mode == "batch" or part.running_mean is not None,
-                "normalisation",
-                f"be 'batch' where a BatchNorm keeps no running statistics ({name!r})",
-                self.mode,
-            )
 
     def _values(self, x: Tensor) -> list[float]:
         """The loss of each piece, read from the device all at once."""

@@ -89,28 +89,6 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     return value
 
 
-def _assignment(text: str) -> tuple[list[str], Any]:
-    """The path and the value of PART.SETTING=VALUE."""
-    name, _, value = text.partition("=")
-    path: list[str] = []
-    # TOML itself reads the dotted name: {"fig2": {"M": 0}} for fig2.M = 0, quoted parts included.
-    try:
-        place: Any = tomllib.loads(f"{name} = 0")
-        while isinstance(place, dict):
-            ((key, place),) = place.items()
-            path.append(key)
-    except ValueError:
-        path = []
-    require(len(path) > 1 and bool(value.strip()), "--set", "be PART.SETTING=VALUE, as fig2.M=50", text)
-    # What is no TOML is text without quotes, as mlp.
-    try:
-        found = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
-        return path, value.strip()
-    require(set(found) == {"value"}, "--set", "be one line", text)
-    return path, found["value"]
-
-
 def _with(table: Any, path: Sequence[str], value: Any, name: str) -> dict[str, Any]:
     """The table with another value at a path; InputError where there is no table."""
     require(isinstance(table, dict), name, "be set whole", table)
@@ -638,7 +616,26 @@ def changed(scale: Scale, assignments: Sequence[str]) -> tuple[Scale, dict[str, 
     """
     given: dict[str, dict[str, Any]] = {}
     for text in assignments:
-        (part, setting, *inside), value = _assignment(text)
+        # The path and the value of PART.SETTING=VALUE.
+        name, _, written = text.partition("=")
+        path: list[str] = []
+        # TOML itself reads the dotted name: {"fig2": {"M": 0}} for fig2.M = 0, quoted parts included.
+        try:
+            place: Any = tomllib.loads(f"{name} = 0")
+            while isinstance(place, dict):
+                ((key, place),) = place.items()
+                path.append(key)
+        except ValueError:
+            path = []
+        require(len(path) > 1 and bool(written.strip()), "--set", "be PART.SETTING=VALUE, as fig2.M=50", text)
+        # What is no TOML is text without quotes, as mlp.
+        try:
+            found = tomllib.loads(f"value = {written}")
+        except tomllib.TOMLDecodeError:
+            found = {"value": written.strip()}
+        require(set(found) == {"value"}, "--set", "be one line", text)
+        value = found["value"]
+        part, setting, *inside = path
         require_choice("--set part", part, _SIZED)
         # What the files say is changed, and then read as they are: so one reader refuses what is no such value.
         raw = given.setdefault(part, _raw(part, scale.name))

@@ -67,7 +67,16 @@ def probe(problem: Problem, setting: Setting | None = None, *, seed: int = 0) ->
         _smooth(problem, claimed, x, y, client, xi)
     for x in (points[0], points[-1]):
         _moments(problem, claimed, x, rng)
-        _rank(problem, claimed, x)
+        # κ against the sum of the positive eigenvalues of ∇²f(x), over L.
+        if claimed.kappa is not None and x.size <= _DENSE:
+            step = 1e-5 * max(1.0, float(np.linalg.norm(x)))
+            unit = step * np.eye(x.size)
+            H = (problem.gradient(x + unit) - problem.gradient(x - unit)) / (2 * step)
+            values = np.linalg.eigvalsh(0.5 * (H + H.T))
+            least = float(values[values > 0].sum()) / claimed.L
+            _refuse(
+                "kappa", claimed.kappa, least, "the sum of the positive eigenvalues of ∇²f(x), over L,", _at("x", x)
+            )
     # D against the fall of f along the descent, by Simpson's rule for ∫ ∇f·dx where f itself is not known.
     value: Any = getattr(problem, "value", None)
     if value is not None:
@@ -179,15 +188,3 @@ def _moments(problem: Problem, claimed: Setting, x: Floats, rng: np.random.Gener
 def _lower(samples: Floats) -> float:
     """What the mean of the samples is above, all but certainly."""
     return float(samples.mean() - _STDERRS * samples.std(ddof=1) / math.sqrt(samples.size))
-
-
-def _rank(problem: Problem, claimed: Setting, x: Floats) -> None:
-    """κ against the sum of the positive eigenvalues of ∇²f(x), over L."""
-    if claimed.kappa is None or x.size > _DENSE:
-        return
-    step = 1e-5 * max(1.0, float(np.linalg.norm(x)))
-    unit = step * np.eye(x.size)
-    H = (problem.gradient(x + unit) - problem.gradient(x - unit)) / (2 * step)
-    values = np.linalg.eigvalsh(0.5 * (H + H.T))
-    least = float(values[values > 0].sum()) / claimed.L
-    _refuse("kappa", claimed.kappa, least, "the sum of the positive eigenvalues of ∇²f(x), over L,", _at("x", x))

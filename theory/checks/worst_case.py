@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
@@ -301,7 +301,10 @@ def tightness(
         require_choice("family", name, FAMILIES)
     found: list[Instance] = []
     left_out = {}
-    for name, alone in _searches(statement, families):
+    # A class that has parts is searched with each of its constants alone, too.
+    parts = [alone for alone in _ALONE if alone not in statement.without]
+    searches = [(name, alone) for name in families for alone in (*(parts if FAMILIES[name].parts else ()), "")]
+    for name, alone in searches:
         if first and any(each.check.holds is False for each in found):
             break
         try:
@@ -319,13 +322,6 @@ def tightness(
         reasons = "; ".join(dict.fromkeys(left_out.values())) or "both sides are 0 or no η is admitted"
         raise InputError(f"statement must have an instance in {', '.join(families)}, got {statement.title}: {reasons}")
     return Tightness(statement, tuple(found), left_out)
-
-
-def _searches(statement: Statement, families: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for name in families:
-        if FAMILIES[name].parts:
-            yield from ((name, alone) for alone in _ALONE if alone not in statement.without)
-        yield name, ""
 
 
 def _worst(
