@@ -200,7 +200,22 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
     """
     task = TASKS[require_choice("task", name, TASKS)]
     if folder is not None:
-        return _from_hub(task, Path(folder))
+        sha256 = hashlib.sha256()
+
+        def part(*stems: str) -> list[Row]:
+            rows = []
+            for path in _hub_files(task, Path(folder), stems):
+                try:
+                    content = path.read_bytes()
+                except OSError as error:
+                    raise InputError(f"data file {path} must be readable ({error.strerror})") from None
+                sha256.update(content)
+                rows += _rows(path, content)
+            return rows
+
+        train, test = part("train"), part("validation", "val", "dev")
+        return _task_data(task, train, test, f"from {Path(folder).name}", "", sha256.hexdigest()[:16])
+
     users = os.environ.get("DECOMFL_DATA")
     if not users:
         raise InputError(
@@ -219,24 +234,6 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
     test = [(where, row) for where, row in test if row[task.columns[0]] not in seen]
     digest = hashlib.sha256("".join([*source.train.values(), *source.test.values()]).encode()).hexdigest()[:16]
     return _task_data(task, train + borrowed, test, "from DECOMFL_DATA", source.note, digest)
-
-
-def _from_hub(task: Task, folder: Path) -> TaskData:
-    digest = hashlib.sha256()
-
-    def part(*stems: str) -> list[Row]:
-        rows = []
-        for path in _hub_files(task, folder, stems):
-            try:
-                content = path.read_bytes()
-            except OSError as error:
-                raise InputError(f"data file {path} must be readable ({error.strerror})") from None
-            digest.update(content)
-            rows += _rows(path, content)
-        return rows
-
-    train, test = part("train"), part("validation", "val", "dev")
-    return _task_data(task, train, test, f"from {folder.name}", "", digest.hexdigest()[:16])
 
 
 def _hub_files(task: Task, folder: Path, stems: tuple[str, ...]) -> list[Path]:

@@ -181,7 +181,8 @@ def read_rows(path: Path) -> list[dict[str, float]]:
     try:
         with require_plain(path).open(encoding="utf-8", newline="") as file:
             cells = list(csv.reader(file, strict=True))
-        rows = [dict(zip(cells[0], map(_number, row), strict=True)) for row in cells[1:]]
+        numbers = [[int(cell) if cell.isdecimal() else float(cell or math.nan) for cell in row] for row in cells[1:]]
+        rows = [dict(zip(cells[0], row, strict=True)) for row in numbers]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -230,8 +231,3 @@ def compared(folder: Path, rows: Sequence[Row], *, rel_tol: float = 0.0) -> tupl
 def _alike(a: float, b: float, rel_tol: float) -> bool:
     """Whether two cells agree; accuracies near 0 may differ by an example or two where ``rel_tol`` is not 0."""
     return math.isclose(a, b, rel_tol=rel_tol, abs_tol=5 * rel_tol) or (math.isnan(a) and math.isnan(b))
-
-
-def _number(cell: str) -> float:
-    number = float(cell or math.nan)
-    return int(cell) if cell.isdecimal() else number

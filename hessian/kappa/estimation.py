@@ -23,7 +23,7 @@ from hessian.operators.probes import probe
 from hessian.resume import State
 from hessian.spectrum.forms import SphereForms
 from hessian.spectrum.hidden import UNLIKELY
-from hessian.spectrum.lanczos import Krylov, Lanczos, dot
+from hessian.spectrum.lanczos import Krylov, dot
 
 __all__ = ["BESIDE"]
 
@@ -392,7 +392,15 @@ class _Run:
         t, t_low, t_high = self._trace()
         low, high = self._interval()
         reached = theta > 0 and self._narrow()
-        positive, absolute = self._by_sign(lanczos)
+        # κ of the positive part and of the absolute values, where they are known without a density.
+        positive = absolute = None
+        top, ritz = float(lanczos.ritz_values[-1]), lanczos.ritz_values
+        if self.krylov.following is None:
+            sums = ((float(ritz.clamp(min=0).sum()), top), (float(ritz.abs().sum()), theta))
+            positive, absolute = (Estimate(total / by, 0.0, 0) if by > 0 else None for total, by in sums)
+        elif self.operator.semidefinite and top > 0:
+            trace = self._estimate()
+            positive = absolute = Estimate(trace.value / top, trace.stderr / top, trace.samples)
         return EffectiveRank(
             operator=self.operator.name,
             d=self.operator.d,
@@ -451,20 +459,6 @@ class _Run:
         needed = self._needed_in_all()
         more = "" if needed is None else f": about {needed} would be needed"
         return f"not within {share} of κ after {self.products} products{more}"
-
-    def _by_sign(self, lanczos: Lanczos) -> tuple[Estimate | None, Estimate | None]:
-        """κ of the positive part and of the absolute values, where they are known without a density."""
-        top, norm = float(lanczos.ritz_values[-1]), self._theta
-        if self.krylov.following is None:
-            ritz = lanczos.ritz_values
-            sums = ((float(ritz.clamp(min=0).sum()), top), (float(ritz.abs().sum()), norm))
-            positive, absolute = (Estimate(total / by, 0.0, 0) if by > 0 else None for total, by in sums)
-            return positive, absolute
-        if not self.operator.semidefinite or not top > 0:
-            return None, None
-        trace = self._estimate()
-        both = Estimate(trace.value / top, trace.stderr / top, trace.samples)
-        return both, both
 
     # Checkpoints
 

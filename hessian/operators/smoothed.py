@@ -111,32 +111,27 @@ class SmoothedOperator(Operator):
         norm = float(v.double().norm())
         if norm == 0.0:
             return torch.zeros_like(v)
-        self._try()
+        # A remark where ∇f(x) is not what values of f say; no error, as f may have a kink at x, or its least value.
+        if not self._tried:
+            self._tried = True
+            z = probe_at(self.x, self.seed, _SMOOTHING, 0)
+            z /= z.norm()
+            agrees, slope, found = is_gradient(self.x, self.objective.gradient(self.x), z, self.objective)
+            if not agrees:
+                # Of a difference of values at the coarsest step; sums over a batch leave a few units in the last place.
+                c = relative(self.x, z, SLOPES[-1])
+                value = max(abs(self.objective(self.x)), abs(self.objective(self.x + c * z)))
+                if abs(found - slope) > 8 * torch.finfo(self.dtype).eps * value / c:
+                    self.remark = (
+                        f"∇fᵀv is {slope:.3g} at x, where values of f change by {found:.3g}: f has a kink there, or a "
+                        "backward of its own, a hook or detach gives another gradient"
+                    )
         unit, step = v / norm, math.sqrt(3.0) * self.mu
         total = torch.zeros(self.d, dtype=torch.float64, device=self.device)
         for y in self._points(unit):
             total += self.objective.gradient(y + step * unit)
             total -= self.objective.gradient(y - step * unit)
         return (total * (norm / (2 * step * self.samples))).to(self.dtype)
-
-    def _try(self) -> None:
-        """A remark where ∇f(x) is not what values of f say; no error, as f may have a kink at x, or its least value."""
-        if self._tried:
-            return
-        self._tried = True
-        z = probe_at(self.x, self.seed, _SMOOTHING, 0)
-        z /= z.norm()
-        agrees, slope, found = is_gradient(self.x, self.objective.gradient(self.x), z, self.objective)
-        if agrees:
-            return
-        # Of a difference of values at the coarsest step; sums over a batch leave a few units in the last place.
-        c = relative(self.x, z, SLOPES[-1])
-        value = max(abs(self.objective(self.x)), abs(self.objective(self.x + c * z)))
-        if abs(found - slope) > 8 * torch.finfo(self.dtype).eps * value / c:
-            self.remark = (
-                f"∇fᵀv is {slope:.3g} at x, where values of f change by {found:.3g}: f has a kink there, or a "
-                "backward of its own, a hook or detach gives another gradient"
-            )
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -318,7 +318,14 @@ def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[ClaimOutcom
     """The claims about the scale figure; not tested where there are no rows."""
     runs = run_table(rows, size) if len(rows) else pd.DataFrame(columns=["settled"])
     kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at"])
-    return judged("sizes", words, [*_of_rounds(runs), _of_accuracy(runs, size), _flat(kappas)])
+    # Whether accuracy at the end rises with the model; the error is that of the test examples, which runs share.
+    accuracy = ClaimOutcome("sizes.larger-better")
+    if len(runs):
+        ends = runs.groupby("model", sort=False)["accuracy_end"].mean()
+        values = [(float(end), binomial_error(float(end), size.test_examples or TESTED)) for end in ends]
+        told = {f"accuracy, {name}": end for name, end in ends.items()}
+        accuracy = ClaimOutcome("sizes.larger-better", ordered(values), told)
+    return judged("sizes", words, [*_of_rounds(runs), accuracy, _flat(kappas)])
 
 
 def _of_rounds(runs: pd.DataFrame) -> Iterator[ClaimOutcome]:
@@ -337,17 +344,6 @@ def _of_rounds(runs: pd.DataFrame) -> Iterator[ClaimOutcome]:
     yield ClaimOutcome("sizes.same-round", slope.below(LIMITS.same), measured)
     yield ClaimOutcome("sizes.larger-later", slope.above(0.0), measured)
     yield ClaimOutcome("sizes.not-by-d", slope.below(1.0), measured)
-
-
-def _of_accuracy(runs: pd.DataFrame, size: SizesScale) -> ClaimOutcome:
-    """Whether accuracy at the end rises with the model; the error is that of the test examples, which runs share."""
-    if not len(runs):
-        return ClaimOutcome("sizes.larger-better")
-    ends = runs.groupby("model", sort=False)["accuracy_end"].mean()
-    values = [(float(end), binomial_error(float(end), size.test_examples or TESTED)) for end in ends]
-    return ClaimOutcome(
-        "sizes.larger-better", ordered(values), {f"accuracy, {name}": end for name, end in ends.items()}
-    )
 
 
 def _flat(kappas: pd.DataFrame) -> ClaimOutcome:
