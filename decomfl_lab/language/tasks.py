@@ -215,7 +215,6 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
 
         train, test = part("train"), part("validation", "val", "dev")
         return _task_data(task, train, test, f"from {Path(folder).name}", "", sha256.hexdigest()[:16])
-
     users = os.environ.get("DECOMFL_DATA")
     if not users:
         raise InputError(
