@@ -310,7 +310,7 @@ WRITTEN = "a file or folder that is written, and not read before"
 NO_NAMES = "a file of numbers, keys or certificates, which names nothing"
 PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
     ("audit", "paper"): "a paper in TeX",
-    **{("bench", name): WRITTEN for name in ("csv", "write")},
+    ("bench", "write"): WRITTEN,
     ("bench", "records"): NO_NAMES,
     ("board", "out"): "looked through by _identities, see above",
     ("board", "record"): NO_NAMES,
