@@ -31,9 +31,9 @@ from decomfl_lab.laws.devices import checks
 
 __all__ = ["PARTS", "billion", "inputs", "main", "measured", "prompts", "smollm2"]
 
-_LAB = (sys.executable, "-m", "decomfl_lab")
+_LAB = ("-m", "decomfl_lab")
 _LOG = Path(__file__).parents[1] / "docs" / "_static" / "rebuild" / "mnist.dcl"
-_BITS = (sys.executable, "-m", "benchmarks.card", "--bits")
+_BITS = ("-m", "benchmarks.card", "--bits")
 _REPLAY = (*_LAB, "replay", str(_LOG), "--json")
 _KAPPA = (*_LAB, "kappa", "--products", "8", "--operator", "gauss-newton", "--chunk", "32", "--json")
 PARTS: Mapping[str, Mapping[str, Sequence[str]]] = {
@@ -101,9 +101,9 @@ def measured(parts: Mapping[str, Sequence[str]], device: str, seconds: float) ->
     """
     ends = time.monotonic() + seconds
     for part, words in parts.items():
-        command = [*words, "--device", device]
-        done = apart(command, seconds=max(ends - time.monotonic(), 0.0))
-        yield {"part": part, "command": " ".join(command[1:]), **asdict(done), "seconds": round(done.seconds, 1)}
+        own = [*words, "--device", device]
+        done = apart(own, seconds=max(ends - time.monotonic(), 0.0))
+        yield {"part": part, "command": " ".join(own), **asdict(done), "seconds": round(done.seconds, 1)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -132,7 +132,7 @@ def rebuild_rows(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
         groups.setdefault(setting.d, []).append(setting)
     for d, group in groups.items():
         asked = json.dumps([asdict(setting) for setting in group])
-        for row in apart([sys.executable, "-m", "benchmarks.rebuild"], given=asked).of(f"d={d}"):
+        for row in apart(["-m", "benchmarks.rebuild"], given=asked).of(f"d={d}"):
             yield RebuildRow(**row)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,12 +74,12 @@ class ProcessOutcome:
 
 
 def apart(
-    command: Sequence[str], *, given: str = "", env: Mapping[str, str] | None = None, seconds: float | None = None
+    words: Sequence[str], *, given: str = "", env: Mapping[str, str] | None = None, seconds: float | None = None
 ) -> ProcessOutcome:
-    """Run a command in a process of its own.
+    """Run Python in a process of its own.
 
     Args:
-        command: The command.
+        words: Its arguments, such as -m and a module.
         given: What it reads.
         env: Changes of the environment.
         seconds: How long it may take; by default as long as it needs.
@@ -86,7 +87,12 @@ def apart(
     began = time.monotonic()
     try:
         done = subprocess.run(
-            command, input=given, capture_output=True, text=True, timeout=seconds, env=environment(env)
+            [sys.executable, *words],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env=environment(env),
         )
     except subprocess.TimeoutExpired:
         return ProcessOutcome(None, None, f"the time was over after {seconds:.0f} s", time.monotonic() - began)

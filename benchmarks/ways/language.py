@@ -195,8 +195,8 @@ def random_prompts(n: int, *, vocabulary: int, pad: int, seed: int) -> Batch:
 
 def peak_apart(model: str, vocabulary: int, way: str) -> float | None:
     """The peak of a client's round, measured in a process of its own; see ``_peak``."""
-    command = [sys.executable, "-m", "benchmarks.ways.language", model, str(vocabulary), way]
-    peak: float | None = apart(command, env=ENVIRONMENT).of(way)
+    words = ["-m", "benchmarks.ways.language", model, str(vocabulary), way]
+    peak: float | None = apart(words, env=ENVIRONMENT).of(way)
     return peak
 
 
