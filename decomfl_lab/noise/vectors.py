@@ -45,12 +45,10 @@ rademacher FFFFFFFFFFFFFFFF 77  3f800000 3f800000 bf800000 3f800000 3f800000 bf8
 """
 
 
-def _parse(line: str) -> KnownAnswer:
-    distribution, key, p, *bits = line.split()
-    return KnownAnswer(Distribution(distribution), int(key, 16), int(p), _D, tuple(bits))
-
-
-KNOWN_ANSWERS = tuple(_parse(line) for line in _TABLE.strip().splitlines())
+KNOWN_ANSWERS = tuple(
+    KnownAnswer(Distribution(distribution), int(key, 16), int(p), _D, tuple(bits))
+    for distribution, key, p, *bits in map(str.split, _TABLE.strip().splitlines())
+)
 
 PHILOX_ANSWERS = (
     ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
@@ -84,12 +82,10 @@ constant 1.0  -   0000000000000000     0  3f800000 3f800000 3f800000 3f800000 3f
 """
 
 
-def _parse_start(line: str) -> StartAnswer:
-    draw, scale, cut, key, tensor, *bits = line.split()
-    return StartAnswer(draw, float(scale), None if cut == "-" else float(cut), int(key, 16), int(tensor), tuple(bits))
-
-
-START_ANSWERS = tuple(_parse_start(line) for line in _STARTS.strip().splitlines())
+START_ANSWERS = tuple(
+    StartAnswer(draw, float(scale), None if cut == "-" else float(cut), int(key, 16), int(tensor), tuple(bits))
+    for draw, scale, cut, key, tensor, *bits in map(str.split, _STARTS.strip().splitlines())
+)
 
 _KEYS = ((0, 0), (0xDEADBEEF12345678, 3), (0xFFFFFFFFFFFFFFFF, 77))
 _FAR = 1 << 38

@@ -315,15 +315,6 @@ def _read_quantized(reader: _Reader) -> Quantized:
     return Quantized(r, QuantizedVector(bits, scale, levels))
 
 
-def _read_sparse(reader: _Reader) -> Sparse:
-    r, d, count = reader.unpack(_SPARSE)
-    require(d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", d)
-    indices = reader.array(_INDEX, count).astype(np.int64)
-    values = reader.array(_SCALAR, count)
-    require(bool(np.isfinite(values).all()), f"update of round {r}", "be finite", values)
-    return Sparse(r, SparseVector(d, indices, values))
-
-
 def _read_refusal(reader: _Reader) -> Refusal:
     (diverged,) = reader.unpack(_REFUSAL)
     require(diverged in (0, 1), "diverged in the refusal", "be 0 or 1", diverged)
@@ -418,7 +409,12 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
         case Kind.QUANTIZED:
             found = _read_quantized(reader)
         case Kind.SPARSE:
-            found = _read_sparse(reader)
+            r, d, count = reader.unpack(_SPARSE)
+            require(d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", d)
+            indices = reader.array(_INDEX, count).astype(np.int64)
+            values = reader.array(_SCALAR, count)
+            require(bool(np.isfinite(values).all()), f"update of round {r}", "be finite", values)
+            found = Sparse(r, SparseVector(d, indices, values))
         case Kind.POOL:
             r, exponent, size = reader.unpack(_POOL)
             require(FINEST <= exponent <= 0, "exponent of the pool message", f"be in {FINEST}..0", exponent)

@@ -92,7 +92,15 @@ def join(options: JoinOptions) -> None:
         run_config = _agreed(offer, trust_code=options.trust_code)
     else:
         values, origin = read_config(options.config), f"config {options.config}"
-        run_config = _with_newcomers(config_from_mapping(values, origin, trust_code=options.trust_code), offer)
+        run_config = config_from_mapping(values, origin, trust_code=options.trust_code)
+        if not run_config.joined:
+            # A client that joins need not write in its file in which round it and others came.
+            numbers: dict[str, Any] = {
+                name: offer.config[name] for name in ("clients", "joined") if name in offer.config
+            }
+            whole = config_from_mapping({**numbers, "sampled": 1}, "the server's config")
+            if any(whole.present(r) == run_config.clients for r in (0, *whole.joined)):
+                run_config = run_config.but(joined=whole.of_first(run_config.clients).joined)
     require(options.client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", options.client)
     here = Run(run_config, dataset=dataset_of(run_config, options.device))
     federation = movable(here.federation, run_config.method)
@@ -122,16 +130,6 @@ def join(options: JoinOptions) -> None:
         print_json(found)
     else:
         print(f"the run is over; digest of the model after round {found['round']}: {found['digest']}")
-
-
-def _with_newcomers(config: TrainConfig, offer: Offer) -> TrainConfig:
-    """The run of a file, in which a client that joins need not write in which round it and others came."""
-    if config.joined:
-        return config
-    numbers: dict[str, Any] = {name: offer.config[name] for name in ("clients", "joined") if name in offer.config}
-    whole = config_from_mapping({**numbers, "sampled": 1}, "the server's config")
-    known = any(whole.present(r) == config.clients for r in (0, *whole.joined))
-    return config.but(joined=whole.of_first(config.clients).joined) if known else config
 
 
 def _agreed(offer: Offer, *, trust_code: bool) -> TrainConfig:
