@@ -270,9 +270,15 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         for row, _, series, R, cost in printed_costs()
     ]
     costs = pd.DataFrame([*ours, *theirs], columns=["series", "d", "bytes", "printed"])
+    points = []
+    for cell in cells:
+        model = "" if cell.paper_model == "OPT-125M" else f" ({cell.model})"
+        tuned = LORA_WORDS if cell.row.endswith(ADAPTED) else ALL
+        panel = task_title(cell.task) + model
+        points.append(cell.columns() | {"panel": panel, "tuned": tuned, "printed": cell.printed[0]})
     figures = {
         "llm": accuracies(
-            pd.DataFrame([_point(cell) for cell in cells]),
+            pd.DataFrame(points),
             styles,
             title="Accuracy after fine-tuning, and before",
             caption=f"Bars: two binomial standard errors. Scale {words}.",
@@ -300,10 +306,3 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     tables = {"llm": pd.DataFrame([cell.columns() for cell in cells]), "llm-curves": rows}
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)
-
-
-def _point(cell: CellResult) -> dict[str, Any]:
-    """A cell as ``figures.finetuning.accuracies`` wants it."""
-    model = "" if cell.paper_model == "OPT-125M" else f" ({cell.model})"
-    tuned = LORA_WORDS if cell.row.endswith(ADAPTED) else ALL
-    return cell.columns() | {"panel": task_title(cell.task) + model, "tuned": tuned, "printed": cell.printed[0]}

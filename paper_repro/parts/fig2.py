@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pandas as pd
 from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
-from figures.style import LineStyle, series_styles
+from figures.style import series_styles
 from paper_repro.workflow import estimators
 from paper_repro.workflow.bands import bands_table, compared
 from paper_repro.workflow.bands import outcome as band
@@ -88,10 +88,24 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     readings = [*dict.fromkeys(lines.reading)]
     frames = {**curves.drawn, "reference": authors}
     kinds = {kind: own[own.reading.isin([*readings, "authors"])] for kind, own in frames.items() if own is not None}
-    styles, axis = _styles(pd.concat(kinds.values())), _accuracy_axis(scale, kinds.values())
+    curve_rows = pd.concat(kinds.values()).sort_values(["panel", "K", "P"])
+    # Colours for DeComFL, those of K before those of P, and greys for FedAvg.
+    ours, fedavg = (curve_rows[(curve_rows.method == "FedAvg") == baseline].series for baseline in (False, True))
+    styles = series_styles(ours) | series_styles(fedavg, baseline=True)
+    axis: dict[str, Any] = {}
+    if scale.name != "smoke":
+        # Most of a long curve lies between 90 and 99 %: the axis spreads them, as far as the curves go.
+        values = curve_rows.test_accuracy
+        low, high = max(0.05, 0.9 * float(values.min())), min(0.995, 0.4 + 0.6 * float(values.max()))
+        axis = {"yscale": "logit", "ylimits": (low, high)}
 
     def panel(count: Count, reading: str, name: str) -> Panel:
-        own = {kind: _of_panel(rows, reading, name) for kind, rows in kinds.items()}
+        own = {}
+        for kind, rows in kinds.items():
+            # The rows of a panel, FedAvg's from the other where it has none; the authors' are beside every reading.
+            read = rows[rows.reading.isin([reading, "authors"])]
+            here, fedavg = read.panel == name, read.method == "FedAvg"
+            own[kind] = read[here] if (here & fedavg).any() else read[here | fedavg]
         return by_communication(count=count, title=f"{reading} · {PANELS[name]}", **own, **axis)
 
     drawn = {
@@ -138,29 +152,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figures={stems[count]: figure for count, figure in drawn.items()},
         tables=tables,
     )
-
-
-def _of_panel(rows: pd.DataFrame, reading: str, panel: str) -> pd.DataFrame:
-    """The rows of a panel, FedAvg's from the other where it has none; the authors' are beside every reading."""
-    read = rows[rows.reading.isin([reading, "authors"])]
-    own, fedavg = read.panel == panel, read.method == "FedAvg"
-    return read[own] if (own & fedavg).any() else read[own | fedavg]
-
-
-def _styles(rows: pd.DataFrame) -> dict[str, LineStyle]:
-    """Colours for DeComFL, those of K before those of P, and greys for FedAvg."""
-    ordered = rows.sort_values(["panel", "K", "P"])
-    ours, fedavg = (ordered[(ordered.method == "FedAvg") == baseline].series for baseline in (False, True))
-    return series_styles(ours) | series_styles(fedavg, baseline=True)
-
-
-def _accuracy_axis(scale: Scale, frames: Iterable[pd.DataFrame]) -> dict[str, Any]:
-    """Most of a long curve lies between 90 and 99 %: the axis spreads them, as far as the curves go."""
-    if scale.name == "smoke":
-        return {}
-    values = pd.concat([frame.test_accuracy for frame in frames])
-    low, high = max(0.05, 0.9 * float(values.min())), min(0.995, 0.4 + 0.6 * float(values.max()))
-    return {"yscale": "logit", "ylimits": (low, high)}
 
 
 def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:

@@ -66,7 +66,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         "largest η over the proved one (K = 1: its sharper form). Bottom: the η at which f = ½L‖x‖² begins to "
         "diverge over the printed largest one.",
     )
-    trained = _averages(frames["training"])
+    # The measured averages (mean and range over seeds) and the bounds, a panel a model.
+    frame = frames["training"]
+    runs = frame[frame["kind"] == "run"].groupby(["model", "round"])["value"]
+    measured = runs.agg(value="mean", low="min", high="max").reset_index().assign(series="measured")
+    bounds = frame[frame["kind"] == "bound"][["model", "series", "round", "value"]]
+    trained = pd.concat([measured, bounds], ignore_index=True)
+    d = frame[(frame["kind"] == "constant") & (frame["series"] == "d")].set_index("model")["value"]
+    trained = trained.assign(panel=[f"{model}, d = {d[model]:,.0f}" for model in trained["model"]])
     training_figure = training(
         trained,
         title="Bounds beside real training",
@@ -81,7 +88,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         "theory-step-sizes": maps,
         "theory-training": training_figure,
     }
-    constants = _constants(frames["training"])
+    # The constants of the trained models, a row each.
+    shown = ["d", "L at the start of the pilot", "L", "kappa", "sigma", "sigma_G", "D", "eta", "mu"]
+    shown += ["rounding of g", "rho", "rho_kappa"]
+    constants = frame[frame["kind"] == "constant"].pivot(index="model", columns="series", values="value")
+    constants = constants[shown].rename_axis(columns=None).rename(columns=LETTERS).reset_index()
     section = Section(
         id="theory",
         figure=dimension,
@@ -101,25 +112,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     tables = {"theory-constants": constants, **{f"theory-{name}": frame for name, frame in frames.items()}}
     return Made(section=section, claims=claims(frames, words), figures=figures, tables=tables)
-
-
-def _averages(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame of ``training``: the measured averages (mean and range over seeds) and the bounds, a panel a model."""
-    runs = frame[frame["kind"] == "run"].groupby(["model", "round"])["value"]
-    measured = runs.agg(value="mean", low="min", high="max").reset_index().assign(series="measured")
-    bounds = frame[frame["kind"] == "bound"]
-    both = pd.concat([measured, bounds[["model", "series", "round", "value"]]], ignore_index=True)
-    d = frame[(frame["kind"] == "constant") & (frame["series"] == "d")].set_index("model")["value"]
-    return both.assign(panel=[f"{model}, d = {d[model]:,.0f}" for model in both["model"]])
-
-
-def _constants(frame: pd.DataFrame) -> pd.DataFrame:
-    """The constants of the trained models, a row each."""
-    shown = ["d", "L at the start of the pilot", "L", "kappa", "sigma", "sigma_G", "D", "eta", "mu"]
-    shown += ["rounding of g", "rho", "rho_kappa"]
-    constants = frame[frame["kind"] == "constant"]
-    table = constants.pivot(index="model", columns="series", values="value")[shown].rename_axis(columns=None)
-    return table.rename(columns=LETTERS).reset_index()
 
 
 def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[ClaimOutcome]:

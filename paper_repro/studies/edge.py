@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -222,9 +222,15 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     # The points that differ in η/(1 − β), estimator and B alone, a series each of the two; but for the line in B.
     steps = table[(table["P"] == base.P) & (table["K"] == base.K) & (table["beta"] == base.beta)]
     steps = steps[steps["batch"].isin([size.batch_size, size.small_batch])]
+    # The lines in B, P, K and β that have more than one point.
+    varied = [pd.DataFrame(columns=["knob", "at", "share", "low", "high"])]
+    for knob, symbol in (("batch", "B"), ("P", "P"), ("K", "K"), ("beta", "β")):
+        own = table[_on_line(table, knob, base)]
+        if len(own) > 1:
+            varied.append(own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]])
     figure = edge(
         steps.assign(series=[f"{row.estimator}, B = {row.batch}" for row in steps.itertuples()]),
-        pd.concat(_lines(table, base)),
+        pd.concat(varied),
         along,
         limits=limits,
         title="The edge of stability: Figure 2's setting, and around it",
@@ -257,15 +263,6 @@ def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
     others = [name for name in _POINT if name != knob]
     same: pd.Series[bool] = np.logical_and.reduce([found[name] == getattr(base, name) for name in others])
     return same
-
-
-def _lines(table: pd.DataFrame, base: Point) -> Iterator[pd.DataFrame]:
-    """The lines in B, P, K and β that have more than one point."""
-    yield pd.DataFrame(columns=["knob", "at", "share", "low", "high"])
-    for knob, symbol in (("batch", "B"), ("P", "P"), ("K", "K"), ("beta", "β")):
-        own = table[_on_line(table, knob, base)]
-        if len(own) > 1:
-            yield own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]]
 
 
 def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
