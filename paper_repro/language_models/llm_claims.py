@@ -48,19 +48,24 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The outcomes of the evaluations of the runs; without any only the paper's own arithmetic can be judged."""
     cells = results(rows)
     trained = [cell for cell in cells if not cell.diverged]
+    ours = [cell for cell in trained if cell.series == P10]
+    gains = {f"gain, {cell.name}": cell.gain[0] for cell in ours}
+    first_order = list(_pairs(trained, [(("", "FedAvg"), ("", P10))]))
+    sent = 2 * 4 * PARAMETERS["OPT-1.3B"] / 1e9
+    near = abs(sent / LIMITS.gigabytes - 1) <= LIMITS.near
     outcomes = [
-        _gain(trained),
+        ClaimOutcome("llm.gain", verdict_of_gains([cell.gain for cell in ours]), gains),
         _five_points(trained),
         _alike(trained, "mezo", [(("", P10), ("", "MeZO"))]),
         _alike(trained, "fedzo", [(("", P10), ("", FEDZO)), ((ADAPTED, P5), (ADAPTED, FEDZO))], or_better=False),
         _alike(trained, "directions", [(("", P10), ("", P5)), ((ADAPTED, P10), (ADAPTED, P5))]),
         _alike(trained, "lora", [((ADAPTED, P10), ("", P10)), ((ADAPTED, P10), ("", "MeZO"))]),
-        _first_order(trained),
+        ClaimOutcome("llm.first-order", verdict_of_gains(_differences(first_order)), _told(first_order)),
         _saving(cells),
         _same_cost(rows, cells, "dimension-free", ("OPT-125M", "OPT-1.3B")),
         _same_cost(rows, cells, "peft", ("OPT-125M", "OPT-125M+LoRA")),
         _one_megabyte(cells),
-        _ten_gigabytes(),
+        ClaimOutcome("llm.ten-gigabytes", verdict_of(near), {"gigabytes a round, both ways": sent}),
         _rounds(),
         _printed_accuracies(),
         _printed_costs(cells),
@@ -70,12 +75,6 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
 
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------
-
-
-def _gain(trained: Sequence[CellResult]) -> ClaimOutcome:
-    cells = [cell for cell in trained if cell.series == P10]
-    measured = {f"gain, {cell.name}": cell.gain[0] for cell in cells}
-    return ClaimOutcome("llm.gain", verdict_of_gains([cell.gain for cell in cells]), measured)
 
 
 def _five_points(trained: Sequence[CellResult]) -> ClaimOutcome:
@@ -123,11 +122,6 @@ def _alike(
     verdict = verdict_of_likeness(_differences(judged), or_better=or_better)
     measured = {"pairs of cells": len(found), "judged: something was learnt": len(judged), **_told(judged)}
     return ClaimOutcome(f"llm.{name}", verdict, measured)
-
-
-def _first_order(trained: Sequence[CellResult]) -> ClaimOutcome:
-    found = list(_pairs(trained, [(("", "FedAvg"), ("", P10))]))
-    return ClaimOutcome("llm.first-order", verdict_of_gains(_differences(found)), _told(found))
 
 
 def _printed_accuracies() -> ClaimOutcome:
@@ -201,12 +195,6 @@ def _one_megabyte(cells: Sequence[CellResult]) -> ClaimOutcome:
     sent = max(a_round) * rounds
     measured = {"bytes a client and round here, at most": max(a_round), "rounds": rounds, "megabytes": sent / 1e6}
     return ClaimOutcome("llm.one-megabyte", verdict_of(sent <= LIMITS.megabytes * 1e6), measured)
-
-
-def _ten_gigabytes() -> ClaimOutcome:
-    sent = 2 * 4 * PARAMETERS["OPT-1.3B"] / 1e9
-    near = abs(sent / LIMITS.gigabytes - 1) <= LIMITS.near
-    return ClaimOutcome("llm.ten-gigabytes", verdict_of(near), {"gigabytes a round, both ways": sent})
 
 
 def _rounds() -> ClaimOutcome:
