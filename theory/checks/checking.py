@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -105,17 +104,31 @@ def check(
     for name in run:
         require_choice("constant", name, (*_RUN, *statement.symbols))
     given = {name: run.pop(name) for name in statement.symbols if name in run}
-    setting = _setting(statement, problem, setting, run, given)
+    if setting is not None:
+        require(not run, "setting", f"not be given beside {', '.join(run)}", setting)
+    else:
+        # The problem's with these constants of a run.
+        setting = problem.setting(**{"distribution": statement.distributions[0], "central": statement.central, **run})
+        if setting.eta is None and statement.eta:
+            setting = setting.at(statement.step_sizes(setting, **statement.own(problem, setting, **given)).largest)
     _require_truth(statement, problem, setting)
     if not isinstance(problem, Quadratic) and not type(problem).__module__.startswith("theory.problems."):
         probe(problem, setting, seed=seed)
     estimate, terms = sides(statement, problem, setting, source=source, runs=runs, seed=seed, **given)
     bound = math.fsum(terms.values())
-    room = _rounding(problem, setting, source, estimate, terms)
+    # By how much rounding may move the two sides: n ε Σ|terms|, with the n roundings that follow on one another. A left
+    # side is a mean over samples of a sum over R rounds and the coordinates (or groups) that are held. x_r itself is a
+    # sum of K steps a round, of P products each and a mean over m clients where it is simulated.
+    step = 1 if source == "exact" else setting.P + setting.m
+    n = estimate.samples + setting.R * (setting.K * step + len(problem.start)) + len(terms)
+    room = n * sys.float_info.epsilon * math.fsum(map(abs, (estimate.value, *terms.values())))
     holds, more = decide(estimate, bound, confidence, room)
+    formula = " + ".join(map(written, statement.terms.values()))
+    numbers = ", ".join(f"{name} {number:.6g}" for name, number in terms.items())
+    at = "" if setting.eta is None else f" at η = {down(setting.eta, 6 if statement.with_eta else 12)}"
     return Check(
         claim=f"{statement.title}, {statement.left}",
-        bounded_by=_bounded_by(statement, setting, terms),
+        bounded_by=f"{formula}{at}: {numbers}",
         measured=estimate.value,
         stderr=estimate.stderr,
         bound=bound,
@@ -174,19 +187,6 @@ def sides(
     return estimate, dict(zip(statement.terms, statement.bound(setting, **own), strict=True))
 
 
-def _rounding(
-    problem: Problem | Quadratic, setting: Setting, source: Source, estimate: Estimate, terms: Mapping[str, float]
-) -> float:
-    """By how much rounding may move the two sides: n ε Σ|terms|, with the n roundings that follow on one another.
-
-    A left side is a mean over samples of a sum over R rounds and the coordinates (or groups) that are held. x_r itself
-    is a sum of K steps a round, of P products each and a mean over m clients where it is simulated.
-    """
-    step = 1 if source == "exact" else setting.P + setting.m
-    n = estimate.samples + setting.R * (setting.K * step + len(problem.start)) + len(terms)
-    return n * sys.float_info.epsilon * math.fsum(map(abs, (estimate.value, *terms.values())))
-
-
 def decide(estimate: Estimate, bound: float, confidence: float, room: float = 0.0) -> tuple[bool | None, int]:
     """Whether the estimated number is at most ``bound``, or None; and then about how many samples would tell.
 
@@ -211,30 +211,6 @@ def ratio(measured: float, bound: float) -> float:
     if bound:
         return measured / bound
     return math.inf if measured else math.nan
-
-
-def _setting(
-    statement: Statement,
-    problem: Problem | Quadratic,
-    setting: Setting | None,
-    run: Mapping[str, Any],
-    given: Mapping[str, float],
-) -> Setting:
-    """The setting given, or the problem's with these constants of a run."""
-    if setting is not None:
-        require(not run, "setting", f"not be given beside {', '.join(run)}", setting)
-        return setting
-    found = problem.setting(**{"distribution": statement.distributions[0], "central": statement.central, **run})
-    if found.eta is None and statement.eta:
-        found = found.at(statement.step_sizes(found, **statement.own(problem, found, **given)).largest)
-    return found
-
-
-def _bounded_by(statement: Statement, setting: Setting, terms: Mapping[str, float]) -> str:
-    formula = " + ".join(map(written, statement.terms.values()))
-    numbers = ", ".join(f"{name} {number:.6g}" for name, number in terms.items())
-    at = "" if setting.eta is None else f" at η = {down(setting.eta, 6 if statement.with_eta else 12)}"
-    return f"{formula}{at}: {numbers}"
 
 
 def _require_truth(statement: Statement, problem: Problem | Quadratic, setting: Setting) -> None:

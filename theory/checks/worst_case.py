@@ -378,19 +378,16 @@ def _worst(
     worst = search(at_ratio, axes, seed=seed, effort=generations, watch=told)
     if math.isnan(worst.ratio):
         return None
-    at = _simplest(worst, axes, at_ratio) if exact and worst.ratio > 1 else worst.at
+    at = dict(worst.at)
+    if exact and worst.ratio > 1:
+        # As many least counts, zeros and ones as the worst case bears: they keep half of what it is above 1.
+        enough = 1 + 0.5 * (min(worst.ratio, 2.0) - 1)
+        for key, axis in [*axes.items()] * 3:
+            simple = [axis.at(share) for share in (0.0, 0.25, 0.5)] if axis.whole else [0.0, 1.0]
+            for value in simple:
+                fits = value < at[key] if axis.whole else axis.low <= value <= axis.high
+                if fits and at_ratio({**at, key: value}) >= enough:
+                    at[key] = value
+                    break
     problem, setting, found, runs = judged(*at.items())
     return Instance(name, alone, problem, setting, found, source, runs, seed + 1, worst.tried, worst.ratio)
-
-
-def _simplest(worst: Worst, axes: Mapping[str, Axis], at_ratio: Callable[[At], float]) -> At:
-    """The worst case with as many least counts, zeros and ones as it bears: they keep half of what it is above 1."""
-    enough, at = 1 + 0.5 * (min(worst.ratio, 2.0) - 1), dict(worst.at)
-    for name, axis in [*axes.items()] * 3:
-        simple = [axis.at(share) for share in (0.0, 0.25, 0.5)] if axis.whole else [0.0, 1.0]
-        for value in simple:
-            fits = value < at[name] if axis.whole else axis.low <= value <= axis.high
-            if fits and at_ratio({**at, name: value}) >= enough:
-                at[name] = value
-                break
-    return at

@@ -63,6 +63,8 @@ def audit(options: AuditOptions) -> None:
 
     Exit code 0 if all evidence holds and nothing of the source is left out, else 1.
     """
+    from decomfl_lab.runs.progress import RunBars
+    from theory.findings.finding import gather
     from theory.findings.registry import CAUSES, ENTRIES, affected
     from theory.findings.source import read
 
@@ -84,7 +86,8 @@ def audit(options: AuditOptions) -> None:
         and (not options.cause or any(entry in each for each in spoiled.values()))
     ]
     source = read(options.paper) if options.paper else None
-    results = _gathered(entries)
+    with RunBars() as bars:
+        results = gather(entries, lambda done, found: bars.show("audit", done, len(entries), found.entry.label))
     if options.as_json:
         print_json([result.row() for result in results])
     elif options.statement:
@@ -124,14 +127,6 @@ def _known(entries: Sequence[Entry], name: str) -> str:
     shown = get_close_matches(name.lower(), everything, 6, 0.5)
     shown = shown or sorted({entry.names[-1] for entry in entries if entry.kind in ("theorem", "corollary", "lemma")})
     return f"be a statement of the audit, which --all lists, as {', '.join(shown)}"
-
-
-def _gathered(entries: Sequence[Entry]) -> list[EntryResult]:
-    from decomfl_lab.runs.progress import RunBars
-    from theory.findings.finding import gather
-
-    with RunBars() as bars:
-        return gather(entries, lambda done, found: bars.show("audit", done, len(entries), found.entry.label))
 
 
 def _gaps(source: TexSource) -> list[str]:
