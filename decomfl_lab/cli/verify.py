@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 import click
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.devices import find_device
+from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
+from decomfl_lab.plugins import named
 
 if TYPE_CHECKING:
     from decomfl_lab.laws.breadth import Explored
-    from decomfl_lab.laws.check import Outcome
     from decomfl_lab.laws.contract import Implementation
+    from decomfl_lab.laws.outcomes import Outcome, Outcomes
 
 __all__ = ["verify"]
 
@@ -46,6 +48,26 @@ class VerifyOptions:
         None,
         "Put every second client on this device (cpu, cuda, cuda:N or auto; on the CPU: on another backend), the rest "
         "on the CPU.",
+    )
+    update: str | None = option(
+        None,
+        "module:Class, or file.py:Class, of a training step of anybody's: a class of a module whose `perturb(seed, s)` "
+        "adds s·z(seed) and whose `update(seed, g, lr)` adds -lr·g·z(seed). Its laws need nothing of the lab.",
+    )
+    module: str | None = option(None, "With --update: module:function that makes a torch module of yours, tried too.")
+    tolerance: float = option(
+        0.0, "With --update: the share of the norm of x that restoring and replaying may leave, 0 for bits."
+    )
+    identity: Path | None = option(
+        None,
+        'File of JSON lines that your processes wrote, {"step": 0, "rank": 1, "noise": 123} of each noise: no two '
+        "have the same, but for --shared coordinates. In Python: laws.verify_identity.",
+    )
+    shared: tuple[str, ...] = option((), "With --identity: a coordinate whose numbers all have one noise. Repeatable.")
+    write: Path | None = option(
+        None,
+        "Write the laws of --update and --identity into this folder, a file each that needs no decomfl_lab, with a "
+        "file of tests to fill in.",
     )
     law: tuple[str, ...] = option((), "Try only this law (may be given several times).")
     cases: int | None = option(
@@ -81,10 +103,17 @@ def verify(options: VerifyOptions) -> None:
     if options.target_template:
         print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")
         raise click.exceptions.Exit
-    from decomfl_lab.laws.check import Outcomes, load_implementation, planted
-    from decomfl_lab.laws.check import verify as run
+    if options.write is not None:
+        from decomfl_lab.laws.kits import write_kits
 
+        for path in write_kits(options.write):
+            print(path)
+        raise click.exceptions.Exit
     started = time.monotonic()
+    if options.update is not None or options.identity is not None:
+        raise click.exceptions.Exit(_anybodys(options, started))
+    from decomfl_lab.laws.check import load_implementation, planted
+    from decomfl_lab.laws.check import verify as run
 
     def announce(name: str) -> None:
         if sys.stderr.isatty():
@@ -131,6 +160,8 @@ def verify(options: VerifyOptions) -> None:
         require(not any(others), "law, cases and junit", "be left out with --histories", others)
         own = options.target is None and options.plant is None and options.device is None
         raise click.exceptions.Exit(_simulate(None if own else implementation, options))
+    from decomfl_lab.laws.outcomes import Outcomes
+
     outcomes = Outcomes()
 
     def tell(outcome: Outcome) -> None:
@@ -148,14 +179,58 @@ def verify(options: VerifyOptions) -> None:
     with telling(interrupted):
         count = 100 if options.cases is None else options.cases
         run(implementation, cases=count, seed=options.seed, laws=options.law, on_law=announce, on_outcome=tell)
+    raise click.exceptions.Exit(_ends(implementation.name, outcomes, options, f"seed {options.seed}, ", started))
+
+
+def _ends(name: str, outcomes: Outcomes, options: VerifyOptions, how: str, started: float) -> int:
+    """The last line, or all as JSON, and JUnit's file; the exit code."""
     if options.junit is not None:
-        write_atomically(options.junit, outcomes.junit(implementation.name))
+        write_atomically(options.junit, outcomes.junit(name))
     if options.as_json:
-        rows = [{**dataclasses.asdict(outcome), "passed": outcome.passed} for outcome in outcomes]
-        print_json(rows)
+        print_json([{**dataclasses.asdict(outcome), "passed": outcome.passed} for outcome in outcomes])
     else:
-        print(f"{implementation.name}: {outcomes.summary} (seed {options.seed}, {time.monotonic() - started:.0f} s)")
-    raise click.exceptions.Exit(outcomes.exit_code)
+        print(f"{name}: {outcomes.summary} ({how}{time.monotonic() - started:.0f} s)")
+    return outcomes.exit_code
+
+
+def _anybodys(options: VerifyOptions, started: float) -> int:
+    """The laws of somebody's training step, or of noise that processes have written down."""
+    others = options.target, options.plant, options.states, options.histories, options.cases
+    require(not any(others), "target, plant, cases, states and histories", "be left out with --update", others)
+    both = options.update is not None and options.identity is not None
+    require(not both, "update and identity", "not both be given", (options.update, options.identity))
+    require_writable("junit", options.junit)
+
+    def tell(outcome: Outcome) -> None:
+        if not options.as_json:
+            print(outcome, flush=True)
+
+    try:
+        if options.update is not None:
+            from decomfl_lab.laws.update import verify_update
+
+            target = named("update", options.update)
+            module = None if options.module is None else named("module", options.module)
+            device = str(find_device(options.device or "cpu"))
+            with telling(lambda: "interrupted; nothing was kept"):
+                outcomes = verify_update(
+                    target,
+                    module=module,
+                    tolerance=options.tolerance,
+                    device=device,
+                    laws=options.law,
+                    on_outcome=tell,
+                )
+            return _ends(options.update, outcomes, options, "", started)
+        from decomfl_lab.laws.identity import read_identities
+
+        assert options.identity is not None
+        outcomes = read_identities(options.identity, shared=options.shared)
+    except (ValueError, OSError) as error:
+        raise InputError(str(error)) from error
+    for outcome in outcomes:
+        tell(outcome)
+    return _ends(str(options.identity), outcomes, options, "", started)
 
 
 def _tell_planted(table: dict[str, dict[str, Outcome]], options: VerifyOptions, started: float) -> int:

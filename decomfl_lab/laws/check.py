@@ -6,15 +6,12 @@ import copy
 import textwrap
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from inspect import signature
-from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
-from xml.etree import ElementTree
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -41,149 +38,15 @@ from decomfl_lab.laws import (  # noqa: F401
 from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, RefusedError
 from decomfl_lab.laws.edge import fitted
 from decomfl_lab.laws.faults import FAULTS, narrow
+from decomfl_lab.laws.outcomes import Outcome, Outcomes, Status, suite
 from decomfl_lab.laws.register import LAWS, Law, LawBrokenError
 from decomfl_lab.laws.strategies import Support
 from decomfl_lab.plugins import made
 
 __all__ = ["Outcome", "Outcomes", "check_law", "load_implementation", "named", "planted", "pytest_suite", "verify"]
 
-Status = Literal["holds", "broken", "crashed", "refused", "skipped", "not yours"]
-_MARKS = {
-    "holds": "ok    ",
-    "broken": "BROKEN",
-    "crashed": "BROKEN",
-    "refused": "NOCASE",
-    "skipped": "skip  ",
-    "not yours": "-     ",
-}
 _REFUSALS = 25
 """Cases at least that an implementation may refuse before one that it takes."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one law.
-
-    Attributes:
-        law: Name of the law.
-        says: What it says, in a line.
-        status: "holds"; "broken", by values that disagree; "crashed", by another exception, which breaks it too;
-            "refused", where ``supports`` refuses every case; "skipped", where it does and the implementation's
-            ``skips`` says why, or where the implementation does not offer what the law is about; or "not yours", where
-            the law is about parts that are the lab's.
-        cases: How many cases were tried.
-        counterexample: What differs in the smallest case that failed, the case and its history, in lines; or why none
-            was tried.
-        unseen: The implementation's own parts that the law made no use of, so that it cannot see a fault in them.
-        seconds: How long it took.
-        refused: How many drawn cases the implementation refused beside those that were tried.
-    """
-
-    law: str
-    says: str
-    status: Status
-    cases: int
-    counterexample: str = ""
-    unseen: tuple[str, ...] = ()
-    seconds: float = 0.0
-    refused: int = 0
-
-    @property
-    def tried(self) -> bool:
-        """Whether the law says something about the implementation."""
-        return self.status in ("holds", "broken", "crashed")
-
-    @property
-    def passed(self) -> bool:
-        """Whether no case failed, and ``supports`` did not refuse them all."""
-        return self.status in ("holds", "skipped", "not yours")
-
-    @property
-    def error(self) -> str:
-        """What was raised, without the case, where the law was broken by a crash; else empty."""
-        first, *rest = self.counterexample.split("\n") if self.status == "crashed" else [""]
-        return "\n".join([first, *takewhile(lambda line: line.startswith(" " * 9), rest)])
-
-    def __str__(self) -> str:
-        if not self.tried:
-            return f"{_MARKS[self.status]}              {self.law}: {self.counterexample}"
-        tried = f"{self.cases:5d} cases" if self.status == "holds" else f"at case {self.cases:<3d}"
-        blind = f" (does not look at your {', '.join(self.unseen)})" if self.unseen else ""
-        few = f" ({self.refused} others were refused)" if self.refused > 9 * self.cases else ""
-        line = f"{_MARKS[self.status]} {tried}  {self.law}: {self.says}{blind}{few}"
-        return f"{line}\n{textwrap.indent(self.counterexample, ' ' * 7)}" if self.counterexample else line
-
-
-class Outcomes(list[Outcome]):
-    """Outcomes of several laws; ``str`` has a line for each and a last one that counts."""
-
-    @property
-    def broken(self) -> list[str]:
-        """The names of the laws that do not hold."""
-        return [outcome.law for outcome in self if outcome.tried and not outcome.passed]
-
-    @property
-    def tried(self) -> int:
-        """How many laws say something about the implementation."""
-        return sum(outcome.tried for outcome in self)
-
-    @property
-    def exit_code(self) -> int:
-        """1 if a law is broken, 3 if none could be tried or all cases of one were refused, else 0."""
-        if self.broken:
-            return 1
-        return 0 if self.tried and all(outcome.passed for outcome in self) else 3
-
-    @property
-    def summary(self) -> str:
-        """How many of the laws hold."""
-        line = f"{self.tried - len(self.broken)} of {self.tried} laws hold"
-        counts = Counter(outcome.status for outcome in self)
-        others = {
-            "without a case that you support": counts["refused"],
-            "skipped": counts["skipped"],
-            "not about your code": counts["not yours"],
-        }
-        blind = [set(outcome.unseen) for outcome in self if outcome.tried]
-        unseen = ", ".join(part for part in PARTS if blind and part in set.intersection(*blind))
-        told = [f"{count} {what}" for what, count in others.items() if count]
-        return ", ".join([line, *told, *([f"and none of these looks at your {unseen}"] if unseen else [])])
-
-    def told(self, index: int) -> str:
-        """An outcome in lines; only its name and the earlier law, where that ended with the same error."""
-        own = self[index]
-        like = next((each for each in self[:index] if own.error and each.error == own.error), None)
-        if like is None:
-            return str(own)
-        return f"{_MARKS[own.status]} at case {own.cases:<3d}  {own.law}: the same error as in {like.law}"
-
-    def __str__(self) -> str:
-        return "\n".join([*map(self.told, range(len(self))), self.summary])
-
-    def junit(self, name: str) -> str:
-        """The outcomes as JUnit's XML, which servers of continuous integration read: a test case a law."""
-        suite = ElementTree.Element("testsuite", name=_printable(name))
-        counts = dict(zip(_MARKS, ("", "failures", "errors", "errors", "skipped", "skipped"), strict=True))
-        for count in ("failures", "errors", "skipped"):
-            suite.set(count, str(sum(counts.get(outcome.status) == count for outcome in self)))
-        suite.set("tests", str(len(self)))
-        suite.set("time", f"{sum(outcome.seconds for outcome in self):.3f}")
-        for outcome in self:
-            own = {"name": outcome.law, "classname": "decomfl.laws", "time": f"{outcome.seconds:.3f}"}
-            case = ElementTree.SubElement(suite, "testcase", own)
-            if outcome.status != "holds":
-                kind = {"failures": "failure", "errors": "error", "skipped": "skipped"}[counts[outcome.status]]
-                first = outcome.counterexample.split("\n", 1)[0]
-                message = outcome.says if outcome.tried else _printable(first)
-                told = ElementTree.SubElement(case, kind, message=message)
-                told.text = _printable(outcome.counterexample) if outcome.tried else None
-        ElementTree.indent(suite)
-        return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _printable(text: str) -> str:
-    """The text without what XML has no form for."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in text)
 
 
 class _Untried(BaseException):
@@ -462,25 +325,10 @@ def pytest_suite(
     Raises:
         InputError: If ``cases`` is not positive, ``seed`` is negative, or ``xfail`` names an unknown law or no reason.
     """
-    import pytest
-
     _require(implementation, cases, seed)
     expected = {} if xfail is None else xfail
     _require_reasons("xfail", expected)
-
-    @pytest.mark.parametrize("law", LAWS)
-    def test_laws(law: str) -> None:
-        outcome = check_law(LAWS[law], implementation, cases=cases, seed=seed)
-        if outcome.status in ("skipped", "not yours"):
-            pytest.skip(outcome.counterexample)
-        if outcome.passed and law in expected:
-            pytest.fail(f"{law} holds now: take it off the xfail list ({expected[law]})", pytrace=False)
-        if not outcome.passed and law in expected:
-            pytest.xfail(f"{expected[law]}\n{outcome}")
-        if not outcome.passed:
-            pytest.fail(str(outcome), pytrace=False)
-
-    return test_laws
+    return suite(LAWS, lambda law: check_law(LAWS[law], implementation, cases=cases, seed=seed), expected)
 
 
 def load_implementation(target: str | None, fault: str | None, device: str | None = None) -> Implementation:

@@ -1,0 +1,353 @@
+"""Laws of identities: who has whose noise. Needs numpy and hypothesis.
+
+Noise belongs to somebody: a direction to a step, a prompt and a member of the population, and all tensor-parallel ranks
+have one. A function ``noise(**who)`` says what somebody has, a seed or an array. Its coordinates are *own*, where
+another number is another one's noise, or *shared*, where it is not:
+
+    def noise(step, prompt, member, tp):
+        return seed_of(step, prompt, member)
+
+    print(verify_identity(noise, own={"step": 4, "prompt": 3, "member": 4}, shared={"tp": 2}))
+
+The numbers say how many values of each coordinate are tried: 0, 1, ... Two who share noise by mistake do so for some
+numbers only, as those of ``prompt % 3``, so let them be larger than what the code could count modulo.
+
+Every combination of coordinates is asked once, in order. Then hypothesis draws whom to ask in which order, and how
+often, as a process does that has some of the work, or does it in other chunks. A law that is broken names two of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as hypothesis_seed
+from hypothesis import strategies as st
+
+from decomfl_lab.laws.outcomes import Outcome, Outcomes, suite
+
+__all__ = ["IDENTITY_LAWS", "identity_suite", "read_identities", "verify_identity"]
+
+MOST = 20_000
+"""Combinations that are asked at most."""
+ALIKE = 6.0
+"""Standard deviations of the cosine of independent arrays, beyond which they are held to be one noise."""
+
+IDENTITY_LAWS: dict[str, str] = {
+    "repeatable": "whoever is asked twice has the same noise",
+    "each-coordinate-changes-it": "another number of one own coordinate alone is other noise",
+    "identities-differ": "no two have the same noise",
+    "shared-agree": "shared coordinates, and other processes, change nothing",
+    "order-does-not-matter": "noise does not depend on who was asked before",
+    "randomness-of-others-stays": "asking leaves the random generators of Python, numpy and torch as they were",
+    "off-draws-anew": "with the sharing switched off, shared coordinates have noise of their own",
+}
+"""The laws by name, and what they say."""
+
+Who = tuple[tuple[str, int], ...]
+Noise = Callable[..., Any]
+
+
+class _BrokenError(AssertionError):
+    """Two who are what they must not be to each other."""
+
+
+def _told(who: Who) -> str:
+    return f"({', '.join(f'{name} {value}' for name, value in who)})"
+
+
+def _plain(value: Any, bits: int | None) -> Any:
+    """A seed as something that can be compared, or an array in float64; of a seed the bits that count."""
+    for step in ("detach", "cpu", "double", "numpy"):  # of a tensor of torch, whatever its type and device
+        if hasattr(value, "detach") or step == "numpy":
+            value = getattr(value, step)() if hasattr(value, step) else value
+    if isinstance(value, np.ndarray | list) and np.asarray(value).dtype.kind == "f":
+        return np.asarray(value, np.float64).reshape(-1)
+    if isinstance(value, np.ndarray | list | tuple):
+        return tuple(_plain(each, bits) for each in np.asarray(value, object).reshape(-1))
+    if isinstance(value, int | np.integer) and bits is not None:
+        return int(value) % 2**bits
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether this is the same noise, to the bit."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.shape == b.shape and a.tobytes() == b.tobytes()
+    return type(a) is type(b) and bool(a == b)
+
+
+def _alike(a: Any, b: Any) -> str:
+    """How two noises that should be independent are one, in words; empty if they are not."""
+    if _same(a, b):
+        return "have the same noise"
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+        return ""
+    n = min(a.size, b.size)
+    norms = float(np.linalg.norm(a[:n]) * np.linalg.norm(b[:n]))
+    cosine = float(a[:n] @ b[:n]) / norms if norms else 0.0
+    return f"have noise of cosine {cosine:.3f}" if abs(cosine) > max(ALIKE / math.sqrt(n), 0.1) else ""
+
+
+class _Asked:
+    """Somebody's noise, by coordinates: of a function, of one for each process, or of what processes wrote down."""
+
+    def __init__(self, noise: Any, own: Mapping[str, int], shared: Mapping[str, int], bits: int | None) -> None:
+        functions: Sequence[Noise] = [noise] if callable(noise) else list(noise)
+        if not functions or not all(map(callable, functions)):
+            raise ValueError(f"noise must be a function, or a list of one for each process, got {noise!r}")
+        if len(functions) > 1 and "rank" not in {**own, **shared}:
+            shared = {**shared, "rank": len(functions)}
+        for name, size in {**own, **shared}.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"the numbers of coordinate {name!r} must be at least 1, got {size!r}")
+        if both := own.keys() & shared.keys():
+            raise ValueError(f"coordinates must be own or shared, got {', '.join(sorted(both))} as both")
+        if len(functions) > 1 and {**own, **shared}["rank"] != len(functions):
+            raise ValueError(f"the numbers of coordinate 'rank' must be those of the {len(functions)} functions")
+        if (count := math.prod([*own.values(), *shared.values()])) > MOST:
+            raise ValueError(f"combinations of coordinates must be at most {MOST:,}, got {count:,}")
+        self._functions, self._bits = functions, bits
+        self.own, self.shared = dict(own), dict(shared)
+
+    def everybody(self) -> Iterator[Who]:
+        """Every combination, in order."""
+        sizes = {**self.own, **self.shared}
+        for values in itertools.product(*map(range, sizes.values())):
+            yield tuple(zip(sizes, values, strict=True))
+
+    def __call__(self, who: Who) -> Any:
+        coordinates = dict(who)
+        rank = coordinates.pop("rank", 0) if len(self._functions) > 1 else 0
+        return _plain(self._functions[rank](**coordinates), self._bits)
+
+    def owner(self, who: Who) -> Who:
+        """Whose noise it is: the own coordinates."""
+        return tuple(each for each in who if each[0] in self.own)
+
+
+def _require_distinct(rows: Sequence[tuple[Who, Any]], owner: Callable[[Who], Who], apart: int | None) -> None:
+    """No two owners have one noise; where ``apart`` is 1, of those alone that differ in one coordinate."""
+    seen: dict[Any, Who] = {}
+    first: dict[Who, tuple[Who, Any]] = {}
+    for who, value in rows:
+        first.setdefault(owner(who), (who, value))
+    for mine, (who, value) in first.items():
+        if apart is None and not isinstance(value, np.ndarray):  # each once, by a table
+            if (other := seen.setdefault(value, who)) != who:
+                raise _BrokenError(f"{_told(other)} and {_told(who)} have the same noise: {value!r}")
+            continue
+        for yours, (other, theirs) in first.items():
+            if yours == mine:
+                break
+            differ = sum(a != b for a, b in zip(mine, yours, strict=True))
+            if (apart is None or differ == apart) and (how := _alike(value, theirs)):
+                raise _BrokenError(f"{_told(other)} and {_told(who)} {how}")
+
+
+def _require_shared(rows: Sequence[tuple[Who, Any]], owner: Callable[[Who], Who]) -> None:
+    """Whoever shares an owner has its noise."""
+    first: dict[Who, tuple[Who, Any]] = {}
+    for who, value in rows:
+        other, theirs = first.setdefault(owner(who), (who, value))
+        if not _same(value, theirs):
+            again = "asked again has" if who == other else f"and {_told(who)} have"
+            raise _BrokenError(f"{_told(other)} {again} other noise: {_shown(theirs)} and {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value[:3].tolist()) if isinstance(value, np.ndarray) else repr(value)
+    return text if len(text) < 60 else f"{text[:60]}..."
+
+
+def _generators() -> list[Any]:
+    import sys
+
+    numpy_state: Any = np.random.get_state()
+    found = [random.getstate(), (numpy_state[1].tobytes(), numpy_state[2])]
+    torch = sys.modules.get("torch")  # who does not use it need not have it
+    return found if torch is None else [*found, torch.random.get_rng_state().numpy().tobytes()]
+
+
+def _drawn(asked: _Asked, cases: int, seed: int) -> None:
+    """Ask in drawn orders and numbers; each has what it had when all were asked in order."""
+    everybody = list(asked.everybody())
+    known = {who: asked(who) for who in everybody}
+
+    @hypothesis_seed(seed)
+    @settings(
+        max_examples=cases,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )
+    @given(st.lists(st.sampled_from(everybody), min_size=1, max_size=8))
+    def ask(order: list[Who]) -> None:
+        for n, who in enumerate(order):
+            if not _same(asked(who), known[who]):
+                before = ", ".join(map(_told, order[:n])) or "nobody else"
+                raise _BrokenError(f"{_told(who)} has other noise when {before} was asked before it")
+
+    ask()
+
+
+def verify_identity(
+    noise: Any,
+    own: Mapping[str, int],
+    shared: Mapping[str, int] | None = None,
+    *,
+    off: Noise | None = None,
+    bits: int | None = None,
+    laws: Iterable[str] = (),
+    cases: int = 50,
+    seed: int = 0,
+) -> Outcomes:
+    """Put a function that says who has whose noise to the laws.
+
+    Args:
+        noise: ``noise(**who)``, a seed or an array; or a list of such functions, one for each process, whose number is
+            then the coordinate "rank", a shared one unless it is named among the own ones.
+        own: {coordinate: how many numbers of it are tried}, of which each has noise of its own.
+        shared: Likewise, of which all have the same.
+        off: The same function with the sharing switched off, where it can be: each number then has noise of its own.
+        bits: How many bits of a seed the generator keeps, such as 32 for torch's on the CPU; None for all.
+        laws: Names of the laws to try, by default all.
+        cases: How many drawn orders are tried.
+        seed: Seed of these.
+
+    Returns:
+        The outcomes, one a law; print them, or read ``broken``.
+
+    Raises:
+        ValueError: If a coordinate, a size or a law is none.
+    """
+    asked = _Asked(noise, own, shared or {}, bits)
+    names = list(laws) or list(IDENTITY_LAWS)
+    if unknown := [name for name in names if name not in IDENTITY_LAWS]:
+        raise ValueError(f"laws must be among {', '.join(IDENTITY_LAWS)}, got {unknown[0]!r}")
+    return Outcomes(_outcome(name, asked, off, cases, seed) for name in names)
+
+
+def _outcome(law: str, asked: _Asked, off: Noise | None, cases: int, seed: int) -> Outcome:
+    began, count = time.perf_counter(), math.prod([*asked.own.values(), *asked.shared.values()])
+    if law == "shared-agree" and not asked.shared:
+        return Outcome(law, IDENTITY_LAWS[law], "skipped", 0, "no coordinate is shared")
+    if law == "off-draws-anew" and off is None:
+        return Outcome(law, IDENTITY_LAWS[law], "skipped", 0, "no function without the sharing is given (off)")
+    try:
+        _try(law, asked, off, cases, seed)
+    except _BrokenError as error:
+        return Outcome(law, IDENTITY_LAWS[law], "broken", count, str(error), seconds=time.perf_counter() - began)
+    except Exception as error:  # whatever somebody else's function raises
+        told = f"{type(error).__name__}: {error}"
+        return Outcome(law, IDENTITY_LAWS[law], "crashed", count, told, seconds=time.perf_counter() - began)
+    return Outcome(law, IDENTITY_LAWS[law], "holds", count, seconds=time.perf_counter() - began)
+
+
+def _try(law: str, asked: _Asked, off: Noise | None, cases: int, seed: int) -> None:
+    everybody = list(asked.everybody())
+    match law:
+        case "repeatable":
+            for who in everybody:
+                _require_shared([(who, asked(who)), (who, asked(who))], lambda each: each)
+        case "each-coordinate-changes-it":
+            _require_distinct([(who, asked(who)) for who in everybody], asked.owner, 1)
+        case "identities-differ":
+            _require_distinct([(who, asked(who)) for who in everybody], asked.owner, None)
+        case "shared-agree":
+            _require_shared([(who, asked(who)) for who in everybody], asked.owner)
+        case "order-does-not-matter":
+            _drawn(asked, cases, seed)
+        case "randomness-of-others-stays":
+            before = _generators()
+            asked(everybody[0])
+            if _generators() != before:
+                raise _BrokenError(f"asking for {_told(everybody[0])} moves a random generator that others use, too")
+        case "off-draws-anew":
+            alone = _Asked(off, {**asked.own, **asked.shared}, {}, asked._bits)
+            _require_distinct([(who, alone(who)) for who in everybody], lambda each: each, None)
+
+
+def read_identities(path: Path | str, own: Sequence[str] = (), shared: Sequence[str] = ()) -> Outcomes:
+    """The laws of what processes have written down, a JSON object a line: its coordinates, and "noise".
+
+        {"step": 0, "prompt": 1, "tp": 0, "noise": 1234567}
+
+    Args:
+        path: The file.
+        own: The own coordinates, by default all that are not shared.
+        shared: The shared ones.
+
+    Raises:
+        ValueError: If a line is no such object, or its coordinates are not those of the first line.
+    """
+    rows: list[tuple[Who, Any]] = []
+    for n, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"line {n} of {path} must be JSON, got {line[:60]!r}") from error
+        if not isinstance(entry, dict) or "noise" not in entry:
+            raise ValueError(f"line {n} of {path} must be an object with its noise, got {line[:60]!r}")
+        value = _plain(entry.pop("noise"), None)
+        who = tuple(sorted(entry.items()))
+        if rows and [name for name, _ in who] != [name for name, _ in rows[0][0]]:
+            raise ValueError(f"line {n} of {path} must have the coordinates of the first one, got {_told(who)}")
+        rows.append((who, value))
+    if not rows:
+        raise ValueError(f"{path} must have lines, got none")
+    there = [name for name, _ in rows[0][0]]
+    for name in [*own, *shared]:
+        if name not in there:
+            raise ValueError(f"coordinates must be among {', '.join(there)}, got {name!r}")
+    mine = set(own) or set(there) - set(shared)
+
+    def owner(who: Who) -> Who:
+        return tuple(each for each in who if each[0] in mine)
+
+    checks: dict[str, Callable[[], None]] = {
+        "repeatable": lambda: _require_shared(rows, lambda who: who),
+        "each-coordinate-changes-it": lambda: _require_distinct(rows, owner, 1),
+        "identities-differ": lambda: _require_distinct(rows, owner, None),
+        "shared-agree": lambda: _require_shared(rows, owner),
+    }
+    found = Outcomes()
+    for law, check in checks.items():
+        try:
+            check()
+        except _BrokenError as error:
+            found.append(Outcome(law, IDENTITY_LAWS[law], "broken", len(rows), str(error)))
+        else:
+            found.append(Outcome(law, IDENTITY_LAWS[law], "holds", len(rows)))
+    return found
+
+
+def identity_suite(
+    noise: Any,
+    own: Mapping[str, int],
+    shared: Mapping[str, int] | None = None,
+    *,
+    xfail: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Any:
+    """Tests for pytest, one a law; ``test_identity = identity_suite(noise, own={"step": 4})`` is all it takes.
+
+    Args:
+        noise: See ``verify_identity``, as the other arguments.
+        own: The own coordinates.
+        shared: The shared ones.
+        xfail: Laws that are known not to hold yet, each with the reason.
+        options: ``off``, ``bits``, ``cases``, ``seed``.
+    """
+    return suite(IDENTITY_LAWS, lambda law: verify_identity(noise, own, shared, laws=[law], **options)[0], xfail or {})

@@ -1,0 +1,641 @@
+"""Laws of a step that measures along noise and updates along it: for anybody's code. Needs torch.
+
+Zeroth-order training is two functions over a module, and a replay that knows seeds and scalars alone rests on both:
+
+    class Target:
+        def __init__(self, module): ...
+        def perturb(self, seed, s): ...      # x ← x + s·z(seed), in place
+        def update(self, seed, g, lr): ...   # x ← x − lr·g·z(seed), with the same z, and nothing else
+
+    print(verify_update(Target))
+
+A measurement is ``perturb(seed, μ); perturb(seed, −2μ); perturb(seed, μ)``. Noise and arithmetic are the target's own:
+what it does is compared with what it does itself, never with the lab's. It may also have:
+
+    weights()          {name: x as the loss sees it now}, where that is not in the module's parameters
+    log(), replay(log) what it writes down of its updates, and the same updates by a new target of the same x_0
+    settings           a class attribute, ({"weight_decay": 0.1}, ...): other arguments of its constructor
+    ranks              a class attribute: how many processes hold the model, each ``Target(module, rank=k)``
+
+Bits are compared, unless a share of the norm of x is allowed (``tolerance``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from decomfl_lab.laws.outcomes import Outcome, Outcomes, suite
+
+__all__ = ["MODULES", "UPDATE_LAWS", "UpdateLaw", "update_suite", "verify_update"]
+
+MU = 1e-3
+SCALARS = (0.75, -1.5, 0.25, 2.0, -0.5)
+"""Scalars g of updates, again and again."""
+STEPS = 20
+ALIKE = 6.0
+"""Standard deviations of the cosine of independent directions, beyond which they are held to be one."""
+SEEDS = (0, 1, 2, 3, 17, 2**31, 2**32, 2**32 + 3, 2**63 - 1)
+
+
+# Modules --------------------------------------------------------------------------------------------------------------
+
+
+class _Tied(nn.Module):
+    """A head whose weights are those of the embedding."""
+
+    def __init__(self, tied: bool = True) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(24, 16), nn.Linear(16, 24, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+
+class _Lora(nn.Module):
+    """A frozen matrix, and A and B of rank 2 beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(16, 16).requires_grad_(False)
+        self.A = nn.Parameter(0.1 * torch.randn(2, 16))
+        self.B = nn.Parameter(0.1 * torch.randn(16, 2))
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def _frozen() -> nn.Module:
+    module = _mlp()
+    module[0].requires_grad_(False)  # type: ignore[index]
+    return module
+
+
+def _batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+
+
+def _views() -> nn.Module:
+    """Parameters that are pieces of one flat vector, one of them not contiguous."""
+    module, flat = nn.Module(), torch.randn(16 * 16 + 8 * 16)
+    module.first = nn.Parameter(flat[: 16 * 16].view(16, 16))
+    module.second = nn.Parameter(flat[16 * 16 :].view(8, 16).t())
+    return module
+
+
+def _transformer() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+    return nn.Sequential(nn.Embedding(32, 16), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
+
+
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(6, 4),
+    "mlp": _mlp,
+    "tied weights": _Tied,
+    "frozen layer": _frozen,
+    "BatchNorm": _batch_norm,
+    "views": _views,
+    "LoRA": _Lora,
+    "transformer of two layers": _transformer,
+}
+"""The modules that a target is tried on, the simplest first."""
+_16_BITS = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A module of one type of numbers."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    dtype: torch.dtype
+    device: str
+
+    def module(self) -> nn.Module:
+        """It, the same every time, in evaluation mode."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = self.make()
+        return _in_dtype(module, self.dtype).to(self.device).eval()
+
+    def __str__(self) -> str:
+        return f"{self.name}, {str(self.dtype).removeprefix('torch.')}"
+
+
+def _in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module with parameters of this type; those that are views stay what they are, in float32."""
+    return module if dtype is torch.float32 else module.to(dtype)
+
+
+# What is measured -----------------------------------------------------------------------------------------------------
+
+
+class _BrokenError(AssertionError):
+    """A law is broken: what differs, and where."""
+
+    def __init__(self, differs: str, place: _Place | str, calls: str) -> None:
+        super().__init__(f"differs  {differs}\nmodule   {place}\ncalls    {calls}")
+
+
+Weights = dict[str, Tensor]
+
+
+def _weights(target: Any, module: nn.Module) -> Weights:
+    """A copy of x as the loss sees it."""
+    there = target.weights() if hasattr(target, "weights") else dict(module.named_parameters())
+    return {name: torch.as_tensor(w).detach().cpu().clone().contiguous() for name, w in there.items()}
+
+
+def _bits(w: Tensor) -> Tensor:
+    return w.reshape(-1).view(torch.uint8).reshape(w.numel(), -1)
+
+
+def _others(found: Weights, wanted: Weights) -> tuple[int, int, float]:
+    """How many numbers have other bits, of how many, and the norm of the difference over the norm."""
+    if found.keys() != wanted.keys():
+        raise _BrokenError(f"x has {', '.join(found)}, not {', '.join(wanted)}", "-", "-")
+    count = total = 0
+    square = norm = 0.0
+    for name, w in wanted.items():
+        count += int((_bits(found[name]) != _bits(w)).any(1).sum())
+        total += w.numel()
+        square += float((found[name].double() - w.double()).square().sum())
+        norm += float(w.double().square().sum())
+    return count, total, math.sqrt(square / norm) if norm else math.inf * square
+
+
+def _moved(found: Weights, start: Weights) -> Weights:
+    return {name: found[name].double() - w.double() for name, w in start.items()}
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    n = min(a.numel(), b.numel())
+    a, b = a.reshape(-1)[:n], b.reshape(-1)[:n]
+    norms = float(a.norm() * b.norm())
+    return float(a @ b) / norms if norms else 0.0
+
+
+def _flat(x: Weights) -> Tensor:
+    return torch.cat([w.reshape(-1) for w in x.values()])
+
+
+def _measure(target: Any, seed: int) -> None:
+    for s in (MU, -2 * MU, MU):
+        target.perturb(seed, s)
+
+
+_MEASURED = "perturb({seed}, 0.001), perturb({seed}, -0.002), perturb({seed}, 0.001)"
+
+
+@dataclass(frozen=True)
+class _Kit:
+    """A target, and where it is put to a law."""
+
+    make: Callable[..., Any]
+    modules: Mapping[str, Callable[[], nn.Module]]
+    tolerance: float
+    device: str
+
+    def places(self, *dtypes: torch.dtype, of: Iterable[str] = ()) -> Iterator[_Place]:
+        """The modules of these names, or all, of these types."""
+        names = [name for name in self.modules if not of or name in of or name not in MODULES]
+        for dtype, name in itertools.product(dtypes, names):
+            if dtype is torch.float32 or name != "views":  # which a conversion would make ones of their own
+                yield _Place(name, self.modules[name], dtype, self.device)
+
+    def begin(self, place: _Place, **options: Any) -> tuple[Any, nn.Module, Weights]:
+        """A target of a new module, the module, and its x_0."""
+        module = place.module()
+        target = self.make(module, **options)
+        return target, module, _weights(target, module)
+
+    def direction(self, place: _Place, seed: int, s: float = 1.0) -> Weights:
+        """What perturb(seed, s) adds to x_0, over s."""
+        target, module, start = self.begin(place)
+        target.perturb(seed, s)
+        return {name: z / s for name, z in _moved(_weights(target, module), start).items()}
+
+    def restored(self, place: _Place, count: int) -> float:
+        """The share of its norm by which x is another after so many measurements; _BrokenError beyond the tolerance."""
+        target, module, start = self.begin(place)
+        _measure(target, 0)
+        calls, n = _MEASURED.format(seed=0), 1
+        while n < count and not _others(_weights(target, module), start)[0]:
+            for seed in range(n, min(2 * n, count)):
+                _measure(target, seed)
+            n = min(2 * n, count)
+            calls = f"{n} measurements, of the seeds 0 to {n - 1}"
+        for seed in range(n, count):
+            _measure(target, seed)
+        others, total, share = _others(_weights(target, module), start)
+        if share > self.tolerance or (others and not self.tolerance):
+            often = f" after {count} measurements" if count > 1 else ""
+            shown = f"{others} of {total} numbers are others{often}, by {share:.2g} of the norm of x"
+            raise _BrokenError(shown, place, calls)
+        return share
+
+    def runs(self, place: _Place, again: Callable[[Any, Any], None], **options: Any) -> float:
+        """The difference of a run of STEPS measured steps from what ``again`` makes of a new target."""
+        run, module, start = self.begin(place, **options)
+        path = [start]
+        for step in range(STEPS):
+            _measure(run, step)
+            run.update(step, SCALARS[step % 5], 0.01)
+            path.append(_weights(run, module))
+        replay, other, _ = self.begin(place, **options)
+        again(replay, run)
+        others, total, share = _others(_weights(replay, other), path[-1])
+        if share > self.tolerance or (others and not self.tolerance):
+            told = "".join(f", {name} {value}" for name, value in options.items())
+            shown = f"{others} of {total} numbers are others than in the run, by {share:.2g} of the norm of x{told}"
+            raise _BrokenError(
+                shown, place, f"{STEPS} steps of the seeds 0 to {STEPS - 1}, lr 0.01; then updates alone"
+            )
+        return share
+
+
+def _again(replay: Any, run: Any) -> None:  # noqa: ARG001
+    for step in range(STEPS):
+        replay.update(step, SCALARS[step % 5], 0.01)
+
+
+# Laws -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UpdateLaw:
+    """A law.
+
+    Attributes:
+        says: What holds, in a line.
+        why: Why it matters.
+        check: What a target shows of it: how many cases, and what was measured; _BrokenError if it breaks it.
+    """
+
+    says: str
+    why: str
+    check: Callable[[_Kit], tuple[int, str]]
+
+
+UPDATE_LAWS: dict[str, UpdateLaw] = {}
+"""The laws by name."""
+
+
+class _SkippedError(Exception):
+    """A target does not have what a law is about."""
+
+
+def _law(says: str, why: str) -> Callable[[Callable[[_Kit], tuple[int, str]]], Callable[[_Kit], tuple[int, str]]]:
+    def register(check: Callable[[_Kit], tuple[int, str]]) -> Callable[[_Kit], tuple[int, str]]:
+        UPDATE_LAWS[check.__name__.strip("_").replace("_", "-")] = UpdateLaw(says, why, check)
+        return check
+
+    return register
+
+
+def _exact(shares: Sequence[float]) -> str:
+    worst = max(shares, default=0.0)
+    return f"within {worst:.2g} of the norm" if worst else "exact"
+
+
+@_law(
+    "a measurement leaves every bit of x as it was",
+    "x then depends on how often it was measured, and a replay that knows seeds and scalars has another model",
+)
+def _restored_once(kit: _Kit) -> tuple[int, str]:
+    shares = [kit.restored(place, 1) for place in kit.places(torch.float32)]
+    return len(shares), _exact(shares)
+
+
+@_law(
+    "a thousand measurements without an update leave every bit of x as it was",
+    "what a measurement leaves behind is a walk of x that no record knows, and it grows with their number",
+)
+def _restored_a_thousand_times(kit: _Kit) -> tuple[int, str]:
+    shares = [kit.restored(place, 1000) for place in kit.places(torch.float32, of=("linear", "tied weights"))]
+    return len(shares), _exact(shares)
+
+
+@_law(
+    "a hundred measurements in 16 bits leave every bit of x as it was",
+    "bfloat16 keeps 8 bits, so x + μz − 2μz + μz loses most of μz each time: weights walk off by per cents in a run",
+)
+def _restored_in_16_bits(kit: _Kit) -> tuple[int, str]:
+    shares = [kit.restored(place, 100) for place in kit.places(*_16_BITS, of=("linear", "mlp", "LoRA"))]
+    return len(shares), _exact(shares)
+
+
+@_law(
+    "updates alone, by seeds and scalars, make the model of the run again",
+    "a client that missed steps, or a run that is replayed, has another model than the one that was trained",
+)
+def _replay_is_the_run(kit: _Kit) -> tuple[int, str]:
+    places = [*kit.places(torch.float32), *kit.places(torch.bfloat16, of=("linear", "mlp"))]
+    shares = [kit.runs(place, _again) for place in places]
+    return len(shares), _exact(shares)
+
+
+@_law(
+    "a log that was written makes the model of the run again",
+    "the log is all that is kept of a run: what it lacks is lost",
+)
+def _log_replays(kit: _Kit) -> tuple[int, str]:
+    if not hasattr(kit.make, "log"):
+        raise _SkippedError("the target has no log")
+    every: list[dict[str, Any]] = [{}, *getattr(kit.make, "settings", ())]
+    places = list(kit.places(torch.float32, of=("linear", "mlp")))
+    shares = [
+        kit.runs(place, lambda replay, run: replay.replay(run.log()), **options)
+        for place, options in itertools.product(places, every)
+    ]
+    return len(shares), _exact(shares)
+
+
+@_law(
+    "weight decay, momentum and groups are in the replay as in the step",
+    "a step that does not decay and a replay that does, or the reverse, are two models",
+)
+def _settings_are_in_the_replay(kit: _Kit) -> tuple[int, str]:
+    settings = getattr(kit.make, "settings", ())
+    if not settings:
+        raise _SkippedError("the target names no settings")
+    shares = []
+    for place, options in itertools.product(kit.places(torch.float32, of=("linear", "mlp")), settings):
+        ends = []
+        for own in ({}, options):
+            target, module, _ = kit.begin(place, **own)
+            _again(target, target)
+            ends.append(_weights(target, module))
+        if not _others(ends[1], ends[0])[0]:
+            told = ", ".join(f"{name} {value}" for name, value in options.items())
+            raise _BrokenError(f"with {told} x is the same as without", place, f"{STEPS} updates")
+        shares.append(kit.runs(place, _again, **options))
+    return len(shares), _exact(shares)
+
+
+@_law(
+    "an update moves x along what was perturbed, in the right direction, by lr·g",
+    "the scalar g is the slope along one direction, and says nothing of another one",
+)
+def _update_is_along_the_perturbation(kit: _Kit) -> tuple[int, str]:
+    places = [*kit.places(torch.float32), *kit.places(*_16_BITS, of=("linear", "mlp"))]
+    smallest, count = 1.0, 0
+    for place, (g, lr) in itertools.product(places, ((1.0, 1.0), (2.0, 0.5), (-3.0, 0.25))):
+        z = kit.direction(place, 5)
+        target, module, start = kit.begin(place)
+        target.update(5, g, lr)
+        step, calls = _moved(_weights(target, module), start), f"perturb(5, 1) and update(5, {g}, {lr}) of one x"
+        flat, wanted = _flat(step), -lr * g * _flat(z)
+        cosine = _cosine(flat, wanted)
+        if not float(flat.norm()) or not float(wanted.norm()):
+            raise _BrokenError(
+                f"the update is {float(flat.norm()):.3g} long, z {float(wanted.norm()):.3g}", place, calls
+            )
+        amount = float(flat @ wanted / wanted.square().sum())
+        # Either of the two may be rounded where x, or what is added to it, is largest.
+        size = torch.cat([w.double().abs().reshape(-1) for w in start.values()])
+        room = 8 * torch.finfo(place.dtype).eps * (size + _flat(z).abs() * max(1.0, lr * abs(g))) + 1e-12
+        if bool(((flat - wanted).abs() > room).any()):
+            wrong = f"the update is {amount:.3g} times -lr·g·z, with cosine {cosine:.3g} to it"
+            names = [name for name in z if _cosine(step[name], -lr * g * z[name]) < 0.99]
+            raise _BrokenError(wrong + (f"; not along it are {', '.join(names[:4])}" if names else ""), place, calls)
+        smallest, count = min(smallest, cosine), count + 1
+    return count, f"cosine at least {smallest:.6f}"
+
+
+@_law(
+    "a seed, 0 too, is one direction: the same each time, and −s its reverse",
+    "whoever regenerates the direction from its seed gets another one",
+)
+def _a_seed_is_a_direction(kit: _Kit) -> tuple[int, str]:
+    count = 0
+    for place, seed in itertools.product(kit.places(torch.float32, of=("linear", "mlp", "LoRA")), (0, 1, 12345)):
+        z, again, back = (kit.direction(place, seed, s) for s in (1.0, 1.0, -1.0))
+        if any(not torch.equal(z[name], again[name]) for name in z):
+            raise _BrokenError(f"seed {seed} is another direction the second time", place, f"perturb({seed}, 1) twice")
+        if (cosine := _cosine(_flat(z), _flat(back))) < 0.999:
+            calls = f"perturb({seed}, 1) and perturb({seed}, -1)"
+            raise _BrokenError(f"the cosine of z by s = 1 and by s = -1 is {cosine:.3f}", place, calls)
+        count += 1
+    return count, ""
+
+
+@_law(
+    "other seeds are other directions",
+    "two seeds of one direction measure it twice, and training has fewer directions than it counts",
+)
+def _seeds_differ(kit: _Kit) -> tuple[int, str]:
+    place = next(kit.places(torch.float32, of=("mlp",)))
+    found: dict[int, Tensor] = {}
+    for seed in SEEDS:
+        try:
+            found[seed] = _flat(kit.direction(place, seed))
+        except (ValueError, OverflowError, RuntimeError):
+            if seed < 2**31:
+                raise  # that a large seed is refused is right, where the generator keeps fewer bits
+    for (one, z), (other, w) in itertools.combinations(found.items(), 2):
+        if abs(cosine := _cosine(z, w)) > ALIKE / math.sqrt(z.numel()):
+            calls = f"perturb({one}, 1) and perturb({other}, 1)"
+            raise _BrokenError(f"seeds {one} and {other} have directions of cosine {cosine:.3f}", place, calls)
+    refused = [seed for seed in SEEDS if seed not in found]
+    return len(found), f"refused: {', '.join(map(str, refused))}" if refused else ""
+
+
+@_law(
+    "every tensor has noise of its own",
+    "tensors of one shape that move together are one direction of fewer dimensions than it seems",
+)
+def _tensors_have_their_own_noise(kit: _Kit) -> tuple[int, str]:
+    largest, count = 0.0, 0
+    for place in kit.places(torch.float32, of=("mlp", "transformer of two layers")):
+        moved = {name: z for name, z in kit.direction(place, 3).items() if z.numel() >= 100}
+        pieces = {name: z.reshape(-1) for name, z in moved.items()}
+        pieces |= {f"{name}, second half": z.reshape(-1)[z.numel() // 2 :] for name, z in moved.items()}
+        for (one, z), (other, w) in itertools.combinations(pieces.items(), 2):
+            n = min(z.numel(), w.numel())
+            if abs(cosine := _cosine(z, w)) > ALIKE / math.sqrt(n):
+                raise _BrokenError(f"{one} and {other} have noise of cosine {cosine:.3f}", place, "perturb(3, 1)")
+            largest, count = max(largest, abs(cosine)), count + 1
+    return count, f"cosine at most {largest:.2f}"
+
+
+@_law(
+    "weights that are tied move once",
+    "what is moved under two names moves twice as far as the rest, or by the sum of two directions",
+)
+def _tied_weights_move_once(kit: _Kit) -> tuple[int, str]:
+    tied, apart = (_Place(name, make, torch.float32, kit.device) for name, make in _TIED.items())
+    z, alone = kit.direction(tied, 3), kit.direction(apart, 3)
+    name = next(iter(z))
+    ratio = float(z[name].norm() / alone[name].norm()) if name in alone and float(alone[name].norm()) else math.nan
+    if not 0.8 < ratio < 1.25:
+        raise _BrokenError(f"{name} moves {ratio:.2f} times as far as where it is not tied", tied, "perturb(3, 1)")
+    if any(not torch.equal(w, z[name]) for w in z.values()):
+        raise _BrokenError("the names of one tensor have two values", tied, "perturb(3, 1)")
+    return 1, f"{ratio:.2f} times the noise of weights that are not tied"
+
+
+_TIED: dict[str, Callable[[], nn.Module]] = {"tied weights": _Tied, "the same, not tied": lambda: _Tied(tied=False)}
+
+
+@_law(
+    "every trainable number moves, and nothing else",
+    "a frozen part that moves, or a view that is moved in a copy, is not what the record says",
+)
+def _only_trainable_numbers_move(kit: _Kit) -> tuple[int, str]:
+    count = 0
+    for place in kit.places(torch.float32):
+        target, module, start = kit.begin(place)
+        trainable = {name for name, w in module.named_parameters() if w.requires_grad}
+        before = _others_of(module)
+        target.perturb(1, 1.0)
+        step = _moved(_weights(target, module), start)
+        for name, z in step.items():
+            share = float((z != 0).double().mean())
+            if name in trainable and share < 0.9:
+                raise _BrokenError(f"of {name} {share:.0%} of the numbers move", place, "perturb(1, 1)")
+            if name not in trainable and share:
+                raise _BrokenError(f"{name}, which is frozen, moves", place, "perturb(1, 1)")
+        target.perturb(1, -1.0)
+        target.update(1, 1.0, 0.1)
+        for what, (was, there) in {name: (was, _others_of(module)[name]) for name, was in before.items()}.items():
+            if was != there:
+                raise _BrokenError(f"{what} of the module {'is' if was is None else 'was'} changed", place, "an update")
+        count += 1
+    return count, ""
+
+
+def _others_of(module: nn.Module) -> dict[str, Any]:
+    """What an update has no business with."""
+    frozen = [_bits(w.detach().cpu()).tolist() for w in module.parameters() if not w.requires_grad]
+    buffers = [w.detach().cpu().double().tolist() for w in module.buffers()]
+    kinds = [(name, w.dtype, w.requires_grad, w.shape) for name, w in module.named_parameters()]
+    return {"a frozen part": frozen, "a buffer": buffers, "a type": kinds, "the mode": module.training}
+
+
+@_law(
+    "the random generators of others are as they were",
+    "dropout masks and the order of the data repeat, as every step begins at the seed of its direction",
+)
+def _randomness_of_others_stays(kit: _Kit) -> tuple[int, str]:
+    place = next(kit.places(torch.float32))
+    target, _, _ = kit.begin(place)
+    acts: dict[str, Callable[[], object]] = {
+        "perturb(7, 0.001)": lambda: target.perturb(7, MU),
+        "perturb(7, -0.001)": lambda: target.perturb(7, -MU),
+        "update(7, 0.5, 0.01)": lambda: target.update(7, 0.5, 0.01),
+    }
+    for calls, act in acts.items():
+        before = _generators()
+        act()
+        for name, state in _generators().items():
+            if state != before[name]:
+                raise _BrokenError(f"the generator of {name} is moved", place, calls)
+    return len(acts), ""
+
+
+def _generators() -> dict[str, Any]:
+    numpy_state: Any = np.random.get_state()
+    states = {"torch": torch.random.get_rng_state().numpy().tobytes(), "Python": random.getstate()}
+    return {**states, "numpy": (numpy_state[1].tobytes(), numpy_state[2])}
+
+
+@_law(
+    "all processes that hold the model have the same one",
+    "ranks that draw their own noise train as many models as there are ranks",
+)
+def _ranks_agree(kit: _Kit) -> tuple[int, str]:
+    ranks = getattr(kit.make, "ranks", 1)
+    if ranks < 2:
+        raise _SkippedError("the target names no ranks")
+    place = next(kit.places(torch.float32, of=("mlp",)))
+    models = []
+    for rank in range(ranks):
+        target, module, _ = kit.begin(place, rank=rank)
+        for step in range(3):
+            _measure(target, step)
+            target.update(step, SCALARS[step], 0.01)
+        models.append(_weights(target, module))
+    for rank, model in enumerate(models):
+        others, total, share = _others(model, models[0])
+        if others:
+            shown = f"{others} of {total} numbers of rank {rank} are others than of rank 0, by {share:.2g} of the norm"
+            raise _BrokenError(shown, place, "three steps on every rank")
+    return ranks, "exact"
+
+
+# To put a target to them ----------------------------------------------------------------------------------------------
+
+
+def verify_update(
+    target: Callable[..., Any],
+    *,
+    module: Callable[[], nn.Module] | None = None,
+    tolerance: float = 0.0,
+    device: str = "cpu",
+    laws: Iterable[str] = (),
+    on_outcome: Callable[[Outcome], object] = str,
+) -> Outcomes:
+    """Put a step of zeroth-order training to the laws.
+
+    Args:
+        target: The class, or another function of a module, whose result has ``perturb`` and ``update``.
+        module: Makes a module of your own, which is tried after the kit's.
+        tolerance: The difference in x that restoring and replaying may leave, over the norm of x; 0 for none.
+        device: Where the modules are, as torch names it.
+        laws: Names of the laws to try, by default all.
+        on_outcome: Called with each outcome as soon as it is there.
+
+    Returns:
+        The outcomes, one a law; print them, or read ``broken``.
+
+    Raises:
+        ValueError: If a law is unknown, or the tolerance is negative.
+    """
+    names = list(laws) or list(UPDATE_LAWS)
+    if unknown := [name for name in names if name not in UPDATE_LAWS]:
+        raise ValueError(f"laws must be among {', '.join(UPDATE_LAWS)}, got {unknown[0]!r}")
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance must be a share of the norm in [0, 1), got {tolerance}")
+    modules = MODULES if module is None else {**MODULES, "your module": module}
+    kit = _Kit(target, modules, tolerance, device)
+    outcomes = Outcomes()
+    for name in names:
+        outcomes.append(_outcome(name, kit))
+        on_outcome(outcomes[-1])
+    return outcomes
+
+
+def _outcome(name: str, kit: _Kit) -> Outcome:
+    own, began = UPDATE_LAWS[name], time.perf_counter()
+    try:
+        with torch.no_grad():
+            count, measured = own.check(kit)
+    except _SkippedError as error:
+        return Outcome(name, own.says, "skipped", 0, str(error))
+    except Exception as error:  # whatever somebody else's code raises
+        broken = isinstance(error, _BrokenError)
+        told = f"{error}\nwhy      {own.why}" if broken else f"raised   {type(error).__name__}: {error}"
+        seconds = time.perf_counter() - began
+        return Outcome(name, own.says, "broken" if broken else "crashed", 1, told, seconds=seconds)
+    return Outcome(name, own.says, "holds", count, seconds=time.perf_counter() - began, measured=measured)
+
+
+def update_suite(target: Callable[..., Any], *, xfail: Mapping[str, str] | None = None, **options: Any) -> Any:
+    """Tests for pytest, one a law; ``test_update = update_suite(Target)`` is all it takes.
+
+    Args:
+        target: See ``verify_update``, as the other arguments.
+        xfail: Laws that are known not to hold yet, each with the reason; one that holds then fails its test.
+        options: ``module``, ``tolerance``, ``device``.
+    """
+    return suite(UPDATE_LAWS, lambda law: verify_update(target, laws=[law], **options)[0], xfail or {})
