@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,8 +42,8 @@ class VerifyOptions:
     target_template: bool = option(False, "Print a file for --target, with all that the laws use, to fill in.")
     plant: str | None = option(
         None,
-        "Plant the fault of this name in the lab's own implementation. `all` plants one after another, every "
-        "tenth behind narrow `supports` too, and prints which laws each of them breaks.",
+        "Plant the fault of this name in the lab's own implementation, or around the parts of --target. `all` plants "
+        "one after another, in the lab's every tenth behind narrow `supports` too, and prints which laws each breaks.",
     )
     device: str | None = option(
         None,
@@ -128,21 +129,18 @@ def verify(options: VerifyOptions) -> None:
     require_writable("junit", options.junit)
     if options.plant == "all":
         require(not options.states, "plant", "name one fault with --states", options.plant)
-        require(
-            options.target is None and options.device is None,
-            "plant",
-            "be left out where target or device is given",
-            options.plant,
-        )
+        require(options.device is None, "plant", "be left out where device is given", options.plant)
+        theirs = None if options.target is None else load_implementation(options.target, None)
         with telling(lambda: "interrupted; nothing was kept"):
             table = planted(
+                theirs,
                 cases=6 if options.cases is None else options.cases,
                 seed=options.seed,
                 laws=options.law,
                 on_fault=announce,
             )
         clear()
-        raise click.exceptions.Exit(_tell_planted(table, options, started))
+        raise click.exceptions.Exit(_tell_planted(theirs, table, options, started))
 
     implementation = load_implementation(options.target, options.plant, options.device)
     if options.states:
@@ -233,11 +231,18 @@ def _anybodys(options: VerifyOptions, started: float) -> int:
     return _ends(str(options.identity), outcomes, options, "", started)
 
 
-def _tell_planted(table: dict[str, dict[str, Outcome]], options: VerifyOptions, started: float) -> int:
+def _tell_planted(
+    theirs: Implementation | None, table: dict[str, dict[str, Outcome]], options: VerifyOptions, started: float
+) -> int:
     """What each law said of each fault; 1 if the law that is meant to catch one does not."""
+    from decomfl_lab.laws.around import AROUND, around
     from decomfl_lab.laws.faults import FAULTS, NOT_SHOWN
 
-    meant = {name: FAULTS[name.partition(", ")[0]].caught_by for name in table}  # "fault, behind what"
+    faults: Mapping[str, Any] = FAULTS if theirs is None else AROUND
+    left = {name: f"as {reason}" for name, reason in NOT_SHOWN.items() if name.partition(", ")[0] in table}
+    if theirs is not None:
+        left = {name: f"where {reason}" for name, reason in around(theirs)[1].items()}
+    meant = {name: faults[name.partition(", ")[0]].caught_by for name in table}  # "fault, behind what"
     missed = [fault for fault, row in table.items() if row[meant[fault]].status != "broken"]
     if options.as_json:
         rows = []
@@ -249,9 +254,8 @@ def _tell_planted(table: dict[str, dict[str, Outcome]], options: VerifyOptions, 
     print(_table(table, meant))
     caught = f"{len(table) - len(missed)} of {len(table)} faults are caught by the law that is meant to"
     print(f"{caught} (seed {options.seed}, {time.monotonic() - started:.0f} s)")
-    for fault, reason in NOT_SHOWN.items():
-        if fault.partition(", ")[0] in table:
-            print(f"not tried: {fault}, as {reason}")
+    for fault, reason in left.items():
+        print(f"not tried: {fault}, {reason}")
     if missed:
         print(f"missed with so few cases: {', '.join(missed)}; more --cases may show them")
     return int(bool(missed))
@@ -305,7 +309,7 @@ def _simulate(implementation: Implementation | None, options: VerifyOptions) -> 
 
 def _table(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> str:
     """A row a fault, a column a law; [ ] around the law that is meant to catch the fault."""
-    laws = list(next(iter(table.values()), {}))
+    laws = list(dict.fromkeys(name for row in table.values() for name in row))
     width = max(map(len, table), default=0)
     lines = [f"{n:3d}  {name}" for n, name in enumerate(laws, 1)]
     lines += ["", " " * width + "".join(f"{n:3d}" for n in range(1, len(laws) + 1))]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from identity_laws import identity_suite
-from update_laws import update_suite
+from identity_laws import identity_suite  # type: ignore[import-not-found]
+from update_laws import update_suite  # type: ignore[import-not-found]
 
 
 class Target:
@@ -20,13 +20,13 @@ class Target:
         pytest.skip("fill in Target")
 
     def perturb(self, seed: int, s: float) -> None:
-        """x ← x + s·z(seed), in place."""
+        """In place x ← x + s·z(seed)."""
 
     def update(self, seed: int, g: float, lr: float) -> None:
-        """x ← x − lr·g·z(seed), with the same z, and nothing else."""
+        """In place x ← x − lr·g·z(seed), with the same z, and nothing else."""
 
 
-def noise(step: int, prompt: int, rank: int) -> Any:
+def noise(step: int, prompt: int, rank: int) -> Any:  # noqa: ARG001
     """The seed, or the array, that somebody has; name the coordinates that yours depends on."""
     pytest.skip("fill in noise")
 

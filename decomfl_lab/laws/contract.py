@@ -330,10 +330,16 @@ class Implementation:
     Attributes:
         name: What it is called.
         skips: {law: reason} for laws of which ``supports`` accepts no case: they are skipped, not reported.
+        own: Whether noise and arithmetic are yours, so that your own server is the truth: replicas are then compared
+            with it and with each other, and laws that compare with the lab's stream are left out, each by name.
     """
 
     name = "decomfl_lab"
     skips: Mapping[str, str] = {}
+    own = False
+
+    def __init__(self, *, own: bool = False) -> None:
+        self.own = own or self.own
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.__dict__.get("name", cls.__name__)
@@ -421,8 +427,13 @@ class Implementation:
         return Client(i, replica, Wavy(case.d, i), ESTIMATORS[case.estimator], case.mu)
 
     def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
-        """A server at round 0; where the model is the sums of a pool, without it the lab's keeps these alone."""
-        replica = self._replica(case) if with_model else None
+        """A server at round 0; where the model is the sums of a pool, without it the lab's keeps these alone.
+
+        Where noise and arithmetic are yours it has a replica of yours.
+        """
+        replica: Any = None
+        if with_model:
+            replica = self.replica(case) if self.own else self._replica(case)
         if not with_model and case.rule.pool:
             replica = make_replica(case.initial().to("meta"), case.rule)
         return Server(

@@ -48,6 +48,8 @@ def fitted(implementation: Implementation) -> Implementation:
 
 def _fit(edge: Any, make: Callable[..., Any], case: Case, *of: Any, **named: Any) -> Any:
     made = make(case, *of, **named)
+    if isinstance(made, Server):
+        made.replica = _replica(made.replica, case)  # which may be somebody else's
     return made if isinstance(made, Replica | Client | Server) else edge(made, case)
 
 

@@ -54,7 +54,7 @@ def rebuilt_client_equals_server(implementation: Implementation, case: Case) -> 
         same(f"model of client {i}, which took part in rounds {there}", played.model_after(i), played.server_model)
 
 
-@law("replay is the paper's recursion, written out in numpy with the reference stream", draw_from.cases())
+@law("replay is the paper's recursion, written out in numpy with the reference stream", draw_from.cases(), stream=True)
 def replay_equals_the_written_out_recursion(implementation: Implementation, case: Case) -> None:
     played = play(implementation, case)
     model = WrittenOut(case, backend="numpy")

@@ -341,7 +341,7 @@ def identity_suite(
     xfail: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Any:
-    """Tests for pytest, one a law; ``test_identity = identity_suite(noise, own={"step": 4})`` is all it takes.
+    """Tests for pytest, one a law, to be given a name that begins with ``test_``.
 
     Args:
         noise: See ``verify_identity``, as the other arguments.

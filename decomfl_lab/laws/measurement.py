@@ -232,6 +232,7 @@ def _agree(g: ScalarArray, wanted: _Floats, tolerance: _Floats, *, signs: bool) 
     st.booleans(),
     st.sampled_from((False, False, False, True)),
     parts=("client",),
+    stream=True,
 )
 def replies_are_measurements(implementation: Implementation, case: Case, pulls: bool, scaled: bool) -> None:
     if scaled:  # a rule that multiplies directions, which is seldom drawn
@@ -283,6 +284,7 @@ def _fields(of: Plan | RoundRecord) -> tuple[int, float, int, Distribution]:
     "record's scalars are those of the replies that arrived",
     draw_from.cases(),
     parts=("server",),
+    stream=True,
 )
 def records_are_of_their_rounds_replies(implementation: Implementation, case: Case) -> None:
     seen = _Answered()

@@ -31,6 +31,7 @@ class Law:
         parts: The methods of ``Implementation`` that it is about; none where it is about whichever it calls.
         inputs: What it quantifies over.
         check: A function of an implementation and of the inputs, LawBrokenError if they break the law.
+        stream: Whether it compares with the lab's noise and arithmetic, so that it says nothing of whoever has others.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Law:
     parts: tuple[str, ...]
     inputs: SearchStrategy[tuple[Any, ...]]
     check: Callable[..., None]
+    stream: bool = False
 
 
 LAWS: dict[str, Law] = {}
@@ -45,13 +47,16 @@ LAWS: dict[str, Law] = {}
 
 
 def law(
-    says: str, *inputs: SearchStrategy[Any], parts: tuple[str, ...] = ()
+    says: str, *inputs: SearchStrategy[Any], parts: tuple[str, ...] = (), stream: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a check as the law that ``says`` this about these parts, under its own name, for inputs drawn so."""
+    """Register a check as the law that ``says`` this about these parts, under its own name, for inputs drawn so.
+
+    Whether it compares with the lab's ``stream`` is said in ``Law``.
+    """
 
     def register(check: Callable[..., None]) -> Callable[..., None]:
         name = check.__name__.replace("_", "-")
-        LAWS[name] = Law(name, says, parts, st.tuples(*inputs), check)
+        LAWS[name] = Law(name, says, parts, st.tuples(*inputs), check, stream)
         return check
 
     return register

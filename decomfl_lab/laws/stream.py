@@ -106,6 +106,7 @@ def streams_are_functions_of_their_counters(
     "every backend gives the known answers of the specification",
     st.sampled_from(vectors.KNOWN_ANSWERS),
     parts=("backends",),
+    stream=True,
 )
 def known_answers_are_given(implementation: Implementation, answer: vectors.KnownAnswer) -> None:
     for name, backend in implementation.backends().items():
@@ -120,6 +121,7 @@ def known_answers_are_given(implementation: Implementation, answer: vectors.Know
     st.integers(1, 700),
     st.data(),
     parts=("backends", "direction"),
+    stream=True,
 )
 def slices_and_backends_agree(
     implementation: Implementation, counter: tuple[int, int, Distribution], d: int, data: st.DataObject
@@ -140,6 +142,7 @@ def slices_and_backends_agree(
     st.integers(0, 2**40 - 400),
     st.sampled_from((Distribution.GAUSSIAN, Distribution.RADEMACHER)),
     parts=("backends",),
+    stream=True,
 )
 def far_slices_agree(implementation: Implementation, seed: int, p: int, first: int, distribution: Distribution) -> None:
     wanted = reference.directions(seed, p, first, 300, distribution, 1.0)
@@ -155,6 +158,7 @@ def far_slices_agree(implementation: Implementation, seed: int, p: int, first: i
     st.integers(1, 500),
     st.data(),
     parts=("backends",),
+    stream=True,
 )
 def programs_agree_however_cut(
     implementation: Implementation, wide: bool, first: int, size: int, data: st.DataObject
@@ -185,6 +189,7 @@ def programs_agree_however_cut(
     "instructions run one program at a time have the bits of one program: any cut of the history",
     st.integers(1, 400).flatmap(lambda size: st.tuples(programs(wide=False, d=size), st.just(size))),
     parts=("backends",),
+    stream=True,
 )
 def one_instruction_at_a_time_agrees(implementation: Implementation, drawn: tuple[Program, int]) -> None:
     program, size = drawn
@@ -208,6 +213,7 @@ def one_instruction_at_a_time_agrees(implementation: Implementation, drawn: tupl
     st.integers(1, 4),
     st.integers(1, 900),
     parts=("backends",),
+    stream=True,
 )
 def square_sums_agree(implementation: Implementation, seed: int, p: int, first_tile: int, tiles: int, d: int) -> None:
     wanted = reference.tile_square_sums(seed, p, first_tile, tiles, d)

@@ -371,7 +371,8 @@ def _settings_are_in_the_replay(kit: _Kit) -> tuple[int, str]:
     shares = []
     for place, options in itertools.product(kit.places(torch.float32, of=("linear", "mlp")), settings):
         ends = []
-        for own in ({}, options):
+        plain: Mapping[str, Any] = {}
+        for own in (plain, options):
             target, module, _ = kit.begin(place, **own)
             _again(target, target)
             ends.append(_weights(target, module))
@@ -631,7 +632,7 @@ def _outcome(name: str, kit: _Kit) -> Outcome:
 
 
 def update_suite(target: Callable[..., Any], *, xfail: Mapping[str, str] | None = None, **options: Any) -> Any:
-    """Tests for pytest, one a law; ``test_update = update_suite(Target)`` is all it takes.
+    """Tests for pytest, one a law, to be given a name that begins with ``test_``.
 
     Args:
         target: See ``verify_update``, as the other arguments.

@@ -74,6 +74,7 @@ def fewer_seeds_give_the_same_models(implementation: Implementation, case: Case)
     "seeds sent per direction derive from the step's, K·P different ones",
     draw_from.cases(max_rounds=2),
     parts=("server",),
+    stream=True,
 )
 def each_direction_can_have_its_seed(implementation: Implementation, case: Case) -> None:
     own, shared = (
@@ -196,6 +197,7 @@ def _arrived(played: Played, at: Participation) -> list[Reply]:
     draw_from.cases(),
     draw_from.examples,
     parts=("weighing_server",),
+    stream=True,
 )
 def records_are_weighed_by_examples(implementation: Implementation, case: Case, examples: tuple[int, ...]) -> None:
     case, played, server = _weighed(implementation, case)
@@ -255,6 +257,7 @@ def a_client_counts_as_its_examples(implementation: Implementation, case: Case, 
     "add up to",
     draw_from.cases(),
     parts=("sync_client",),
+    stream=True,
 )
 def synchronised_clients_drift_within_their_roundings(implementation: Implementation, case: Case) -> None:
     """Count of roundings times unit roundoff times the largest number.
@@ -354,6 +357,7 @@ def _waves(case: Case, i: int) -> ModuleObjective:
     "every scalar of a lean client's reply is a measurement, as those of others are",
     draw_from.cases(max_rounds=4),
     parts=("lean_client",),
+    stream=True,
 )
 def lean_replies_are_measurements(implementation: Implementation, case: Case) -> None:
     assume(case.rule.scaling is None)  # lean clients refuse others

@@ -236,7 +236,9 @@ class Server:
         """
         require(record.round == self.round, "round of the record", f"be {self.round}", record.round)
         if self.replica is not None:
-            self.replica.apply(record)
+            there = self.replica.round
+            require(there == record.round, "round of the server's model", f"be {record.round}", there)
+            self.replica.catch_up((record,))
         self.history.append(record)
         if self.tracking is Tracking.SERVER:
             for client in answered:
