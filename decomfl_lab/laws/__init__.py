@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from decomfl_lab.laws.check import Outcome, Outcomes, planted, pytest_suite, verify
+    from decomfl_lab.laws.check import planted, pytest_suite, verify
     from decomfl_lab.laws.contract import (
         AnyClient,
         AnyReplica,
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
         Wavy,
     )
     from decomfl_lab.laws.faults import FAULTS
+    from decomfl_lab.laws.identity import IDENTITY_LAWS, identity_suite, verify_identity
+    from decomfl_lab.laws.outcomes import Outcome, Outcomes
     from decomfl_lab.laws.register import LAWS, LawBrokenError
+    from decomfl_lab.laws.update import UPDATE_LAWS, update_suite, verify_update
     from decomfl_lab.objectives.objective import Objective, Perturbable
     from decomfl_lab.protocol.messages import Held, Plan, Reply
     from decomfl_lab.protocol.server import Tracking
@@ -50,13 +53,14 @@ __all__ += [
     "Plan",
     "Reply",
 ]
+__all__ += ["IDENTITY_LAWS", "UPDATE_LAWS", "identity_suite", "update_suite", "verify_identity", "verify_update"]
 __all__ += ["RoundRecord", "Seeding", "Snapshot", "Tracking", "Wavy", "planted", "pytest_suite", "verify"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for module in ("check", "contract"):  # check imports every law, so LAWS is never half full
+    for module in ("check", "contract", "update", "identity"):  # check imports every law, so LAWS is never half full
         found = getattr(importlib.import_module(f"{__name__}.{module}"), name, None)
         if found is not None:
             return found

@@ -17,16 +17,18 @@ what it does is compared with what it does itself, never with the lab's. It may 
     settings           a class attribute, ({"weight_decay": 0.1}, ...): other arguments of its constructor
     ranks              a class attribute: how many processes hold the model, each ``Target(module, rank=k)``
 
-Bits are compared, unless a share of the norm of x is allowed (``tolerance``).
+Bits are compared, unless a share of the norm of x is allowed (``tolerance``). What a target prints is not shown.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,17 +245,18 @@ class _Kit:
             raise _BrokenError(shown, place, calls)
         return share
 
-    def runs(self, place: _Place, again: Callable[[Any, Any], None], **options: Any) -> float:
-        """The difference of a run of STEPS measured steps from what ``again`` makes of a new target."""
-        run, module, start = self.begin(place, **options)
-        path = [start]
+    def runs(
+        self, place: _Place, again: Callable[[Any, Any], None], *, measured: bool = False, **options: Any
+    ) -> float:
+        """The difference of a run of STEPS steps, measured or not, from what ``again`` makes of a new target."""
+        run, module, _ = self.begin(place, **options)
         for step in range(STEPS):
-            _measure(run, step)
+            if measured:
+                _measure(run, step)
             run.update(step, SCALARS[step % 5], 0.01)
-            path.append(_weights(run, module))
         replay, other, _ = self.begin(place, **options)
         again(replay, run)
-        others, total, share = _others(_weights(replay, other), path[-1])
+        others, total, share = _others(_weights(replay, other), _weights(run, module))
         if share > self.tolerance or (others and not self.tolerance):
             told = "".join(f", {name} {value}" for name, value in options.items())
             shown = f"{others} of {total} numbers are others than in the run, by {share:.2g} of the norm of x{told}"
@@ -340,7 +343,7 @@ def _restored_in_16_bits(kit: _Kit) -> tuple[int, str]:
 )
 def _replay_is_the_run(kit: _Kit) -> tuple[int, str]:
     places = [*kit.places(torch.float32), *kit.places(torch.bfloat16, of=("linear", "mlp"))]
-    shares = [kit.runs(place, _again) for place in places]
+    shares = [kit.runs(place, _again, measured=True) for place in places]
     return len(shares), _exact(shares)
 
 
@@ -619,7 +622,7 @@ def verify_update(
 def _outcome(name: str, kit: _Kit) -> Outcome:
     own, began = UPDATE_LAWS[name], time.perf_counter()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), redirect_stdout(io.StringIO()):  # where some print a line for each module
             count, measured = own.check(kit)
     except _SkippedError as error:
         return Outcome(name, own.says, "skipped", 0, str(error))

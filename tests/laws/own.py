@@ -77,5 +77,5 @@ class Own(laws.Implementation):
     def client(self, case: laws.Case, i: int, objective: laws.Objective | None = None) -> Any:
         return Client(case, i, laws.Wavy(case.d, i) if objective is None else objective)
 
-    def replica(self, case: laws.Case, *, per_tensor: bool = False) -> Any:  # noqa: ARG002
+    def replica(self, case: laws.Case, *, per_tensor: bool = False) -> Any:
         return Model(case)

@@ -1,0 +1,328 @@
+"""The laws of anybody's training step: right ones keep all of them, and a fault of each kind breaks its own."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.laws import UPDATE_LAWS, update_suite, verify_update
+from decomfl_lab.laws.exact import Copied
+from decomfl_lab.plugins import named
+from tests.laws.targets import RIGHT, STAND_INS
+from tests.refusals import refuses
+
+ADAPTERS = Path(__file__).parents[2] / "examples" / "laws"
+DRIFT = ["restored-once", "restored-a-thousand-times", "restored-in-16-bits", "replay-is-the-run"]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_step_keeps_every_law(name: str) -> None:
+    found = verify_update(RIGHT[name])
+    assert not found.broken, found
+    assert found.tried >= 11
+    assert all("exact" in own.measured for own in found if own.tried and own.law in DRIFT)
+
+
+# A fault for each law, planted in a step that is right.
+
+FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {}
+
+
+def fault(law: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def enter(make: Callable[..., Any]) -> Callable[..., Any]:
+        FAULTS[make.__name__.replace("_", " ")] = law, make
+        return make
+
+    return enter
+
+
+class _Wrong(Copied):
+    """A right step, of which each fault changes a method."""
+
+    settings = ({"decay": 0.5},)
+    ranks = 2
+
+    def __init__(self, module: nn.Module, decay: float = 0.0, rank: int = 0) -> None:
+        super().__init__(module)
+        self.decay, self.rank, self.steps = decay, rank, list[Any]()
+
+    def update(self, seed: int, g: float, lr: float) -> None:
+        with torch.no_grad():
+            for w in self.x.values():
+                w.mul_(1 - lr * self.decay)
+        super().update(seed, g, lr)
+        self.steps.append((seed, g, lr))
+
+    def log(self) -> Any:
+        return self.steps
+
+    def replay(self, log: Any) -> None:
+        for step in log:
+            self.update(*step)
+
+
+def wrong(**methods: Any) -> type[_Wrong]:
+    return type("Wrong", (_Wrong,), methods)
+
+
+right_perturb, right_update, right_noise = _Wrong.perturb, _Wrong.update, _Wrong.noise
+
+
+@fault("restored-once")
+def x_is_moved_there_and_back() -> Any:
+    def perturb(self: Any, seed: int, s: float) -> None:
+        with torch.no_grad():
+            for _, w, z in self.noise(seed):
+                w.add_((s * z).to(w.dtype))
+
+    return wrong(perturb=perturb)
+
+
+@fault("restored-a-thousand-times")
+def x_is_moved_from_the_hundredth_measurement_on() -> Any:
+    def perturb(self: Any, seed: int, s: float) -> None:
+        right_perturb(self, seed, s)
+        if seed >= 100 and not self.s:
+            next(iter(self.x.values())).data.mul_(1 + 2e-7)
+
+    return wrong(perturb=perturb)
+
+
+@fault("restored-in-16-bits")
+def x_is_kept_in_float16() -> Any:
+    def perturb(self: Any, seed: int, s: float) -> None:
+        right_perturb(self, seed, s)
+        for w in self.x.values():
+            w.data = w.data if self.s or w.dtype is torch.float32 else w.data.to(torch.float8_e5m2).to(w.dtype)
+
+    return wrong(perturb=perturb)
+
+
+@fault("replay-is-the-run")
+def an_update_depends_on_how_often_was_measured() -> Any:
+    def perturb(self: Any, seed: int, s: float) -> None:
+        right_perturb(self, seed, s)
+        self.measured = getattr(self, "measured", 0) + 1
+
+    def update(self: Any, seed: int, g: float, lr: float) -> None:
+        right_update(self, seed, g, lr * (1 + 1e-3 * (getattr(self, "measured", 0) > 3)))
+
+    return wrong(perturb=perturb, update=update)
+
+
+@fault("log-replays")
+def the_log_lacks_the_last_update() -> Any:
+    return wrong(log=lambda self: self.steps[:-1])
+
+
+@fault("settings-are-in-the-replay")
+def a_setting_is_forgotten() -> Any:
+    return wrong(update=lambda self, seed, g, lr: Copied.update(self, seed, g, lr))
+
+
+@fault("update-is-along-the-perturbation")
+def the_sign_is_turned() -> Any:
+    return wrong(update=lambda self, seed, g, lr: right_update(self, seed, -g, lr))
+
+
+@fault("update-is-along-the-perturbation")
+def the_rate_is_squared() -> Any:
+    return wrong(update=lambda self, seed, g, lr: right_update(self, seed, g, lr * lr))
+
+
+@fault("update-is-along-the-perturbation")
+def the_update_has_the_noise_of_the_next_seed() -> Any:
+    return wrong(update=lambda self, seed, g, lr: right_update(self, seed + 1, g, lr))
+
+
+@fault("a-seed-is-a-direction")
+def seed_0_is_none() -> Any:
+    def noise(self: Any, seed: int) -> Any:
+        return right_noise(self, seed or random.Random().getrandbits(60))
+
+    return wrong(noise=noise)
+
+
+@fault("seeds-differ")
+def seeds_have_32_bits() -> Any:
+    return wrong(noise=lambda self, seed: right_noise(self, seed % 2**32))
+
+
+@fault("tensors-have-their-own-noise")
+def every_tensor_has_the_noise_of_the_seed() -> Any:
+    def noise(self: Any, seed: int) -> Any:
+        for name, w in self.x.items():
+            generator = np.random.Generator(np.random.Philox(key=seed))
+            yield name, w, torch.from_numpy(generator.standard_normal(tuple(w.shape), dtype=np.float32))
+
+    return wrong(noise=noise)
+
+
+@fault("tied-weights-move-once")
+def tied_weights_move_under_each_name() -> Any:
+    def noise(self: Any, seed: int) -> Any:
+        count = {id(w): 0 for w in self.x.values()}
+        for _, w in self.module.named_parameters(remove_duplicate=False):
+            count[id(w)] = count.get(id(w), 0) + 1
+        for name, w, z in right_noise(self, seed):
+            yield name, w, z * count[id(w)]
+
+    return wrong(noise=noise)
+
+
+@fault("only-trainable-numbers-move")
+def frozen_parts_move() -> Any:
+    def init(self: Any, module: nn.Module, **options: Any) -> None:
+        _Wrong.__init__(self, module, **options)
+        self.x = dict(module.named_parameters())
+
+    return wrong(__init__=init)
+
+
+@fault("only-trainable-numbers-move")
+def a_view_is_moved_in_a_copy() -> Any:
+    def perturb(self: Any, seed: int, s: float) -> None:
+        self.x = {name: w for name, w in self.x.items() if w.is_contiguous()}
+        right_perturb(self, seed, s)
+
+    return wrong(perturb=perturb)
+
+
+@fault("randomness-of-others-stays")
+def the_generator_of_everybody_is_seeded() -> Any:
+    def noise(self: Any, seed: int) -> Any:
+        np.random.seed(seed % 2**32)
+        return right_noise(self, seed)
+
+    return wrong(noise=noise)
+
+
+@fault("ranks-agree")
+def ranks_draw_their_own() -> Any:
+    return wrong(noise=lambda self, seed: right_noise(self, seed + 2**40 * self.rank))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_breaks_its_law_alone_of_those_that_have_nothing_to_do_with_it(name: str) -> None:
+    law, make = FAULTS[name]
+    (found,) = verify_update(make(), laws=[law])
+    assert found.status == "broken", found
+    assert all(word in found.counterexample for word in ("differs", "module", "calls", "why"))
+
+
+def test_every_law_has_a_fault_and_the_step_without_one_keeps_all() -> None:
+    assert {law for law, _ in FAULTS.values()} == UPDATE_LAWS.keys()
+    found = verify_update(_Wrong)
+    assert (found.broken, found.tried) == ([], len(UPDATE_LAWS)), found
+
+
+# Public code, by stand-ins with its faults.
+
+SEEN = {
+    "mezo_trainer": [*DRIFT, "seeds-differ", "randomness-of-others-stays"],
+    "decomfl_reference": [*DRIFT, "seeds-differ"],
+    "fedkseed": [*DRIFT, "log-replays", "seeds-differ", "randomness-of-others-stays"],
+    "es_worker": [*DRIFT, "seeds-differ", "tensors-have-their-own-noise", "only-trainable-numbers-move"],
+    "torch_sgd": [],
+}
+
+
+def adapter(name: str, attribute: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for module, stand_in in STAND_INS.items():
+        monkeypatch.setitem(sys.modules, module, stand_in)
+    return named("update", f"{ADAPTERS / name}.py:{attribute}")
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_an_adapter_shows_the_faults_of_what_it_adapts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = verify_update(adapter(name, "Target", monkeypatch))
+    settings = ["settings-are-in-the-replay"] * (name == "fedkseed")  # the client's step does not decay
+    assert sorted(found.broken) == sorted(SEEN[name] + settings), found
+    assert len((ADAPTERS / f"{name}.py").read_text().splitlines()) <= 35
+
+
+def test_a_share_of_the_norm_is_allowed_by_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = adapter("mezo_trainer", "Target", monkeypatch)
+    (found,) = verify_update(target, laws=["restored-once"], tolerance=1e-6)
+    assert (found.status, "within" in found.measured) == ("holds", True)
+    (found,) = verify_update(target, laws=["restored-in-16-bits"], tolerance=1e-6)
+    assert "of the norm of x" in found.counterexample
+
+
+def test_a_module_of_ones_own_is_tried_after_the_kits() -> None:
+    made = []
+
+    def module() -> nn.Module:
+        made.append(nn.Linear(3, 3))
+        return made[-1]
+
+    found = verify_update(Copied, module=module, laws=["restored-once"])
+    assert (found[0].status, len(made)) == ("holds", 1)
+
+
+@refuses(
+    ({"laws": ["restored"]}, "laws must be among restored-once, .*, got 'restored'"),
+    ({"tolerance": -1.0}, r"tolerance must be a share of the norm in \[0, 1\), got -1.0"),
+    error=ValueError,
+)
+def test_bad_arguments_are_refused(options: dict[str, Any]) -> None:
+    verify_update(Copied, **options)
+
+
+def test_what_a_step_raises_breaks_the_law_and_what_it_prints_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    class Raises(Copied):
+        def perturb(self, seed: int, s: float) -> None:
+            print("here")
+            raise KeyError(seed)
+
+    (found,) = verify_update(Raises, laws=["restored-once"])
+    assert (found.status, found.counterexample) == ("crashed", "raised   KeyError: 0")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_suite_has_a_test_a_law() -> None:
+    with pytest.raises(pytest.fail.Exception, match="BROKEN"):
+        update_suite(FAULTS["the sign is turned"][1]())("update-is-along-the-perturbation")
+    update_suite(Copied)("restored-once")
+
+
+def test_the_command_tries_a_step_and_says_how_it_ends(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = "decomfl_lab.laws.exact:Functional"
+    assert main(["verify", "--update", target, "--law", "restored-once", "--junit", str(tmp_path / "a.xml")]) == 0
+    assert "1 of 1 laws hold" in capsys.readouterr().out
+    assert "restored-once" in (tmp_path / "a.xml").read_text()
+    (tmp_path / "mine.py").write_text(
+        "from decomfl_lab.laws.exact import Copied\nclass Mine(Copied):\n    noise = None\n"
+    )
+    assert main(["verify", "--update", f"{tmp_path / 'mine.py'}:Mine", "--law", "seeds-differ", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["status"] == "crashed"
+    for other in (["--target", "a:B"], ["--states"], ["--identity", "x.jsonl"]):
+        assert main(["verify", "--update", target, *other]) == 2
+
+
+def test_the_kits_stand_alone_in_somebody_elses_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--write", str(tmp_path)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert main(["verify", "--write", str(tmp_path)]) == 2  # nothing is written over
+    (tmp_path / "own.py").write_text(
+        "import sys\nsys.modules['decomfl_lab'] = None\nimport identity_laws, update_laws\n"
+        "print(update_laws.verify_update(type('T', (), {'__init__': lambda s, m: None, 'perturb': lambda *a: None,"
+        " 'update': lambda *a: None})).broken[0])\n"
+        "print(identity_laws.verify_identity(lambda step: step, {'step': 3}).broken)\n"
+    )
+    done = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["update-is-along-the-perturbation", "[]"]
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(tests, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "21 skipped" in done.stdout
