@@ -257,6 +257,10 @@ def _require(implementation: Implementation, cases: int, seed: int) -> None:
     require_possible("cases", require_int("cases", cases, 1), operations=1e7 * cases)
     require_int("seed", seed, 0)
     _require_reasons("skips", implementation.skips)
+    if implementation.own:  # else clients and server have two arithmetics
+        made = implementation.replaced
+        whole = "client" in made and bool({"replica", "server"} & made)
+        require(whole, "own", "be of who makes the client, and the replica or the server", sorted(made))
 
 
 def _require_reasons(name: str, reasons: Any) -> None:

@@ -352,8 +352,8 @@ def _replay_is_the_run(kit: _Kit) -> tuple[int, str]:
     "the log is all that is kept of a run: what it lacks is lost",
 )
 def _log_replays(kit: _Kit) -> tuple[int, str]:
-    if not hasattr(kit.make, "log"):
-        raise _SkippedError("the target has no log")
+    if not (hasattr(kit.make, "log") and hasattr(kit.make, "replay")):
+        raise _SkippedError("the target has no log and replay")
     every: list[dict[str, Any]] = [{}, *getattr(kit.make, "settings", ())]
     places = list(kit.places(torch.float32, of=("linear", "mlp")))
     shares = [
