@@ -43,7 +43,7 @@ __all__ = ["MODULES", "UPDATE_LAWS", "UpdateLaw", "update_suite", "verify_update
 MU = 1e-3
 SCALARS = (0.75, -1.5, 0.25, 2.0, -0.5)
 """Scalars g of updates, again and again."""
-STEPS = 20
+STEPS, RATE = 20, 0.01
 ALIKE = 6.0
 """Standard deviations of the cosine of independent directions, beyond which they are held to be one."""
 SEEDS = (0, 1, 2, 3, 17, 2**31, 2**32, 2**32 + 3, 2**63 - 1)
@@ -195,7 +195,7 @@ def _measure(target: Any, seed: int) -> None:
         target.perturb(seed, s)
 
 
-_MEASURED = "perturb({seed}, 0.001), perturb({seed}, -0.002), perturb({seed}, 0.001)"
+_MEASURED = f"perturb(seed, {MU}), perturb(seed, {-2 * MU}), perturb(seed, {MU})"
 
 
 @dataclass(frozen=True)
@@ -229,46 +229,54 @@ class _Kit:
     def restored(self, place: _Place, count: int) -> float:
         """The share of its norm by which x is another after so many measurements; _BrokenError beyond the tolerance."""
         target, module, start = self.begin(place)
-        _measure(target, 0)
-        calls, n = _MEASURED.format(seed=0), 1
-        while n < count and not _others(_weights(target, module), start)[0]:
-            for seed in range(n, min(2 * n, count)):
-                _measure(target, seed)
-            n = min(2 * n, count)
-            calls = f"{n} measurements, of the seeds 0 to {n - 1}"
-        for seed in range(n, count):
-            _measure(target, seed)
-        others, total, share = _others(_weights(target, module), start)
-        if share > self.tolerance or (others and not self.tolerance):
-            often = f" after {count} measurements" if count > 1 else ""
-            shown = f"{others} of {total} numbers are others{often}, by {share:.2g} of the norm of x"
-            raise _BrokenError(shown, place, calls)
-        return share
+        first = 0  # how many there were when x was first seen to be another
+        for n in range(1, count + 1):
+            _measure(target, n)
+            if not first and (n & (n - 1) == 0 or n == count) and _others(_weights(target, module), start)[0]:
+                first = n
+        after = f"measurements, of the seeds 1 to {first}" if first > 1 else "measurement, of seed 1"
+        often = f" after {count} measurements" if count > 1 else ""
+        return self._share(_weights(target, module), start, place, often, f"{first} {after}: {_MEASURED}")
 
     def runs(
-        self, place: _Place, again: Callable[[Any, Any], None], *, measured: bool = False, **options: Any
+        self, place: _Place, again: Callable[[Any, Any, int], None], *, measured: bool = False, **options: Any
     ) -> float:
-        """The difference of a run of STEPS steps, measured or not, from what ``again`` makes of a new target."""
-        run, module, _ = self.begin(place, **options)
-        for step in range(STEPS):
-            if measured:
-                _measure(run, step)
-            run.update(step, SCALARS[step % 5], 0.01)
-        replay, other, _ = self.begin(place, **options)
-        again(replay, run)
-        others, total, share = _others(_weights(replay, other), _weights(run, module))
+        """The difference of a run, measured or not, from what ``again`` makes of a new target; likewise."""
+        first = 0
+        replayed, there = Weights(), Weights()
+        for count in (1, 2, 5, STEPS):
+            run, module, _ = self.begin(place, **options)
+            for step in _steps(count):
+                if measured:
+                    _measure(run, step[0])
+                run.update(*step)
+            replay, other, _ = self.begin(place, **options)
+            again(replay, run, count)
+            replayed, there = _weights(replay, other), _weights(run, module)
+            if not first and _others(replayed, there)[0]:
+                first = count
+        told = " from those of the run" + "".join(f", {name} {value}" for name, value in options.items())
+        what = "measurements and their updates" if measured else "updates"
+        calls = f"{what} of {'seed 1' if first == 1 else f'the seeds 1 to {first}'} by lr {RATE}; and then the replay"
+        return self._share(replayed, there, place, f"{told} of {STEPS} steps", calls)
+
+    def _share(self, found: Weights, wanted: Weights, place: _Place, after: str, calls: str) -> float:
+        others, total, share = _others(found, wanted)
         if share > self.tolerance or (others and not self.tolerance):
-            told = "".join(f", {name} {value}" for name, value in options.items())
-            shown = f"{others} of {total} numbers are others than in the run, by {share:.2g} of the norm of x{told}"
             raise _BrokenError(
-                shown, place, f"{STEPS} steps of the seeds 0 to {STEPS - 1}, lr 0.01; then updates alone"
+                f"{others} of {total} numbers differ{after}, by {share:.2g} of the norm of x", place, calls
             )
         return share
 
 
-def _again(replay: Any, run: Any) -> None:  # noqa: ARG001
-    for step in range(STEPS):
-        replay.update(step, SCALARS[step % 5], 0.01)
+def _steps(count: int) -> list[tuple[int, float, float]]:
+    """The updates of so many steps: seed, g and lr."""
+    return [(seed, SCALARS[seed % 5], RATE) for seed in range(1, count + 1)]
+
+
+def _again(replay: Any, run: Any, count: int) -> None:  # noqa: ARG001
+    for step in _steps(count):
+        replay.update(*step)
 
 
 # Laws -----------------------------------------------------------------------------------------------------------------
@@ -357,7 +365,7 @@ def _log_replays(kit: _Kit) -> tuple[int, str]:
     every: list[dict[str, Any]] = [{}, *getattr(kit.make, "settings", ())]
     places = list(kit.places(torch.float32, of=("linear", "mlp")))
     shares = [
-        kit.runs(place, lambda replay, run: replay.replay(run.log()), **options)
+        kit.runs(place, lambda replay, run, _: replay.replay(run.log()), **options)
         for place, options in itertools.product(places, every)
     ]
     return len(shares), _exact(shares)
@@ -377,7 +385,8 @@ def _settings_are_in_the_replay(kit: _Kit) -> tuple[int, str]:
         plain: Mapping[str, Any] = {}
         for own in (plain, options):
             target, module, _ = kit.begin(place, **own)
-            _again(target, target)
+            for step in _steps(STEPS):
+                target.update(*step)
             ends.append(_weights(target, module))
         if not _others(ends[1], ends[0])[0]:
             told = ", ".join(f"{name} {value}" for name, value in options.items())
@@ -565,9 +574,9 @@ def _ranks_agree(kit: _Kit) -> tuple[int, str]:
     models = []
     for rank in range(ranks):
         target, module, _ = kit.begin(place, rank=rank)
-        for step in range(3):
-            _measure(target, step)
-            target.update(step, SCALARS[step], 0.01)
+        for step in _steps(3):
+            _measure(target, step[0])
+            target.update(*step)
         models.append(_weights(target, module))
     for rank, model in enumerate(models):
         others, total, share = _others(model, models[0])

@@ -287,7 +287,7 @@ def test_what_a_step_raises_breaks_the_law_and_what_it_prints_is_not_shown(capsy
             raise KeyError(seed)
 
     (found,) = verify_update(Raises, laws=["restored-once"])
-    assert (found.status, found.counterexample) == ("crashed", "raised   KeyError: 0")
+    assert (found.status, found.counterexample) == ("crashed", "raised   KeyError: 1")
     assert capsys.readouterr().out == ""
 
 
