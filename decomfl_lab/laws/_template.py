@@ -26,6 +26,9 @@ counts the local steps that the client has measured in its life (it picks the ba
     case.estimator = "central-sign":  g_p = int8, 1 where the central difference is at least 0, else −1
     case.estimator = "projection":    g_p = float32(⟨∇f(x), z_p⟩), by objective.value_and_gradient(x, step)
 
+If your clients send something else of these losses, as clipped scalars, ``Mine.measured_by(case)`` returns what makes
+it of them, a ``decomfl_lab.estimators.differences.Estimator``; local steps are taken by the scalars that are sent.
+
 Every scalar of every reply is compared with one that the laws work out themselves, up to rounding. Points x + μz, and
 gradients, of 16-bit models are of float32: widen x first.
 
@@ -158,8 +161,9 @@ class Mine(laws.Implementation):
         A law all of whose cases it refuses is an error (exit code 3), unless ``skips = {law: reason}`` names it.
 
         A case has M clients, K local steps, P (perturbations) and eta (learning rate), functions of the round, rule,
-        estimator, mu, distribution ("gaussian", "sphere", "rademacher", all by ``case.direction``), shapes, dtype,
-        seed, rounds, seeding (laws.Seeding), tracking (laws.Tracking), keep (records kept).
+        estimator, mu, distribution ("gaussian", "sphere", "rademacher", all by ``case.direction``), shapes (one may be
+        (), a number, and a model may be no more), dtype, seed, rounds, seeding (laws.Seeding), tracking
+        (laws.Tracking), keep (records kept).
         """
         return case.rule == Sgd() and case.dtype == torch.float32 and case.estimator == "forward" and case.K == 1
 

@@ -238,7 +238,7 @@ class Server:
         if self.replica is not None:
             there = self.replica.round
             require(there == record.round, "round of the server's model", f"be {record.round}", there)
-            self.replica.catch_up((record,))
+            self.replica.catch_up([record])
         self.history.append(record)
         if self.tracking is Tracking.SERVER:
             for client in answered:

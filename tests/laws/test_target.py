@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from decomfl_lab import laws
+from decomfl_lab import Momentum, laws
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import _template as template
-from tests.laws.foreign import Client
+from decomfl_lab.laws.edge import fitted
+from decomfl_lab.laws.world import SmallFederation, case_of
+from tests.laws.foreign import Client, Foreign
 
 
 @pytest.fixture
@@ -76,6 +79,67 @@ def test_a_target_that_fails_is_told_in_one_line(
 def test_what_is_no_implementation_is_refused() -> None:
     with pytest.raises(InputError, match="implementation must be an instance of laws.Implementation, got None"):
         laws.verify(None)  # type: ignore[arg-type]
+
+
+class _Only:
+    """The members of another object that a contract names, and nothing else of it."""
+
+    def __init__(self, of: Any, contract: Any, **instead: Any) -> None:
+        names = {name for name in {**vars(contract), **contract.__annotations__} if not name.startswith("_")}
+        object.__setattr__(self, "parts", (of, names, instead))
+
+    def __getattr__(self, name: str) -> Any:
+        of, names, instead = self.parts
+        if name not in names:
+            raise AttributeError(f"{name} is in no contract")
+        return instead.get(name, getattr(of, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.parts[0], name, value)
+
+
+class _OnlyTheContract(laws.Implementation):
+    """Replicas and clients of which there is only what the contract names, with the lab's server."""
+
+    def supports(self, case: Any) -> bool:
+        return case.rule.pool is None
+
+    def replica(self, case: Any, *, per_tensor: bool = False) -> Any:
+        return _Only(super().replica(case, per_tensor=per_tensor), laws.AnyReplica)
+
+    def client(self, case: Any, i: int, objective: Any = None) -> Any:
+        client: Any = super().client(case, i, objective)
+        return _Only(client, laws.AnyClient, replica=_Only(client.replica, laws.AnyReplica))
+
+    def server(self, case: Any, *, with_model: bool = True) -> Any:
+        server: Any = super().server(case, with_model=with_model)
+        server.replica = self.replica(case) if with_model else None
+        return server
+
+
+def test_the_labs_server_and_delivery_use_nothing_of_replicas_and_clients_but_the_contract() -> None:
+    outcomes = laws.verify(_OnlyTheContract(), cases=2)
+    assert outcomes.broken == [], outcomes
+    assert outcomes.tried >= 23
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        "rebuilt-client-equals-server",
+        "replay-equals-the-written-out-recursion",
+        "revert-leaves-every-bit",
+        "dense-pull-equals-replay",
+        "records-are-of-their-rounds-replies",
+        "replies-are-measurements",
+    ],
+)
+def test_a_model_may_be_one_number(law: str) -> None:
+    """By the template's contract, as somebody else has filled it in: the only tensor has the shape ()."""
+    one = replace(case_of(SmallFederation(clients=2, rounds=2)), shapes=((),), rule=Momentum(0.5))
+    assert (one.d, one.initial().shape) == (1, (1,))
+    more = (False, False) if law == "replies-are-measurements" else ()
+    laws.LAWS[law].check(fitted(Foreign()), one, *more)
 
 
 class _Directions(laws.Implementation):
