@@ -171,6 +171,8 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
         status, why = untried.args
         return came_out(status, 0, why)
     except (Exception, SystemExit) as error:  # any exception of a foreign implementation breaks the law
+        if failing is not None and shrink and not isinstance(error, Flaky):
+            failing = _simplified(failing, partial(law.check, seen), support)
         inputs, first = failing or ((), error)
         told = _told(first, law, inputs)
         if isinstance(error, Flaky):
@@ -178,7 +180,31 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
         return came_out("broken" if isinstance(first, LawBrokenError) else "crashed", count + 1, told)
     if count:
         return came_out("holds", count)
+    why = why or "it is about no case that was drawn"
     return came_out("refused" if refusals and by_supports else "skipped", 0, why)
+
+
+def _simplified(
+    failing: tuple[tuple[object, ...], BaseException], check: Callable[..., None], support: Support
+) -> tuple[tuple[object, ...], BaseException]:
+    """The failure whose case has the simplest values that the implementation supports, and is of the same kind."""
+    inputs, error = failing
+    for n, own in enumerate(inputs):
+
+        def fails(case: Case, n: int = n) -> bool:
+            nonlocal inputs, error
+            changed = (*inputs[:n], case, *inputs[n + 1 :])
+            try:
+                check(*changed)
+            except (Exception, SystemExit, _Untried, _NothingMade) as other:
+                if type(other) is type(error):
+                    inputs, error = changed, other
+                    return True
+            return False
+
+        if isinstance(own, Case):
+            support.simplified(own, fails)
+    return inputs, error
 
 
 def _made(part: Any) -> bool:

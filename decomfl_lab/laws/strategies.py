@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -126,8 +126,14 @@ def cases(draw: DrawFn, *, max_clients: int = MOST_CLIENTS, max_rounds: int = 7)
     )
 
 
+def _is_plain(rule: UpdateRule) -> bool:
+    """Whether it is SGD without decay, in whatever precision."""
+    return (rule.rule if isinstance(rule, LowPrecision) else rule) == Sgd()
+
+
+_plain_first = sorted((rule for kind in RULES for rule in kind), key=lambda rule: not _is_plain(rule))
 _VALUES: dict[str, list[Any]] = {
-    "rule": [rule for kind in RULES for rule in kind],
+    "rule": _plain_first,
     "dtype": [torch.float32, torch.float64, *(getattr(torch, dtype) for dtype in Format)],
     "seeding": list(Seeding),
     "estimator": ["forward", "central", "central-sign", "projection"],
@@ -138,7 +144,13 @@ _VALUES: dict[str, list[Any]] = {
     "tracking": list(Tracking),
 }
 """What an implementation may lack: the values of each field of a case, which a refused case is given in turn."""
-_SIMPLEST = _VALUES | {"rule": [*(kind[0] for kind in RULES[:-1]), *_own], "eta": _VALUES["eta"][:1]}
+# A rule in 16 bits has a dtype and a rounding beside the rule inside, and whoever has one of these may lack the others.
+_without_decay = (_SGD[0], _MOMENTUM[0], _ADAMM[0])
+_narrow = [rule for rule in _plain_first if isinstance(rule, LowPrecision) and rule.rule in _without_decay]
+_SIMPLEST = _VALUES | {
+    "rule": [*(kind[0] for kind in RULES[:-1] if kind[0] not in _narrow), *_narrow, *_own],
+    "eta": _VALUES["eta"][:1],
+}
 
 
 class Support:
@@ -153,6 +165,7 @@ class Support:
 
     def __init__(self, implementation: Implementation) -> None:
         self.accepts = implementation.supports
+        self.own = implementation.simplest
         self.known: Case | None = None  # a case that is accepted
         self.values: dict[str, list[Any]] = {}  # of each field the values with which it still is
 
@@ -177,6 +190,20 @@ class Support:
             found = next(self._accepted(found, name, [drawn, *alike, *others]), found)
         return found
 
+    def simplified(self, case: Case, fails: Callable[[Case], bool]) -> Case:
+        """The case with the simplest values of these fields with which it still fails, the implementation's own first.
+
+        Hypothesis makes the draws of a case smaller, which are not simpler for whoever supports other ones.
+        """
+        for name in ("rule", "dtype", "seeding", "estimator", "distribution", "tracking"):
+            for value in self._with_own(name, _SIMPLEST[name]):
+                if value == getattr(case, name):
+                    break
+                if any(map(fails, self._accepted(case, name, [value]))):
+                    case = next(self._accepted(case, name, [value]))
+                    break
+        return case
+
     def _accepted(self, case: Case, name: str, values: Iterable[Any]) -> Iterator[Case]:
         """The accepted ones of the cases with these values of a field."""
         changed = (_with(case, name, value) for value in values)
@@ -187,10 +214,11 @@ class Support:
 
         Those with the fewest fields other than the simplest come first, so that a few of 50,000 are asked as a rule.
         """
-        first = {name: values[0] for name, values in _SIMPLEST.items()}
+        simplest = {name: self._with_own(name, values) for name, values in _SIMPLEST.items()}
+        first = {name: values[0] for name, values in simplest.items()}
         for count in range(len(first) + 1):
             for names in itertools.combinations(first, count):
-                for values in itertools.product(*(_SIMPLEST[name][1:] for name in names)):
+                for values in itertools.product(*(simplest[name][1:] for name in names)):
                     chosen = first | dict(zip(names, values, strict=True))
                     if not _fit(chosen["rule"], chosen["dtype"], chosen["seeding"]):
                         continue
@@ -201,7 +229,13 @@ class Support:
                         return
 
     def _accepted_values(self, case: Case, name: str) -> list[Any]:
-        return [getattr(each, name) for each in self._accepted(case, name, _VALUES[name])] or [getattr(case, name)]
+        values = self._with_own(name, _VALUES[name])
+        return [getattr(each, name) for each in self._accepted(case, name, values)] or [getattr(case, name)]
+
+    def _with_own(self, name: str, values: list[Any]) -> list[Any]:
+        """The values of a field, the implementation's simplest first."""
+        own = [self.own[name]] if name in self.own else []
+        return [*own, *(value for value in values if value not in own)]
 
 
 def _with(case: Case, name: str, value: Any) -> Case | None:

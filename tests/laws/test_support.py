@@ -13,13 +13,14 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 
-from decomfl_lab import Momentum, laws
+from decomfl_lab import Momentum, Sgd, laws
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws.check import check_law
 from decomfl_lab.laws.contract import PARTS, Case
 from decomfl_lab.laws.faults import FAULTS, NARROW
 from decomfl_lab.laws.strategies import Support, cases
+from decomfl_lab.noise import Format
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pooled import PooledSgd
@@ -47,6 +48,10 @@ SUPPORTED: dict[str, tuple[Callable[[Case], bool], Callable[[Case], Any], int]] 
     )},
     "differences": (lambda case: case.estimator in ("forward", "central"), lambda case: case.estimator, 2),
     "16 bits": (lambda case: isinstance(case.rule, LowPrecision), lambda case: (case.rule, case.dtype), 30),
+    "16 bits of plain SGD, to the nearest": (
+        lambda case: case.rule in (LowPrecision(Sgd(), Format(own), "nearest") for own in Format),
+        lambda case: case.rule, 2
+    ),
     "pools": (lambda case: case.seeding is Seeding.POOL, lambda case: case.rule, 12),
     "momentum on float64": (
         lambda case: isinstance(case.rule, Momentum) and case.dtype == torch.float64, lambda case: case.rule, 10
@@ -112,6 +117,22 @@ def test_a_failure_that_was_found_is_broken_whatever_happens_while_it_is_made_sm
     (outcome,) = laws.verify(_Turned(then), cases=20, laws=[MEASURED])
     assert outcome.status == "broken", outcome
     assert "it agrees with the right number with the sign turned" in outcome.counterexample
+
+
+def test_a_counterexample_of_a_narrow_target_ends_at_the_simplest_that_it_supports() -> None:
+    class Narrow(type(FAULTS["sign-turned"])):  # type: ignore[misc]
+        def __init__(self) -> None:
+            vars(self).update(vars(FAULTS["sign-turned"]))
+
+        def supports(self, case: Case) -> bool:
+            return (
+                case.estimator == "central" and isinstance(case.rule, LowPrecision) and isinstance(case.rule.rule, Sgd)
+            )
+
+    outcome = check_law(laws.LAWS[MEASURED], Narrow(), cases=30)
+    assert outcome.status == "broken"
+    simplest = LowPrecision(Sgd(), Format("bfloat16"), "stochastic")
+    assert f"rule = {simplest}, estimator = central, " in " ".join(outcome.counterexample.split())
 
 
 def _tracks_nothing(**skips: str) -> laws.Implementation:
