@@ -132,19 +132,19 @@ def named(argument: str, target: str) -> Any:
     return found
 
 
-def made(argument: str, target: str, kind: type[T]) -> T:
+def made(argument: str, target: str, *kinds: type[T]) -> T:
     """What ``module:function`` returns when it is called without arguments, or is, where it is of that kind already.
 
     Args:
         argument: What the target was given as, for error messages.
         target: See ``named``.
-        kind: The type that it has to be of; ``object`` for any.
+        kinds: The types of which it has to be one; ``object`` for any.
 
     Raises:
         InputError: If the target cannot be imported or called, or makes something else.
     """
     found = named(argument, target)
-    if callable(found) and (kind is object or not isinstance(found, kind)):
+    if callable(found) and (object in kinds or not isinstance(found, kinds)):
         try:
             found = found()
         except THEIRS as error:  # whatever a user's function does
@@ -152,8 +152,8 @@ def made(argument: str, target: str, kind: type[T]) -> T:
             takes_some = isinstance(error, TypeError) and not inside  # the call itself failed
             rule = "be a function without arguments" if takes_some else "run without an error"
             raise _refusal(argument, rule, target, error) from error
-    if not isinstance(found, kind):
-        what = f"{kind.__module__}.{kind.__qualname__}"
+    if not isinstance(found, kinds):
+        what = " or ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
         raise InputError(f"{argument} {target!r} must make a {what}, got {type(found).__name__}")
     return found
 

@@ -1,7 +1,8 @@
 """A method of your own.
 
 It is DeComFL whose clients clip their scalars before they send them. From the command line, in this folder:
-``decomfl train my_method:Clipped --limit 0.5 --data digits --model mlp``.
+``decomfl train my_method:Clipped --limit 0.5 --data digits --model mlp``; and under the laws:
+``decomfl verify --target my_method:Clipped``.
 """
 
 from dataclasses import dataclass, replace

@@ -37,7 +37,9 @@ class VerifyOptions:
     """The options of ``decomfl verify``."""
 
     target: str | None = option(
-        None, "module:Class, or file.py:Class, of your own Implementation; --target-template prints one."
+        None,
+        "module:Class, or file.py:Class, of your own Implementation (--target-template prints one), or of a method "
+        "whose clients send scalars and replay.",
     )
     target_template: bool = option(False, "Print a file for --target, with all that the laws use, to fill in.")
     plant: str | None = option(

@@ -7,6 +7,7 @@
             return MyClient(i, case, laws.Wavy(case.d, i) if objective is None else objective)
 
     print(laws.verify(Mine()))                              # or test_laws = laws.pytest_suite(Mine()) in pytest
+    print(laws.verify(laws.of_method(MyMethod(c=1.0))))     # a method, ``decomfl_lab.methods.method.Method``
 
 ``decomfl verify --target-template`` prints a file with everything that is used of a client, a replica and a server, to
 be filled in; ``LAWS`` and ``FAULTS`` are the laws and the wrong implementations that they catch.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from decomfl_lab.laws.faults import FAULTS
     from decomfl_lab.laws.identity import IDENTITY_LAWS, identity_suite, verify_identity
     from decomfl_lab.laws.outcomes import Outcome, Outcomes
+    from decomfl_lab.laws.method import of_method
     from decomfl_lab.laws.register import LAWS, LawBrokenError
     from decomfl_lab.laws.update import UPDATE_LAWS, update_suite, verify_update
     from decomfl_lab.objectives.objective import Objective, Perturbable
@@ -54,7 +56,7 @@ __all__ += [
     "Reply",
 ]
 __all__ += ["IDENTITY_LAWS", "UPDATE_LAWS", "identity_suite", "update_suite", "verify_identity", "verify_update"]
-__all__ += ["RoundRecord", "Seeding", "Snapshot", "Tracking", "Wavy", "planted", "pytest_suite", "verify"]
+__all__ += ["RoundRecord", "Seeding", "Snapshot", "Tracking", "Wavy", "of_method", "planted", "pytest_suite", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -39,9 +39,11 @@ from decomfl_lab.laws.around import AROUND, around
 from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, RefusedError
 from decomfl_lab.laws.edge import fitted
 from decomfl_lab.laws.faults import FAULTS, narrow
+from decomfl_lab.laws.method import of_method
 from decomfl_lab.laws.outcomes import Outcome, Outcomes, Status, suite
 from decomfl_lab.laws.register import LAWS, Law, LawBrokenError
 from decomfl_lab.laws.strategies import Support
+from decomfl_lab.methods.method import Method
 from decomfl_lab.plugins import made
 
 __all__ = ["Outcome", "Outcomes", "check_law", "load_implementation", "named", "planted", "pytest_suite", "verify"]
@@ -371,18 +373,19 @@ def pytest_suite(
 def load_implementation(target: str | None, fault: str | None, device: str | None = None) -> Implementation:
     """The lab's implementation, also across devices, or ``module:function``'s; or one of them with a planted fault.
 
+    A method there is what its server and clients are (``method.of_method``).
     In the lab's own a fault exchanges classes of the lab's; in another implementation it is put around its parts.
     """
-    if target is not None and fault is not None:
-        spoiled, left = around(made("target", target, Implementation))
-        require_choice("fault", fault, AROUND)
-        require(fault not in left, "plant", f"be of a part of the target's ({left.get(fault)})", fault)
-        return cast("Implementation", spoiled[fault])
     if device is not None:
         require(target is None and fault is None, "device", "be left out where target or plant is given", device)
         return AcrossDevices(find_device(device))
-    if fault is not None:
-        return FAULTS[require_choice("fault", fault, FAULTS)]
     if target is None:
-        return Implementation()
-    return made("target", target, Implementation)
+        return Implementation() if fault is None else FAULTS[require_choice("fault", fault, FAULTS)]
+    found: Any = made("target", target, Implementation, Method)
+    theirs = found if isinstance(found, Implementation) else of_method(found)
+    if fault is None:
+        return theirs
+    spoiled, left = around(theirs)
+    require_choice("fault", fault, AROUND)
+    require(fault not in left, "plant", f"be of a part of the target's ({left.get(fault)})", fault)
+    return cast("Implementation", spoiled[fault])

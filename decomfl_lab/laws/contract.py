@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.engines.base import wide_dtype
-from decomfl_lab.estimators.differences import ESTIMATORS
+from decomfl_lab.estimators.differences import ESTIMATORS, Estimator
 from decomfl_lab.laws.register import Model, bits
 from decomfl_lab.noise import Backend, Distribution
 from decomfl_lab.objectives.objective import Objective, Perturbable
@@ -84,7 +84,7 @@ class Case:
         rule: Update rule.
         estimator: What the scalars are: a difference, "forward" or "central"; "projection", the slopes ⟨∇f(x), z⟩ of an
             objective that has ``value_and_gradient``; or "central-sign", int8 signs, of which the majority's is the
-            round's.
+            round's ("forward-sign" is not drawn, but a method may have it).
         mu: Smoothing radius μ, a power of two.
         distribution: Distribution of the directions.
         shapes: Shapes of the model's tensors, () for a number.
@@ -125,7 +125,7 @@ class Case:
     @property
     def signs(self) -> bool:
         """Whether scalars are int8 signs."""
-        return self.estimator == "central-sign"
+        return self.estimator.endswith("-sign")
 
     @property
     def aggregation(self) -> Aggregation:
@@ -350,6 +350,13 @@ class Implementation:
         """Whether the laws may be tried on this case; override it if you lack a rule, a dtype or a variant."""
         return True
 
+    def measured_by(self, case: Case) -> Estimator:
+        """What makes a client's scalars of its losses, or slopes; local steps are taken by the scalars that are sent.
+
+        Override it if clients send something else of what they measure than the case says, as clipped scalars.
+        """
+        return ESTIMATORS[case.estimator]
+
     @property
     def replaced(self) -> frozenset[str]:
         """The parts that are not the lab's."""
@@ -408,7 +415,7 @@ class Implementation:
         Of the lab's every second one applies updates tensor by tensor.
         """
         objective = Wavy(case.d, i) if objective is None else objective
-        return Client(i, self._replica(case, per_tensor=i % 2 == 1), objective, ESTIMATORS[case.estimator], case.mu)
+        return Client(i, self._replica(case, per_tensor=i % 2 == 1), objective, self.measured_by(case), case.mu)
 
     def keyed_client(self, case: Case, i: int, key: int) -> AnyClient:
         """Client i with the private key that clients share and the server does not know.
@@ -421,12 +428,12 @@ class Implementation:
 
     def lean_client(self, case: Case, i: int, objective: Perturbable) -> AnyClient:
         """Client i that forms x + μz a layer at a time."""
-        return Client(i, self._replica(case), objective, ESTIMATORS[case.estimator], case.mu, lean=True)
+        return Client(i, self._replica(case), objective, self.measured_by(case), case.mu, lean=True)
 
     def sync_client(self, case: Case, i: int) -> AnyClient:
         """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
         replica = make_replica(case.initial(), case.rule, corrected=True)
-        return Client(i, replica, Wavy(case.d, i), ESTIMATORS[case.estimator], case.mu)
+        return Client(i, replica, Wavy(case.d, i), self.measured_by(case), case.mu)
 
     def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
         """A server at round 0; where the model is the sums of a pool, without it the lab's keeps these alone.
@@ -473,7 +480,7 @@ class Implementation:
 PARTS: dict[str, Any] = {
     name: part
     for name, part in vars(Implementation).items()
-    if callable(part) and not name.startswith("_") and name != "supports"
+    if callable(part) and not name.startswith("_") and name not in ("supports", "measured_by")
 }
 """The methods of ``Implementation`` that make something, by their names."""
 

@@ -325,7 +325,8 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
 )
 def private_keys_hide_the_directions(implementation: Implementation, case: Case, key: int) -> None:
     clients = [implementation.keyed_client(case, i, key) for i in range(case.M)]
-    played = play(implementation, case, clients=clients, with_model=False, watch=MeasurementWatch(case, key=key))
+    watch = MeasurementWatch(case, key=key, said=implementation.measured_by(case))
+    played = play(implementation, case, clients=clients, with_model=False, watch=watch)
     first = played.model_after(0)
     for i in range(1, case.M):
         same(f"model of client {i} beside client 0's", played.model_after(i), first)

@@ -7,11 +7,13 @@ where it stood when the round began, is followed by everybody to the last bit. S
 
 from the records alone: x_r is the paper's recursion written out in numpy, x_{i,r}^k is x_r after the k local steps that
 the client's own scalars say, s_r^k is the plan's seed, and t counts the local steps that client i has measured in its
-life, lost replies too.
+life, lost replies too. Where an implementation, or a method, says that it sends something else of these losses
+(``Implementation.measured_by``), they go through what it says, and local steps are taken by what comes out of it.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ import torch
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, Point
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import AnyClient, Case, Implementation, Wavy, play
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
@@ -37,6 +40,8 @@ from decomfl_lab.records.seeds import Seeding, draw_seeds
 __all__ = ["MeasurementWatch"]
 
 _Floats = NDArray[np.float64]
+_CORNERS = 10
+"""Values that are put to the ends of their errors in every combination; of more values 2¹⁰ combinations are drawn."""
 
 
 class MeasurementWatch:
@@ -46,7 +51,9 @@ class MeasurementWatch:
         steps: The local steps that each client has measured.
     """
 
-    def __init__(self, case: Case, *, key: int | None = None, drifting: bool = False) -> None:
+    def __init__(
+        self, case: Case, *, key: int | None = None, drifting: bool = False, said: Estimator | None = None
+    ) -> None:
         """A watch over clients whose losses are ``Wavy(case.d, i)``.
 
         Args:
@@ -54,8 +61,10 @@ class MeasurementWatch:
             key: The clients' private key.
             drifting: Whether clients are asked for their x at the beginning of a round, as those that synchronise
                 without revert are, whose x is that of the records only up to rounding.
+            said: What makes scalars of losses, as the clients' implementation says; None for the case's estimator.
         """
         self.case, self.drifting = case, drifting
+        self.said = None if said is ESTIMATORS[case.estimator] else said
         self.model = WrittenOut(case, key=key)
         self.steps: Counter[int] = Counter()
         self.last: dict[int, Reply] = {}  # what each client sent last
@@ -77,7 +86,7 @@ class MeasurementWatch:
         same(f"type of client {i}'s reply in round {plan.round}", reply.scalars.dtype, np.dtype(case.aggregation.dtype))
         path = [self.model]  # the models at which it must have measured
         for k, (seed, g) in enumerate(zip(plan.seeds, reply.scalars, strict=True)):
-            at = _Place(case, path[k], self.losses[i], self.steps[i] + k)
+            at = _Place(case, path[k], self.losses[i], self.steps[i] + k, said=self.said)
             wanted, tolerance = at.scalars(path[k].directions(seed, plan.P))
             wrong = ~_agree(g, wanted, tolerance, signs=case.signs)
             if wrong.any():
@@ -117,11 +126,22 @@ class MeasurementWatch:
         def at(
             model: WrittenOut = x, client: int = i, step: int = t, seed: Any = plan.seeds[k], q: int = p, **other: Any
         ) -> tuple[float, float]:
-            place = _Place(case, model, self.losses[client], step, **other)
-            wanted, tolerance = place.scalars(x.directions(seed, P)[q : q + 1])
-            return float(wanted[0]), float(tolerance[0])
+            said = None if "estimator" in other else self.said  # what a named one measures goes through nothing
+            place = _Place(case, model, self.losses[client], step, said=said, **other)
+            wanted, tolerance = place.scalars(x.directions(seed, P))
+            return float(wanted[q]), float(tolerance[q])
 
         right, rounding = at()
+        if self.said:
+            yield "what is measured, before that is made of it which is to be sent", *at(estimator=case.estimator)
+            apart = path[0]  # where the local steps lead that are taken by what is measured
+            for n in range(k):
+                place = _Place(case, apart, self.losses[i], t - k + n)
+                measured = place.scalars(apart.directions(plan.seeds[n], P))[0].astype(np.float32)
+                apart = apart.after_local_step(plan.seeds[n], measured, plan.eta)
+            wanted, tolerance = at(model=apart)
+            words = "what it sends if its local steps are taken by what it measured, and not by what it sent"
+            yield words, wanted, 8 * tolerance  # the scalars of the steps before have errors too
         for words, factor in {"the sign turned": -1, "a factor of 2": 2, "a factor of 1/2": 0.5}.items():
             yield f"the right number with {words}", right * factor, 2 * rounding
         yield "the right number divided by P once more", right / P, rounding
@@ -177,11 +197,13 @@ class _Place:
         mu: float | None = None,
         estimator: str | None = None,
         scale: float | None = None,
+        said: Estimator | None = None,
     ) -> None:
         """Where it is measured; ``other_end`` is the local step of a difference's second value, if it is another."""
+        self.said = said
         self.loss, self.step, self.other_end = loss, step, step if other_end is None else other_end
         self.mu = case.mu if mu is None else mu
-        self.estimator = estimator or case.estimator
+        self.estimator = (estimator or case.estimator).removesuffix("-sign")
         self.unit = 2.0**-53 if model.vectors["x"].dtype == np.float64 else 2.0**-24
         self.x = model.vectors["x"].astype(np.float64)
         self.scale: Any = model.scale if scale is None else scale
@@ -196,18 +218,12 @@ class _Place:
         and every sum, and none over μ. Last, g is rounded to float32.
         """
         u = z.astype(np.float64) * self.scale
-        bound = np.abs(self.loss.waves).T @ (1 / (3 * self.loss.scales))  # A_j
-        d, f64 = self.x.size, 2.0**-52
+        if self.said is not None:
+            return self._scalars_as_said(self.said, u)
         if self.estimator == "projection":
-            slopes = self.loss.gradient(self.x, self.step)
-            terms = np.abs(slopes * u).sum(axis=1)
-            size = float(bound @ np.abs(self.x))
-            bent = np.abs(u @ self.loss.waves.T).sum(axis=1)  # how fast slopes turn with an error of x or of f
-            g = u @ slopes
-            tolerance = (d + 4) * self.unit * terms + (d + 64) * f64 * (1 + size) * bent * self.loss.scales.max()
+            g, tolerance = self._slopes(u)
         else:
-            size = np.abs(self.x) @ bound + self.mu * np.abs(u) @ bound
-            error = 3 * self.unit * size + (d + 64) * f64 * (1 + size)
+            error = self._error(self.mu, u)
             above = self.loss.values(self.x + self.mu * u, self.step)
             if self.estimator == "forward":
                 g = (above - self.loss.values(self.x[None], self.other_end)) / self.mu
@@ -216,6 +232,52 @@ class _Place:
                 g = (above - self.loss.values(self.x - self.mu * u, self.other_end)) / (2 * self.mu)
                 tolerance = error / self.mu
         return g, tolerance + 2.0**-23 * np.abs(g)
+
+    @property
+    def _bound(self) -> _Floats:
+        """A_j, shape (d,)."""
+        found: _Floats = np.abs(self.loss.waves).T @ (1 / (3 * self.loss.scales))
+        return found
+
+    def _error(self, c: float, u: _Floats) -> _Floats:
+        """By how much a right client's f at x + c u may differ, for each row of u."""
+        size = np.abs(self.x) @ self._bound + abs(c) * np.abs(u) @ self._bound
+        found: _Floats = 3 * self.unit * size + (self.x.size + 64) * 2.0**-52 * (1 + size)
+        return found
+
+    def _slopes(self, u: _Floats) -> tuple[_Floats, _Floats]:
+        """⟨∇f(x), u_p⟩ and by how much a right client's may differ, before they are rounded to float32."""
+        d, slopes = self.x.size, self.loss.gradient(self.x, self.step)
+        terms = np.abs(slopes * u).sum(axis=1)
+        size = float(self._bound @ np.abs(self.x))
+        bent = np.abs(u @ self.loss.waves.T).sum(axis=1)  # how fast slopes turn with an error of x or of f
+        tolerance = (d + 4) * self.unit * terms + (d + 64) * 2.0**-52 * (1 + size) * bent * self.loss.scales.max()
+        return u @ slopes, tolerance
+
+    def _scalars_as_said(self, said: Estimator, u: _Floats) -> tuple[_Floats, _Floats]:
+        """The scalars that ``said`` makes of the losses, and how far they move while each loss moves by its error.
+
+        The losses, or slopes, are put to both ends of their errors, in every combination: what clips or rounds may
+        give the next number then, and what adds scalars up may add all errors up.
+        """
+        points: list[Point] = [(0, 0.0)] if said.wants_slopes else said.points(len(u), self.mu)
+        values = np.array(
+            [self.loss.values((self.x + c * u[p])[None], self.step if c > 0 else self.other_end)[0] for p, c in points]
+        )
+        errors = np.array([float(self._error(c, u[p : p + 1])[0]) for p, c in points])
+        slopes, slope_errors = self._slopes(u) if said.wants_slopes else (np.empty(0), np.empty(0))
+
+        def sent(signs: _Floats) -> _Floats:
+            moved, turned = values + signs[: values.size] * errors, slopes + signs[values.size :] * slope_errors
+            return np.asarray(said.combine(moved, turned, self.mu).g, dtype=np.float64)
+
+        n = values.size + slopes.size
+        corners: Any = itertools.product((-1.0, 1.0), repeat=n)
+        if n > _CORNERS:
+            corners = np.random.default_rng(0).choice((-1.0, 1.0), (2**_CORNERS, n))
+        g = sent(np.zeros(n))
+        moves = np.max([np.abs(sent(np.array(signs)) - g) for signs in corners], axis=0)
+        return g, moves + 2.0**-22 * np.abs(g)
 
 
 def _agree(g: ScalarArray, wanted: _Floats, tolerance: _Floats, *, signs: bool) -> NDArray[np.bool_]:
@@ -241,7 +303,8 @@ def replies_are_measurements(implementation: Implementation, case: Case, pulls: 
         case = other if implementation.supports(other) else case
     clients = [implementation.client(case, i, Wavy(case.d, i)) for i in range(case.M)]
     always = PullPolicy(bandwidth=1e15, replay_ns=1e9) if pulls else None  # who missed a record is sent the model
-    play(implementation, case, clients=clients, policy=always, watch=MeasurementWatch(case))
+    watch = MeasurementWatch(case, said=implementation.measured_by(case))
+    play(implementation, case, clients=clients, policy=always, watch=watch)
 
 
 class _Answered:

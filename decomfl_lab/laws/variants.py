@@ -277,7 +277,7 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
     rule, dtype = Sgd(), torch.float64 if case.dtype == torch.float64 else torch.float32
     case = variant(implementation, case, rule=rule, dtype=dtype)
     clients = [implementation.sync_client(case, i) for i in range(case.M)]
-    measured = MeasurementWatch(case, drifting=True)
+    measured = MeasurementWatch(case, drifting=True, said=implementation.measured_by(case))
     played = Played(implementation.delivery(case), clients)
     length = [0.0] * case.M  # Σ |c| of all that client i applies and of all that the server does
     taken, spread = [0] * case.M, 0.0
@@ -362,7 +362,7 @@ def _waves(case: Case, i: int) -> ModuleObjective:
 def lean_replies_are_measurements(implementation: Implementation, case: Case) -> None:
     assume(case.rule.scaling is None)  # lean clients refuse others
     clients = [implementation.lean_client(case, i, Wavy(case.d, i)) for i in range(case.M)]
-    play(implementation, case, clients=clients, watch=MeasurementWatch(case))
+    play(implementation, case, clients=clients, watch=MeasurementWatch(case, said=implementation.measured_by(case)))
 
 
 @law(

@@ -255,6 +255,10 @@ class DeComFLProjection(_ByRecords):
     name: ClassVar[str] = "decomfl-projection"
     gradients: ClassVar[bool] = True
 
+    def measured_by(self) -> Estimator:
+        """See ``Scalars``: slopes."""
+        return projection
+
     def federation(self, setting: TrainingSetting) -> DeComFLFederation:
         """See ``Method.federation``."""
-        return self._federation(setting, projection)
+        return self._federation(setting, self.measured_by())

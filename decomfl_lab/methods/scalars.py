@@ -99,6 +99,10 @@ class Scalars(Perturbing):
     def seeds(self) -> str:
         """How many seeds a plan or a record carries, of ``Seeding``."""
 
+    @abstractmethod
+    def measured_by(self) -> Estimator:
+        """The estimator, which makes the scalars that a client sends, and steps by, of its losses or slopes."""
+
     perturbation_schedule: Mapping[int, int] = option(
         {}, "The number P from a round on, as ROUND=VALUE,...: e.g. 500=50."
     )

@@ -144,7 +144,7 @@ def test_unknown_names_are_refused_by_name() -> None:
     with pytest.raises(InputError, match="target must be module:function .* got 'nowhere:f'"):
         load_implementation("nowhere:f", None)
     with pytest.raises(
-        InputError, match=r"target 'collections:OrderedDict' must make a .*Implementation, got OrderedDict"
+        InputError, match=r"target 'collections:OrderedDict' must make a .*Implementation or .*Method, got OrderedDict"
     ):
         load_implementation("collections:OrderedDict", None)
     with pytest.raises(InputError, match="plant must be left out where target or device is given, got 'all'"):

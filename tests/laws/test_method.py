@@ -1,0 +1,207 @@
+"""The laws of a method's own file: what it says that its clients send is what they send, and step by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import decomfl_lab as lab
+from decomfl_lab import laws
+from decomfl_lab.cli.main import main
+from decomfl_lab.laws.check import check_law
+from decomfl_lab.methods.registry import LAGGING, METHODS
+from decomfl_lab.noise import Format
+from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.messages import Plan, Reply
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.replicas.rules import LowPrecision, Step
+from tests.refusals import refuses
+from tests.thorough import sampled
+
+MEASURED = "replies-are-measurements"
+SOME = (MEASURED, "rebuilt-client-equals-server", "revert-leaves-every-bit", "records-are-of-their-rounds-replies")
+
+
+class _Changing:
+    """An estimator around another one, whose scalars go through a function."""
+
+    def __init__(self, inner: Any, change: Callable[[Any], Any]) -> None:
+        self.inner, self.change, self.wants_slopes, self.points = inner, change, inner.wants_slopes, inner.points
+
+    def combine(self, values: Any, slopes: Any, mu: float) -> Any:
+        found = self.inner.combine(values, slopes, mu)
+        return replace(found, g=self.change(found.g))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipped(lab.DeComFL):
+    """It clips what it sends, and steps by that."""
+
+    c: float = lab.option(0.2, "The largest scalar.")
+
+    def change(self, g: Any) -> Any:
+        return g.clip(-self.c, self.c)
+
+    def measured_by(self) -> Any:
+        return _Changing(super().measured_by(), self.change)
+
+
+class _SendsOtherwise(Client):
+    """What it sends goes through a function; its local steps were taken by what did not."""
+
+    change: Any
+
+    def handle(self, plan: Plan) -> Reply:
+        reply = Client.handle(self, plan)
+        return replace(reply, scalars=self.change(reply.scalars))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipsWhatItSends(Clipped):
+    """It says that it clips, and clips what it sends, but steps by what it did not clip."""
+
+    def clients(self, setting: Any, start: Any, estimator: Any, mu: float = 1.0, **more: Any) -> Any:
+        found = super().clients(setting, start, estimator.inner, mu, **more)
+        for client in found:
+            client.__class__ = _SendsOtherwise
+            client.change = self.change
+        return found
+
+
+class ClipsUnsaid(ClipsWhatItSends):
+    """The same, and it says nothing of it."""
+
+    def measured_by(self) -> Any:
+        return lab.DeComFL.measured_by(self)
+
+    def clients(self, setting: Any, start: Any, estimator: Any, mu: float = 1.0, **more: Any) -> Any:
+        return super().clients(setting, start, _Changing(estimator, self.change), mu, **more)
+
+
+class SendsAsMeasured(ClipsWhatItSends):
+    """It says that it clips, and does not."""
+
+    def change(self, g: Any) -> Any:
+        return g
+
+    def measured_by(self) -> Any:
+        return _Changing(lab.DeComFL.measured_by(self), lambda g: g.clip(-self.c, self.c))
+
+
+class HalvesTheRate(lab.DeComFL):
+    """Its server sends half of η."""
+
+    def server(self, *of: Any, **named: Any) -> Any:
+        found = super().server(*of, **named)
+        found.eta = Schedule(found.eta.initial / 2)
+        return found
+
+
+@dataclass(frozen=True)
+class Doubling(lab.Sgd):
+    """A rule of somebody's own, which does more than what it derives from."""
+
+    def emit(self, program: Any, step: Step) -> None:
+        super().emit(program, replace(step, eta=2 * step.eta))
+
+
+class Doubled(lab.DeComFL):
+    """A method with a rule of its own."""
+
+    rule: ClassVar[Any] = Doubling()
+
+
+@pytest.mark.parametrize("name", LAGGING)
+def test_methods_of_the_lab_keep_the_laws(name: str) -> None:
+    outcomes = laws.verify(laws.of_method(METHODS[name]), cases=3, laws=SOME)
+    assert [outcome.status for outcome in outcomes] == ["holds"] * len(SOME), outcomes
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", LAGGING)
+def test_methods_of_the_lab_keep_all_laws(name: str) -> None:
+    outcomes = laws.verify(laws.of_method(METHODS[name]), cases=20)
+    assert outcomes.exit_code == 0, outcomes
+    assert outcomes.tried >= 23
+
+
+def _quantised(self: Clipped, g: Any) -> Any:
+    return (g / np.float32(self.c)).round() * np.float32(self.c)
+
+
+RIGHT = {
+    "clipped": Clipped(),
+    "clipped, nearly all of them": Clipped(c=1e-6),
+    "multiples": type("Multiples", (Clipped,), {"change": _quantised})(c=0.01),
+    "without their mean": type("Centred", (Clipped,), {"change": lambda self, g: g - g.mean()})(),
+    "over the largest": type("Unit", (Clipped,), {"change": lambda self, g: g / np.abs(g).max()})(),
+    "folded": type("Folded", (Clipped,), {"change": lambda self, g: abs(abs(g) - np.float32(self.c))})(),
+    "with second differences": lab.DeComFL(log_kappa=True),
+    "votes of forward differences": lab.FeedSign(estimator="forward"),
+    "with a key, and what is corrected afterwards": lab.DeComFL(private_seeds=True),
+    "rule of its own": Doubled(),
+}
+
+
+@pytest.mark.parametrize("name", sampled(RIGHT, 5))
+def test_whatever_a_method_says_that_it_sends_is_no_fault(name: str) -> None:
+    outcome = check_law(laws.LAWS[MEASURED], laws.of_method(RIGHT[name]), cases=30)
+    assert (outcome.status, outcome.cases) == ("holds", 30), outcome
+
+
+@pytest.mark.thorough
+def test_a_method_that_clips_what_it_sends_keeps_all_laws() -> None:
+    assert laws.verify(laws.of_method(Clipped(c=1.0)), cases=20).exit_code == 0
+
+
+WRONG = {
+    "steps by what it did not clip": (
+        ClipsWhatItSends(), "g of client 0 in round 0, local step [12] of .*; it agrees with what it sends if its "
+        "local steps are taken by what it measured, and not by what it sent"
+    ),
+    "clips, and does not say so": (ClipsUnsaid(), r"local step 0 of .*: -?0\.2\d* is not -?[0-9.]+ within"),
+    "says that it clips, and does not": (SendsAsMeasured(), "what is measured, before that is made of it"),
+    "sends half of η": (HalvesTheRate(), "rate, P and distribution in client 0's plan of round 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_method_that_does_otherwise_is_told_what_it_does(name: str) -> None:
+    method, says = WRONG[name]
+    law = "records-are-of-their-rounds-replies" if "η" in name else MEASURED
+    outcome = check_law(laws.LAWS[law], laws.of_method(method), cases=100)
+    assert outcome.status == "broken", outcome
+    assert re.search(says, " ".join(outcome.counterexample.split())), outcome.counterexample
+
+
+def test_a_counterexample_is_simplified_to_the_methods_rule_and_estimator() -> None:
+    own = LowPrecision(lab.Sgd(), Format("float16"), "nearest")
+    outcome = check_law(laws.LAWS[MEASURED], laws.of_method(ClipsWhatItSends(rule=own, estimator="forward")), cases=50)
+    case = " ".join(outcome.counterexample.split())
+    assert f"rule = {own}, estimator = forward, " in case
+    plain = check_law(laws.LAWS[MEASURED], laws.of_method(ClipsWhatItSends()), cases=50)
+    assert f"rule = {lab.DeComFL().rule}, estimator = central, " in " ".join(plain.counterexample.split())
+
+
+@refuses(
+    *((name, f"replay what they missed, got '{name}'$") for name in METHODS if name not in LAGGING),
+    ("nothing", "method must be a decomfl_lab.methods.method.Method, got None"),
+)
+def test_refused(name: str) -> None:
+    laws.of_method(METHODS.get(name))  # type: ignore[arg-type]
+
+
+def test_a_method_is_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import decomfl_lab as lab\nclass Mine(lab.FZOO): pass\nmade = Mine(nu=1) if 0 else Mine()\n")
+    for name in ("Mine", "made"):
+        assert main(["verify", "--target", f"{path}:{name}", "--law", "a-gap-is-refused", "--cases", "2"]) == 0
+        assert "Mine: 1 of 1 laws hold" in capsys.readouterr().out
+    assert main(["verify", "--target", "decomfl_lab.methods.fedavg:FedAvg"]) == 2
+    assert "and replay what they missed, got 'fedavg'" in capsys.readouterr().err
