@@ -14,16 +14,7 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.estimators.differences import Estimator
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.laws.contract import (
-    AnyClient,
-    AnyReplica,
-    AnyServer,
-    AnyWeighingServer,
-    Case,
-    Implementation,
-    RefusedError,
-    Wavy,
-)
+from decomfl_lab.laws.contract import Case, Implementation, RefusedError, Wavy
 from decomfl_lab.laws.register import LAWS
 from decomfl_lab.laws.strategies import RULES
 from decomfl_lab.methods.decomfl import Lagging
@@ -64,6 +55,8 @@ def _options(case: Case) -> dict[str, Any]:
         "weighting": "clients",
         "revert": "snapshot",
         "private_seeds": False,
+        "server_model": False,
+        "pull": "never",
     }
     if isinstance(case.rule, PooledSgd):
         found |= {"pool": case.rule.size, "pool_exponent": case.rule.exponent}
@@ -105,7 +98,7 @@ class OfMethod(Implementation):
     @property
     def skips(self) -> Mapping[str, str]:  # type: ignore[override]
         """A law without a case asks for what the method does not have."""
-        return dict.fromkeys(LAWS, f"{self.name} has no such option")
+        return dict.fromkeys(LAWS, f"{self.name} has no such option, or keeps what it was given")
 
     @property
     def simplest(self) -> Mapping[str, Any]:  # type: ignore[override]
@@ -144,38 +137,32 @@ class OfMethod(Implementation):
         """See ``Implementation.measured_by``: what the method says, whatever its clients have."""
         return self._with(case).measured_by()
 
-    def replica(self, case: Case, *, per_tensor: bool = False) -> AnyReplica:
-        """See ``Implementation.replica``."""
-        found: AnyReplica = self._replica(case, per_tensor=per_tensor)
-        return found
-
-    def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:
+    def replica(self, case: Case, *, per_tensor: bool = False) -> Any:
+        """See ``Implementation.replica``: the federation's own, outside the protocol."""
         observer = self._federation(case).observer
         observer.sizes = case.sizes if per_tensor else observer.sizes
         return observer
 
-    def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
-        """See ``Implementation.client``."""
-        found: AnyClient = self._federation(case, i, objective).clients[i]
-        return found
+    def client(self, case: Case, i: int, objective: Objective | None = None, **more: Any) -> Any:
+        """See ``Implementation.client``; ``more`` are options of the method."""
+        return self._federation(case, i, objective, **more).clients[i]
 
-    def keyed_client(self, case: Case, i: int, key: int) -> AnyClient:
+    def keyed_client(self, case: Case, i: int, key: int) -> Any:
         """See ``Implementation.keyed_client``."""
-        found: Any = self._federation(case, private_seeds=True).clients[i]
-        found.replica.private_key = key
-        return found  # type: ignore[no-any-return]
+        client = self.client(case, i, private_seeds=True)
+        client.replica.private_key = key
+        return client
 
-    def lean_client(self, case: Case, i: int, objective: Perturbable) -> AnyClient:
+    def lean_client(self, case: Case, i: int, objective: Perturbable) -> Any:
         """See ``Implementation.lean_client``."""
-        found: AnyClient = self._federation(case, i, objective, lean=True).clients[i]
-        return found
+        return self.client(case, i, objective, lean=True)
 
-    def sync_client(self, case: Case, i: int) -> AnyClient:
+    def sync_client(self, case: Case, i: int) -> Any:
         """See ``Implementation.sync_client``."""
-        found: AnyClient = self._federation(case, revert="sync").clients[i]
-        return found
+        return self.client(case, i, revert="sync")
 
-    def _server(self, case: Case, *, with_model: bool = True, **more: Any) -> Any:
+    def server(self, case: Case, *, with_model: bool = True, **more: Any) -> Any:
+        """See ``Implementation.server``; ``more`` are options of the method."""
         federation = self._federation(case, **more)
         server = federation.server
         if with_model:
@@ -185,15 +172,9 @@ class OfMethod(Implementation):
         server.keep = case.keep
         return server
 
-    def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
-        """See ``Implementation.server``."""
-        found: AnyServer = self._server(case, with_model=with_model)
-        return found
-
-    def weighing_server(self, case: Case) -> AnyWeighingServer:
+    def weighing_server(self, case: Case) -> Any:
         """See ``Implementation.weighing_server``."""
-        found: AnyWeighingServer = self._server(case, weighting="examples")
-        return found
+        return self.server(case, weighting="examples")
 
 
 def of_method(method: Method | type[Method]) -> Implementation:
