@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.interrupts import telling
@@ -207,6 +206,7 @@ def _anybodys(options: VerifyOptions, started: float) -> int:
 
     try:
         if options.update is not None:
+            from decomfl_lab.devices import find_device
             from decomfl_lab.laws.update import verify_update
 
             target = named("update", options.update)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     )
     from decomfl_lab.laws.faults import FAULTS
     from decomfl_lab.laws.identity import IDENTITY_LAWS, identity_suite, verify_identity
-    from decomfl_lab.laws.outcomes import Outcome, Outcomes
     from decomfl_lab.laws.method import of_method
+    from decomfl_lab.laws.outcomes import Outcome, Outcomes
     from decomfl_lab.laws.register import LAWS, LawBrokenError
     from decomfl_lab.laws.update import UPDATE_LAWS, update_suite, verify_update
     from decomfl_lab.objectives.objective import Objective, Perturbable
