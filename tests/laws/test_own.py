@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from decomfl_lab import InputError, laws
+from decomfl_lab import InputError, Sgd, laws
 from decomfl_lab.cli.main import main
 from decomfl_lab.laws.around import AROUND, around
-from tests.laws.own import Own
+from tests.laws import foreign
 
-TARGET = f"{Path(__file__).with_name('own.py')}:Own"
+
+class Replica(foreign.Replica):
+    """With torch's generator, and sums in another order."""
+
+    def direction(self, seed: Any, p: int) -> foreign.Vector:
+        generator = torch.Generator().manual_seed((seed ^ seed >> 32) + 7919 * p & 0xFFFFFFFF)
+        return torch.randn(self.x.size, generator=generator).numpy()
+
+    def step(self, seed: Any, g: foreign.Vector, eta: float) -> None:
+        z = np.stack([self.direction(seed, p) for p in range(g.size)])
+        self.x = self.x - np.float32(eta) * (g / np.float32(g.size)) @ z
+
+
+class Client(foreign.Client):
+    model = Replica
+
+
+class Own(laws.Implementation):
+    own = True
+
+    def supports(self, case: laws.Case) -> bool:
+        plain = case.rule == Sgd() and case.dtype == torch.float32 and case.estimator in ("forward", "central")
+        return plain and case.seeding is not laws.Seeding.PER_DIRECTION
+
+    def client(self, case: laws.Case, i: int, objective: Any = None) -> Any:
+        return Client(case, i, laws.Wavy(case.d, i) if objective is None else objective)
+
+    def replica(self, case: laws.Case, *, per_tensor: bool = False) -> Any:
+        return Replica(case)
 
 
 class WithServer(Own):
@@ -31,9 +60,9 @@ def test_without_own_the_same_code_is_measured_by_the_labs_stream() -> None:
     class Theirs(Own):
         own = False
 
-    found = laws.verify(Theirs(), cases=6, laws=["replay-equals-the-written-out-recursion"])
-    assert found.broken
-    assert not laws.verify(Theirs(own=True), cases=6, laws=["replay-equals-the-written-out-recursion"]).tried
+    law = "replay-equals-the-written-out-recursion"
+    assert laws.verify(Theirs(), cases=6, laws=[law]).broken
+    assert not laws.verify(Theirs(own=True), cases=6, laws=[law]).tried
     with pytest.raises(InputError, match="own must be of who makes the client, and the replica or the server, got"):
         laws.verify(laws.Implementation(own=True))
 
@@ -48,9 +77,9 @@ def test_faults_of_parts_that_are_the_labs_are_named_and_refused(capsys: pytest.
     planted, left = around(Own())
     assert {AROUND[name].part for name in planted} == {"client", "replica"}
     assert set(left.values()) == {"the server is the lab's"}
-    assert main(["verify", "--target", TARGET, "--plant", "all", "--law", "a-gap-is-refused"]) == 0
+    target = ["verify", "--target", f"{__file__}:Own", "--law", "a-gap-is-refused", "--plant"]
+    assert main([*target, "all"]) == 0
     out = capsys.readouterr().out
     assert "1 of 1 faults are caught" in out
     assert "not tried: the-first-reply-is-taken, where the server is the lab's" in out
-    assert main(["verify", "--target", TARGET, "--plant", "the-first-reply-is-taken"]) == 2
-    assert main(["verify", "--target", TARGET, "--plant", "a-gap-is-skipped-over", "--law", "a-gap-is-refused"]) == 1
+    assert [main([*target, name]) for name in ("the-first-reply-is-taken", "a-gap-is-skipped-over")] == [2, 1]
