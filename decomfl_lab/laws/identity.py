@@ -23,7 +23,8 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ IDENTITY_LAWS: dict[str, str] = {
 """The laws by name, and what they say."""
 
 Who = tuple[tuple[str, int], ...]
+Rows = Sequence[tuple[Who, Any]]
 Noise = Callable[..., Any]
 
 
@@ -130,12 +132,8 @@ class _Asked:
         rank = coordinates.pop("rank", 0) if len(self._functions) > 1 else 0
         return _plain(self._functions[rank](**coordinates), self._bits)
 
-    def owner(self, who: Who) -> Who:
-        """Whose noise it is: the own coordinates."""
-        return tuple(each for each in who if each[0] in self.own)
 
-
-def _require_distinct(rows: Sequence[tuple[Who, Any]], owner: Callable[[Who], Who], apart: int | None) -> None:
+def _require_distinct(rows: Rows, owner: Callable[[Who], Who], apart: int | None) -> None:
     """No two owners have one noise; where ``apart`` is 1, of those alone that differ in one coordinate."""
     seen: dict[Any, Who] = {}
     first: dict[Who, tuple[Who, Any]] = {}
@@ -154,7 +152,7 @@ def _require_distinct(rows: Sequence[tuple[Who, Any]], owner: Callable[[Who], Wh
                 raise _BrokenError(f"{_told(other)} and {_told(who)} {how}")
 
 
-def _require_shared(rows: Sequence[tuple[Who, Any]], owner: Callable[[Who], Who]) -> None:
+def _require_shared(rows: Rows, owner: Callable[[Who], Who]) -> None:
     """Whoever shares an owner has its noise."""
     first: dict[Who, tuple[Who, Any]] = {}
     for who, value in rows:
@@ -237,50 +235,59 @@ def verify_identity(
         ValueError: If a coordinate, a size or a law is none.
     """
     asked = _Asked(noise, own, shared or {}, bits)
+    everybody = list(asked.everybody())
+    checks = {
+        **_of_rows(cache(lambda: [(who, asked(who)) for who in everybody * 2]), asked.own),
+        "order-does-not-matter": lambda: _drawn(asked, cases, seed),
+        "randomness-of-others-stays": lambda: _require_untouched(asked, everybody[0]),
+        "off-draws-anew": lambda: _require_anew(_Asked(off, {**asked.own, **asked.shared}, {}, bits)),
+    }
+    skipped = {"shared-agree": "no coordinate is shared"} if not asked.shared else {}
+    if off is None:
+        skipped["off-draws-anew"] = "no function without the sharing is given (off)"
     names = list(laws) or list(IDENTITY_LAWS)
     if unknown := [name for name in names if name not in IDENTITY_LAWS]:
         raise ValueError(f"laws must be among {', '.join(IDENTITY_LAWS)}, got {unknown[0]!r}")
-    return Outcomes(_outcome(name, asked, off, cases, seed) for name in names)
+    return Outcomes(_outcome(name, checks[name], len(everybody), skipped.get(name, "")) for name in names)
 
 
-def _outcome(law: str, asked: _Asked, off: Noise | None, cases: int, seed: int) -> Outcome:
-    began, count = time.perf_counter(), math.prod([*asked.own.values(), *asked.shared.values()])
-    if law == "shared-agree" and not asked.shared:
-        return Outcome(law, IDENTITY_LAWS[law], "skipped", 0, "no coordinate is shared")
-    if law == "off-draws-anew" and off is None:
-        return Outcome(law, IDENTITY_LAWS[law], "skipped", 0, "no function without the sharing is given (off)")
+def _of_rows(rows: Callable[[], Rows], own: Collection[str]) -> dict[str, Callable[[], None]]:
+    """The laws that rows of who has what can be put to, whoever wrote them."""
+
+    def owner(who: Who) -> Who:
+        return tuple(each for each in who if each[0] in own)
+
+    return {
+        "repeatable": lambda: _require_shared(rows(), lambda who: who),
+        "each-coordinate-changes-it": lambda: _require_distinct(rows(), owner, 1),
+        "identities-differ": lambda: _require_distinct(rows(), owner, None),
+        "shared-agree": lambda: _require_shared(rows(), owner),
+    }
+
+
+def _require_untouched(asked: _Asked, who: Who) -> None:
+    before = _generators()
+    asked(who)
+    if _generators() != before:
+        raise _BrokenError(f"asking for {_told(who)} moves a random generator that others use, too")
+
+
+def _require_anew(alone: _Asked) -> None:
+    _require_distinct([(who, alone(who)) for who in alone.everybody()], lambda who: who, None)
+
+
+def _outcome(law: str, check: Callable[[], None], count: int, skipped: str = "") -> Outcome:
+    if skipped:
+        return Outcome(law, IDENTITY_LAWS[law], "skipped", 0, skipped)
+    began, status, told = time.perf_counter(), "holds", ""
     try:
-        _try(law, asked, off, cases, seed)
+        check()
     except _BrokenError as error:
-        return Outcome(law, IDENTITY_LAWS[law], "broken", count, str(error), seconds=time.perf_counter() - began)
+        status, told = "broken", str(error)
     except Exception as error:  # whatever somebody else's function raises
-        told = f"{type(error).__name__}: {error}"
-        return Outcome(law, IDENTITY_LAWS[law], "crashed", count, told, seconds=time.perf_counter() - began)
-    return Outcome(law, IDENTITY_LAWS[law], "holds", count, seconds=time.perf_counter() - began)
-
-
-def _try(law: str, asked: _Asked, off: Noise | None, cases: int, seed: int) -> None:
-    everybody = list(asked.everybody())
-    match law:
-        case "repeatable":
-            for who in everybody:
-                _require_shared([(who, asked(who)), (who, asked(who))], lambda each: each)
-        case "each-coordinate-changes-it":
-            _require_distinct([(who, asked(who)) for who in everybody], asked.owner, 1)
-        case "identities-differ":
-            _require_distinct([(who, asked(who)) for who in everybody], asked.owner, None)
-        case "shared-agree":
-            _require_shared([(who, asked(who)) for who in everybody], asked.owner)
-        case "order-does-not-matter":
-            _drawn(asked, cases, seed)
-        case "randomness-of-others-stays":
-            before = _generators()
-            asked(everybody[0])
-            if _generators() != before:
-                raise _BrokenError(f"asking for {_told(everybody[0])} moves a random generator that others use, too")
-        case "off-draws-anew":
-            alone = _Asked(off, {**asked.own, **asked.shared}, {}, asked._bits)
-            _require_distinct([(who, alone(who)) for who in everybody], lambda each: each, None)
+        status, told = "crashed", f"{type(error).__name__}: {error}"
+    seconds = time.perf_counter() - began
+    return Outcome(law, IDENTITY_LAWS[law], status, count, told, seconds=seconds)  # type: ignore[arg-type]
 
 
 def read_identities(path: Path | str, own: Sequence[str] = (), shared: Sequence[str] = ()) -> Outcomes:
@@ -317,26 +324,8 @@ def read_identities(path: Path | str, own: Sequence[str] = (), shared: Sequence[
     for name in [*own, *shared]:
         if name not in there:
             raise ValueError(f"coordinates must be among {', '.join(there)}, got {name!r}")
-    mine = set(own) or set(there) - set(shared)
-
-    def owner(who: Who) -> Who:
-        return tuple(each for each in who if each[0] in mine)
-
-    checks: dict[str, Callable[[], None]] = {
-        "repeatable": lambda: _require_shared(rows, lambda who: who),
-        "each-coordinate-changes-it": lambda: _require_distinct(rows, owner, 1),
-        "identities-differ": lambda: _require_distinct(rows, owner, None),
-        "shared-agree": lambda: _require_shared(rows, owner),
-    }
-    found = Outcomes()
-    for law, check in checks.items():
-        try:
-            check()
-        except _BrokenError as error:
-            found.append(Outcome(law, IDENTITY_LAWS[law], "broken", len(rows), str(error)))
-        else:
-            found.append(Outcome(law, IDENTITY_LAWS[law], "holds", len(rows)))
-    return found
+    checks = _of_rows(lambda: rows, set(own) or set(there) - set(shared))
+    return Outcomes(_outcome(law, check, len(rows)) for law, check in checks.items())
 
 
 def identity_suite(
