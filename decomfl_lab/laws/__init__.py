@@ -10,7 +10,8 @@
     print(laws.verify(laws.of_method(MyMethod(c=1.0))))     # a method, ``decomfl_lab.methods.method.Method``
 
 ``decomfl verify --target-template`` prints a file with everything that is used of a client, a replica and a server, to
-be filled in; ``LAWS`` and ``FAULTS`` are the laws and the wrong implementations that they catch.
+be filled in; ``verify_update`` and ``verify_identity`` put anybody's training step, and who has whose noise, to laws of
+their own, and ``laws.exact`` has three ways to measure exactly. ``LAWS`` and ``FAULTS`` are the laws and the wrong implementations that they catch.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ __all__ += ["RoundRecord", "Seeding", "Snapshot", "Tracking", "Wavy", "of_method
 
 
 def __getattr__(name: str) -> Any:
+    if name == "exact":
+        return importlib.import_module(f"{__name__}.exact")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for module in ("check", "contract", "update", "identity"):  # check imports every law, so LAWS is never half full

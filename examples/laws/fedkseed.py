@@ -1,16 +1,11 @@
-"""FedKSeed (zhenqincn/FedKSeed, optimizers/mezo_optimizer.py), put to the laws of a training step.
-
-PYTHONPATH=FedKSeed decomfl verify --update examples/laws/fedkseed.py:Target
-"""
+"""FedKSeed (zhenqincn/FedKSeed): PYTHONPATH=FedKSeed decomfl verify --update examples/laws/fedkseed.py:Target."""
 
 from types import SimpleNamespace
 
 from optimizers.mezo_optimizer import MeZOFramework  # type: ignore[import-not-found]
 
 
-class Target:
-    """Its framework with zo_eps = 1, so that scaling factors are s; a log is what its server keeps: seed, g, lr."""
-
+class Target:  # zo_eps is 1, so that scaling factors are s
     settings = ({"weight_decay": 0.5},)
 
     def __init__(self, module, weight_decay=0.0):

@@ -1,7 +1,4 @@
-"""An optimizer of torch by gradients g·z, put to the laws of a training step.
-
-decomfl verify --update examples/laws/torch_sgd.py:Target
-"""
+"""An optimizer of torch by gradients g·z: decomfl verify --update examples/laws/torch_sgd.py:Target."""
 
 import torch
 

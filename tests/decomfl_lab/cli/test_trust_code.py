@@ -342,7 +342,9 @@ PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
     ("serve", "certificates"): NO_NAMES,
     ("train", "config"): lambda path: ["train", "--config", path],
     ("train", "out"): lambda path: ["train", "--data", "digits", "--model", "logistic", *SMALL, "--out", path],
+    ("verify", "identity"): "JSON lines of coordinates and noise, which are compared",
     ("verify", "junit"): WRITTEN,
+    ("verify", "write"): WRITTEN,
 }
 READ = [key for key, how in PATHS.items() if not isinstance(how, str)]
 
