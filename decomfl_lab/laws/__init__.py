@@ -11,7 +11,8 @@
 
 ``decomfl verify --target-template`` prints a file with everything that is used of a client, a replica and a server, to
 be filled in; ``verify_update`` and ``verify_identity`` put anybody's training step, and who has whose noise, to laws of
-their own, and ``laws.exact`` has three ways to measure exactly. ``LAWS`` and ``FAULTS`` are the laws and the wrong implementations that they catch.
+their own, and ``laws.exact`` has three ways to measure exactly. ``LAWS`` and ``FAULTS`` are the laws and the wrong
+implementations that they catch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The paper's own code (ZidongLiu/DeComFL): PYTHONPATH=DeComFL decomfl verify --update examples/laws/decomfl_reference.py:Target.
+"""The paper's own code: PYTHONPATH=DeComFL decomfl verify --update examples/laws/decomfl_reference.py:Target.
 
 Its client takes x back from a copy at the next pull: what a measurement leaves behind lives for the rounds in between.
 """
