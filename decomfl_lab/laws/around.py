@@ -21,11 +21,11 @@ from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Snapshot
 
-__all__ = ["AROUND", "Around", "around"]
+__all__ = ["AROUND", "AroundFault", "around"]
 
 
 @dataclass(frozen=True)
-class Around:
+class AroundFault:
     """A fault that can be put around a part.
 
     Attributes:
@@ -41,13 +41,13 @@ class Around:
     spoil: Callable[..., Any]
 
 
-AROUND: dict[str, Around] = {}
+AROUND: dict[str, AroundFault] = {}
 """The faults by name."""
 
 
 def _fault(part: str, method: str, caught_by: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(spoil: Callable[..., Any]) -> Callable[..., Any]:
-        AROUND[spoil.__name__.strip("_").replace("_", "-")] = Around(part, caught_by, method, spoil)
+        AROUND[spoil.__name__.strip("_").replace("_", "-")] = AroundFault(part, caught_by, method, spoil)
         return spoil
 
     return register
@@ -144,7 +144,7 @@ def _a_bad_reply_is_left_out_in_silence(right: Callable[..., Any], server: Any, 
 class _Spoiled:
     """A part with one method that is another; whatever else it has is the part's."""
 
-    def __init__(self, of: Any, fault: Around) -> None:
+    def __init__(self, of: Any, fault: AroundFault) -> None:
         vars(self).update(_of=of, _fault=fault)
 
     def __getattr__(self, name: str) -> Any:
@@ -171,5 +171,5 @@ def around(target: Implementation) -> tuple[dict[str, Any], dict[str, str]]:
     return planted, left
 
 
-def _spoiled(make: Callable[..., Any], fault: Around, *of: Any, **named: Any) -> Any:
+def _spoiled(make: Callable[..., Any], fault: AroundFault, *of: Any, **named: Any) -> Any:
     return _Spoiled(make(*of, **named), fault)

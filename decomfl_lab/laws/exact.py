@@ -4,7 +4,7 @@ x + μz − 2μz + μz is not x: every sum is rounded. What is needed to put x b
 
     way         memory beside x              time                               where x + s·z is
     Copied      as much as x                 a copy of x a measurement          in the parameters
-    Recorded    x_0, wherever there is room  as many updates as there were      in the parameters
+    Replayed    x_0, wherever there is room  as many updates as there were      in the parameters
     Functional  one tensor at a time         nothing                            where the module is called
 
 Noise is of numpy's Philox generator, whose key is the whole seed and which nobody else uses. In 16 bits x + s·z is
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-__all__ = ["Copied", "Functional", "Recorded"]
+__all__ = ["Copied", "Functional", "Replayed"]
 
 
 class _Step:
@@ -69,7 +69,7 @@ class Copied(_Step):
             del self.kept
 
 
-class Recorded(_Step):
+class Replayed(_Step):
     """x is made again from x_0 and the record of all updates, as who follows them has it."""
 
     def __init__(self, module: nn.Module, record: Sequence[tuple[int, float, float]] = ()) -> None:

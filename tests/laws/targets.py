@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from decomfl_lab.estimators.differences import central
-from decomfl_lab.laws.exact import Copied, Functional, Recorded
+from decomfl_lab.laws.exact import Copied, Functional, Replayed
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.optim import MeZO
 from decomfl_lab.protocol.client import Client
@@ -111,7 +111,7 @@ class InNumpy:
         self.at, self.s = self.x, 0.0
 
 
-RIGHT: dict[str, Any] = {own.__name__: own for own in (Copied, Recorded, Functional, InNumpy, LabMeZO, LabClient)}
+RIGHT: dict[str, Any] = {own.__name__: own for own in (Copied, Replayed, Functional, InNumpy, LabMeZO, LabClient)}
 
 
 # Stand-ins --------------------------------------------------------------------------------------------------------
