@@ -165,11 +165,11 @@ def around(target: Implementation) -> tuple[dict[str, Any], dict[str, str]]:
             continue
         spoiled: Any = copy.copy(target)
         make = getattr(fitted(target), fault.part)
-        setattr(spoiled, fault.part, partial(_spoiled, make, fault))
+
+        def part(*of: Any, make: Any = make, fault: AroundFault = fault, **named: Any) -> Any:
+            return _Spoiled(make(*of, **named), fault)
+
+        setattr(spoiled, fault.part, part)
         spoiled.caught_by = fault.caught_by
         planted[name] = spoiled
     return planted, left
-
-
-def _spoiled(make: Callable[..., Any], fault: AroundFault, *of: Any, **named: Any) -> Any:
-    return _Spoiled(make(*of, **named), fault)

@@ -489,16 +489,11 @@ class RefusedError(NotImplementedError):
     """An implementation's ``supports`` refuses a case."""
 
 
-def _changed(case: Case, **changes: Any) -> Case:
-    """The case with these changes, with plain SGD where its rule needs a pool that its seeds no longer come from."""
-    changed = replace(case, **changes)
-    fits = changed.rule.pool is None or changed.seeding is Seeding.POOL
-    return changed if fits else replace(changed, rule=Sgd())
-
-
 def variant(implementation: Implementation, case: Case, **changes: Any) -> Case:
     """The case with these changes; the law is not tried on it if the implementation does not support that."""
-    changed = _changed(case, **changes)
+    changed = replace(case, **changes)
+    if changed.rule.pool is not None and changed.seeding is not Seeding.POOL:  # its seeds no longer come from a pool
+        changed = replace(changed, rule=Sgd())
     if not implementation.supports(changed):
         asked = ", ".join(f"{name} = {value}" for name, value in changes.items())
         raise RefusedError(f"{implementation.name}.supports refuses {asked}")

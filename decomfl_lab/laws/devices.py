@@ -148,15 +148,10 @@ def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: 
             federation.advance()
         records = federation.server.history.since(0)
         for groups in ([records], [[record] for record in records]):
-            replica = _moved(start, rebuilt, backend)
+            replica = Replica(start.x.to(rebuilt), start.rule, backend=backend, private_key=start.private_key)
             for group in groups:
                 replica.catch_up(group)
             yield replica.digest() == federation.observer.digest()
-
-
-def _moved(start: Replica, device: torch.device, backend: str | None) -> Replica:
-    """The replica on another device, or by another backend."""
-    return Replica(start.x.to(device), start.rule, backend=backend, private_key=start.private_key)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

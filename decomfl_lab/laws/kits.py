@@ -21,7 +21,14 @@ def write_kits(folder: Path) -> list[Path]:
     Raises:
         InputError: If one of them is there.
     """
-    texts = {name: _alone(own) for name, own in _KITS.items()}
+    _, others, outcomes = _parts("outcomes.py")
+    made = f"# Written by `decomfl verify --write` of decomfl_lab {version('decomfl-lab')}, under the MIT License."
+    texts = {}
+    for name, kit in _KITS.items():  # with what became of laws in it, which it imports here
+        about, imports, own = _parts(kit)
+        every = sorted(line for line in imports | others if "decomfl_lab" not in line)
+        head = [about, "", made, "", "from __future__ import annotations", ""]
+        texts[name] = "\n".join([*head, *every, "", outcomes, own, ""])
     texts["test_noise.py"] = _HERE.joinpath("_noise_template.py").read_text(encoding="utf-8")
     for name in texts:
         require(not (folder / name).exists(), "write", f"be a folder without {name}", str(folder))
@@ -29,15 +36,6 @@ def write_kits(folder: Path) -> list[Path]:
     for name, text in texts.items():
         write_atomically(folder / name, text)
     return [folder / name for name in texts]
-
-
-def _alone(kit: str) -> str:
-    """A kit with what became of laws in it, which it imports here."""
-    about, imports, own = _parts(kit)
-    _, others, outcomes = _parts("outcomes.py")
-    every = sorted(line for line in imports | others if "decomfl_lab" not in line)
-    made = f"# Written by `decomfl verify --write` of decomfl_lab {version('decomfl-lab')}, under the MIT License."
-    return "\n".join([about, "", made, "", "from __future__ import annotations", "", *every, "", outcomes, own, ""])
 
 
 def _parts(name: str) -> tuple[str, set[str], str]:

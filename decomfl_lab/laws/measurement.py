@@ -31,7 +31,6 @@ from decomfl_lab.laws.contract import AnyClient, Case, Implementation, Wavy, pla
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.laws.written_out import WrittenOut
 from decomfl_lab.methods.hiso import Whitened
-from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.records.record import RoundRecord, ScalarArray
@@ -338,10 +337,6 @@ def _aggregated(replies: list[ScalarArray]) -> ScalarArray:
     return found.reshape(replies[0].shape)
 
 
-def _fields(of: Plan | RoundRecord) -> tuple[int, float, int, Distribution]:
-    return of.round, of.eta, of.P, of.distribution
-
-
 @law(
     "a round's plans and its record have the rate, the number of directions and the seeds of that round, and the "
     "record's scalars are those of the replies that arrived",
@@ -358,6 +353,7 @@ def records_are_of_their_rounds_replies(implementation: Implementation, case: Ca
         for what, found in {**each, "the record of": record}.items():
             same(f"seeds in {what} round {r}", list(found.seeds), list(seeds))
             wanted = r, case.eta(r), case.P(r), case.distribution
-            same(f"round, rate, P and distribution in {what} round {r}", _fields(found), wanted)
+            says = found.round, found.eta, found.P, found.distribution
+            same(f"round, rate, P and distribution in {what} round {r}", says, wanted)
         arrived = [seen.replies[r][i].scalars for i in at.clients if i not in at.lost]
         same(f"scalars of round {r}", bits(record.scalars), bits(_aggregated(arrived)))

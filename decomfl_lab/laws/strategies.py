@@ -126,12 +126,8 @@ def cases(draw: DrawFn, *, max_clients: int = MOST_CLIENTS, max_rounds: int = 7)
     )
 
 
-def _is_plain(rule: UpdateRule) -> bool:
-    """Whether it is SGD without decay, in whatever precision."""
-    return (rule.rule if isinstance(rule, LowPrecision) else rule) == Sgd()
-
-
-_plain_first = sorted((rule for kind in RULES for rule in kind), key=lambda rule: not _is_plain(rule))
+# First SGD without decay, in whatever precision.
+_plain_first = sorted((rule for kind in RULES for rule in kind), key=lambda rule: getattr(rule, "rule", rule) != Sgd())
 _VALUES: dict[str, list[Any]] = {
     "rule": _plain_first,
     "dtype": [torch.float32, torch.float64, *(getattr(torch, dtype) for dtype in Format)],

@@ -82,10 +82,6 @@ def _frozen() -> nn.Module:
     return module
 
 
-def _batch_norm() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
-
-
 def _views() -> nn.Module:
     """Parameters that are pieces of one flat vector, one of them not contiguous."""
     module, flat = nn.Module(), torch.randn(16 * 16 + 8 * 16)
@@ -104,7 +100,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "mlp": _mlp,
     "tied weights": _Tied,
     "frozen layer": _frozen,
-    "BatchNorm": _batch_norm,
+    "BatchNorm": lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)),
     "views": _views,
     "LoRA": _Lora,
     "transformer of two layers": _transformer,
