@@ -46,19 +46,10 @@ if TYPE_CHECKING:
     from decomfl_lab.replicas.replica import Snapshot
 
 __all__ = ["FAULTS", "LAWS", "AnyClient", "AnyReplica", "AnyServer", "AnyWeighingServer", "Case", "Held", "History"]
-__all__ += [
-    "Implementation",
-    "LawBrokenError",
-    "Objective",
-    "Outcome",
-    "Outcomes",
-    "Participation",
-    "Perturbable",
-    "Plan",
-    "Reply",
-]
+__all__ += ["Implementation", "LawBrokenError", "Objective", "Outcome", "Outcomes", "Participation", "Perturbable"]
 __all__ += ["IDENTITY_LAWS", "UPDATE_LAWS", "identity_suite", "update_suite", "verify_identity", "verify_update"]
-__all__ += ["RoundRecord", "Seeding", "Snapshot", "Tracking", "Wavy", "of_method", "planted", "pytest_suite", "verify"]
+__all__ += ["Plan", "Reply", "RoundRecord", "Seeding", "Snapshot", "Tracking", "Wavy"]
+__all__ += ["of_method", "planted", "pytest_suite", "verify"]
 
 
 def __getattr__(name: str) -> Any:
