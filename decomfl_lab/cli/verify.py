@@ -105,6 +105,10 @@ def verify(options: VerifyOptions) -> None:
     if options.target_template:
         print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")
         raise click.exceptions.Exit
+    anybodys = options.update is not None or options.identity is not None
+    require(options.module is None or options.update is not None, "module", "come with update", options.module)
+    require(not options.shared or options.identity is not None, "shared", "come with identity", options.shared)
+    require(options.write is None or not anybodys, "write", "be left out with update and identity", str(options.write))
     if options.write is not None:
         from decomfl_lab.laws.kits import write_kits
 
@@ -112,7 +116,7 @@ def verify(options: VerifyOptions) -> None:
             print(path)
         raise click.exceptions.Exit
     started = time.monotonic()
-    if options.update is not None or options.identity is not None:
+    if anybodys:
         raise click.exceptions.Exit(_anybodys(options, started))
     from decomfl_lab.laws.check import load_implementation, planted
     from decomfl_lab.laws.check import verify as run
@@ -194,10 +198,10 @@ def _ends(name: str, outcomes: Outcomes, options: VerifyOptions, how: str, start
 
 def _anybodys(options: VerifyOptions, started: float) -> int:
     """The laws of somebody's training step, or of noise that processes have written down."""
-    others = options.target, options.plant, options.states, options.histories, options.cases
-    require(not any(others), "target, plant, cases, states and histories", "be left out with --update", others)
-    both = options.update is not None and options.identity is not None
-    require(not both, "update and identity", "not both be given", (options.update, options.identity))
+    for name in ("target", "plant", "states", "histories", "cases"):
+        given = getattr(options, name)
+        require(not given, name, "be left out with update and identity", given)
+    require(options.update is None or options.identity is None, "identity", "be left out with update", options.update)
     require_writable("junit", options.junit)
 
     def tell(outcome: Outcome) -> None:
@@ -225,8 +229,11 @@ def _anybodys(options: VerifyOptions, started: float) -> int:
         from decomfl_lab.laws.identity import read_identities
 
         assert options.identity is not None
-        outcomes = read_identities(options.identity, shared=options.shared)
-    except (ValueError, OSError) as error:
+        require(options.identity.is_file(), "identity", "be a file of JSON lines", str(options.identity))
+        outcomes = read_identities(options.identity, shared=options.shared, laws=options.law)
+    except UnicodeDecodeError:
+        raise InputError(f"identity must be a file of JSON lines, got {str(options.identity)!r}") from None
+    except ValueError as error:
         raise InputError(str(error)) from error
     for outcome in outcomes:
         tell(outcome)

@@ -76,6 +76,8 @@ def _plain(value: Any, bits: int | None) -> Any:
         return np.asarray(value, np.float64).reshape(-1)
     if isinstance(value, np.ndarray | list | tuple):
         return tuple(_plain(each, bits) for each in np.asarray(value, object).reshape(-1))
+    if value is None or value != value:  # nobody's noise is NaN
+        raise ValueError(f"noise must be a seed or an array, got {value!r}")
     if isinstance(value, int | np.integer) and bits is not None:
         return int(value) % 2**bits
     return value.item() if isinstance(value, np.generic) else value
@@ -97,18 +99,24 @@ def _alike(a: Any, b: Any) -> str:
     n = min(a.size, b.size)
     norms = float(np.linalg.norm(a[:n]) * np.linalg.norm(b[:n]))
     cosine = float(a[:n] @ b[:n]) / norms if norms else 0.0
-    return f"have noise of cosine {cosine:.3f}" if abs(cosine) > max(ALIKE / math.sqrt(n), 0.1) else ""
+    most = min(max(ALIKE / math.sqrt(n), 0.1), 1 - 1e-9)  # of two numbers one is a multiple of the other
+    return f"have noise of cosine {cosine:.3f}" if n > 1 and abs(cosine) > most else ""
 
 
 class _Asked:
     """Somebody's noise, by coordinates: of a function, of one for each process, or of what processes wrote down."""
 
     def __init__(self, noise: Any, own: Mapping[str, int], shared: Mapping[str, int], bits: int | None) -> None:
-        functions: Sequence[Noise] = [noise] if callable(noise) else list(noise)
+        functions: Sequence[Noise] = list(noise) if isinstance(noise, list | tuple) else [noise]
         if not functions or not all(map(callable, functions)):
             raise ValueError(f"noise must be a function, or a list of one for each process, got {noise!r}")
         if len(functions) > 1 and "rank" not in {**own, **shared}:
             shared = {**shared, "rank": len(functions)}
+        for name, of in (("own", own), ("shared", shared)):
+            if not isinstance(of, Mapping) or not (of or name == "shared"):
+                raise ValueError(f"{name} must be how many numbers of each coordinate are tried, got {of!r}")
+        if bits is not None and bits not in range(1, 65):
+            raise ValueError(f"bits must be in 1..64, got {bits!r}")
         for name, size in {**own, **shared}.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ValueError(f"the numbers of coordinate {name!r} must be at least 1, got {size!r}")
@@ -235,6 +243,8 @@ def verify_identity(
         ValueError: If a coordinate, a size or a law is none.
     """
     asked = _Asked(noise, own, shared or {}, bits)
+    if not (off is None or callable(off)):
+        raise ValueError(f"off must be a function, got {off!r}")
     everybody = list(asked.everybody())
     checks = {
         **_of_rows(cache(lambda: [(who, asked(who)) for who in everybody * 2]), asked.own),
@@ -290,7 +300,9 @@ def _outcome(law: str, check: Callable[[], None], count: int, skipped: str = "")
     return Outcome(law, IDENTITY_LAWS[law], status, count, told, seconds=seconds)  # type: ignore[arg-type]
 
 
-def read_identities(path: Path | str, own: Sequence[str] = (), shared: Sequence[str] = ()) -> Outcomes:
+def read_identities(
+    path: Path | str, own: Sequence[str] = (), shared: Sequence[str] = (), laws: Iterable[str] = ()
+) -> Outcomes:
     """The laws of what processes have written down, a JSON object a line: its coordinates, and "noise".
 
         {"step": 0, "prompt": 1, "tp": 0, "noise": 1234567}
@@ -299,6 +311,7 @@ def read_identities(path: Path | str, own: Sequence[str] = (), shared: Sequence[
         path: The file.
         own: The own coordinates, by default all that are not shared.
         shared: The shared ones.
+        laws: Names of the laws to try, by default all that rows can be put to.
 
     Raises:
         ValueError: If a line is no such object, or its coordinates are not those of the first line.
@@ -324,8 +337,14 @@ def read_identities(path: Path | str, own: Sequence[str] = (), shared: Sequence[
     for name in [*own, *shared]:
         if name not in there:
             raise ValueError(f"coordinates must be among {', '.join(there)}, got {name!r}")
+    if not there:
+        raise ValueError(f"lines of {path} must have coordinates beside their noise, got none")
     checks = _of_rows(lambda: rows, set(own) or set(there) - set(shared))
-    return Outcomes(_outcome(law, check, len(rows)) for law, check in checks.items())
+    for law in laws:
+        if law not in checks:
+            raise ValueError(f"laws of lines must be among {', '.join(checks)}, got {law!r}")
+    skipped = {} if shared else {"shared-agree": "no coordinate is shared"}
+    return Outcomes(_outcome(law, checks[law], len(rows), skipped.get(law, "")) for law in laws or checks)
 
 
 def identity_suite(

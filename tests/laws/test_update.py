@@ -232,7 +232,7 @@ def test_every_law_has_a_fault_and_the_step_without_one_keeps_all() -> None:
 SEEN = {
     "mezo_trainer": [*DRIFT, "seeds-differ", "randomness-of-others-stays"],
     "decomfl_reference": [*DRIFT, "seeds-differ"],
-    "fedkseed": [*DRIFT, "log-replays", "seeds-differ", "randomness-of-others-stays"],
+    "fedkseed": [*DRIFT, "seeds-differ", "randomness-of-others-stays"],
     "es_worker": [*DRIFT, "seeds-differ", "tensors-have-their-own-noise", "only-trainable-numbers-move"],
     "torch_sgd": [],
 }

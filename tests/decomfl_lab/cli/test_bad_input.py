@@ -138,8 +138,11 @@ CASES = [
     ("paper --reference /nowhere", "reference must be a folder with a readable authors_curves.csv"),
     ("verify --plant bug", "fault must be one of 103 names, got 'bug': revert-forgotten"),
     ("verify --target mine:Mine --plant all --device cpu", "plant must be left out where device is given, got 'all'"),
-    ("verify --update mine:Mine --target mine:Mine", "be left out with --update"),
-    ("verify --identity nowhere.jsonl", "No such file or directory: 'nowhere.jsonl'"),
+    (
+        "verify --update mine:Mine --target mine:Mine",
+        "target must be left out with update and identity, got 'mine:Mine'",
+    ),
+    ("verify --identity nowhere.jsonl", "identity must be a file of JSON lines, got 'nowhere.jsonl'"),
     ("verify --cases 0", "cases must be an integer of at least 1, got 0"),
     ("verify --law gravity", "law must be one of"),
     ("frobnicate", "No such command 'frobnicate'"),
