@@ -208,12 +208,12 @@ def test_a_projection_that_is_off_by_one_bit_is_named(monkeypatch: pytest.Monkey
 
 
 def test_a_replay_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def off(start: Replica, device: torch.device, backend: Any) -> Replica:
-        replica = Replica(start.x.to(device), start.rule, backend=backend, private_key=start.private_key)
+    def off(*of: Any, **named: Any) -> Replica:
+        replica = Replica(*of, **named)
         replica.x.view(torch.uint8)[0] ^= 1
         return replica
 
-    monkeypatch.setattr(device_checks, "_moved", off)
+    monkeypatch.setattr(device_checks, "Replica", off)
     failing = {check.what for check in checks(CPU, sizes=(1,), rounds=1) if not check.holds}
     assert failing == {f"replay of a run: {name}" for name in RUNS}
 
