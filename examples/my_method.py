@@ -1,8 +1,7 @@
 """A method of your own.
 
-It is DeComFL whose clients clip their scalars before they send them. From the command line, in this folder:
-``decomfl train my_method:Clipped --limit 0.5 --data digits --model mlp``; and under the laws:
-``decomfl verify --target my_method:Clipped``.
+It is DeComFL whose clients clip their scalars before they send them. ``decomfl verify --target my_method:Clipped``;
+``decomfl train my_method:Clipped --limit 0.5 --data digits --model mlp``, both in this folder.
 """
 
 from dataclasses import dataclass, replace

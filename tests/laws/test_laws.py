@@ -147,7 +147,7 @@ def test_unknown_names_are_refused_by_name() -> None:
         InputError, match=r"target 'collections:OrderedDict' must make a .*Implementation or .*Method, got OrderedDict"
     ):
         load_implementation("collections:OrderedDict", None)
-    with pytest.raises(InputError, match="plant must be left out where target or device is given, got 'all'"):
+    with pytest.raises(InputError, match="plant must be left out where device is given, got 'all'"):
         command.run(VerifyOptions(plant="all", device="cpu"))
     with pytest.raises(AttributeError, match="no attribute 'gravity'"):
         _ = laws.gravity
