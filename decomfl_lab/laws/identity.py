@@ -21,7 +21,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -34,7 +33,7 @@ from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
-from decomfl_lab.laws.outcomes import Outcome, Outcomes, suite
+from decomfl_lab.laws.outcomes import Outcome, Outcomes, generators, suite
 
 __all__ = ["IDENTITY_LAWS", "identity_suite", "read_identities", "verify_identity"]
 
@@ -175,15 +174,6 @@ def _shown(value: Any) -> str:
     return text if len(text) < 60 else f"{text[:60]}..."
 
 
-def _generators() -> list[Any]:
-    import sys
-
-    numpy_state: Any = np.random.get_state()
-    found = [random.getstate(), (numpy_state[1].tobytes(), numpy_state[2])]
-    torch = sys.modules.get("torch")  # who does not use it need not have it
-    return found if torch is None else [*found, torch.random.get_rng_state().numpy().tobytes()]
-
-
 def _drawn(asked: _Asked, cases: int, seed: int) -> None:
     """Ask in drawn orders and numbers; each has what it had when all were asked in order."""
     everybody = list(asked.everybody())
@@ -249,7 +239,7 @@ def verify_identity(
     checks = {
         **_of_rows(cache(lambda: [(who, asked(who)) for who in everybody * 2]), asked.own),
         "order-does-not-matter": lambda: _drawn(asked, cases, seed),
-        "randomness-of-others-stays": lambda: _require_untouched(asked, everybody[0]),
+        "randomness-of-others-stays": lambda: _require_untouched(asked),
         "off-draws-anew": lambda: _require_anew(_Asked(off, {**asked.own, **asked.shared}, {}, bits)),
     }
     skipped = {"shared-agree": "no coordinate is shared"} if not asked.shared else {}
@@ -275,11 +265,12 @@ def _of_rows(rows: Callable[[], Rows], own: Collection[str]) -> dict[str, Callab
     }
 
 
-def _require_untouched(asked: _Asked, who: Who) -> None:
-    before = _generators()
-    asked(who)
-    if _generators() != before:
-        raise _BrokenError(f"asking for {_told(who)} moves a random generator that others use, too")
+def _require_untouched(asked: _Asked) -> None:
+    for who in asked.everybody():
+        before = generators()
+        asked(who)
+        if generators() != before:
+            raise _BrokenError(f"asking for {_told(who)} moves a random generator that others use, too")
 
 
 def _require_anew(alone: _Asked) -> None:
@@ -294,7 +285,7 @@ def _outcome(law: str, check: Callable[[], None], count: int, skipped: str = "")
         check()
     except _BrokenError as error:
         status, told = "broken", str(error)
-    except Exception as error:  # whatever somebody else's function raises
+    except (Exception, SystemExit) as error:  # whatever somebody else's function raises
         status, told = "crashed", f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - began
     return Outcome(law, IDENTITY_LAWS[law], status, count, told, seconds=seconds)  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +12,7 @@ from itertools import takewhile
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-__all__ = ["MARKS", "Outcome", "Outcomes", "Status", "suite"]
+__all__ = ["MARKS", "Outcome", "Outcomes", "Status", "generators", "suite"]
 
 Status = Literal["holds", "broken", "crashed", "refused", "skipped", "not yours"]
 MARKS = {
@@ -150,6 +152,17 @@ class Outcomes(list[Outcome]):
 def _printable(text: str) -> str:
     """The text without what XML has no form for."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in text)
+
+
+def generators() -> dict[str, Any]:
+    """The states of the random generators that everybody shares: Python's, and numpy's and torch's where they are."""
+    found: dict[str, Any] = {"Python": random.getstate()}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        _, keys, place, *_ = numpy.random.get_state()
+        found["numpy"] = keys.tobytes(), place
+    if (torch := sys.modules.get("torch")) is not None:
+        found["torch"] = torch.random.get_rng_state().numpy().tobytes()
+    return found
 
 
 def suite(laws: Iterable[str], check: Callable[[str], Outcome], xfail: Mapping[str, str]) -> Any:

@@ -26,18 +26,16 @@ from __future__ import annotations
 import io
 import itertools
 import math
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decomfl_lab.laws.outcomes import Outcome, Outcomes, suite
+from decomfl_lab.laws.outcomes import Outcome, Outcomes, generators, suite
 
 __all__ = ["MODULES", "UPDATE_LAWS", "UpdateLaw", "update_suite", "verify_update"]
 
@@ -264,7 +262,7 @@ class _Kit:
 
     def _share(self, found: Weights, wanted: Weights, place: _Place, after: str, calls: str) -> float:
         others, total, share = _others(found, wanted)
-        if share > self.tolerance or (others and not self.tolerance):
+        if not share <= self.tolerance or (others and not self.tolerance):  # a NaN is not within it
             raise _BrokenError(
                 f"{others} of {total} numbers differ{after}, by {share:.2g} of the norm of x", place, calls
             )
@@ -429,7 +427,7 @@ def _update_is_along_the_perturbation(kit: _Kit) -> tuple[int, str]:
         # Either of the two may be rounded where x, or what is added to it, is largest.
         size = torch.cat([w.double().abs().reshape(-1) for w in start.values()])
         room = 8 * torch.finfo(place.dtype).eps * (size + _flat(z).abs() * max(1.0, lr * abs(g))) + 1e-12
-        if bool(((flat - wanted).abs() > room).any()):
+        if not bool(((flat - wanted).abs() <= room).all()):  # a NaN is not within it
             wrong = f"the update is {amount:.3g} times -lr·g·z, with cosine {cosine:.3g} to it"
             names = [name for name in z if _cosine(step[name], -lr * g * z[name]) < 0.99]
             raise _BrokenError(wrong + (f"; not along it are {', '.join(names[:4])}" if names else ""), place, calls)
@@ -572,18 +570,12 @@ def _randomness_of_others_stays(kit: _Kit) -> tuple[int, str]:
         "update(7, 0.5, 0.01)": lambda: target.update(7, 0.5, 0.01),
     }
     for calls, act in acts.items():
-        before = _generators()
+        before = generators()
         act()
-        for name, state in _generators().items():
+        for name, state in generators().items():
             if state != before[name]:
                 raise _BrokenError(f"the generator of {name} is moved", place, calls)
     return len(acts), ""
-
-
-def _generators() -> dict[str, Any]:
-    numpy_state: Any = np.random.get_state()
-    states = {"torch": torch.random.get_rng_state().numpy().tobytes(), "Python": random.getstate()}
-    return {**states, "numpy": (numpy_state[1].tobytes(), numpy_state[2])}
 
 
 @_law(
@@ -662,7 +654,7 @@ def _outcome(name: str, kit: _Kit) -> Outcome:
             count, measured = own.check(kit)
     except _SkippedError as error:
         return Outcome(name, own.says, "skipped", 0, str(error))
-    except Exception as error:  # whatever somebody else's code raises
+    except (Exception, SystemExit) as error:  # whatever somebody else's code raises
         broken = isinstance(error, _BrokenError)
         told = f"{error}\nwhy      {own.why}" if broken else f"raised   {type(error).__name__}: {error}"
         seconds = time.perf_counter() - began

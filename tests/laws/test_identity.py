@@ -155,6 +155,16 @@ def test_lines_that_are_none_are_refused(
     assert main(["verify", "--identity", str(tmp_path / "none.jsonl")]) == 2
 
 
+def test_everybody_is_looked_at_and_whatever_is_raised_breaks_a_law() -> None:
+    def later(step: int) -> int:
+        np.random.seed(step) if step == 2 else None
+        return step
+
+    (found,) = verify_identity(later, {"step": 3}, laws=["randomness-of-others-stays"])
+    assert "asking for (step 2) moves" in found.counterexample
+    assert verify_identity(lambda step: exit(step), {"step": 2}, laws=["repeatable"])[0].status == "crashed"
+
+
 def test_a_suite_has_a_test_a_law() -> None:
     suite = identity_suite(lambda step: step % 2, {"step": 3}, xfail={"identities-differ": "issue 1"})
     assert len(IDENTITY_LAWS) == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -258,6 +259,13 @@ def test_a_share_of_the_norm_is_allowed_by_tolerance(monkeypatch: pytest.MonkeyP
     assert (found.status, "within" in found.measured) == ("holds", True)
     (found,) = verify_update(target, laws=["restored-in-16-bits"], tolerance=1e-6)
     assert "of the norm of x" in found.counterexample
+
+
+def test_numbers_that_are_none_are_within_no_tolerance() -> None:
+    lost = wrong(update=lambda self, seed, g, lr: right_update(self, seed, math.nan * (seed == 5 * 100_003) + g, lr))
+    assert verify_update(lost, laws=["log-replays"], tolerance=0.5).broken
+    spoiled = wrong(noise=lambda self, seed: ((n, w, z * math.nan) for n, w, z in right_noise(self, seed)))
+    assert verify_update(spoiled, laws=["update-is-along-the-perturbation"]).broken
 
 
 def test_a_module_of_ones_own_is_tried_after_the_kits() -> None:
