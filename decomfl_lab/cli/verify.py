@@ -107,6 +107,7 @@ def verify(options: VerifyOptions) -> None:
         raise click.exceptions.Exit
     anybodys = options.update is not None or options.identity is not None
     require(options.module is None or options.update is not None, "module", "come with update", options.module)
+    require(not options.tolerance or options.update is not None, "tolerance", "come with update", options.tolerance)
     require(not options.shared or options.identity is not None, "shared", "come with identity", options.shared)
     require(options.write is None or not anybodys, "write", "be left out with update and identity", str(options.write))
     if options.write is not None:

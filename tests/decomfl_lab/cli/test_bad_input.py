@@ -142,6 +142,7 @@ CASES = [
         "verify --update mine:Mine --target mine:Mine",
         "target must be left out with update and identity, got 'mine:Mine'",
     ),
+    ("verify --tolerance 0.1", "tolerance must come with update, got 0.1"),
     ("verify --identity nowhere.jsonl", "identity must be a file of JSON lines, got 'nowhere.jsonl'"),
     ("verify --cases 0", "cases must be an integer of at least 1, got 0"),
     ("verify --law gravity", "law must be one of"),
