@@ -74,8 +74,9 @@ class VerifyOptions:
     law: tuple[str, ...] = option((), "Try only this law (may be given several times).")
     cases: int | None = option(
         None,
-        "How many random cases each law is tried with. With `--plant all` the law that is meant to catch a "
-        "fault gets up to 25 times as many. [default: 100, with `--plant all` 6]",
+        "How many random cases each law is tried with; once one is broken, the others with a quarter of them. With "
+        "`--plant all` the law that is meant to catch a fault gets up to 25 times as many. [default: 100, with "
+        "`--plant all` 6]",
     )
     seed: int = option(0, "Seed of the random cases.")
     states: bool = option(

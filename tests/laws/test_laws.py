@@ -123,6 +123,21 @@ def test_laws_about_parts_that_are_the_labs_are_not_tried() -> None:
     assert str(outcomes).endswith(f"0 of 1 laws hold, {len(LAWS) - 1} not about your code")
 
 
+def test_once_a_law_is_broken_the_others_get_a_quarter_of_the_cases() -> None:
+    class Turned(Implementation):
+        def client(self, case: Any, i: int, objective: Any = None) -> Any:
+            client = super().client(case, i, objective)
+            client.replica.x.neg_()  # of a start that all others have
+            return client
+
+    names = ("ledger-counts-what-is-sent", "rebuilt-client-equals-server", "ledger-counts-what-is-sent")
+    assert [(own.status, own.cases) for own in verify(Turned(), cases=120, laws=names)] == [
+        ("holds", 120),
+        ("broken", 1),
+        ("holds", 30),
+    ]
+
+
 def test_an_implementation_that_supports_nothing_is_not_tried_and_says_so() -> None:
     class Nothing(Implementation):
         def supports(self, case: Any) -> bool:
