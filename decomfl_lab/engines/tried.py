@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +15,7 @@ from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss, Serial
 from decomfl_lab.errors import THEIRS, InputError
 from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.objectives.objective import ModuleObjective
+from decomfl_lab.objectives.trial import refuse
 
 __all__ = ["Tried"]
 
@@ -49,7 +50,7 @@ class Tried:
             # The plain way is slow, so only the first and the last point are evaluated again.
             ends = [0, len(points) - 1]
             plain = Plain().losses(line, [points[n] for n in ends], samples)
-            self._compare("losses", on_host(found)[:, ends].ravel(), plain.ravel())
+            refuse(self._apart(on_host(found)[:, ends].ravel(), plain.ravel()))
         return found
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
@@ -64,14 +65,14 @@ class Tried:
                     own.chunk = objective.batches.batch_size
                 whole.append((own, step))
             plain, plain_slopes = Serial().gradients(points, whole)
-            self._compare("losses", on_host(losses), plain)
+            refuse(self._apart(on_host(losses), plain))
             sizes = plain_slopes.double().norm(dim=1)
             # Gradients are compared by the length of their difference: single elements may be all rounding.
             off = (slopes.double() - plain_slopes.double()).norm(dim=1)
             # Said with "not", so that NaN is an error too.
             if not bool((off <= AGREES * sizes + TINY).all()):
                 worst = float((off / sizes.clamp_min(TINY)).nan_to_num(float("inf")).max())
-                self._refuse("gradients", f"one that is {worst:.1%} off by {self.name}")
+                refuse([self._finding("gradients", f"one that is {worst:.1%} off by {self.name}")])
         return losses, slopes
 
     def release(self) -> None:
@@ -101,17 +102,17 @@ class Tried:
             self.engine = Serial()
             return work(self.engine)
 
-    def _compare(self, what: str, found: Any, plain: Any) -> None:
+    def _apart(self, found: Any, plain: Any) -> Iterator[str]:
         # Where the plain way diverges itself, there is nothing to compare with.
         there = np.isfinite(plain)
         with np.errstate(invalid="ignore"):
             far = ~(np.abs(found - plain) <= AGREES * np.maximum(np.abs(found), np.abs(plain)) + TINY)
         if np.any(far & there):
             at = int(np.flatnonzero(far & there)[0])
-            self._refuse(what, f"{found[at]:.6g} by {self.name} for {plain[at]:.6g}")
+            yield self._finding("losses", f"{found[at]:.6g} by {self.name} for {plain[at]:.6g}")
 
-    def _refuse(self, what: str, told: str) -> NoReturn:
-        raise InputError(
+    def _finding(self, what: str, told: str) -> str:
+        return (
             f"engine must give the {what} of the module on the whole batch, as plain does, got {told} (a loss that is "
             "no mean over examples far from x_0 needs plain)"
         )

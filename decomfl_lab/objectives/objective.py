@@ -18,6 +18,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called
+from decomfl_lab.objectives.function import Function, Piece, enabled
 from decomfl_lab.objectives.normalisation import drifting, uses_batch_statistics
 from decomfl_lab.objectives.perturbed import virtual
 from decomfl_lab.objectives.trees import row_count, rows, tensors
@@ -169,18 +170,17 @@ def require_still(module: nn.Module) -> None:
         require(not (random or drifting(part)), f"module {name!r} ({type(part).__name__})", rule, "training mode")
 
 
-class ModuleObjective:
-    """f_i of any ``torch.nn.Module`` and loss on batches (inputs, targets).
+class ModuleObjective(Function):
+    """f_i of any ``torch.nn.Module`` and loss: the function whose pieces are cut from the batch of a local step.
 
-    The module is a workspace: its parameters are made views of whatever x the loss is asked at, so one
-    module serves all simulated clients and x is never copied or changed. Clients share the tensors of all examples
-    likewise; each needs the numbers of its own.
+    The module is a workspace (``Function.bound``), so one module serves all simulated clients and x is never copied or
+    changed. Clients share the tensors of all examples likewise; each needs the numbers of its own.
 
     Attributes:
         data: (inputs, targets) of all examples, of this client and perhaps of others; trees of tensors.
         index: The numbers of this client's examples in them, int64 and where they are; None for all.
-        measure: The loss of a batch. Where it is no mean over examples, no batch is ever cut.
-        loss: The function that the user gave for it; None for the module's own loss.
+        loss: The function that the user gave for the loss; None for the module's own loss.
+        chunk: The most examples of a piece. Where the loss is no mean over examples, no batch is ever cut.
     """
 
     def __init__(
@@ -194,14 +194,11 @@ class ModuleObjective:
         index: Tensor | None = None,
     ) -> None:
         require_still(module)
-        self.module = module
-        self.layout = layout
-        self.measure = BatchLoss.of(loss)
+        super().__init__(module, BatchLoss.of(loss), layout, _device(inputs), bound=True)
         self.loss = self.measure.loss
         self.data = inputs, targets
         self.index = index
         self.batches = batches
-        self.device = _device(inputs)
         whole = uses_batch_statistics(module) or self.device.type == "cuda" or not self.measure.additive
         self.chunk = batches.batch_size if whole else CHUNK
         self._current: tuple[int, Any, Any] | None = None
@@ -275,19 +272,17 @@ class ModuleObjective:
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
         """See ``Differentiable``; by torch's autograd, a chunk at a time."""
-        self.layout.bind(self.module, x)
-        inputs, targets = self.batch(step)
-        parameters = [self.module.get_parameter(name) for name in self.layout.names]
-        n = _examples(inputs)
+        batch = self.batch(step)
+        n = _examples(batch[0])
         value, total = 0.0, torch.zeros_like(x)
-        with torch.inference_mode(False), torch.enable_grad():
-            for a in range(0, n, self.chunk):
-                part = slice(a, min(a + self.chunk, n))
-                loss = self.measure(self.module, rows(inputs, part), rows(targets, part))
-                parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-                share = (part.stop - part.start) / n
-                value += share * float(loss.detach())
-                total += share * torch.cat([g.reshape(-1) for g in parts])
+        with enabled():
+            leaves = self.leaves(x)
+            for piece in Piece(*batch, n).cut(self.chunk):
+                loss = self.loss_at(leaves, piece)
+                # As one vector, then scaled, then added: in this order every machine has the same bits.
+                parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+                value += piece.share * float(loss.detach())
+                total += piece.share * torch.cat([g.reshape(-1) for g in parts])
         return value, total
 
 

@@ -14,11 +14,11 @@ from decomfl_lab.devices import describe
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
-from decomfl_lab.objectives.checks import length
 from decomfl_lab.objectives.modules import constants, handed_back_
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import row_count, rows
+from decomfl_lab.objectives.vectors import length
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.replicas.replica import Snapshot

@@ -10,13 +10,13 @@ from typing import Any, Unpack
 from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import known_options, require
 from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.objectives.function import enabled
 from decomfl_lab.outside import SavedEstimate
 from hessian.kappa.estimation import BESIDE, _Run
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import Settings
 from hessian.operators.asked import Source, curvature
 from hessian.operators.given import as_operator
-from hessian.operators.mean_loss import enabled
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.whitened import WhitenedOperator
 from hessian.resume import Checkpoint

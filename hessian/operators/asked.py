@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import InputError, known_options, require
 from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.objectives.function import enabled
 from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.operators.given import as_operator, dtype_of
-from hessian.operators.mean_loss import MeanLoss, Weights, enabled
+from hessian.operators.mean_loss import MeanLoss, Weights
 from hessian.operators.operator import Operator
 from hessian.operators.options import CurvatureKeywords, CurvatureOptions
 from hessian.operators.smoothed import SmoothedOperator

@@ -20,11 +20,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decomfl_lab.errors import require
 from decomfl_lab.layout import Layout
+from decomfl_lab.objectives.derivatives import Comparison, HessianComparison, OutputComparison
+from decomfl_lab.objectives.function import Piece, Slopes, add_back_, enabled
 from decomfl_lab.objectives.perturbed import memory_of
-from hessian.operators.mean_loss import MeanLoss, Piece, Slopes, add_back_, differentiating, enabled
+from hessian.operators.mean_loss import MeanLoss, differentiating
 from hessian.operators.operator import Operator, digest, is_finite, zeros
 from hessian.operators.probes import probe
-from hessian.operators.tried import HessianTrial, OutputTrial, Trial
 
 __all__ = ["CACHE_BYTES", "FisherOperator", "GaussNewtonOperator", "HessianOperator"]
 
@@ -65,7 +66,7 @@ class _CurvatureOperator(Operator):
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``; InputError if torch has no such derivative, or the product is not finite.
 
-        The first product is compared with differences (see ``hessian.operators.tried``).
+        The first product is compared with differences (see ``objectives.derivatives``).
         """
         self._check(v)
         with enabled(), self._differentiable(f"a product with the {self.name}"):
@@ -101,7 +102,7 @@ class _CurvatureOperator(Operator):
         """λ of λI."""
         return self.objective.weight_decay if self.decays else 0.0
 
-    def _trial_along(self, v: Tensor) -> Trial | None:
+    def _trial_along(self, v: Tensor) -> Comparison | None:
         """What the first product is to be compared by; a vector with many zeros sees little, so another goes first."""
         if self._tried:
             return None
@@ -116,7 +117,7 @@ class _CurvatureOperator(Operator):
         return None
 
     @abstractmethod
-    def _trial(self, v: Tensor) -> Trial:
+    def _trial(self, v: Tensor) -> Comparison:
         """The comparison of a product with v."""
 
     def fingerprint(self) -> str:
@@ -200,8 +201,8 @@ class HessianOperator(_CurvatureOperator):
             self._keep(b, slopes)
         self.objective.add_product_(total, slopes, self._leaves, v, share, retain_graph=b in self._kept)
 
-    def _trial(self, v: Tensor) -> Trial:
-        return HessianTrial(self.objective, self.x, v)
+    def _trial(self, v: Tensor) -> Comparison:
+        return HessianComparison(self.objective, self.x, v)
 
     def _keep(self, b: int, slopes: Slopes) -> None:
         """Keep the graph of piece number ``b`` if there is room."""
@@ -298,9 +299,9 @@ class _OutputOperator(_CurvatureOperator):
             z, along = forward_ad.unpack_dual(outputs)
             return z.clone(), torch.zeros_like(z) if along is None else along.clone()
 
-    def _trial(self, v: Tensor) -> Trial:
+    def _trial(self, v: Tensor) -> Comparison:
         twice = self.second_derivatives
-        return OutputTrial(self.objective, self.x, v, self._along, self._middle, second=twice)
+        return OutputComparison(self.objective, self.x, v, self._along, self._middle, second=twice)
 
     @abstractmethod
     def _middle(self, outputs: Tensor, along: Tensor, piece: Piece) -> Tensor:

@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from decomfl_lab.errors import require
+from decomfl_lab.objectives.function import Piece
 from hessian.operators.curvature import GaussNewtonOperator
-from hessian.operators.mean_loss import MeanLoss, Piece
+from hessian.operators.mean_loss import MeanLoss
 
 __all__ = ["gauss_newton_trace"]
 
@@ -48,7 +49,7 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
         require(fits, "outputs", f"have the {piece.examples} examples in their first dimension", tuple(outputs.shape))
         each = outputs[0].numel()
         chunk = max(1, memory // (each * operator.d * operator.x.element_size()))
-        for part in piece.cut(chunk, objective.weigh):
+        for part in piece.cut(chunk, objective.weight_of):
             jacobians = _jacobians(objective, operator.x, part)
             jacobians = jacobians if whiten is None else jacobians * whiten
             gram = torch.einsum("nad,nbd->nab", jacobians, jacobians).double()

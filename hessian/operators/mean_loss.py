@@ -9,50 +9,33 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from decomfl_lab.datasets.given import Data, batches_of
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout, require_trainable
-from decomfl_lab.objectives.batch_loss import (
-    BatchLoss,
-    Form,
-    LossFunction,
-    called,
-    logits_of,
-    own_loss_of,
-    require_mean,
-)
-from decomfl_lab.objectives.checks import FAR, RARE, Watch, generators, is_additive, is_mean, moved, unwritten
-from decomfl_lab.objectives.modules import prepared, swapped
-from decomfl_lab.objectives.trees import Batch, feed, mapped, row_count, rows, tensors
-from decomfl_lab.plugins import require_same, taking
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
+from decomfl_lab.objectives.function import Function, Leaves, Piece, enabled
+from decomfl_lab.objectives.modules import prepared
+from decomfl_lab.objectives.trees import Batch, feed, row_count, rows, tensors
+from decomfl_lab.objectives.trial import FAR, Trial, is_mean, refuse
+from decomfl_lab.objectives.vectors import moved
+from decomfl_lab.plugins import taking
 from hessian.operators.options import NORMALISATIONS
 from hessian.operators.vocabulary import LeanCrossEntropy
 
-__all__ = ["MeanLoss", "Piece", "Slopes", "add_back_", "differentiating", "enabled", "good_chunk"]
+__all__ = ["MeanLoss", "differentiating", "good_chunk"]
 
 Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""
 
 IGNORED = -100
 """The label that torch's cross-entropy and the models of transformers leave out of their mean."""
-
-Leaves = list[Tensor]
-"""x parameter by parameter, as leaves of a graph."""
-
-Slopes = dict[int, GradientEdge]
-"""Where the graph of the gradient in a parameter begins, by its number; of those alone whose gradient depends on x."""
-
-_SMALL = 1 << 14
-"""Elements of a gradient that may wait until all others are there."""
 
 _DTYPES = (torch.float32, torch.float64)
 _TRAINING = (
@@ -63,46 +46,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Examples that go through the module together.
-
-    Attributes:
-        inputs: What the module takes: a tensor, or a tuple (positional) or mapping (named) of tensors.
-        targets: What the loss takes beside the outputs: any tree of tensors, or None.
-        examples: The number of examples; 1 for a batch whose tensors have not one number of rows.
-        share: The piece's part of the mean; the shares of all pieces add up to 1.
-    """
-
-    inputs: Any
-    targets: Any
-    examples: int
-    share: float
-
-    @property
-    def batch(self) -> Batch:
-        """(inputs, targets)."""
-        return self.inputs, self.targets
-
-    def cut(self, chunk: int, weigh: Callable[[Batch], float] | None = None) -> Iterator[Piece]:
-        """The same in pieces of at most ``chunk`` examples, in their order, with shares by their weights.
-
-        Args:
-            chunk: The most examples of a piece.
-            weigh: The weight of a batch; None for the number of its examples. What has none is left out.
-        """
-        if chunk >= self.examples:
-            yield self
-            return
-        parts = [rows(self.batch, slice(a, min(a + chunk, self.examples))) for a in range(0, self.examples, chunk)]
-        weights = [float(row_count(part) or 0) if weigh is None else weigh(part) for part in parts]
-        total = math.fsum(weights)
-        for (inputs, targets), weight in zip(parts, weights, strict=True):
-            if weight > 0:
-                yield Piece(inputs, targets, row_count((inputs, targets)) or 0, self.share * weight / total)
-
-
-class MeanLoss:
+class MeanLoss(Function):
     """f(x) = Σ_b w_b loss_b(x) / Σ_b w_b + (λ/2)‖x‖², loss_b the loss of batch b by the module at x.
 
     With the number of examples, or the sum of their own weights, for w_b this is f(x) = Σ_i w_i ℓ_i(x) / Σ_i w_i over
@@ -113,21 +57,12 @@ class MeanLoss:
     where they are, so the module must not be trained meanwhile; buffers are copied.
 
     Attributes:
-        layout: The names and shapes of the parameters in x.
-        names: The names of these parameters.
-        d: The number of elements of x.
-        dtype: The dtype of x, and of everything that is computed.
-        device: The device of the parameters; data are moved there, a piece at a time.
         x: The parameters when this was made, (d,).
         value: f(x) there.
         pieces: The data, cut.
         weight: The sum Σ_b w_b, by default the number of examples, or of labels that count.
         weight_decay: λ.
-        mode: How BatchNorm normalises: "eval" with running statistics, "batch" with those of the batch, "none" where
-            there is no BatchNorm.
         trusted: Whether nothing was tried.
-        kinked: Whether a function that is not smooth was seen in module or loss; None if nothing was tried.
-        padded: Whether one of torch's embeddings was seen with a padding row, which its derivative leaves out.
     """
 
     def __init__(
@@ -185,54 +120,47 @@ class MeanLoss:
         require(dtype is None or dtype in _DTYPES, "dtype", "be float32 or float64", dtype)
         decays = is_number(weight_decay) and weight_decay >= 0
         require(decays, "weight_decay λ", "be a finite number of at least 0", weight_decay)
-        self._loss = BatchLoss.of(loss)
-        self._given: nn.Module | None = module
-        self._module = prepared(module, shared=True)
-        module = self._module
+        measure = BatchLoss.of(loss)
+        given, module = module, prepared(module, shared=True)
         self.weight_decay, self.trusted = float(weight_decay), trust
-        self.kinked: bool | None = None
-        self.padded = False
         with enabled():
             chosen = _choose(module, parameters)
             devices = {p.device for p in module.parameters()}
             require(len(devices) == 1, "module", "be on one device", sorted(map(str, devices)))
-            (self.device,) = devices
             dtypes = {dtype} if dtype is not None else {p.dtype for p in module.parameters()}
             one = len(dtypes) == 1 and dtypes <= set(_DTYPES)
             rule = "be float32 for all or float64 for all (dtype= casts them)"
             require(one, "dtype of the module's parameters", rule, sorted(map(str, dtypes)))
-            (self.dtype,) = dtypes
-            self.layout = Layout(tuple(chosen), tuple(p.shape for p in chosen.values()), self.dtype)
-            self.names = self.layout.names
-            self.d = self.layout.d
+            layout = Layout(tuple(chosen), tuple(p.shape for p in chosen.values()), dtypes.pop())
+            super().__init__(module, measure, layout, devices.pop(), bound=False)
             self.x = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in chosen.values()])
-            self._fixed = {n: self._place(p.detach()) for n, p in module.named_parameters() if n not in chosen}
-            self._buffers = {name: self._place(buffer.detach().clone()) for name, buffer in module.named_buffers()}
+            self.fixed = {n: self.place(p.detach()) for n, p in module.named_parameters() if n not in chosen}
+            self.buffers = {name: self.place(buffer.detach().clone()) for name, buffer in module.named_buffers()}
             for name, part in module.named_modules():
                 random = part.training and isinstance(part, _DROPOUTS) and part.p > 0
                 rule = "be in eval mode or have p = 0, so that the loss is a function of x and the data alone"
                 require(not random, f"module {name!r} ({type(part).__name__})", rule, "active dropout")
-            self._norms = _norms(module)
-            self.mode = ("eval" if normalisation is None else normalisation) if self._norms else "none"
-            if normalisation is None and any(n.training and n.running_mean is not None for n in self._norms.values()):
+            self.norms = _norms(module)
+            self.mode = ("eval" if normalisation is None else normalisation) if self.norms else "none"
+            if normalisation is None and any(n.training and n.running_mean is not None for n in self.norms.values()):
                 warnings.warn(_TRAINING, stacklevel=2)
             self._additive: bool | None = True if trust else None
-            self._draws = False  # whether random numbers are drawn in a forward pass
-            self._first: list[float] | None = None  # the losses of the pieces at x
-            self._moved: tuple[Tensor, list[float]] | None = None  # a point near x, and the losses of the pieces there
             self._weigh = weights if callable(weights) else None
             self._lean: LeanCrossEntropy | None = LeanCrossEntropy()  # None where no piece has logits enough for it
-            values = self._taken(chosen, data, weights, chunk)
-            self.value = self._sum(self.x, values)
-            self._given = self._moved = self._first = None
+            self.value = self._sum(self.x, self._taken(given, chosen, data, weights, chunk))
 
     def _taken(
-        self, chosen: Mapping[str, nn.Parameter], data: Data, weights: Weights | None, chunk: int | None
+        self,
+        given: nn.Module,
+        chosen: Mapping[str, nn.Parameter],
+        data: Data,
+        weights: Weights | None,
+        chunk: int | None,
     ) -> list[float]:
         """Cut the data into pieces, try them, and give the loss of each at x."""
         if chunk is not None:
             require_int("chunk", chunk, 1)
-        batches, cut = batches_of("data", data, whole=self._loss.form is Form.MODEL)
+        batches, cut = batches_of("data", data, whole=self.measure.form is Form.MODEL)
         if weights is None:
             self._weigh = self._by_labels(batches)
         wholes = self._wholes(batches, weights)
@@ -241,7 +169,7 @@ class MeanLoss:
         size = good if chunk is None else chunk
         self.pieces = wholes
         if size is not None:
-            self.pieces = tuple(part for whole in wholes for part in whole.cut(size, self.weigh))
+            self.pieces = tuple(part for whole in wholes for part in whole.cut(size, self.weight_of))
         if self.mode == "batch":
             require(
                 len(self.pieces) == 1,
@@ -249,34 +177,51 @@ class MeanLoss:
                 "be one, uncut, where normalisation is 'batch': its statistics are those of all data",
                 f"{len(self.pieces)} pieces",
             )
-        for name, part in self._norms.items():
+        for name, part in self.norms.items():
             require(
                 self.mode == "batch" or part.running_mean is not None,
                 "normalisation",
                 f"be 'batch' where a BatchNorm keeps no running statistics ({name!r})",
                 self.mode,
             )
-        if chunk is None and len(self.pieces) > len(wholes) and not self.trusted:
+        if self.trusted:
+            with taking("data", tensors(self.pieces[0].batch)):
+                return self._values(self.x)
+        if chunk is None and len(self.pieces) > len(wholes):
             try:
-                values = self._tried(chosen)
-                if self._try_additive():
-                    return values
+                trial = self._tried(given, chosen)
+                self._additive = trial.additive()
+                if self._additive:
+                    return trial.values
             except InputError:  # whatever is wrong, a graph without halves or a fault of the loss, the whole data tell
                 self._additive = False
             self.pieces = wholes
-        values = self._tried(chosen)
-        given = weights is not None and not callable(weights)
-        if len(self.pieces) > 1 and (not given or chunk is not None):
-            if not self._try_additive():
-                self.require_same()  # noise, or state, would be the reason
+        trial = self._tried(given, chosen)
+        numbered = weights is not None and not callable(weights)
+        if len(self.pieces) > 1 and (not numbered or chunk is not None):
+            self._additive = trial.additive() if self._additive is None else self._additive
+            if not self._additive:
+                refuse(trial.still_everywhere())  # noise, or state, would be the reason
                 raise InputError(
                     "loss must be the mean over the batch's examples where batches are cut or combined (give one batch "
                     "without chunk; or weights=, a number for each batch, or a function of targets that gives the "
                     "weights of the loss's mean), got something else: the loss of a batch is not the mean of its parts'"
                 )
-        elif not self.trusted:  # what parts would have shown of rare noise, repetitions do
-            self.require_same()
-        return values
+        else:  # what parts would have shown of rare noise, repetitions do
+            refuse(trial.still_everywhere())
+        return trial.values
+
+    def _tried(self, given: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Trial:
+        """The trial of all pieces; InputError where a loss is no scalar, reads more than x, or is not still."""
+        fresh = copy.copy(self)  # whose module has not been called yet
+        fresh.module = prepared(given, shared=True)
+        fresh.norms = _norms(fresh.module)
+        trial = Trial(self, self.x)
+        refuse(trial.closed(fresh, chosen))
+        refuse(trial.still())
+        self._lean = self._lean if self._lean is not None and self._lean.seen else None
+        self.kinked, self.padded = trial.kinked, trial.padded
+        return trial
 
     def _wholes(self, batches: Sequence[Batch], weights: Weights | None) -> tuple[Piece, ...]:
         """The user's batches, each with its share of the mean."""
@@ -292,13 +237,17 @@ class MeanLoss:
             given = [weight.item() if isinstance(weight, Tensor) else weight for weight in listed]
         numbers = given is None or all(map(is_number, given))
         require(numbers, "weights", "be a number for each batch, or a function of targets", weights)
-        w = [self._weight(batch) for batch in batches] if given is None else given
+        w = [self.weight_of(batch) for batch in batches] if given is None else given
         require(len(w) == len(batches), "weights", f"be one for each of the {len(batches)} batches", len(w))
         above = all(v > 0 for v in w) if given is not None else any(w)
         require(all(math.isfinite(v) for v in w) and above, "weights", "be finite and above 0", w)
         self.weight = math.fsum(w)
-        shares = zip(batches, w, strict=True)
-        return tuple(Piece(*batch, row_count(batch) or 1, v / self.weight) for batch, v in shares if v > 0)
+        ragged = ", whose tensors have not all the examples in their first dimension"
+        return tuple(
+            Piece(*batch, row_count(batch) or 1, v / self.weight, "data" + ragged * (row_count(batch) is None))
+            for batch, v in zip(batches, w, strict=True)
+            if v > 0
+        )
 
     def _by_labels(self, batches: Sequence[Batch]) -> Callable[[Tensor], Tensor] | None:
         """Which labels count, where examples have unequally many and the loss is the mean over these; else None."""
@@ -342,95 +291,16 @@ class MeanLoss:
         )
         return counted if mean else None
 
-    @property
-    def weigh(self) -> Callable[[Batch], float] | None:
-        """The weight of a part of a batch; None where it is the number of its examples."""
-        return None if self._weigh is None else self._weight
-
-    def _weight(self, batch: Batch) -> float:
+    def weight_of(self, batch: Batch) -> float:
         """The weight of a batch: the number of its examples, or the sum of their own weights."""
         if self._weigh is None:
             return float(row_count(batch) or 1)
-        of_targets = batch[1] if self._loss.form is not Form.MODEL else batch
+        of_targets = batch[1] if self.measure.form is not Form.MODEL else batch
         with taking("weights", tensors(batch)):
             total = float(torch.as_tensor(self._weigh(batch[0] if batch[1] is None else of_targets)).double().sum())
         fine = math.isfinite(total) and total >= 0
         require(fine, "weights of a batch", "add up to a finite number of at least 0", total)
         return total
-
-    def _try_additive(self) -> bool:
-        """Whether the loss of every piece is the weighted mean of its parts', at a point near x."""
-        if self._additive is None:
-            at, values = self._near() if self._moved is None else self._moved
-            wide = cache(self.wide)  # made once, if it is needed
-            # The module that was called at x gives the same here as one that was not: it keeps nothing of x.
-            self._require_same(values[:1], [self.piece_value(at, self.pieces[0])])
-            self._additive = is_additive(
-                lambda batch: self.piece_value(at, Piece(*batch, 1, 1.0)),
-                [piece.batch for piece in self.pieces],
-                values,
-                weight=self._weight,
-                eps=torch.finfo(self.dtype).eps,
-                wide=lambda batch: wide().piece_value(at.double(), Piece(*batch, 1, 1.0)),
-            )
-        return self._additive
-
-    def _near(self, loss_at: Callable[[Tensor, Piece], Tensor] | None = None) -> tuple[Tensor, list[float]]:
-        """A point near x, and the losses of the pieces there: the first of ``FAR`` at which they are finite."""
-        for step in FAR:
-            at = moved(self.x, step)
-            values = [float((loss_at or self._loss_at)(at, piece).detach()) for piece in self.pieces]
-            if all(map(math.isfinite, values)):
-                break
-        return at, values
-
-    def require_same(self, *, times: int = 1) -> None:
-        """InputError where the loss of a piece, at x or near it, differs from one time to the next.
-
-        Near x it was computed first by a module that had not been called before: so it shows, too, where the module
-        that was called at x keeps something of x.
-        """
-        at, near = self._near() if self._moved is None else self._moved
-        values = self._values(self.x) if self._first is None else self._first
-        for _ in range(RARE if self._draws else times):
-            self._require_same(near, [self.piece_value(at, piece) for piece in self.pieces])
-            self._require_same(values, self._values(self.x))
-
-    def _require_same(self, values: Sequence[float], again: Sequence[float]) -> None:
-        # Some sums have no order on a GPU; and a watched pass takes no fused attention.
-        for first, second in zip(values, again, strict=True):
-            require_same(first, second, tolerance=64 * torch.finfo(self.dtype).eps)
-
-    def _tried(self, chosen: Mapping[str, nn.Parameter]) -> list[float]:
-        """The loss of each piece; InputError where it is no scalar, or reads more than x.
-
-        What it takes to see whether a second evaluation is the same is noted here, and looked at in ``require_same``.
-        """
-        ragged = ", whose tensors have not all the examples in their first dimension"
-        name = "data" + ragged * (row_count(self.pieces[0].batch) is None)
-        with taking(name, tensors(self.pieces[0].batch)):
-            if self.trusted:
-                return self._values(self.x)
-            drawn = generators()
-            with unwritten(piece.batch for piece in self.pieces):
-                values = self._first = self._values(self.x)
-            self._draws = drawn != generators()
-            fresh = copy.copy(self)  # whose module has not been called yet
-            assert self._given is not None
-            fresh._module = prepared(self._given, shared=True)
-            fresh._norms = _norms(fresh._module)
-            watch = Watch(chosen)
-
-            def closed(at: Tensor, piece: Piece) -> Tensor:
-                # x wants no gradient here. So a tensor that does want one is a parameter that does not come from x.
-                with watch:
-                    loss = fresh._loss_at(at, piece)
-                watch.require_closed(loss)
-                return loss
-
-            self._moved = fresh._near(closed)
-        self.kinked, self.padded = watch.kinked, watch.padded
-        return values
 
     # --- the function ---------------------------------------------------------------------------------------------
 
@@ -452,79 +322,6 @@ class MeanLoss:
                 self.add_gradient_(total, x, piece, piece.share)
         return total
 
-    def piece_gradient(self, x: Tensor, piece: Piece) -> Tensor:
-        """The gradient of one piece's own loss at ``x``, shape (d,)."""
-        gradient = torch.zeros_like(x, requires_grad=False)
-        self.add_gradient_(gradient, x, piece, 1.0)
-        return gradient
-
-    def add_gradient_(self, total: Tensor, x: Tensor, piece: Piece, share: float) -> Tensor:
-        """Add to ``total`` (d,) that share of the gradient of one piece's own loss at ``x``; returns that loss."""
-        leaves = self.leaves(x)
-        with self.at(leaves):
-            loss = self._sloped(leaves, piece)
-            add_back_(total, [loss], leaves, None, share)
-        return loss.detach()
-
-    def piece_slope(self, x: Tensor, piece: Piece, v: Tensor) -> float:
-        """The derivative along v (d,), of any dtype, of one piece's own loss at ``x``, summed in float64."""
-        leaves, parts = self.leaves(x), self._parts(v)
-        found: list[Tensor] = []
-
-        def take(i: int, gradient: Tensor) -> None:
-            found.append(gradient.double().flatten() @ parts[i].double().flatten())
-
-        with self.at(leaves):
-            _back([self._sloped(leaves, piece)], leaves, None, take)
-        return float(torch.stack(found).sum()) if found else 0.0
-
-    def slopes(self, leaves: Leaves, piece: Piece) -> Slopes:
-        """Where the graph of the gradient of one piece's own loss begins. Of its values, d numbers, none is kept."""
-        with self.at(leaves):
-            gradients = torch.autograd.grad(self._sloped(leaves, piece), leaves, create_graph=True, allow_unused=True)
-        return {i: get_gradient_edge(g) for i, g in enumerate(gradients) if g is not None and g.requires_grad}
-
-    def add_product_(
-        self, total: Tensor, slopes: Slopes, leaves: Leaves, v: Tensor, share: float, *, retain_graph: bool = False
-    ) -> None:
-        """Add to ``total`` (d,) that share of the Hessian, of the loss whose slopes these are, times ``v`` (d,)."""
-        parts = self._parts(v)
-        along = [parts[i] for i in slopes]
-        with self.at(leaves):
-            add_back_(total, list(slopes.values()), leaves, along, share, retain_graph=retain_graph)
-
-    @contextmanager
-    def at(self, x: Tensor | Leaves) -> Iterator[None]:
-        """Inside, the module has the parameters x, and every BatchNorm is in the stated mode.
-
-        A backward pass belongs inside too: blocks under ``torch.utils.checkpoint`` are computed again in it, by
-        whatever parameters the module has then. What a BatchNorm writes goes to copies of its buffers.
-        """
-        training = {name: part.training for name, part in self._norms.items()}
-        try:
-            for part in self._norms.values():
-                part.train(self.mode == "batch")
-            with swapped(self._module, self._tensors(x)):
-                yield
-        finally:
-            for name, part in self._norms.items():
-                part.train(training[name])
-
-    def leaves(self, x: Tensor) -> Leaves:
-        """The parameters of x as leaves that graphs may end at: views, which need no memory of their own."""
-        return [part.requires_grad_() for part in self._parts(x.detach())]
-
-    def _parts(self, x: Tensor) -> Leaves:
-        """The parameters in x (d,), as views of it."""
-        return [p.view(shape) for p, shape in zip(x.split(self.layout.sizes), self.layout.shapes, strict=True)]
-
-    def _sloped(self, leaves: Leaves, piece: Piece) -> Tensor:
-        """The piece's loss; InputError if it has no gradient."""
-        loss = self._loss_at(leaves, piece)
-        rule = "depend on the parameters by operations of torch (is there detach, no_grad, item or numpy in between?)"
-        require(loss.requires_grad, "loss", rule, "a loss without a gradient")
-        return loss
-
     def outputs(self, x: Tensor | Leaves, piece: Piece) -> Any:
         """What the loss is given: the module's outputs for the piece with the parameters x, differentiable in x.
 
@@ -532,43 +329,8 @@ class MeanLoss:
             InputError: If the loss is none of outputs.
         """
         rule = "be one of (outputs, targets) for a matrix that is made of the outputs' derivatives"
-        require(self._is_of_outputs, "loss", rule, self._loss.form.value)
-        return self._outputs(x, piece)
-
-    def _outputs(self, x: Tensor | Leaves, piece: Piece) -> Any:
-        with self.at(x):
-            return logits_of(called(self._module, mapped(self._place, piece.inputs)))
-
-    def loss_of(self, outputs: Any, piece: Piece) -> Tensor:
-        """The piece's loss, a scalar tensor, given the module's outputs."""
-        targets = mapped(self._place, piece.targets)
-        with self._sparing():
-            own = self._loss.form is Form.OWN
-            loss = own_loss_of(self._module, outputs, targets) if own else self._loss.of_outputs(outputs, targets)
-        require_mean(loss)
-        return loss
-
-    def _loss_at(self, x: Tensor | Leaves, piece: Piece) -> Tensor:
-        """The piece's loss at x, a scalar tensor, differentiable in x."""
-        with self.at(x), self._sparing():
-            loss = self._loss(self._module, *mapped(self._place, piece.batch))
-        require_mean(loss)
-        return loss
-
-    def _tensors(self, x: Tensor | Leaves) -> dict[str, Tensor]:
-        """Parameters, those of x and others, and copies of the buffers, by their names."""
-        # Leaves go in as they are: behind a view, made before all else, gradients would wait until the backward's end.
-        parts = self._parts(x) if isinstance(x, Tensor) else x
-        found = dict(zip(self.names, parts, strict=True))
-        return found | self._fixed | {name: buffer.clone() for name, buffer in self._buffers.items()}
-
-    def wide(self) -> MeanLoss:
-        """The same function in float64, of the same data: nothing of it is copied but the parameters."""
-        other = copy.copy(self)
-        other.dtype, other.layout = torch.float64, replace(self.layout, dtype=torch.float64)
-        other._loss = self._loss.wide()
-        other._fixed, other._buffers = mapped(other._place, self._fixed), mapped(other._place, self._buffers)
-        return other
+        require(self._is_of_outputs, "loss", rule, self.measure.form.value)
+        return super().outputs(x, piece)
 
     @property
     def remark(self) -> str:
@@ -581,25 +343,27 @@ class MeanLoss:
         return f"the loss is no mean over examples, so no batch is cut, and f is {what}"
 
     @property
-    def may_be_cut(self) -> bool:
+    def may_be_cut(self) -> bool:  # type: ignore[override]
         """Whether batches are known to be means of their parts."""
         return bool(self._additive)
 
     @property
     def additive(self) -> bool:
         """Whether the loss of every batch is the weighted mean of its parts'; tried when it is first asked."""
-        with enabled():
-            return self._additive or self._try_additive()
+        if self._additive is None:
+            with enabled():
+                self._additive = Trial(self, self.x).additive()
+        return self._additive
 
     @cached_property
     def _is_of_outputs(self) -> bool:
         """Whether the loss is one of (outputs, targets); the module's own is, where its ``loss_function`` gives it."""
-        if self._loss.form is not Form.OWN:
-            return self._loss.is_of_outputs
+        if self.measure.form is not Form.OWN:
+            return self.measure.is_of_outputs
         piece = self.pieces[0]
         try:
             with torch.no_grad():
-                own, found = self.piece_value(self.x, piece), self.loss_of(self._outputs(self.x, piece), piece)
+                own, found = self.piece_value(self.x, piece), self.loss_of(super().outputs(self.x, piece), piece)
         except Exception:  # each model has its own way to have no such function
             return False
         return math.isclose(float(found), own, rel_tol=1e-5)
@@ -613,23 +377,23 @@ class MeanLoss:
         """The weight of each example of a piece in its mean; they add up to 1."""
         if self._weigh is None:
             return torch.full((piece.examples,), 1 / piece.examples, dtype=self.dtype, device=self.device)
-        found = [self._weight(rows(piece.batch, slice(i, i + 1))) for i in range(piece.examples)]
+        found = [self.weight_of(rows(piece.batch, slice(i, i + 1))) for i in range(piece.examples)]
         return torch.tensor(found, dtype=torch.float64).div_(math.fsum(found)).to(self.device, self.dtype)
 
     def has(self, kind: type[nn.Module]) -> bool:
         """Whether the module contains a part of this kind."""
-        return any(isinstance(part, kind) for part in self._module.modules())
+        return any(isinstance(part, kind) for part in self.module.modules())
 
     def fingerprint(self) -> str:
         """A digest of module, loss, data, weights, mode, dtype, what is in x and what is not, but not of x."""
         h = hashlib.blake2b(digest_size=8)
-        loss = getattr(self._loss.loss, "__qualname__", type(self._loss.loss).__qualname__)
+        loss = getattr(self.measure.loss, "__qualname__", type(self.measure.loss).__qualname__)
         # Two functions that are equal at x, as with a penalty that is zero there, are seldom so beside it.
         with enabled():
-            beside = self._sum(self.x, self._near()[1])
-        facts = (type(self._module).__qualname__, loss, self.layout, self.mode, self.value.hex(), beside.hex())
+            beside = self._sum(self.x, Trial(self, self.x, drawn=torch.float64).beside())
+        facts = (type(self.module).__qualname__, loss, self.layout, self.mode, self.value.hex(), beside.hex())
         h.update(repr((*facts, self.trusted)).encode())
-        for name, tensor in (self._fixed | self._buffers).items():
+        for name, tensor in (self.fixed | self.buffers).items():
             h.update(name.encode())
             feed(h, tensor)
         for piece in self.pieces:
@@ -640,11 +404,7 @@ class MeanLoss:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _place(self, tensor: Tensor) -> Tensor:
-        placed = tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
-        return placed.clone() if placed.is_inference() else placed  # which could not be saved for a backward pass
-
-    def _sparing(self) -> AbstractContextManager[Any]:
+    def sparing(self) -> AbstractContextManager[Any]:
         """Inside, losses over a vocabulary take little memory."""
         return nullcontext() if self._lean is None else self._lean
 
@@ -656,72 +416,12 @@ class MeanLoss:
     def _values(self, x: Tensor) -> list[float]:
         """The loss of each piece, read from the device all at once."""
         with torch.no_grad():
-            losses = [self._loss_at(x, piece) for piece in self.pieces]
+            losses = [self.loss_at(x, piece) for piece in self.pieces]
         self._lean = self._lean if self._lean is not None and self._lean.seen else None
         values: list[float] = torch.stack(losses).tolist()
         for b, value in enumerate(values):
             require(math.isfinite(value), f"loss (of piece {b} of the data)", "be finite", value)
         return values
-
-    def piece_value(self, x: Tensor, piece: Piece) -> float:
-        """The piece's own loss at x."""
-        with torch.no_grad():
-            return float(self._loss_at(x, piece))
-
-
-@contextmanager
-def enabled() -> Iterator[None]:
-    """Inside, derivatives are recorded, whatever block of the user's (no_grad, inference_mode) this is called in."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
-
-
-def add_back_(
-    total: Tensor,
-    roots: Sequence[Tensor] | Sequence[GradientEdge],
-    leaves: Leaves,
-    vectors: Sequence[Tensor] | None,
-    share: float,
-    *,
-    retain_graph: bool = False,
-) -> None:
-    """Add to ``total`` (d,) that share of Σ (∂root/∂leaves)ᵀ vector; nothing for leaves that no root depends on."""
-    parts = total.split([leaf.numel() for leaf in leaves])
-
-    def take(i: int, gradient: Tensor) -> None:
-        parts[i].view_as(gradient).add_(gradient, alpha=share)
-
-    if roots:
-        _back(roots, leaves, vectors, take, retain_graph=retain_graph)
-
-
-def _back(
-    roots: Sequence[Tensor] | Sequence[GradientEdge],
-    leaves: Leaves,
-    vectors: Sequence[Tensor] | None,
-    take: Callable[[int, Tensor], None],
-    *,
-    retain_graph: bool = False,
-) -> None:
-    """Call ``take`` with the number of a leaf and Σ (∂root/∂leaf)ᵀ vector, a large one as soon as it is there.
-
-    torch itself would keep them all until the last is there: d numbers beside whatever they are added to.
-    """
-
-    def arrived(i: int, gradient: Tensor) -> Tensor:
-        take(i, gradient)
-        return gradient.new_zeros(()).expand_as(gradient)  # all that torch is to keep of it
-
-    large = {i for i, leaf in enumerate(leaves) if leaf.numel() > _SMALL}
-    hooks = [leaves[i].register_hook(partial(arrived, i)) for i in large]
-    try:
-        found = torch.autograd.grad(roots, leaves, vectors, retain_graph=retain_graph, allow_unused=True)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for i, gradient in enumerate(found):
-        if gradient is not None and i not in large:
-            take(i, gradient)
 
 
 _REMEDIES = {

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError, is_number, require
 from decomfl_lab.objectives.trees import torch_tree
+from decomfl_lab.objectives.vectors import inner
 
 if TYPE_CHECKING:
     from decomfl_lab.layout import Layout
 
-__all__ = ["Around", "DenseOperator", "Operator", "add_", "digest", "inner", "is_finite", "zeros"]
+__all__ = ["Around", "DenseOperator", "Operator", "digest", "is_finite", "zeros"]
 
 
 def digest(text: str, tensor: Tensor | None = None) -> str:
@@ -42,23 +43,6 @@ def is_finite(vector: Tensor) -> bool:
     """Whether all elements are finite, by one pass that makes no tensor of that size."""
     # A sum is finite only if its terms are; that of finite terms may overflow, and only then all are looked at.
     return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
-
-
-_PART = 1 << 20
-"""Elements of which copies in float64 are made at a time."""
-
-
-def inner(u: Tensor, v: Tensor) -> float:
-    """The inner product of two vectors of any dtypes, summed in float64, of which no copies in float64 are made."""
-    parts = zip(u.split(_PART), v.split(_PART), strict=True)
-    return float(torch.stack([a.double() @ b.double() for a, b in parts]).sum())
-
-
-def add_(to: Tensor, v: Tensor, c: float) -> Tensor:
-    """Add cv to a vector, in place. Where v is of another dtype, torch would make a copy of it in that of the sum."""
-    for own, part in zip(to.split(_PART), v.split(_PART), strict=True):
-        own.add_(part, alpha=c)
-    return to
 
 
 class Operator(ABC):

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.layout import Layout
-from decomfl_lab.objectives.checks import SLOPES, is_gradient, relative
+from decomfl_lab.objectives.derivatives import SLOPES, is_gradient
+from decomfl_lab.objectives.vectors import relative
 from hessian.operators.operator import Operator, digest
 from hessian.operators.probes import probe_at
 

@@ -15,10 +15,10 @@ from decomfl_lab.errors import InputError, known_options, plural, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.objectives.function import enabled
 from hessian.estimate import require_confidence
 from hessian.operators.asked import Source, curvature
 from hessian.operators.counted import Counted
-from hessian.operators.mean_loss import enabled
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe_at
 from hessian.spectrum.lanczos import Krylov, require_room

@@ -12,10 +12,10 @@ from torch import Tensor
 from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import known_options, plural, require_choice, require_finite_positive, require_int
 from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.objectives.function import enabled
 from hessian.estimate import Jsonable
 from hessian.operators.asked import Source, curvature
 from hessian.operators.counted import Counted
-from hessian.operators.mean_loss import enabled
 from hessian.operators.options import CurvatureKeywords
 from hessian.spectrum.lanczos import Krylov, require_room
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.datasets.own import own_dataset
-from decomfl_lab.objectives import checks
+from decomfl_lab.objectives import trial as checks
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form
 from decomfl_lab.plugins import OWN
 from decomfl_lab.runs import trial

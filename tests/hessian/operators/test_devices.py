@@ -184,8 +184,7 @@ def test_a_product_holds_itself_and_one_gradient(part: type[nn.Module], monkeypa
 
 
 def test_the_trial_holds_two_vectors_in_float64_where_there_are_kinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessian.operators.operator._PART", 1 << 12)
-    monkeypatch.setattr("decomfl_lab.objectives.checks.BLOCK", 1 << 12)
+    monkeypatch.setattr("decomfl_lab.objectives.vectors.BLOCK", 1 << 12)
     assert 3.0 < vectors_of_a_product(deep(nn.GELU, trust=False)) < 3.7
     assert 4.0 < vectors_of_a_product(deep(nn.ReLU, trust=False)) < 4.4
     add = MeanLoss.add_gradient_

@@ -1,13 +1,15 @@
-"""Whether torch's derivatives are f's: the first product of an operator beside differences, over all the data.
+"""Whether torch's derivatives are f's, by differences: of gradients before a run, of products before κ.
 
-    H v    against    [∇f(x + cv) − ∇f(x − cv)]/(2c),    and  ∇f(x)ᵀv  against  [f(x + cv) − f(x − cv)]/(2c)
-    J v    against    [z(x + cv) − z(x − cv)]/(2c),      z the module's outputs, and likewise for the loss's derivatives
+    ∇f(x)ᵀv    against  [f(x + cv) − f(x − cv)]/(2c)
+    H v        against  [∇f(x + cv) − ∇f(x − cv)]/(2c)
+    J v        against  [z(x + cv) − z(x − cv)]/(2c),    z the module's outputs, and likewise for the loss in them
 
-It costs two gradients, or two evaluations. A backward that is another function's, a hook or a ``detach`` in between
-makes both differ by tens of per cent; rounding of differences in float32, with steps of ‖x‖/1000, leaves 1e-3. Where
-they do not agree they are taken again in float64, with smaller steps. Kinks (ReLU, max-pooling) are no fault: gradients
-jump where a step crosses one, by much more than Hv where the step is small. So they need float64 from the beginning,
-with steps so small that few are crossed; pieces of the data with a jump are tried again with smaller ones.
+It is done with the first product of an operator, over all the data, and costs two gradients, or two evaluations. A
+backward that is another function's, a hook or a ``detach`` in between makes both differ by tens of per cent; rounding
+of differences in float32, with steps of ‖x‖/1000, leaves 1e-3. Where they do not agree they are taken again in float64,
+with smaller steps. Kinks (ReLU, max-pooling) are no fault: gradients jump where a step crosses one, by much more than
+Hv where the step is small. So they need float64 from the beginning, with steps so small that few are crossed; pieces of
+the data with a jump are tried again with smaller ones.
 
 Where float64 cannot be had (a module that does not take it, or no room), differences in float32 stand in: what they
 agree with passes, and what two of them, of different steps, disagree with by more than with each other is refused.
@@ -16,9 +18,9 @@ agree with passes, and what two of them, of different steps, disagree with by mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,14 +28,109 @@ from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
-from decomfl_lab.objectives.checks import AGREES, SLOPES, is_slope, relative
+from decomfl_lab.objectives.function import Function, Piece, enabled
 from decomfl_lab.objectives.trees import tensors
-from hessian.operators.operator import add_, inner
+from decomfl_lab.objectives.trial import FAR, Trial, refuse
+from decomfl_lab.objectives.vectors import BLOCK, add_, length, moved, relative
+from decomfl_lab.plugins import taking
 
-if TYPE_CHECKING:
-    from hessian.operators.mean_loss import MeanLoss, Piece
+__all__ = ["SLOPES", "Comparison", "HessianComparison", "OutputComparison", "is_gradient", "sloped"]
 
-__all__ = ["HessianTrial", "OutputTrial", "Trial"]
+AGREES = 1e-2
+"""Derivatives that differ less from differences, relative to their size, are taken for f's. What is wrong is wrong by
+tens of per cent; float32 leaves 1e-4."""
+
+SLOPES = (1e-6, 1e-4, 1e-3)
+"""Steps relative to |x| at which differences of values in float64 are tried: coarser ones where a module computes in
+float32 whatever it is given. A kink changes them by as much as the step."""
+
+
+def is_slope(slope: float, size: float, difference: Callable[[float], float]) -> bool:
+    """Whether a derivative along a direction is the difference quotient of values, at one of the steps ``SLOPES``.
+
+    Args:
+        slope: ∇fᵀz by autograd.
+        size: What it is typically for such a z, as ‖∇f‖ for a normal one.
+        difference: (f(x + cz) − f(x − cz))/(2c), by the relative step.
+    """
+    for step in SLOPES:
+        found = difference(step)
+        if abs(found - slope) <= AGREES * max(size, abs(found)):
+            return True
+    return False
+
+
+def is_gradient(x: Tensor, gradient: Tensor, z: Tensor, value: Callable[[Tensor], float]) -> tuple[bool, float, float]:
+    """Whether ∇fᵀv is a difference of values along v = ∇f/‖∇f‖ + z/2.
+
+    Args:
+        x: The point, (d,); v and the points of the differences have its dtype.
+        gradient: ∇f(x) by autograd, (d,).
+        z: A random vector, of length 1.
+        value: f.
+
+    Returns:
+        Whether it is, ∇fᵀv, and [f(x + cv) − f(x − cv)]/(2c) at the coarsest step that was tried.
+    """
+    size = float(gradient.norm())
+    v = 0.5 * z + gradient / size if size else z
+    slope, found = float(gradient @ v), [0.0]
+
+    def difference(step: float) -> float:
+        c = relative(x, v, step)
+        found.append((value(x + c * v) - value(x - c * v)) / (2 * c))
+        return found[-1]
+
+    return is_slope(slope, size, difference), slope, found[-1]
+
+
+def sloped(f: Function, x: Tensor, method: str, *, varies: bool) -> Iterator[str]:
+    """Where ∇fᵀv of a piece is no difference of values along v = ∇f/‖∇f‖ + z/(2‖z‖), z random.
+
+    Both are computed in float64 where module and loss take it; a kink moves a difference of values by as much as the
+    step. A loss that ``varies`` from x to a point near it must have a slope somewhere.
+
+    Args:
+        f: The function.
+        x: The point, (d,).
+        method: What needs gradients, for the findings.
+        varies: Whether values change from x to a point near it.
+    """
+    z = torch.randn(x.numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = (z / z.norm()).to(x.device)
+    wide = cache(f.wide)
+    mend = "A method of differences (decomfl) needs none"
+    flat = varies
+
+    def agrees(own: Function, gradient: Tensor, piece: Piece) -> tuple[bool, float, float]:
+        return is_gradient(x.double(), gradient, z, lambda at: own.piece_value(at.to(own.dtype), piece))
+
+    with enabled():
+        for piece in f.pieces:
+            with taking(piece.name, tensors(piece.batch)):
+                gradient = f.piece_gradient(x, piece).double()
+            flat = flat and not gradient.any()
+            try:
+                found = agrees(wide(), gradient, piece)
+                if not found[0]:  # rounding of a loss that is nearly zero, perhaps
+                    found = agrees(wide(), wide().piece_gradient(x.double(), piece), piece)
+            except Exception:  # a module, or a loss, that takes no float64
+                found = agrees(f, gradient, piece)
+            if not found[0]:
+                yield (
+                    f"loss must have the derivative that torch gives, for {method}, got {found[1]:.3g} along a "
+                    f"direction where values of {piece.name} change by {found[2]:.3g}: is there a backward of your "
+                    f"own, a hook, or detach in between? {mend}"
+                )
+        near = moved(x, FAR[0])
+        if flat and not any(f.piece_gradient(near, piece).any() for piece in f.pieces):
+            yield (
+                f"loss must have slopes for {method}, got a gradient that is 0 in every parameter, at x_0 and near it, "
+                f"though the loss changes there: round, sign, argmax and comparisons have none. {mend}"
+            )
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
 
 Found = TypeVar("Found")
 Rung = tuple[bool, float]
@@ -59,7 +156,7 @@ FORMS = ("forward derivatives of the outputs are", "reverse ones")
 UNCLEAR = "its derivatives could not be compared with differences, as {}"
 
 
-class Trial(Protocol):
+class Comparison(Protocol):
     """The comparison of one product Hv; a piece of the data after the other."""
 
     def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:
@@ -83,12 +180,15 @@ class _Differences:
         wide: The objective in float64; the objective itself where that cannot be had.
         rungs: The differences that are worth trying: float64 is as good as float64.
         narrow: Why there are none in float64; empty where there are.
+        length: ‖v‖.
+        unit: The c at which ‖cv‖ is ‖x‖, or √d/1000 where x is smaller.
     """
 
-    def __init__(self, objective: MeanLoss, x: Tensor, v: Tensor, rungs: tuple[Rung, ...]) -> None:
+    def __init__(self, objective: Function, x: Tensor, v: Tensor, rungs: tuple[Rung, ...]) -> None:
         self.objective, self.x, self.v = objective, x, v
         self.wide, self.narrow = objective.wide(), ""
         self.rungs = tuple(rung for rung in rungs if rung[0] or objective.dtype != torch.float64)
+        self.length, self.unit = length(v), relative(x, v, 1.0)
 
     def _fall_back(self, why: str) -> None:
         """From here on differences are those of float32."""
@@ -108,10 +208,10 @@ class _Differences:
             return compared()
 
 
-class HessianTrial(_Differences):
+class HessianComparison(_Differences):
     """The comparison for Hv."""
 
-    def __init__(self, objective: MeanLoss, x: Tensor, v: Tensor) -> None:
+    def __init__(self, objective: Function, x: Tensor, v: Tensor) -> None:
         super().__init__(objective, x, v, KINKED if objective.kinked else SMOOTH)
         self.off: dict[int, float] = {}  # how far each piece's part is from its difference
         self.size = 0.0  # ‖Hv‖, or more
@@ -120,7 +220,7 @@ class HessianTrial(_Differences):
         self.trouble = ""
 
     def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor:
-        """See ``Trial``. The product is made last, when the points of the difference are gone."""
+        """See ``Comparison``. The product is made last, when the points of the difference are gone."""
         assert product is not None
         if not self.narrow and 6 * 8 * self.x.numel() > room(self.x.device):
             self._fall_back("there is no room for it in float64")
@@ -131,25 +231,30 @@ class HessianTrial(_Differences):
 
     def _compare(self, b: int, piece: Piece, product: Callable[[], Tensor]) -> Tensor:
         wide, step = self.rungs[0]
-        length, c = float(self.v.double().norm()), relative(self.x, self.v, step)
+        c = step * self.unit
         # Gradients in float32 are so near to each other that nothing is lost where they are subtracted in it.
         found = torch.zeros_like(self.x, dtype=torch.float64 if wide else None)
         high = self._add_end_(found, piece, c, wide)
-        gradient, rise = float(found.norm()), inner(self.v, found)
+        gradient, rise = float(found.norm()), self._along(found)
         low = self._add_end_(found, piece, -c, wide, -1.0)
-        share, across, value = piece.share, c * length / step, max(abs(high), abs(low))
-        self.slope[0] += share * (rise - inner(self.v, found) / 2)  # the mean of both ends
+        share, across, value = piece.share, self.unit * self.length, max(abs(high), abs(low))
+        self.slope[0] += share * (rise - self._along(found) / 2)  # the mean of both ends
         self.slope[1] += share * (high - low) / (2 * c)
-        self.typical += share * gradient * length / self.v.numel() ** 0.5
+        self.typical += share * gradient * self.length / self.v.numel() ** 0.5
         found.div_(2 * c)
         own = product()
-        least = FLOOR * length * (gradient / across + value / across**2)
+        least = FLOOR * self.length * (gradient / across + value / across**2)
         self.size += share * max(float(found.norm()), float(own.norm()), least)
         self.off[b] = share * float(add_(found, own, -1.0).norm())
         return own
 
+    def _along(self, g: Tensor) -> float:
+        """vᵀg, by blocks in their own dtype that are summed in float64: enough to compare, and a tenth of ``inner``."""
+        parts = zip(self.v.split(BLOCK), g.split(BLOCK), strict=True)
+        return math.fsum(float((a * b).sum(dtype=torch.float64)) for a, b in parts)
+
     def verdict(self, again: Callable[[int], Tensor]) -> str:
-        """See ``Trial``."""
+        """See ``Comparison``."""
         rounded = 0.0
         for b in sorted(self.off, key=self.off.__getitem__, reverse=True):
             if self.trouble or sum(self.off.values()) <= AGREES * self.size:
@@ -206,7 +311,7 @@ class HessianTrial(_Differences):
 
     def _difference(self, piece: Piece, wide: bool, step: float) -> Tensor:
         """[∇f(x + cv) − ∇f(x − cv)]/(2c) of a piece, in float64."""
-        difference, c = torch.zeros_like(self.x, dtype=torch.float64), relative(self.x, self.v, step)
+        difference, c = torch.zeros_like(self.x, dtype=torch.float64), step * self.unit
         for sign in (1.0, -1.0):
             self._add_end_(difference, piece, sign * c, wide, sign / (2 * c))
         return difference
@@ -234,11 +339,12 @@ class HessianTrial(_Differences):
 
     def _rounding(self) -> float:
         """By how much float32 rounds a difference of values at the coarsest step."""
-        c = relative(self.x, self.v, SLOPES[-1])
-        return _ROUNDED * torch.finfo(torch.float32).eps * abs(self.objective.value) / c
+        c, f = SLOPES[-1] * self.unit, self.objective
+        value = sum(piece.share * f.piece_value(self.x, piece) for piece in f.pieces)
+        return _ROUNDED * torch.finfo(torch.float32).eps * abs(value) / c
 
     def _refusal(self, what: str, beside: str) -> InputError:
-        self.objective.require_same(times=4)  # noise would be the reason
+        refuse(Trial(self.objective, self.x).still_everywhere(times=4))  # noise would be the reason
         return _refusal(what, beside, self.objective)
 
     def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
@@ -251,32 +357,32 @@ class HessianTrial(_Differences):
         if f.dtype == self.objective.dtype or not f.may_be_cut:
             return float(f.add_gradient_(total, at, piece, times))
         value = 0.0
-        for part in piece.cut((piece.examples + 1) // 2, f.weigh):
+        for part in piece.cut((piece.examples + 1) // 2, f.weight_of):
             share = part.share / piece.share
             value += share * float(f.add_gradient_(total, at, part, times * share))
         return value
 
     def _of_values(self, step: float) -> float:
         """The difference of values of all pieces, without the penalty."""
-        c, f = relative(self.x, self.v, step), self.wide
+        c, f = step * self.unit, self.wide
         ends = [
-            sum(piece.share * f.piece_value(_moved(self.x, self.v, end).to(f.dtype), piece) for piece in f.pieces)
+            sum(piece.share * f.piece_value(_stepped(self.x, self.v, end).to(f.dtype), piece) for piece in f.pieces)
             for end in (c, -c)
         ]
         return (ends[0] - ends[1]) / (2 * c)
 
 
-def _moved(x: Tensor, v: Tensor, c: float) -> Tensor:
+def _stepped(x: Tensor, v: Tensor, c: float) -> Tensor:
     """The point x + cv in float64."""
     return add_(x.to(torch.float64, copy=True), v, c)
 
 
-class OutputTrial(_Differences):
+class OutputComparison(_Differences):
     """The comparison for matrices JᵀMJ, by Jv, and by the derivatives of the loss in the outputs."""
 
     def __init__(
         self,
-        objective: MeanLoss,
+        objective: Function,
         x: Tensor,
         v: Tensor,
         along: Callable[[Piece, Tensor], tuple[Tensor, Tensor]],
@@ -300,7 +406,7 @@ class OutputTrial(_Differences):
         self.size: dict[tuple[str, str], float] = {}
 
     def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:  # noqa: ARG002
-        """See ``Trial``."""
+        """See ``Comparison``."""
         own = None if product is None else product()
         outputs, along = self.along(piece, self.v)
         middle = self.middle(outputs.clone(), along, piece)
@@ -315,9 +421,9 @@ class OutputTrial(_Differences):
         # The difference of outputs that is nearest to Jv, of those that were needed to be near.
         found: list[Tensor] = []
         for wide, step in self.rungs:
-            f, c = self.wide if wide else self.objective, relative(self.x, self.v, step)
+            f, c = self.wide if wide else self.objective, step * self.unit
             with torch.no_grad():
-                up, down = (f.outputs(_moved(self.x, self.v, end).to(f.dtype), piece).double() for end in (c, -c))
+                up, down = (f.outputs(_stepped(self.x, self.v, end).to(f.dtype), piece).double() for end in (c, -c))
             found.append((up - down) / (2 * c))
             if _near(along, found[-1]):
                 break
@@ -352,7 +458,7 @@ class OutputTrial(_Differences):
         self.size[kind] = self.size.get(kind, 0.0) + share * max(float(a.norm()), float(b.norm()))
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:  # noqa: ARG002
-        """See ``Trial``."""
+        """See ``Comparison``."""
         for kind, off in self.off.items():
             if off > AGREES * self.size[kind]:
                 raise _refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], self.wide)
@@ -381,13 +487,13 @@ class _Narrow(TorchFunctionMode):
         return result
 
 
-def _narrows(wide: MeanLoss, x: Tensor) -> bool:
+def _narrows(wide: Function, x: Tensor) -> bool:
     with _Narrow() as mode:
         wide.piece_value(x, wide.pieces[0])
     return bool(mode.seen)
 
 
-def _refusal(what: str, beside: str, objective: MeanLoss) -> InputError:
+def _refusal(what: str, beside: str, objective: Function) -> InputError:
     reason = "is there a backward or jvp of your own, a hook, detach, or a part in training mode in between?"
     if objective.padded:
         reason = "functional.embedding leaves its padding row out of the derivative: use nn.Embedding(padding_idx=...)."

@@ -1,0 +1,267 @@
+"""Whether what a user gave is one function f of x: closed, still and additive; ``derivatives`` has the fourth question.
+
+The lab takes (module, loss, data) for f(x) = Σ_i w_i ℓ_i(x) / Σ_i w_i, and torch's derivatives for those of f. Where
+that is false every number would be wrong without a word. So it is tried before the first number, on all the data:
+
+    closed          nothing that module and loss touch is a parameter that x does not replace
+    still           the same x and data give the same loss in every evaluation
+    additive        the loss of a batch is the weighted mean of its parts' losses, or no batch is ever cut
+    differentiable  derivatives agree with differences of values, or of gradients
+
+A question is a generator of findings, each the line of a refusal; whoever asks decides what to do about them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.objectives.function import Function, Piece, enabled
+from decomfl_lab.objectives.trees import Batch, joined, row_count, rows, shape_of, tensors
+from decomfl_lab.objectives.vectors import moved
+from decomfl_lab.objectives.watch import Watch
+from decomfl_lab.plugins import taking
+
+__all__ = ["FAR", "ROUNDING", "Trial", "is_mean", "parts_agree", "refuse"]
+
+RARE = 16
+"""Repetitions of a forward pass that draws random numbers, which may be noise that is seldom seen."""
+
+FAR = (0.1, 0.01, 0.0)
+"""Distances relative to ‖x‖ at which it is tried: at x itself a coupling of examples may be hidden by weights that
+begin at zero. The first at which the loss is finite is taken."""
+
+ROUNDING = 64.0
+"""Units of rounding by which a mean may differ from that of its parts, and a loss from the same again: some sums have
+no order on a GPU, and a watched pass takes no fused attention."""
+
+
+def refuse(findings: Iterable[str]) -> None:
+    """InputError of the first finding, if there is one."""
+    for finding in findings:
+        raise InputError(finding)
+
+
+class Trial:
+    """The questions, asked of a function on pieces of data.
+
+    Attributes:
+        f: The function as it will be used.
+        x: The point.
+        values: The loss of each at x.
+        near: A point near x, the first of ``FAR`` at which all losses are finite.
+        near_values: The loss of each piece there.
+        kinked: Whether some function was seen that is not smooth.
+        padded: Whether an embedding was given a ``padding_idx``, whose row its derivative leaves out.
+    """
+
+    def __init__(self, f: Function, x: Tensor, *, drawn: torch.dtype = torch.float32) -> None:
+        """A trial of ``f`` at x (d,); ``drawn`` is the dtype in which the direction to ``near`` is drawn."""
+        self.f, self.x, self._drawn = f, x, drawn
+        self.kinked = self.padded = self._draws = False
+        self._buffers = {name: (buffer, buffer._version) for name, buffer in f.module.named_buffers()}
+        self._uncalled: dict[str, Tensor] = {}
+
+    # --- closed ---------------------------------------------------------------------------------------------------
+
+    def closed(self, fresh: Function, replaced: Mapping[str, Tensor]) -> Iterator[str]:
+        """Where module and loss touch parameters that x does not replace; the losses at x and near it are noted.
+
+        Args:
+            fresh: The same function by a module that has not been called yet. It computes the losses near x.
+            replaced: The user's own parameters that x replaces, so that nothing may read their elements.
+
+        Raises:
+            InputError: If module and loss do not take the data, write to them, or give no finite scalar.
+        """
+        self._uncalled = dict(fresh.module.named_buffers())
+        drawn = _generators()
+        self.values = self._evaluated(partial(self._loss, self.x))
+        self._draws = drawn != _generators()
+        for piece, value in zip(self.f.pieces, self.values, strict=True):
+            if not math.isfinite(value):
+                yield f"loss of {piece.name} at x_0 must be finite, got {value}"
+        watch, found = Watch(replaced), list[str]()
+
+        def watched(piece: Piece) -> Tensor:
+            # x wants no gradient here. So a tensor that does want one is a parameter that does not come from x.
+            with enabled(), fresh.constant():
+                with watch:
+                    loss = fresh.loss_at(self.near, piece)
+                found.extend(watch.findings(loss))
+            return loss.detach()
+
+        self.beside(watched)
+        yield from found
+        self.kinked, self.padded = watch.kinked, watch.padded
+
+    def beside(self, loss: Callable[[Piece], Tensor] | None = None) -> list[float]:
+        """The loss of each piece near x, noted with the point: the first of ``FAR`` at which they are finite."""
+        if not hasattr(self, "near_values"):
+            for step in FAR:
+                self.near = moved(self.x, step, self._drawn)
+                self.near_values = self._evaluated(loss or (lambda piece: self._loss(self.near, piece)))
+                if all(map(math.isfinite, self.near_values)):
+                    break
+        return self.near_values
+
+    def _loss(self, x: Tensor, piece: Piece) -> Tensor:
+        with torch.no_grad(), _unwritten(piece.batch):
+            return self.f.loss_at(x, piece)
+
+    def _evaluated(self, loss: Callable[[Piece], Tensor]) -> list[float]:
+        """The loss of every piece, read from the device all at once."""
+        losses = []
+        for piece in self.f.pieces:
+            with taking(piece.name, tensors(piece.batch)):
+                losses.append(loss(piece).double())
+        with taking(piece.name, tensors(piece.batch)):  # of a model without numbers
+            found: list[float] = torch.stack(losses).tolist()
+        return found
+
+    # --- still ----------------------------------------------------------------------------------------------------
+
+    def still(self) -> Iterator[str]:
+        """Where the same x and data give another loss, by noise or by what a module keeps; ``closed`` comes before."""
+        for _ in range(RARE if self._draws else 0):  # noise, perhaps, that is seldom seen
+            yield from self._again(self.x, self.values)
+        # A kernel, as batch_norm's, may write to a buffer that torch counts no change of.
+        same = partial(torch.allclose, rtol=0, atol=0, equal_nan=True)
+        wrote = [
+            name
+            for name, (own, _) in self._buffers.items()
+            if own is not self._uncalled[name] and not same(own, self._uncalled[name])
+        ]
+        # The module that was called at x gives the same here as one that was not: it keeps nothing of x.
+        yield from self._again(self.near, self.near_values[:1])
+        for name, (buffer, version) in self._buffers.items():
+            if buffer._version != version or name in wrote:
+                yield (
+                    f"buffer {name!r} of the model must stay what it is in a forward pass, so that the loss depends on "
+                    "x and the data alone: call model.eval(), or use torch's BatchNorm, got one that is written to"
+                )
+
+    def still_everywhere(self, *, at_x: bool = True, times: int = 1) -> Iterator[str]:
+        """The same of all pieces, near x and at x: the reason, perhaps, why a loss is no mean over examples.
+
+        Near x it was computed first by a module that had not been called before: so it shows, too, where the module
+        that was called at x keeps something of x.
+        """
+        if not hasattr(self, "values"):  # nobody asked whether it is closed
+            self.values = self._evaluated(partial(self._loss, self.x))
+        near = self.beside()
+        for _ in range(times):
+            yield from self._again(self.near, near)
+            if at_x:
+                yield from self._again(self.x, self.values)
+
+    def _again(self, x: Tensor, values: Sequence[float]) -> Iterator[str]:
+        tolerance = ROUNDING * torch.finfo(self.f.dtype).eps
+        for piece, value in zip(self.f.pieces, values, strict=False):
+            again = self.f.piece_value(x, piece)
+            if not (math.isclose(value, again, rel_tol=tolerance) or math.isnan(value)):
+                yield (
+                    "loss must be a function of x and the data, the same in every evaluation: call model.eval(), give "
+                    "F.dropout training=self.training, draw other noise from a torch.Generator that forward seeds "
+                    f"itself, keep no state, write to no input, got {value, again}"
+                )
+
+    # --- additive -------------------------------------------------------------------------------------------------
+
+    def additive(self, *, size: int | None = None, anew: bool = False) -> bool:
+        """Whether the loss of every piece is the weighted mean of the losses of its parts, near x.
+
+        Two cuts are tried, for two evaluations of f in all: every piece into parts, of ``size`` or in a ratio in which
+        few things repeat; and the parts that meet where two pieces do, which are put together. So pieces that are alike
+        inside (sorted by class, or of one example) do not pass for additive where they differ from each other. Pieces
+        of other shapes cannot be put together.
+
+        Args:
+            size: The examples of a part, where pieces are larger.
+            anew: Whether the losses of the pieces are others than were noted.
+        """
+        before: tuple[Batch, float, float] | None = None
+        doubled: list[Function] = []
+
+        def value(batch: Batch) -> float:
+            return self.f.piece_value(self.near, Piece(*batch))
+
+        def wide(batch: Batch) -> float:
+            if not doubled:  # made once, if it is needed
+                doubled.append(self.f.wide())
+            return doubled[0].piece_value(self.near.double(), Piece(*batch))
+
+        eps = torch.finfo(self.f.dtype).eps
+        for piece, noted in zip(self.f.pieces, self.beside(), strict=True):
+            n, batch = row_count(piece.batch), piece.batch
+            if n is None:
+                return False
+            whole = value(batch) if anew else noted
+            step = size if size is not None and n > size else round(0.382 * n) | 1  # odd, so that pairs are cut
+            ends = [0, *range(step, n, step if step == size else n), n]
+            try:
+                cut = [rows(batch, slice(a, b)) for a, b in pairwise(ends)]
+                parts = [(part, self.f.weight_of(part), value(part) if n > 1 else whole) for part in cut]
+                if not is_mean(batch, whole, parts, eps, wide):
+                    return False
+                if before is not None and shape_of(before[0]) == shape_of(parts[0][0]):
+                    both = joined([before[0], parts[0][0]])
+                    if not is_mean(both, value(both), [before, parts[0]], eps, wide):
+                        return False
+            except Exception:  # a graph, say, has no halves
+                return False
+            before = parts[-1]
+        return True
+
+
+Parts = Sequence[tuple[Any, float, float]]
+"""Parts of a batch, each with its weight and its loss."""
+
+
+def is_mean(batch: Any, whole: float, parts: Parts, eps: float, wide: Callable[[Any], float]) -> bool:
+    """Whether a loss is the weighted mean of its parts', to rounding."""
+    if parts_agree(whole, parts, ROUNDING * eps):
+        return True
+    if not parts_agree(whole, parts, max(1e-2, ROUNDING * eps)):
+        return False  # whatever rounding does
+    # The mean of small losses, each a difference of large logits, is rounded more: the same again in float64.
+    again = [(part, weight, wide(part)) for part, weight, _ in parts]
+    return parts_agree(wide(batch), again, 1e-6)
+
+
+def parts_agree(whole: float, parts: Parts, tolerance: float) -> bool:
+    """Whether a loss is the weighted mean of its parts', to a share ``tolerance`` of the largest of them."""
+    counted = [(weight, value) for _, weight, value in parts if weight > 0]
+    total = math.fsum(weight for weight, _ in counted)
+    if not total:
+        return True
+    mean = math.fsum(weight / total * value for weight, value in counted)
+    return abs(whole - mean) <= tolerance * max(abs(whole), *(abs(value) for _, value in counted))
+
+
+def _generators() -> tuple[Any, ...]:
+    """The states of the generators that a forward pass may draw from, to be compared."""
+    return bytes(torch.get_rng_state().numpy()), random.getstate(), str(np.random.get_state())
+
+
+@contextmanager
+def _unwritten(batch: Batch) -> Iterator[None]:
+    """InputError where a forward pass inside writes to the data that it is given."""
+    known = [(tensor, tensor._version) for tensor in tensors(batch) if not tensor.is_inference()]
+    yield
+    for tensor, version in known:
+        if tensor._version != version:
+            raise InputError(
+                "model and loss must write to no input, so that the loss is the same in every evaluation, got a "
+                f"forward pass that changes one of shape {tuple(tensor.shape)} in place"
+            )

@@ -1,0 +1,122 @@
+"""What module and loss touch while they compute: parameters behind those that they are given, kinks, padding rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+from torch.overrides import TorchFunctionMode
+
+from decomfl_lab.objectives.perturbed import memory_of, reads_no_element
+from decomfl_lab.objectives.trees import tensors
+
+__all__ = ["Watch"]
+
+# fmt: off
+_KINKS = frozenset([
+    "abs", "absolute", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "amax", "amin", "aminmax",
+    "celu", "clamp", "clamp_max", "clamp_min", "clip", "cummax", "cummin", "elu", "fmax", "fmin",
+    "fractional_max_pool2d", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside",
+    "hinge_embedding_loss", "huber_loss", "kthvalue", "l1_loss", "leaky_relu", "margin_ranking_loss",
+    "max", "max_pool1d", "max_pool2d", "max_pool3d", "maximum", "median", "min", "minimum",
+    "multi_margin_loss", "norm", "prelu", "quantile", "relu", "relu6", "rnn_relu", "rrelu", "selu", "sign",
+    "smooth_l1_loss", "softshrink", "sort", "threshold", "topk", "triplet_margin_loss", "vector_norm",
+])
+"""Names of functions of torch, without underscores around them and "_with_indices", that may be smooth almost
+everywhere only."""
+
+_COMPARISONS = frozenset(["eq", "ge", "gt", "le", "lt", "ne"])
+"""Functions of which a user makes kinks, where they compare numbers that are no integers."""
+# fmt: on
+
+
+class Watch(TorchFunctionMode):
+    """Inside, what module and loss touch is seen.
+
+    Attributes:
+        kinked: Whether some function was not smooth.
+        padded: Whether an embedding was given a ``padding_idx``, whose row its derivative leaves out.
+    """
+
+    def __init__(self, replaced: Mapping[str, Tensor]) -> None:
+        """A watch.
+
+        Args:
+            replaced: The user's own parameters that x replaces, so that nothing may read their elements.
+        """
+        super().__init__()
+        self._names = {id(p): name for name, p in replaced.items() if p.numel()}
+        self._own: dict[int | None, list[tuple[range, str]]] = {}
+        for name, p in replaced.items():
+            self._own.setdefault(memory_of(p), []).append((_span(p), name))
+        self._read: str | None = None
+        self._made: list[Tensor] = []  # kept, so that no other tensor can get their ids
+        self.kinked = self.padded = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        plain = name.strip("_").removesuffix("_with_indices")
+        compared = plain in _COMPARISONS and any(tensor.is_floating_point() for tensor in tensors(args))
+        self.kinked = self.kinked or compared or plain in _KINKS
+        if func is embedding:
+            self.padded = self.padded or (*args, None, None)[2] is not None or kwargs.get("padding_idx") is not None
+        if self._read is None and not reads_no_element(func, args):
+            self._read = next(filter(None, map(self._owner, tensors((args, kwargs)))), None)
+        result = func(*args, **kwargs)
+        asked = args[0] if func == Tensor.requires_grad.__set__ else result  # type: ignore[attr-defined]
+        if isinstance(asked, Tensor) and asked.requires_grad and asked.is_leaf:  # an input to differentiate in
+            self._made.append(asked)
+        return result
+
+    def _owner(self, tensor: Tensor) -> str | None:
+        """The name of the replaced parameter that a tensor is, or is a view of."""
+        if id(tensor) in self._names:
+            return self._names[id(tensor)]
+        memory = memory_of(tensor) if tensor.numel() else None
+        found = self._own.get(memory, ()) if memory else ()
+        there = _span(tensor) if found else range(0)
+        return next((name for own, name in found if own.start < there.stop and there.start < own.stop), None)
+
+    def findings(self, loss: Tensor) -> Iterator[str]:
+        """Of what a loss, computed inside from parameters that need no gradient, is a function beside x."""
+        if self._read is not None:
+            yield (
+                "loss must see the parameters that it is given, and so must the module, got one that reads the module "
+                f"behind them ({self._read!r}), where its value would stay what it was: write it as "
+                "loss(model, batch), or give weight_decay= for a penalty on all weights"
+            )
+        made = set(map(id, self._made))
+        for leaf in _leaves(loss):
+            if isinstance(leaf, nn.Parameter) or id(leaf) not in made:
+                yield (
+                    "loss must depend on no parameters but the module's, nor on what was computed from them outside of "
+                    "it, as that would be neither trained nor counted: register them in the module (nn.ModuleList for "
+                    f"layers in a list), or use them under torch.no_grad(), got one of shape {tuple(leaf.shape)}"
+                )
+
+
+def _span(tensor: Tensor) -> range:
+    """The elements of its storage that a tensor lies within."""
+    first = tensor.storage_offset()
+    last = first + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return range(first, last + 1 if tensor.numel() else first)
+
+
+def _leaves(loss: Tensor) -> Iterable[Tensor]:
+    """The tensors that autograd would give a gradient to."""
+    todo, seen = [loss.grad_fn], set()
+    if loss.requires_grad and loss.is_leaf:
+        yield loss
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            yield leaf
+        todo += [following for following, _ in node.next_functions]
