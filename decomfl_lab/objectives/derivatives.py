@@ -344,7 +344,7 @@ class HessianComparison(_Differences):
         return _ROUNDED * torch.finfo(torch.float32).eps * abs(value) / c
 
     def _refusal(self, what: str, beside: str) -> InputError:
-        refuse(Trial(self.objective, self.x).still_everywhere(times=4))  # noise would be the reason
+        refuse(Trial(self.objective, self.x).still(everywhere=True, times=4))  # noise would be the reason
         return _refusal(what, beside, self.objective)
 
     def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:

@@ -131,39 +131,37 @@ class Trial:
 
     # --- still ----------------------------------------------------------------------------------------------------
 
-    def still(self) -> Iterator[str]:
-        """Where the same x and data give another loss, by noise or by what a module keeps; ``closed`` comes before."""
-        for _ in range(RARE if self._draws else 0):  # noise, perhaps, that is seldom seen
-            yield from self._again(self.x, self.values)
-        # A kernel, as batch_norm's, may write to a buffer that torch counts no change of.
-        same = partial(torch.allclose, rtol=0, atol=0, equal_nan=True)
-        wrote = [
-            name
-            for name, (own, _) in self._buffers.items()
-            if own is not self._uncalled[name] and not same(own, self._uncalled[name])
-        ]
-        # The module that was called at x gives the same here as one that was not: it keeps nothing of x.
-        yield from self._again(self.near, self.near_values[:1])
-        for name, (buffer, version) in self._buffers.items():
-            if buffer._version != version or name in wrote:
-                yield (
-                    f"buffer {name!r} of the model must stay what it is in a forward pass, so that the loss depends on "
-                    "x and the data alone: call model.eval(), or use torch's BatchNorm, got one that is written to"
-                )
-
-    def still_everywhere(self, *, at_x: bool = True, times: int = 1) -> Iterator[str]:
-        """The same of all pieces, near x and at x: the reason, perhaps, why a loss is no mean over examples.
+    def still(self, *, everywhere: bool = False, at_x: bool = True, times: int = 1) -> Iterator[str]:
+        """Where the same x and data give another loss, by noise or by what a module keeps.
 
         Near x it was computed first by a module that had not been called before: so it shows, too, where the module
         that was called at x keeps something of x.
+
+        Args:
+            everywhere: Whether all pieces are evaluated once more: what parts would have shown, repetitions do where no
+                parts are. Else it is one, near x.
+            at_x: With ``everywhere``: whether at x, too.
+            times: With ``everywhere``: how often.
         """
         if not hasattr(self, "values"):  # nobody asked whether it is closed
             self.values = self._evaluated(partial(self._loss, self.x))
         near = self.beside()
-        for _ in range(times):
-            yield from self._again(self.near, near)
-            if at_x:
-                yield from self._again(self.x, self.values)
+        # A kernel, as batch_norm's, may write to a buffer that torch counts no change of.
+        same = partial(torch.allclose, rtol=0, atol=0, equal_nan=True)
+        wrote = []
+        for name, (own, version) in self._buffers.items():
+            uncalled = self._uncalled.get(name, own)
+            if own._version != version or not (own is uncalled or same(own, uncalled)):
+                wrote.append(name)
+        for _ in range(RARE if self._draws else times if everywhere else 0):  # noise, perhaps, that is seldom seen
+            yield from self._again(self.x, self.values if at_x else ())
+            yield from self._again(self.near, near if everywhere else ())
+        yield from self._again(self.near, () if everywhere else near[:1])
+        for name in wrote:
+            yield (
+                f"buffer {name!r} of the model must stay what it is in a forward pass, so that the loss depends on "
+                "x and the data alone: call model.eval(), or use torch's BatchNorm, got one that is written to"
+            )
 
     def _again(self, x: Tensor, values: Sequence[float]) -> Iterator[str]:
         tolerance = ROUNDING * torch.finfo(self.f.dtype).eps

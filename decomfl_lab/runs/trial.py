@@ -117,7 +117,7 @@ def _orders(trial: Trial, clients: dict[str, int]) -> Iterator[str]:
     f = trial.f
     # Batches that are not all of a client's examples, in its own order.
     drawn = [piece for piece in f.pieces if clients.get(piece.name) not in (None, row_count(piece.batch))]
-    yield from trial.still_everywhere(at_x=not drawn)
+    yield from trial.still(everywhere=True, at_x=not drawn)
     for piece in drawn:
         turned = Piece(*rows(piece.batch, torch.arange((row_count(piece.batch) or 1) - 1, -1, -1)))
         value, again = f.piece_value(trial.x, piece), f.piece_value(trial.x, turned)

@@ -190,6 +190,7 @@ class MeanLoss(Function):
         if chunk is None and len(self.pieces) > len(wholes):
             try:
                 trial = self._tried(given, chosen)
+                refuse(trial.still())
                 self._additive = trial.additive()
                 if self._additive:
                     return trial.values
@@ -199,26 +200,27 @@ class MeanLoss(Function):
         trial = self._tried(given, chosen)
         numbered = weights is not None and not callable(weights)
         if len(self.pieces) > 1 and (not numbered or chunk is not None):
-            self._additive = trial.additive() if self._additive is None else self._additive
+            if self._additive is None:
+                refuse(trial.still())
+                self._additive = trial.additive()
             if not self._additive:
-                refuse(trial.still_everywhere())  # noise, or state, would be the reason
+                refuse(trial.still(everywhere=True))  # noise, or state, would be the reason
                 raise InputError(
                     "loss must be the mean over the batch's examples where batches are cut or combined (give one batch "
                     "without chunk; or weights=, a number for each batch, or a function of targets that gives the "
                     "weights of the loss's mean), got something else: the loss of a batch is not the mean of its parts'"
                 )
         else:  # what parts would have shown of rare noise, repetitions do
-            refuse(trial.still_everywhere())
+            refuse(trial.still(everywhere=True))
         return trial.values
 
     def _tried(self, given: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Trial:
-        """The trial of all pieces; InputError where a loss is no scalar, reads more than x, or is not still."""
+        """The trial of all pieces; InputError where a loss is no finite scalar, or reads more than x."""
         fresh = copy.copy(self)  # whose module has not been called yet
         fresh.module = prepared(given, shared=True)
         fresh.norms = _norms(fresh.module)
         trial = Trial(self, self.x)
         refuse(trial.closed(fresh, chosen))
-        refuse(trial.still())
         self._lean = self._lean if self._lean is not None and self._lean.seen else None
         self.kinked, self.padded = trial.kinked, trial.padded
         return trial

@@ -77,7 +77,7 @@ def test_weights_of_examples_count_in_it() -> None:
     weights = torch.tensor([1.0, 5.0, 0.2, 0.0, 1.0], dtype=torch.float64)
     f = _objective(nn.GELU)
     (inputs, targets), *_ = [piece.batch for piece in f.pieces]
-    weighed = MeanLoss(f._module, nn.CrossEntropyLoss(weights), [(inputs, targets)], weights=lambda y: weights[y])
+    weighed = MeanLoss(f.module, nn.CrossEntropyLoss(weights), [(inputs, targets)], weights=lambda y: weights[y])
     operator = GaussNewtonOperator(weighed)
     assert gauss_newton_trace(operator, memory=1) == pytest.approx(_diagonal_sum(operator), rel=1e-12)
 

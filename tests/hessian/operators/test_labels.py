@@ -116,7 +116,7 @@ def test_labels_of_examples_may_be_ignored_too():
 def test_a_mean_over_texts_stays_one():
     f = MeanLoss(problems.seeded(Tagger), of_texts, BATCHES)
     assert f.weight == 6
-    assert f.value == pytest.approx(sum(of_texts(f._module(x), y).item() * len(x) for x, y in BATCHES) / 6)
+    assert f.value == pytest.approx(sum(of_texts(f.module(x), y).item() * len(x) for x, y in BATCHES) / 6)
 
 
 def test_a_loss_that_is_neither_mean_is_refused():
