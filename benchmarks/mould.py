@@ -1,15 +1,15 @@
 """The mould of a benchmark: a function of its options that yields rows. A row's class says how it is shown.
 
     @dataclass(frozen=True, kw_only=True)
-    class MezoRow(BenchmarkRow):
-        title = "A step of MeZO, P = 1: {model}"
+    class StepRow(BenchmarkRow):
+        title = "A step, P = 1: {model}"
         model: str
         way: str = column("way")
         seconds: float = column("s a step", ".4f", "Seconds of the fastest step.")
 
     @benchmark()
-    def mezo(options: MezoOptions) -> Iterator[MezoRow]:
-        \"\"\"Time a step of decomfl_lab.optim.MeZO.\"\"\"
+    def step(options: StepOptions) -> Iterator[StepRow]:
+        \"\"\"Time a step.\"\"\"
 
 The mould makes a command of it, with a bar while it measures, one table a title, and --json. A benchmark that the
 README quotes has a function that tells the README's line by its rows, and ends with this line.
