@@ -106,19 +106,12 @@ class _Cells(Formatter):
 
 @dataclass(frozen=True)
 class Tabulated:
-    """A table of what was measured, as it stands in a record.
+    """A table of what was measured, as it stands in a record."""
 
-    Attributes:
-        title: The line above the table.
-        rows: What was measured.
-        columns: The head of each column, and the format of its cells, with the keys of a row in braces.
-        words: How many of the first columns are words, which stand on the left; the others are numbers.
-    """
-
-    title: str
-    rows: Sequence[Mapping[str, Any]]
-    columns: Mapping[str, str]
-    words: int = 1
+    title: str  # the line above the table
+    rows: Sequence[Mapping[str, Any]]  # what was measured
+    columns: Mapping[str, str]  # the head of each column, and the format of its cells, with the keys of a row in braces
+    words: int = 1  # how many of the first columns are words, which stand on the left; the others are numbers
 
     @classmethod
     def of(cls, rows: Iterable[BenchmarkRow], options: Any) -> list[Tabulated]:
