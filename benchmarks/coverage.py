@@ -94,29 +94,17 @@ def coverage(options: CoverageOptions) -> Iterator[CoverageCount]:
 
 @dataclass(frozen=True)
 class CoverageRun:
-    """One estimate, beside the truth.
+    """One estimate, beside the truth."""
 
-    Attributes:
-        spectrum: The name of the matrix.
-        d: The dimension of the matrix.
-        truth: The matrix's κ = tr(H)/‖H‖₂.
-        kappa: The estimate of κ.
-        low: The lower end of its interval.
-        high: The upper end of its interval.
-        reached: Whether it is called as narrow as asked for.
-        probes: The number of probes.
-        products: The number of products with H in all.
-    """
-
-    spectrum: str
-    d: int
-    truth: float
-    kappa: float
-    low: float
-    high: float
-    reached: bool
-    probes: int
-    products: int
+    spectrum: str  # the name of the matrix
+    d: int  # the dimension of the matrix
+    truth: float  # the matrix's κ = tr(H)/‖H‖₂
+    kappa: float  # the estimate of κ
+    low: float  # the lower end of its interval
+    high: float  # the upper end of its interval
+    reached: bool  # whether it is called as narrow as asked for
+    probes: int  # the number of probes
+    products: int  # the number of products with H in all
 
     @property
     def gross(self) -> bool:

@@ -13,7 +13,6 @@ _WHERE = {
     "rebuild": "rebuild:rebuild",
     "round": "round:round_",
     "llm-round": "llm_round:llm_round",
-    "mezo": "mezo:mezo",
     "page": "page:page",
     "coverage": "coverage:coverage",
     "kappa": "kappa:kappa",

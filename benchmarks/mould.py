@@ -1,15 +1,15 @@
 """The mould of a benchmark: a function of its options that yields rows. A row's class says how it is shown.
 
     @dataclass(frozen=True, kw_only=True)
-    class MezoRow(BenchmarkRow):
-        title = "A step of MeZO, P = 1: {model}"
+    class StepRow(BenchmarkRow):
+        title = "A step, P = 1: {model}"
         model: str
         way: str = column("way")
         seconds: float = column("s a step", ".4f", "Seconds of the fastest step.")
 
     @benchmark()
-    def mezo(options: MezoOptions) -> Iterator[MezoRow]:
-        \"\"\"Time a step of decomfl_lab.optim.MeZO.\"\"\"
+    def step(options: StepOptions) -> Iterator[StepRow]:
+        \"\"\"Time a step.\"\"\"
 
 The mould makes a command of it, with a bar while it measures, one table a title, and --json. A benchmark that the
 README quotes has a function that tells the README's line by its rows, and ends with this line.
@@ -106,19 +106,12 @@ class _Cells(Formatter):
 
 @dataclass(frozen=True)
 class Tabulated:
-    """A table of what was measured, as it stands in a record.
+    """A table of what was measured, as it stands in a record."""
 
-    Attributes:
-        title: The line above the table.
-        rows: What was measured.
-        columns: The head of each column, and the format of its cells, with the keys of a row in braces.
-        words: How many of the first columns are words, which stand on the left; the others are numbers.
-    """
-
-    title: str
-    rows: Sequence[Mapping[str, Any]]
-    columns: Mapping[str, str]
-    words: int = 1
+    title: str  # the line above the table
+    rows: Sequence[Mapping[str, Any]]  # what was measured
+    columns: Mapping[str, str]  # the head of each column, and the format of its cells, with the keys of a row in braces
+    words: int = 1  # how many of the first columns are words, which stand on the left; the others are numbers
 
     @classmethod
     def of(cls, rows: Iterable[BenchmarkRow], options: Any) -> list[Tabulated]:

@@ -33,21 +33,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the paper's Table 1; β is FedCom's share of d scalars, ε bounds the average of E‖∇f‖².
+    """A row of the paper's Table 1; β is FedCom's share of d scalars, ε bounds the average of E‖∇f‖²."""
 
-    Attributes:
-        uplink: Scalars that all clients together send in a round.
-        downlink: Scalars that the server sends to all clients together in a round.
-        rounds: Number of rounds to reach ε, but for a constant.
-        uplink_complexity: The product uplink · rounds as printed.
-        downlink_complexity: The product downlink · rounds as printed.
-    """
-
-    uplink: sp.Expr
-    downlink: sp.Expr
-    rounds: sp.Expr
-    uplink_complexity: sp.Expr
-    downlink_complexity: sp.Expr
+    uplink: sp.Expr  # scalars that all clients together send in a round
+    downlink: sp.Expr  # scalars that the server sends to all clients together in a round
+    rounds: sp.Expr  # number of rounds to reach ε, but for a constant
+    uplink_complexity: sp.Expr  # the product uplink · rounds as printed
+    downlink_complexity: sp.Expr  # the product downlink · rounds as printed
 
 
 TABLE_1: Final[Mapping[str, Row]] = {
@@ -129,17 +121,11 @@ def expected_traffic(config: TrainConfig, d: int) -> ExpectedTraffic:
 
 @dataclass(frozen=True)
 class Numbers:
-    """What DeComFL sends a client and gets from it in a whole run, in expectation, counted as the paper counts.
+    """What DeComFL sends a client and gets from it in a whole run, in expectation, counted as the paper counts."""
 
-    Attributes:
-        up: Scalars client → server.
-        down: Scalars of records server → client.
-        seeds: Seeds server → client: those of its own rounds, of records and, per run, the run's.
-    """
-
-    up: float
-    down: float
-    seeds: float
+    up: float  # scalars client → server
+    down: float  # scalars of records server → client
+    seeds: float  # seeds server → client: those of its own rounds, of records and, per run, the run's
 
 
 def expected_numbers(R: int, *, M: int, m: int, K: int, P: int, seeding: Seeding = Seeding.PER_DIRECTION) -> Numbers:

@@ -52,19 +52,12 @@ def in_turns(ways: Mapping[Name, Callable[[], object]], repeats: int) -> dict[Na
 
 @dataclass(frozen=True)
 class ProcessOutcome:
-    """How a command in a process of its own ended.
+    """How a command in a process of its own ended."""
 
-    Attributes:
-        exit: Its exit code; None where the time was over before it ended.
-        found: What it printed as JSON; None where it printed anything else.
-        said: The end of what it said on stderr, and of what it printed where that is no JSON.
-        seconds: How long it took.
-    """
-
-    exit: int | None
-    found: Any
-    said: str
-    seconds: float
+    exit: int | None  # its exit code; None where the time was over before it ended
+    found: Any  # what it printed as JSON; None where it printed anything else
+    said: str  # the end of what it said on stderr, and of what it printed where that is no JSON
+    seconds: float  # how long it took
 
     def of(self, what: str) -> Any:
         """What was found; InputError that names ``what`` was measured if the command did not end well."""

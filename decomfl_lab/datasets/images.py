@@ -65,23 +65,14 @@ _PerChannel = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class IdxSource:
-    """A data set in four gzipped IDX files: images and labels to train, images and labels to test.
+    """A data set in four gzipped IDX files: images and labels to train, images and labels to test."""
 
-    Attributes:
-        title: The name that people call it by.
-        images: What its images are called.
-        files: The sha256 of each file by its name, in the order above.
-        addresses: URLs of folders that have the files.
-        mean: Mean of the pixels in 0..1, which is subtracted from them.
-        std: Standard deviation of the pixels in 0..1, by which they are then divided.
-    """
-
-    title: str
-    images: str
-    files: Mapping[str, str]
-    addresses: tuple[str, ...]
-    mean: float
-    std: float
+    title: str  # the name that people call it by
+    images: str  # what its images are called
+    files: Mapping[str, str]  # the sha256 of each file by its name, in the order above
+    addresses: tuple[str, ...]  # URLs of folders that have the files
+    mean: float  # mean of the pixels in 0..1, which is subtracted from them
+    std: float  # standard deviation of the pixels in 0..1, by which they are then divided
 
 
 IDX: dict[str, IdxSource] = {

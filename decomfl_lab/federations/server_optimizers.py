@@ -26,13 +26,6 @@ class ServerOptimizer:
         adam:     v_r = β₂ v_{r−1} + (1 − β₂) Δ_r²
         yogi:     v_r = v_{r−1} − (1 − β₂) Δ_r² sign(v_{r−1} − Δ_r²)
 
-    Attributes:
-        name: One of ``SERVER_OPTIMIZERS``.
-        lr: The server's learning rate η_s. A step of the others is about η_s long in every coordinate.
-        beta1: β₁ in [0, 1).
-        beta2: β₂ in [0, 1).
-        tau: The adaptivity τ, in the unit of x: updates far below it are taken in proportion.
-
     Raises:
         InputError: If a value is out of range.
 
@@ -40,11 +33,11 @@ class ServerOptimizer:
     2021, Algorithm 2 (FedAdagrad, FedYogi, FedAdam), where v_{−1} ≥ τ².
     """
 
-    name: str = "sgd"
-    lr: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    name: str = "sgd"  # one of ``SERVER_OPTIMIZERS``
+    lr: float = 1.0  # the server's learning rate η_s. A step of the others is about η_s long in every coordinate
+    beta1: float = 0.9  # β₁ in [0, 1)
+    beta2: float = 0.99  # β₂ in [0, 1)
+    tau: float = 1e-3  # the adaptivity τ, in the unit of x: updates far below it are taken in proportion
 
     def __post_init__(self) -> None:
         require_choice("server_optimizer", self.name, SERVER_OPTIMIZERS)

@@ -74,21 +74,13 @@ class HubTokens:
 
 @dataclass(frozen=True)
 class CausalLM:
-    """A causal language model with its tokenizer.
+    """A causal language model with its tokenizer."""
 
-    Attributes:
-        module: ids (N, T) int64 to logits over the whole vocabulary; of the transformers library.
-        tokenizer: The tokenizer, from text to ids.
-        context: The longest sequence that the model takes, in tokens.
-        name: The name that results call it by.
-        source: A line that says which weights these are, with a digest.
-    """
-
-    module: nn.Module
-    tokenizer: HubTokens
-    context: int
-    name: str
-    source: str
+    module: nn.Module  # ids (N, T) int64 to logits over the whole vocabulary; of the transformers library
+    tokenizer: HubTokens  # the tokenizer, from text to ids
+    context: int  # the longest sequence that the model takes, in tokens
+    name: str  # the name that results call it by
+    source: str  # A line that says which weights these are, with a digest
 
 
 class Verbalized(nn.Module):

@@ -32,22 +32,14 @@ _CLEANED: dict[str, Callable[[str], str]] = {"sentence": str.strip, "span2_text"
 
 @dataclass(frozen=True)
 class Task:
-    """A classification by the next token.
+    """A classification by the next token."""
 
-    Attributes:
-        name: Key of ``TASKS``.
-        title: The name that people call it by.
-        classes: Names of the classes; a class's number is its place.
-        verbalizers: The word that stands for each class; its last token is the one that counts.
-        template: The text of a prompt, with columns in braces. The answer would follow directly.
-        max_length: The most tokens of a prompt, of which the last are kept: the authors' 32 or 2048 less the answer's.
-    """
-
-    name: str
-    title: str
-    classes: tuple[str, ...]
-    verbalizers: tuple[str, ...]
-    template: str
+    name: str  # key of ``TASKS``
+    title: str  # the name that people call it by
+    classes: tuple[str, ...]  # names of the classes; a class's number is its place
+    verbalizers: tuple[str, ...]  # the word that stands for each class; its last token is the one that counts
+    template: str  # the text of a prompt, with columns in braces. The answer would follow directly
+    # The most tokens of a prompt, of which the last are kept: the authors' 32 or 2048 less the answer's.
     max_length: int = 2047
 
     @property
@@ -120,20 +112,14 @@ TASKS: dict[str, Task] = {
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """The files of a task under ``$DECOMFL_DATA/<task>``.
+    """The files of a task under ``$DECOMFL_DATA/<task>``."""
 
-    Attributes:
-        train: The sha256 of each file of training examples, by its name.
-        test: The sha256 of each file of the labelled validation part, by its name.
-        borrowed: How many of the first test examples are trained on instead; others with the same first column (a
-            passage that was seen) are then left out.
-        note: Words that say what is incomplete.
-    """
-
-    train: Mapping[str, str]
-    test: Mapping[str, str]
+    train: Mapping[str, str]  # the sha256 of each file of training examples, by its name
+    test: Mapping[str, str]  # the sha256 of each file of the labelled validation part, by its name
+    # How many of the first test examples are trained on instead; others with the same first column (a passage that was
+    # seen) are then left out.
     borrowed: int = 0
-    note: str = ""
+    note: str = ""  # words that say what is incomplete
 
 
 SOURCES: dict[str, TaskFiles] = {
@@ -173,19 +159,12 @@ SOURCES: dict[str, TaskFiles] = {
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task's examples as (prompt, class).
+    """A task's examples as (prompt, class)."""
 
-    Attributes:
-        train: The examples to train on.
-        test: The examples of the validation part.
-        source: A line that says which data was really used, and what of it is missing.
-        digest: Hex digest of the files.
-    """
-
-    train: list[tuple[str, int]]
-    test: list[tuple[str, int]]
-    source: str
-    digest: str
+    train: list[tuple[str, int]]  # the examples to train on
+    test: list[tuple[str, int]]  # the examples of the validation part
+    source: str  # A line that says which data was really used, and what of it is missing
+    digest: str  # hex digest of the files
 
 
 def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:

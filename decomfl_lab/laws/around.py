@@ -26,19 +26,12 @@ __all__ = ["AROUND", "AroundFault", "around"]
 
 @dataclass(frozen=True)
 class AroundFault:
-    """A fault that can be put around a part.
+    """A fault that can be put around a part."""
 
-    Attributes:
-        part: The method of ``Implementation`` that makes the part.
-        caught_by: The name of the law that is meant to catch it.
-        method: The method of that part which is spoiled.
-        spoil: What is called instead, with the right one, the part, and the arguments.
-    """
-
-    part: str
-    caught_by: str
-    method: str
-    spoil: Callable[..., Any]
+    part: str  # the method of ``Implementation`` that makes the part
+    caught_by: str  # the name of the law that is meant to catch it
+    method: str  # the method of that part which is spoiled
+    spoil: Callable[..., Any]  # what is called instead, with the right one, the part, and the arguments
 
 
 AROUND: dict[str, AroundFault] = {}

@@ -563,21 +563,14 @@ class RoundWatch(Protocol):
 
 @dataclass
 class Played:
-    """A federation after its history.
+    """A federation after its history."""
 
-    Attributes:
-        delivery: It carries the messages.
-        clients: All clients.
-        records: The records of the rounds so far.
-        carried: The bytes that went down to and up from each client: [down, up].
-        watch: Who looks on, or nobody.
-    """
-
-    delivery: Delivery
-    clients: list[AnyClient]
-    records: list[RoundRecord] = field(default_factory=list)
+    delivery: Delivery  # it carries the messages
+    clients: list[AnyClient]  # all clients
+    records: list[RoundRecord] = field(default_factory=list)  # the records of the rounds so far
+    # The bytes that went down to and up from each client: [down, up].
     carried: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    watch: RoundWatch | None = None
+    watch: RoundWatch | None = None  # who looks on, or nobody
 
     @property
     def server(self) -> AnyServer:

@@ -54,17 +54,11 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class BitCheck:
-    """A comparison of a device's bits with the CPU's.
+    """A comparison of a device's bits with the CPU's."""
 
-    Attributes:
-        what: Words that say what was compared.
-        cases: How many comparisons.
-        equal: How many of them were equal to the bit.
-    """
-
-    what: str
-    cases: int
-    equal: int
+    what: str  # words that say what was compared
+    cases: int  # how many comparisons
+    equal: int  # how many of them were equal to the bit
 
     @property
     def holds(self) -> bool:

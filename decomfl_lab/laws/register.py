@@ -23,22 +23,16 @@ class LawBrokenError(AssertionError):
 
 @dataclass(frozen=True)
 class Law:
-    """One law.
+    """One law."""
 
-    Attributes:
-        name: Name on the command line.
-        says: What holds, in a line.
-        parts: The methods of ``Implementation`` that it is about; none where it is about whichever it calls.
-        inputs: What it quantifies over.
-        check: A function of an implementation and of the inputs, LawBrokenError if they break the law.
-        stream: Whether it compares with the lab's noise and arithmetic, so that it says nothing of whoever has others.
-    """
-
-    name: str
-    says: str
+    name: str  # name on the command line
+    says: str  # what holds, in a line
+    # The methods of ``Implementation`` that it is about; none where it is about whichever it calls.
     parts: tuple[str, ...]
-    inputs: SearchStrategy[tuple[Any, ...]]
+    inputs: SearchStrategy[tuple[Any, ...]]  # what it quantifies over
+    # A function of an implementation and of the inputs, LawBrokenError if they break the law.
     check: Callable[..., None]
+    # Whether it compares with the lab's noise and arithmetic, so that it says nothing of whoever has others.
     stream: bool = False
 
 

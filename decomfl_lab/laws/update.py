@@ -284,16 +284,11 @@ def _again(replay: Any, run: Any, count: int) -> None:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class UpdateLaw:
-    """A law.
+    """A law."""
 
-    Attributes:
-        says: What holds, in a line.
-        why: Why it matters.
-        check: What a target shows of it: how many cases, and what was measured; _BrokenError if it breaks it.
-    """
-
-    says: str
-    why: str
+    says: str  # what holds, in a line
+    why: str  # why it matters
+    # What a target shows of it: how many cases, and what was measured; _BrokenError if it breaks it.
     check: Callable[[_Kit], tuple[int, str]]
 
 

@@ -119,12 +119,9 @@ class FedZOClient:
         x ← rule(x, g, z),   g_p = estimator(f_i(· ; ξ), x, z_p),   z of seeds that no other client has
 
     The optimizer's state begins anew each round.
-
-    Attributes:
-        resolution: See ``Client``.
     """
 
-    resolution: Resolution | None = None
+    resolution: Resolution | None = None  # see ``Client``
 
     def __init__(self, client_id: int, objective: Objective, method: Walking, *, seed: int, engine: Engine) -> None:
         self.id, self.objective, self.method = client_id, objective, method

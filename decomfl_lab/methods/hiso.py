@@ -21,12 +21,9 @@ class Whitened(UpdateRule):
         S = (1/P) Σ_p g_p z_p,   G = s ⊙ S,   x ← x − ηG,   in the last step of a round s ← s / √(ν + (1 − ν)(s ⊙ G)²)
 
     The last is h ← νh + (1 − ν)G² in terms of s, which makes a direction one product. s is 1 at the start.
-
-    Attributes:
-        nu: ν in [0, 1).
     """
 
-    nu: float = 0.95
+    nu: float = 0.95  # ν in [0, 1)
 
     def __post_init__(self) -> None:
         require(0.0 <= self.nu < 1.0, "nu ν", "be in [0, 1)", self.nu)

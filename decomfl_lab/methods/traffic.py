@@ -23,17 +23,11 @@ __all__ += ["models_both_ways"]
 
 @dataclass(frozen=True)
 class Cohort:
-    """How many take part, and how often.
+    """How many take part, and how often."""
 
-    Attributes:
-        R: Rounds.
-        M: Clients.
-        m: Clients sampled a round.
-    """
-
-    R: int
-    M: int
-    m: int
+    R: int  # rounds
+    M: int  # clients
+    m: int  # clients sampled a round
 
     def __post_init__(self) -> None:
         require_int("rounds R", self.R, 1)
@@ -86,15 +80,10 @@ class ExpectedTraffic:
 
 @dataclass(frozen=True)
 class TrafficCheck:
-    """What a method's formula says that is sent, and what was sent; true if they are equal up to rounding.
+    """What a method's formula says that is sent, and what was sent; true if they are equal up to rounding."""
 
-    Attributes:
-        said: The formula's expectation.
-        sent: The mean of the ledger over every history of sampled sets.
-    """
-
-    said: ExpectedTraffic
-    sent: ExpectedTraffic
+    said: ExpectedTraffic  # the formula's expectation
+    sent: ExpectedTraffic  # the mean of the ledger over every history of sampled sets
 
     def __bool__(self) -> bool:
         return all(map(math.isclose, astuple(self.said), astuple(self.sent)))

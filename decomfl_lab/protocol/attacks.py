@@ -125,12 +125,6 @@ class Attack:
 
     Of signs a liar sends the sign of that, 1 of 0. Lies are kept within what float32 holds.
 
-    Attributes:
-        kind: One of ``ATTACKS``.
-        f: The liars of a round; fewer where not more than f answer, as one is honest.
-        seed: The run's seed.
-        scale: c, in the unit of a scalar for gaussian and constant; 0 for that of the table.
-
     Raises:
         InputError: If a value is out of range.
 
@@ -140,10 +134,10 @@ class Attack:
     code of DeComFL has gaussian, sign, trim and krum.
     """
 
-    kind: str
-    f: int
-    seed: int
-    scale: float = 0.0
+    kind: str  # one of ``ATTACKS``
+    f: int  # the liars of a round; fewer where not more than f answer, as one is honest
+    seed: int  # the run's seed
+    scale: float = 0.0  # c, in the unit of a scalar for gaussian and constant; 0 for that of the table
 
     def __post_init__(self) -> None:
         require_choice("attack", self.kind, ATTACKS)

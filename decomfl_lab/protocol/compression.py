@@ -19,17 +19,11 @@ Floats = NDArray[np.float32] | NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class QuantizedVector:
-    """v_j ≈ scale · levels_j / L with L = 2^(bits−1) − 1.
+    """v_j ≈ scale · levels_j / L with L = 2^(bits−1) − 1."""
 
-    Attributes:
-        bits: 2 to 8.
-        scale: max |v_j|, float32.
-        levels: int8 (d,), in −L..L.
-    """
-
-    bits: int
-    scale: float
-    levels: NDArray[np.int8]
+    bits: int  # 2 to 8
+    scale: float  # max |v_j|, float32
+    levels: NDArray[np.int8]  # int8 (d,), in −L..L
 
     @property
     def size(self) -> int:
@@ -80,17 +74,11 @@ def quantize(v: Floats, bits: int, seed: tuple[int, ...]) -> QuantizedVector:
 
 @dataclass(frozen=True, eq=False)
 class SparseVector:
-    """A vector of R^d with few elements that are not 0.
+    """A vector of R^d with few elements that are not 0."""
 
-    Attributes:
-        d: Dimension.
-        indices: Rising positions, int64 (k,).
-        values: float32 (k,).
-    """
-
-    d: int
-    indices: NDArray[np.int64]
-    values: NDArray[np.float32]
+    d: int  # dimension
+    indices: NDArray[np.int64]  # rising positions, int64 (k,)
+    values: NDArray[np.float32]  # float32 (k,)
 
     def __post_init__(self) -> None:
         require(self.indices.shape == self.values.shape, "indices and values", "be equally many", self.indices.shape)

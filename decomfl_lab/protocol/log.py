@@ -52,22 +52,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LogEntry:
-    """What is logged of a round.
+    """What is logged of a round."""
 
-    Attributes:
-        record: The round's record.
-        sampled: The clients that were asked, in the order in which they were.
-        answered: The clients whose scalars are in the record's mean.
-        held: The round that each sampled client reported to hold, where clients track that themselves; else None.
-        digest: ``Replica.digest`` of the server's model after the round, where it was computed; else None.
-        examples: The number of examples of each client that answered, where they weigh that in the mean; else None.
-    """
-
-    record: RoundRecord
-    sampled: tuple[int, ...]
-    answered: tuple[int, ...]
+    record: RoundRecord  # the round's record
+    sampled: tuple[int, ...]  # the clients that were asked, in the order in which they were
+    answered: tuple[int, ...]  # the clients whose scalars are in the record's mean
+    # The round that each sampled client reported to hold, where clients track that themselves; else None.
     held: tuple[int, ...] | None = None
+    # ``Replica.digest`` of the server's model after the round, where it was computed; else None.
     digest: str | None = None
+    # The number of examples of each client that answered, where they weigh that in the mean; else None.
     examples: tuple[int, ...] | None = None
 
     def require_sound(self, M: int) -> None:

@@ -46,15 +46,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Examples:
-    """Client → server, with its first reply, where clients are weighed by their examples.
+    """Client → server, with its first reply, where clients are weighed by their examples."""
 
-    Attributes:
-        client: The client's number i.
-        n: n_i, the number of its examples, which stays the same for a run.
-    """
-
-    client: int
-    n: int
+    client: int  # the client's number i
+    n: int  # n_i, the number of its examples, which stays the same for a run
 
 
 @dataclass(frozen=True)
@@ -109,25 +104,17 @@ class Reply:
 
 @dataclass(frozen=True)
 class RunSeed:
-    """Server → client, once, where no plan carries seeds.
+    """Server → client, once, where no plan carries seeds."""
 
-    Attributes:
-        seed: The run's seed, which those of all rounds derive from.
-    """
-
-    seed: int
+    seed: int  # the run's seed, which those of all rounds derive from
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """Server → client: a vector of the model of round ``round``, instead of records.
+    """Server → client: a vector of the model of round ``round``, instead of records."""
 
-    Attributes:
-        round: r.
-        x: A state vector of the optimizer or, last, the parameters: float32 or float64, shape (d,).
-    """
-
-    round: int
+    round: int  # r
+    # A state vector of the optimizer or, last, the parameters: float32 or float64, shape (d,).
     x: NDArray[np.float32] | NDArray[np.float64]
 
 
@@ -149,32 +136,20 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Hello:
-    """Client → server, on a network: who it is, which run it is in, and the model that it holds.
+    """Client → server, on a network: who it is, which run it is in, and the model that it holds."""
 
-    Attributes:
-        client: The client's number i.
-        run: The run's identity, 16 bytes.
-        round: t_i, the round whose model it holds.
-        digest: The BLAKE2b-128 of that model, optimizer state included.
-    """
-
-    client: int
-    run: bytes
-    round: int
-    digest: bytes
+    client: int  # the client's number i
+    run: bytes  # the run's identity, 16 bytes
+    round: int  # t_i, the round whose model it holds
+    digest: bytes  # the BLAKE2b-128 of that model, optimizer state included
 
 
 @dataclass(frozen=True)
 class Welcome:
-    """Server → client, on a network: where the client goes on.
+    """Server → client, on a network: where the client goes on."""
 
-    Attributes:
-        round: The round whose model it keeps; 0 for x_0, whatever it holds.
-        steps: The number of local steps that it has measured in the rounds of the record, which picks its next batch.
-    """
-
-    round: int
-    steps: int
+    round: int  # the round whose model it keeps; 0 for x_0, whatever it holds
+    steps: int  # the number of local steps that it has measured in the rounds of the record, which picks its next batch
 
 
 @dataclass(frozen=True)
@@ -184,15 +159,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Either way, on a network: why a message could not be served.
+    """Either way, on a network: why a message could not be served."""
 
-    Attributes:
-        text: The reason.
-        diverged: Whether it is that losses are no longer finite numbers.
-    """
-
-    text: str
-    diverged: bool = False
+    text: str  # the reason
+    diverged: bool = False  # whether it is that losses are no longer finite numbers
 
 
 Message = (

@@ -14,23 +14,14 @@ __all__ = ["Choice", "PullPolicy"]
 
 @dataclass(frozen=True)
 class Choice:
-    """What both ways would cost one client now; ``str`` says what was chosen and why.
+    """What both ways would cost one client now; ``str`` says what was chosen and why."""
 
-    Attributes:
-        pull: Whether the model is sent.
-        lag: The number of rounds that the client missed.
-        replay_bytes: The bytes of the missed records on the wire.
-        replay_seconds: The seconds that sending and applying them take.
-        pull_bytes: The bytes of the model and the optimizer's state on the wire.
-        pull_seconds: The seconds that sending these takes.
-    """
-
-    pull: bool
-    lag: int
-    replay_bytes: int
-    replay_seconds: float
-    pull_bytes: int
-    pull_seconds: float
+    pull: bool  # whether the model is sent
+    lag: int  # the number of rounds that the client missed
+    replay_bytes: int  # the bytes of the missed records on the wire
+    replay_seconds: float  # the seconds that sending and applying them take
+    pull_bytes: int  # the bytes of the model and the optimizer's state on the wire
+    pull_seconds: float  # the seconds that sending these takes
 
     def __str__(self) -> str:
         chosen, other = ("pull", "replay") if self.pull else ("replay", "pull")
@@ -48,14 +39,10 @@ class PullPolicy:
         replay: bytes(records) / bandwidth + pairs · d · ns · 10⁻⁹,    pull: bytes(model and state) / bandwidth
 
     Numbers are given, not measured on the way, so that a run repeats.
-
-    Attributes:
-        bandwidth: The bytes a second of the link to a client.
-        replay_ns: The nanoseconds that a client needs for one element and missed direction
-            (``decomfl bench rebuild`` measures it).
     """
 
-    bandwidth: float = 12.5e6
+    bandwidth: float = 12.5e6  # the bytes a second of the link to a client
+    # The nanoseconds that a client needs for one element and missed direction (``decomfl bench rebuild`` measures it).
     replay_ns: float = 1.0
 
     def __post_init__(self) -> None:

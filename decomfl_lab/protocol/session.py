@@ -101,13 +101,9 @@ class Frames(Mapping[int, bytes]):
 
 
 class Farewell(bytes):
-    """A last frame, to whoever is no client of the run: where it has a connection, that is cut, with the reason.
+    """A last frame, to whoever is no client of the run: where it has a connection, that is cut, with the reason."""
 
-    Attributes:
-        reason: The reason, which is in the frame, too.
-    """
-
-    reason: str
+    reason: str  # the reason, which is in the frame, too
 
     def __new__(cls, frame: bytes, reason: str) -> Self:
         """A frame with its reason."""

@@ -21,29 +21,17 @@ __all__ = ["Terms"]
 
 @dataclass(frozen=True)
 class Terms:
-    """All of a plan or a record but its scalars, as a function of the round.
+    """All of a plan or a record but its scalars, as a function of the round."""
 
-    Attributes:
-        K: The number of local steps.
-        P: The number of directions a step, a schedule over rounds.
-        eta: The learning rate η, a schedule over rounds; None where only the records have it.
-        distribution: The distribution of the directions z.
-        seeding: How many seeds travel.
-        run_seed: The seed that every round's derive from.
-        dtype: The type of a record's scalars, float32 or int8 for signs.
-        pool: The directions S of the pool, where they come from one.
-        weighs: Whether clients say how many examples they have, which is what they weigh.
-    """
-
-    K: int
-    P: Schedule[int]
-    eta: Schedule[float] | None
-    distribution: Distribution
-    seeding: Seeding
-    run_seed: int
-    dtype: type[np.float32] | type[np.int8]
-    pool: int = POOL
-    weighs: bool = False
+    K: int  # the number of local steps
+    P: Schedule[int]  # the number of directions a step, a schedule over rounds
+    eta: Schedule[float] | None  # the learning rate η, a schedule over rounds; None where only the records have it
+    distribution: Distribution  # the distribution of the directions z
+    seeding: Seeding  # how many seeds travel
+    run_seed: int  # the seed that every round's derive from
+    dtype: type[np.float32] | type[np.int8]  # the type of a record's scalars, float32 or int8 for signs
+    pool: int = POOL  # the directions S of the pool, where they come from one
+    weighs: bool = False  # whether clients say how many examples they have, which is what they weigh
 
     @classmethod
     def of(cls, server: Server) -> Terms:

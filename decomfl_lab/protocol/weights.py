@@ -26,14 +26,10 @@ class Weighting(StrEnum):
 
 @dataclass
 class Weights:
-    """What each client weighs, as far as the server knows.
+    """What each client weighs, as far as the server knows."""
 
-    Attributes:
-        by: What clients are weighed by.
-        examples: {i: n_i} of the clients that have said it; empty where all weigh the same.
-    """
-
-    by: Weighting = Weighting.CLIENTS
+    by: Weighting = Weighting.CLIENTS  # what clients are weighed by
+    # {i: n_i} of the clients that have said it; empty where all weigh the same.
     examples: dict[int, int] = field(default_factory=dict)
 
     @property

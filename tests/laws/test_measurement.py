@@ -72,6 +72,13 @@ def _of_client_0(client: Any) -> Client:
     return other
 
 
+def _last_of_a_later_place(self: Any, k: int, g: Any) -> Any:
+    """One scalar of another sign, of a later round, client and local step."""
+    if self.plan.round and self.id and k:
+        g[-1] = -g[-1]
+    return g
+
+
 def _sent_before(self: Any, reply: Any) -> Any:
     earlier = vars(self).get("earlier", reply.scalars)
     vars(self)["earlier"] = reply.scalars
@@ -108,6 +115,8 @@ BUGS = {
     "sign": _bug(sent=lambda self, k, g: -g),
     "sign-later": _bug(sent=lambda self, k, g: -g if k else g),
     "sign-in-later-rounds": _bug(sent=lambda self, k, g: -g if self.plan.round > 1 else g),
+    "sign-of-later-clients": _bug(sent=lambda self, k, g: -g if self.id else g),
+    "sign-of-one-scalar-alone": _bug(sent=_last_of_a_later_place),
     "zero-later": _bug(sent=lambda self, k, g: 0 * g if k else g),
     "points-2mu": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x + 2 * mu * z, t) - f(x, t)) / mu)),
     "over-2mu": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x + mu * z, t) - f(x, t)) / (2 * mu))),

@@ -49,21 +49,13 @@ _MOMENTUM: Final = "momentum in torch's form, kept over local steps and rounds"
 
 @dataclass(frozen=True)
 class Assumption:
-    """What is assumed of the losses, and what it gives.
+    """What is assumed of the losses, and what it gives."""
 
-    Attributes:
-        words: The assumption.
-        r: The factor of a second moment along random directions, ρ or ρ_κ.
-        bias2: B², a bound on the squared bias of a scalar's estimate. [F²/X²]
-        second: W, a bound on the second moment of what differences add to the estimate. [F²/X²]
-        central: Whether it needs central differences.
-    """
-
-    words: str
-    r: sp.Expr
-    bias2: sp.Expr
-    second: sp.Expr
-    central: bool = False
+    words: str  # the assumption
+    r: sp.Expr  # the factor of a second moment along random directions, ρ or ρ_κ
+    bias2: sp.Expr  # B², a bound on the squared bias of a scalar's estimate. [F²/X²]
+    second: sp.Expr  # W, a bound on the second moment of what differences add to the estimate. [F²/X²]
+    central: bool = False  # whether it needs central differences
 
 
 SMOOTH: Final = Assumption(

@@ -76,31 +76,18 @@ __all__ = ["Young", "needed"]
 
 @dataclass(frozen=True)
 class Young:
-    """The free parameters of the proof, each above 0, named as there.
+    """The free parameters of the proof, each above 0, named as there."""
 
-    Attributes:
-        alpha: Share of ‖∇f‖² that is spent on ⟨∇f, u − ∇f⟩.
-        beta: Of K B_r against Σ(B^k − B_r).
-        theta: Of Σ(B^k − B_r) against Σ N^k.
-        s: Of Zv̄ against e.
-        t: Of ∇f_i(x_r) against ∇f_i(x_i^k) − ∇f_i(x_r).
-        beta_1: As beta, in the drift.
-        theta_1: As theta, in the drift.
-        s_1: As s, in the drift.
-        t_1: As t, in the drift.
-        nu: Of E ∇f_i(x + μz) against r, where directions are of ±1.
-    """
-
-    alpha: Fraction
-    beta: Fraction
-    theta: Fraction
-    s: Fraction
-    t: Fraction
-    beta_1: Fraction
-    theta_1: Fraction
-    s_1: Fraction
-    t_1: Fraction
-    nu: Fraction
+    alpha: Fraction  # share of ‖∇f‖² that is spent on ⟨∇f, u − ∇f⟩
+    beta: Fraction  # of K B_r against Σ(B^k − B_r)
+    theta: Fraction  # of Σ(B^k − B_r) against Σ N^k
+    s: Fraction  # of Zv̄ against e
+    t: Fraction  # of ∇f_i(x_r) against ∇f_i(x_i^k) − ∇f_i(x_r)
+    beta_1: Fraction  # as beta, in the drift
+    theta_1: Fraction  # as theta, in the drift
+    s_1: Fraction  # as s, in the drift
+    t_1: Fraction  # as t, in the drift
+    nu: Fraction  # of E ∇f_i(x + μz) against r, where directions are of ±1
 
 
 def needed(young: Young, limit: Fraction, *, cells: int = 2000) -> dict[str, float]:

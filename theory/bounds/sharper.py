@@ -21,19 +21,13 @@ __all__ = ["SHARPENED", "SHARPER", "Sharpened"]
 
 @dataclass(frozen=True)
 class Sharpened:
-    """Constants of Theorem 1 and what proves them.
+    """Constants of Theorem 1 and what proves them."""
 
-    Attributes:
-        variant: The variant that has them.
-        limit: The largest ηL(K + 2(ρ − 1)).
-        constants: By the names of ``intervals.needed``, whose values for ``young`` must not be above them.
-        young: The free parameters of the proof.
-    """
-
-    variant: Variant
-    limit: Rational
+    variant: Variant  # the variant that has them
+    limit: Rational  # the largest ηL(K + 2(ρ − 1))
+    # By the names of ``intervals.needed``, whose values for ``young`` must not be above them.
     constants: Mapping[str, Rational]
-    young: Young
+    young: Young  # the free parameters of the proof
 
 
 def _sharpened(variant: Variant, limit: str, constants: str, young: str) -> Sharpened:

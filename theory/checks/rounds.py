@@ -20,15 +20,10 @@ __all__ = ["Rounds", "rounds_by_bound", "rounds_of", "stability_limit"]
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds to ε.
+    """Rounds to ε."""
 
-    Attributes:
-        rounds: R; infinite where ε is never reached.
-        eta: The η that needs the fewest. [X²/F]
-    """
-
-    rounds: float
-    eta: float
+    rounds: float  # R; infinite where ε is never reached
+    eta: float  # the η that needs the fewest. [X²/F]
 
 
 def rounds_by_bound(statement: Statement, setting: Setting, epsilon: float) -> Rounds:

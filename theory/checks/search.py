@@ -18,19 +18,12 @@ _HUGE: Final = 1e100  # its square is a number, which the search's spread needs
 
 @dataclass(frozen=True)
 class Axis:
-    """The range of a parameter in a search.
+    """The range of a parameter in a search."""
 
-    Attributes:
-        low: Least value.
-        high: Largest value.
-        log: Whether it is searched on a logarithmic scale.
-        whole: Whether it takes whole numbers only.
-    """
-
-    low: float
-    high: float
-    log: bool = True
-    whole: bool = False
+    low: float  # least value
+    high: float  # largest value
+    log: bool = True  # whether it is searched on a logarithmic scale
+    whole: bool = False  # whether it takes whole numbers only
 
     def at(self, share: float) -> float:
         """The value at a share in 0..1 of the range."""
@@ -41,17 +34,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Worst:
-    """The worst case that a search found.
+    """The worst case that a search found."""
 
-    Attributes:
-        ratio: Largest left side as a multiple of the right side; above 1 the inequality fails.
-        at: The parameters there.
-        tried: Number of points tried.
-    """
-
-    ratio: float
-    at: Mapping[str, float]
-    tried: int
+    ratio: float  # largest left side as a multiple of the right side; above 1 the inequality fails
+    at: Mapping[str, float]  # the parameters there
+    tried: int  # number of points tried
 
     def __str__(self) -> str:
         numbers = ", ".join(f"{name} = {value:.6g}" for name, value in self.at.items())

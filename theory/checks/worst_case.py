@@ -47,31 +47,19 @@ def _titled(family: str, alone: str) -> str:
 
 @dataclass(frozen=True)
 class Instance:
-    """The worst case of a search.
+    """The worst case of a search."""
 
-    Attributes:
-        family: The class of problems that was searched.
-        alone: The constant of D, σ, σ_G, μ that alone is not 0; empty where all may be.
-        problem: The problem.
-        setting: Its constants, those of the run included.
-        check: The statement's two sides there.
-        source: Where the left side is from.
-        runs: Number of simulated runs that judged it.
-        seed: The seed of these runs.
-        tried: Number of instances that were tried.
-        largest: The largest left/right of the search. The check's is smaller where an exact instance that refutes the
-            statement was made small, and another where it was simulated anew.
-    """
-
-    family: str
-    alone: str
-    problem: Problem | Quadratic
-    setting: Setting
-    check: Check
-    source: Source
-    runs: int
-    seed: int
-    tried: int
+    family: str  # the class of problems that was searched
+    alone: str  # the constant of D, σ, σ_G, μ that alone is not 0; empty where all may be
+    problem: Problem | Quadratic  # the problem
+    setting: Setting  # its constants, those of the run included
+    check: Check  # the statement's two sides there
+    source: Source  # where the left side is from
+    runs: int  # number of simulated runs that judged it
+    seed: int  # the seed of these runs
+    tried: int  # number of instances that were tried
+    # The largest left/right of the search. The check's is smaller where an exact instance that refutes the statement
+    # was made small, and another where it was simulated anew.
     largest: float
 
     @property

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -18,9 +16,6 @@ from decomfl_lab.errors import require, require_choice
 from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
 from theory.findings.finding import KINDS, STATUSES, Cause, Entry, EntryResult
-
-if TYPE_CHECKING:
-    from theory.findings.source import TexSource
 
 __all__ = ["audit"]
 
@@ -41,11 +36,6 @@ class AuditOptions:
     )
     status: tuple[str, ...] = option((), f"List the statements that are {', '.join(STATUSES)}. Repeatable.")
     kind: tuple[str, ...] = option((), f"List those of the kind {', '.join(KINDS)}. Repeatable.")
-    paper: Path | None = option(
-        None,
-        "Path of the paper's TeX source, to say what of it has no entry, which entries have no line, and "
-        "which numbers of tables were transcribed wrongly.",
-    )
     as_json: bool = option(False, "Print a JSON list with a row for each statement.", flag="--json")
 
 
@@ -61,12 +51,11 @@ def audit(options: AuditOptions) -> None:
 
       decomfl audit --statement theorem-1     a statement, its evidence, and what is true instead
 
-    Exit code 0 if all evidence holds and nothing of the source is left out, else 1.
+    Exit code 0 if all evidence holds, else 1.
     """
     from decomfl_lab.runs.progress import RunBars
     from theory.findings.finding import gather
     from theory.findings.registry import CAUSES, ENTRIES, affected
-    from theory.findings.source import read
 
     for each in options.status or []:
         require_choice("--status", each, STATUSES)
@@ -85,7 +74,6 @@ def audit(options: AuditOptions) -> None:
         and (not options.kind or entry.kind in options.kind)
         and (not options.cause or any(entry in each for each in spoiled.values()))
     ]
-    source = read(options.paper) if options.paper else None
     with RunBars() as bars:
         results = gather(entries, lambda done, found: bars.show("audit", done, len(entries), found.entry.label))
     if options.as_json:
@@ -103,12 +91,9 @@ def audit(options: AuditOptions) -> None:
             f"\nThe other {len(CAUSES) - len(headlines)} causes are smaller: `decomfl audit --all`, docs/findings.md."
         )
     open_ = [result.entry.label for result in results if not result.confirmed]
-    gaps = _gaps(source) if source else []
     if not options.as_json:
         print(_counts(results, open_))
-    for gap in gaps:
-        print(gap, file=sys.stderr)
-    if gaps or open_:
+    if open_:
         raise click.exceptions.Exit(1)
 
 
@@ -127,19 +112,6 @@ def _known(entries: Sequence[Entry], name: str) -> str:
     shown = get_close_matches(name.lower(), everything, 6, 0.5)
     shown = shown or sorted({entry.names[-1] for entry in entries if entry.kind in ("theorem", "corollary", "lemma")})
     return f"be a statement of the audit, which --all lists, as {', '.join(shown)}"
-
-
-def _gaps(source: TexSource) -> list[str]:
-    """What the source has and the audit lacks, or the other way round."""
-    from theory.findings.registry import missing, stale, unquoted
-    from theory.findings.transcription import mistranscribed
-
-    if not source.audited:
-        print("the paper is not the file that the entries were made for (other sha256)", file=sys.stderr)
-    gaps = [*(f"no entry for {gap}" for gap in missing(source)), *(f"stale entry {name}" for name in stale(source))]
-    gaps += [*(f"no entry quotes {gap}" for gap in unquoted(source)), *mistranscribed(source)]
-    print(f"paper: {len(source.items)} parts to speak of, {len(gaps)} gaps", file=sys.stderr)
-    return gaps
 
 
 def _short(text: str, width: int = _WIDTH) -> str:

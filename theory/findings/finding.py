@@ -56,23 +56,17 @@ _OF_NATURE: Final[Mapping[Nature, Status]] = {"error": "refuted", "imprecision":
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an instrument finds, now.
+    """What an instrument finds, now."""
 
-    Attributes:
-        instrument: units; algebra (sympy); search (over parameters, for the worst slack); counter-example (a whole
-            statement or step at concrete numbers, exact or simulated); arithmetic (of tables); execution (a line of an
-            algorithm run to the letter).
-        holds: Whether the instrument finds what it was set to look for.
-        says: One line with the numbers.
-        numbers: Every number behind it by its name.
-        against: Whether, where it holds, it speaks against what it looks at: a counter-example, a wrong unit, a
-            literal run that stops. Else it speaks for it.
-    """
-
+    # units; algebra (sympy); search (over parameters, for the worst slack); counter-example (a whole statement or step
+    # at concrete numbers, exact or simulated); arithmetic (of tables); execution (a line of an algorithm run to the
+    # letter).
     instrument: Instrument
-    holds: bool
-    says: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    holds: bool  # whether the instrument finds what it was set to look for
+    says: str  # one line with the numbers
+    numbers: Mapping[str, float] = field(default_factory=dict)  # every number behind it by its name
+    # Whether, where it holds, it speaks against what it looks at: a counter-example, a wrong unit, a literal run that
+    # stops. Else it speaks for it.
     against: bool = False
 
     def __post_init__(self) -> None:
@@ -111,23 +105,14 @@ class EvidenceCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """Why statements of the paper are not as they should be.
+    """Why statements of the paper are not as they should be."""
 
-    Attributes:
-        name: What the data call it.
-        title: What is wrong, as a sentence.
-        nature: error, imprecision or misprint.
-        instead: What is true instead, as a sentence.
-        witness: The check whose words show it best.
-        headline: Whether the summary tells it.
-    """
-
-    name: str
-    title: str
-    nature: Nature
-    witness: EvidenceCheck
-    instead: str = ""
-    headline: bool = False
+    name: str  # what the data call it
+    title: str  # what is wrong, as a sentence
+    nature: Nature  # error, imprecision or misprint
+    witness: EvidenceCheck  # the check whose words show it best
+    instead: str = ""  # what is true instead, as a sentence
+    headline: bool = False  # whether the summary tells it
 
     def __post_init__(self) -> None:
         require_choice(f"nature of {self.name}", self.nature, tuple(_OF_NATURE))
@@ -135,50 +120,34 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A statement of the paper with the evidence on it.
+    """A statement of the paper with the evidence on it."""
 
-    Attributes:
-        label: LaTeX label if it has one, else ``line-N`` (``line-N.2`` for the second statement of a display).
-        line: Line of the source on which its display, environment, algorithm line or table begins.
-        place: Where a reader finds it: section and number of the equation, theorem, table or algorithm.
-        kind: One of ``KINDS``.
-        says: The statement, shortened, in plain text; of a quotation, what it asserts, so that one can test it: the
-            quotation itself where that needs no formula.
-        status: What is to be said of it, as the data have it; ``Entry.implied`` is what the evidence says.
-        evidence: The checks of each role: refutes (speaks against the print), supports (for the print, or for the
-            conclusion of a step that is refuted), mends (for what is true instead), context (what can be said where
-            nothing can be decided).
-        why: The reason in a sentence or two, "" only for *correct*.
-        instead: The statement that is true; "" where nothing is wrong or nobody can say.
-        carries: Label of the entry whose fault a step that is right in itself carries on.
-        restates: Label of the entry that says the same elsewhere.
-        labels: Further labels of the same display that this entry speaks for.
-        bounds: Names and variants of the statements of ``theory.bounds`` that its texts are made of.
-        causes: The causes that its refuting evidence shows, the one that its status follows from before the others.
-        quote: The paper's own words, as they stand in running text or a caption, "…" for words left out.
-        tests: What the evidence tests where that is weaker or stronger than the quotation, and by how much; begun with
-            that word where a run that holds, or one that fails, decides nothing for this reason.
-        runs: The measurements that speak on it, by their id in ``paper_repro``, each with its role: what holds
-            supports, what does not hold or depends on how it is counted refutes; context is what is undecided, or
-            what ``tests`` says decides nothing.
-    """
-
-    label: str
-    line: int
-    place: str
-    kind: Kind
+    label: str  # LaTeX label if it has one, else ``line-N`` (``line-N.2`` for the second statement of a display)
+    line: int  # line of the source on which its display, environment, algorithm line or table begins
+    place: str  # where a reader finds it: section and number of the equation, theorem, table or algorithm
+    kind: Kind  # one of ``KINDS``
+    # The statement, shortened, in plain text; of a quotation, what it asserts, so that one can test it: the quotation
+    # itself where that needs no formula.
     says: str
-    status: Status
+    status: Status  # what is to be said of it, as the data have it; ``Entry.implied`` is what the evidence says
+    # The checks of each role: refutes (speaks against the print), supports (for the print, or for the conclusion of a
+    # step that is refuted), mends (for what is true instead), context (what can be said where nothing can be decided).
     evidence: Mapping[Role, tuple[EvidenceCheck, ...]] = field(default_factory=dict)
-    why: str = ""
-    instead: str = ""
-    carries: str = ""
-    restates: str = ""
-    labels: tuple[str, ...] = ()
-    bounds: tuple[str, ...] = ()
+    why: str = ""  # the reason in a sentence or two, "" only for *correct*
+    instead: str = ""  # the statement that is true; "" where nothing is wrong or nobody can say
+    carries: str = ""  # label of the entry whose fault a step that is right in itself carries on
+    restates: str = ""  # label of the entry that says the same elsewhere
+    labels: tuple[str, ...] = ()  # further labels of the same display that this entry speaks for
+    bounds: tuple[str, ...] = ()  # names and variants of the statements of ``theory.bounds`` that its texts are made of
+    # The causes that its refuting evidence shows, the one that its status follows from before the others.
     causes: tuple[Cause, ...] = ()
-    quote: str = ""
+    quote: str = ""  # the paper's own words, as they stand in running text or a caption, "…" for words left out
+    # What the evidence tests where that is weaker or stronger than the quotation, and by how much; begun with that word
+    # where a run that holds, or one that fails, decides nothing for this reason.
     tests: str = ""
+    # The measurements that speak on it, by their id in ``paper_repro``, each with its role: what holds supports, what
+    # does not hold or depends on how it is counted refutes; context is what is undecided, or what ``tests`` says
+    # decides nothing.
     runs: Mapping[str, Role] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -25,21 +25,13 @@ Q = ParamSpec("Q")
 
 @dataclass
 class Placed:
-    """A check beside one of the statements that it speaks on.
+    """A check beside one of the statements that it speaks on."""
 
-    Attributes:
-        label: The label of the statement's entry.
-        role: How it speaks on it.
-        check: The check.
-        cause: The name of the cause because of which it refutes; "" in other roles.
-        witness: Whether it is the check that shows the cause best.
-    """
-
-    label: str
-    role: Role
-    check: EvidenceCheck
-    cause: str = ""
-    witness: bool = False
+    label: str  # the label of the statement's entry
+    role: Role  # how it speaks on it
+    check: EvidenceCheck  # the check
+    cause: str = ""  # the name of the cause because of which it refutes; "" in other roles
+    witness: bool = False  # whether it is the check that shows the cause best
 
 
 _PLACED: list[Placed] = []

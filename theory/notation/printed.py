@@ -35,14 +35,10 @@ RATES: Final[Mapping[str, Mapping[str, float]]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table of results.
+    """A cell of a table of results."""
 
-    Attributes:
-        accuracy: The accuracy in per cent, as printed, with two decimals.
-        cost: What a client communicates, as printed, in MB for DeComFL and in TB for the others; None for MeZO.
-    """
-
-    accuracy: float
+    accuracy: float  # the accuracy in per cent, as printed, with two decimals
+    # What a client communicates, as printed, in MB for DeComFL and in TB for the others; None for MeZO.
     cost: float | None = None
 
 

@@ -73,16 +73,12 @@ def coin(xi: Floats) -> Floats:
 class Bowl:
     """A ``Quadratic`` coordinate by coordinate: f_i(x; ξ) = ½ Σ_j λ_j x_j² − (b_i + s)ᵀx.
 
-    Attributes:
-        quadratic: The problem by groups.
-        M: Number of clients.
-
     Raises:
         InputError: If more than 10⁵ coordinates have curvature, noise or a start that is not 0.
     """
 
-    quadratic: Quadratic
-    M: int
+    quadratic: Quadratic  # the problem by groups
+    M: int  # number of clients
 
     def __post_init__(self) -> None:
         require_int("M", self.M, 1)

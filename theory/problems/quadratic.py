@@ -210,17 +210,11 @@ def quadratic(
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What a run does in expectation.
+    """What a run does in expectation."""
 
-    Attributes:
-        f: E f(x_r) − f*, shape (R + 1,). [F]
-        gradient2: E‖∇f(x_r)‖², shape (R + 1,). [F²/X²]
-        distance2: E‖x_r − x*‖², x* the nearest minimiser, shape (R + 1,). [X²]
-    """
-
-    f: Floats
-    gradient2: Floats
-    distance2: Floats
+    f: Floats  # E f(x_r) − f*, shape (R + 1,). [F]
+    gradient2: Floats  # E‖∇f(x_r)‖², shape (R + 1,). [F²/X²]
+    distance2: Floats  # E‖x_r − x*‖², x* the nearest minimiser, shape (R + 1,). [X²]
 
     @property
     def average(self) -> float:
@@ -273,21 +267,13 @@ def remainder(quadratic: Quadratic, setting: Setting) -> Floats:
 
 @dataclass(frozen=True)
 class _Moments:
-    """Traces of second moments by groups, (groups, n + 1): linear in n unknowns and, last, a constant.
+    """Traces of second moments by groups, (groups, n + 1): linear in n unknowns and, last, a constant."""
 
-    Attributes:
-        square: E xxᵀ.
-        mixed: E xvᵀ, v the momentum.
-        momentum: E vvᵀ.
-        cross: E xuᵀ, u constant during the round.
-        moving: E vuᵀ.
-    """
-
-    square: Floats
-    mixed: Floats
-    momentum: Floats
-    cross: Floats
-    moving: Floats
+    square: Floats  # E xxᵀ
+    mixed: Floats  # E xvᵀ, v the momentum
+    momentum: Floats  # E vvᵀ
+    cross: Floats  # E xuᵀ, u constant during the round
+    moving: Floats  # E vuᵀ
 
     def step(self, quadratic: Quadratic, setting: Setting, drive: Floats, noise: Floats) -> _Moments:
         """After a local step v⁺ = βv + ĝ, x⁺ = x − ηv⁺, ĝ = Zw + e, w = Hx − u − s.
@@ -377,15 +363,10 @@ def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
 
 @dataclass(frozen=True)
 class LocalStep:
-    """A local step of a client that set out from x_0, in expectation over the steps before it.
+    """A local step of a client that set out from x_0, in expectation over the steps before it."""
 
-    Attributes:
-        distance2: E‖x_{i,0}^k − x_0‖², in X².
-        gradients: Traces of the blocks of E vvᵀ, v = ∇f_i(x_{i,0}^k), shape (groups,). [F²/X²]
-    """
-
-    distance2: float
-    gradients: Floats
+    distance2: float  # E‖x_{i,0}^k − x_0‖², in X²
+    gradients: Floats  # traces of the blocks of E vvᵀ, v = ∇f_i(x_{i,0}^k), shape (groups,). [F²/X²]
 
 
 def local_steps(quadratic: Quadratic, setting: Setting, client: int | None = 0) -> list[LocalStep]:

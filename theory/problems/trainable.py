@@ -28,13 +28,10 @@ class Trainable:
         f_i(x; ξ) = ½ Σ_j λ_j y_j² − (b_i ± s)ᵀy,   y = Qx
 
     The held-out example has no tilt, so that the test loss is f(x) − f*, in the units of the loss.
-
-    Attributes:
-        bowl: The problem by coordinates.
-        turned: Whether Q is the orthonormal cosine transform, so that no eigenvector lies along an axis; else Q = I.
     """
 
-    bowl: Bowl
+    bowl: Bowl  # the problem by coordinates
+    # Whether Q is the orthonormal cosine transform, so that no eigenvector lies along an axis; else Q = I.
     turned: bool = False
 
     def model(self) -> nn.Module:

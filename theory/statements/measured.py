@@ -28,14 +28,10 @@ Path = Callable[[Any, Floats], Floats]
 
 @dataclass(frozen=True)
 class MeasuredSide:
-    """A left side, and the symbols of its point that the right side uses.
+    """A left side, and the symbols of its point that the right side uses."""
 
-    Attributes:
-        value: The left side.
-        point: a = ‖∇f(x_0)‖ and delta, the root mean square distance from x_0.
-    """
-
-    value: float
+    value: float  # the left side
+    # a = ‖∇f(x_0)‖ and delta, the root mean square distance from x_0.
     point: Mapping[str, float] = field(default_factory=dict)
 
 

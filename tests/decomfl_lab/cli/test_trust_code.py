@@ -309,7 +309,6 @@ def test_whatever_key_names_code_is_refused_and_shown_as_one_line() -> None:
 WRITTEN = "a file or folder that is written, and not read before"
 NO_NAMES = "a file of numbers, keys or certificates, which names nothing"
 PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
-    ("audit", "paper"): "a paper in TeX",
     ("bench", "write"): WRITTEN,
     ("bench", "records"): NO_NAMES,
     ("board", "out"): "looked through by _identities, see above",

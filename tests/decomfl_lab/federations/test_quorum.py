@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.protocol.aggregation import Aggregation, Krum, Mean, TrimmedMean
-from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.replicas.replica import Replica
-from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, host, remote
+from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, remote
 
 
 def reaches(elsewhere: RemoteFederation, came: int) -> bool:
@@ -35,32 +32,6 @@ def meetings(m: int, **options: Any) -> list[bool]:
 def test_a_round_needs_more_than_half_of_the_answers_unless_told(m: int, least: int) -> None:
     assert remote(but(M=5), m).quorum == least
     assert meetings(m) == [came >= least for came in range(1, m + 1)]
-
-
-@pytest.mark.parametrize("quorum", [1, 2, 3, 4])
-def test_a_round_needs_as_many_answers_as_it_is_told_and_no_more(quorum: int) -> None:
-    assert meetings(4, quorum=quorum) == [came >= quorum for came in range(1, 5)]
-
-
-@pytest.mark.parametrize("quorum", [1, 2, 3])
-def test_after_the_deadline_nobody_is_asked_again_once_there_is_a_quorum(quorum: int) -> None:
-    asked: list[int] = []
-
-    class Counting(Direct):
-        def exchange(self, frames: Mapping[int, bytes], take: Take, deadline: float | None) -> None:
-            asked.append(len(frames))
-            super().exchange(frames, take, deadline)
-
-    carrier = Counting({i: host(CASE, i) for i in range(4)})
-    assert reaches(remote(carrier=carrier, quorum=quorum, deadline=1e-3, patience=0.2), quorum)
-    assert asked == [3]
-
-
-@pytest.mark.parametrize("quorum", [1, 2, 3])
-def test_as_many_have_to_say_what_they_hold_where_clients_track_it(quorum: int) -> None:
-    for came in range(1, 4):
-        elsewhere = remote(but(tracking=Tracking.CLIENTS), quorum=quorum, deadline=1e-3, patience=0.01)
-        assert reaches(elsewhere, came) == (came >= quorum)
 
 
 @pytest.mark.parametrize(("rule", "least", "default"), [(Mean(), 1, 3), (TrimmedMean(1), 3, 3), (Krum(1), 5, 5)])

@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from decomfl_lab import ClippedMean, InputError, Krum, Majority, Mean, Median, TrimmedMean
-from decomfl_lab.protocol.aggregation import Aggregation, omega, weighed_mean
+from decomfl_lab.protocol.aggregation import Aggregation, omega
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.weights import MOST_EXAMPLES
 from decomfl_lab.records.schedules import Schedule
 from tests.refusals import refuses
 
@@ -51,27 +49,6 @@ def test_mean_trimmed_mean_and_median_are_those_of_exact_arithmetic(drawn: list[
 
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
-
-
-@given(st.lists(st.tuples(finite, st.integers(1, MOST_EXAMPLES)), min_size=1, max_size=9))
-def test_a_weighed_mean_is_that_of_exact_arithmetic_rounded_where_it_says(drawn: list[tuple[float, int]]) -> None:
-    scalars, weights = zip(*drawn, strict=True)
-    exact = sum(n * Fraction(g) for g, n in drawn)
-    wanted = np.float32(float(exact) / sum(weights))
-    assert weighed_mean(_replies(*scalars), weights).tobytes() == wanted.tobytes() or exact == 0
-
-
-@given(st.lists(st.tuples(finite, st.integers(1, 5)), min_size=1, max_size=9))
-def test_a_reply_of_weight_n_counts_as_n_replies_of_its_scalars(drawn: list[tuple[float, int]]) -> None:
-    scalars, weights = zip(*drawn, strict=True)
-    each = [g for g, n in drawn for _ in range(n)]
-    assert weighed_mean(_replies(*scalars), weights).tobytes() == Mean()(_replies(*each)).tobytes()
-
-
-def test_they_are_those_of_numpy_and_scipy() -> None:
-    values = np.random.default_rng(0).standard_normal((10, 3, 4)).astype(np.float32)
-    np.testing.assert_allclose(Median()(list(values)), np.median(values, axis=0), rtol=1e-6)
-    np.testing.assert_allclose(TrimmedMean(2)(list(values)), stats.trim_mean(values, 0.2), rtol=1e-5)
 
 
 def test_a_clipped_mean_shortens_what_is_longer_than_c() -> None:
@@ -110,21 +87,6 @@ def test_krum_takes_the_reply_with_the_nearest_neighbours() -> None:
 
 def _votes(*signs: int) -> list[np.ndarray[Any, Any]]:
     return [np.array([[sign]], dtype=np.int8) for sign in signs]
-
-
-@pytest.mark.parametrize("n", [1, 2, 5, 6, 300])
-def test_a_majority_needs_more_than_half_and_a_tie_is_1(n: int) -> None:
-    for against in (0, (n - 1) // 2, n // 2, n // 2 + 1, n):
-        found = Majority()(_votes(*[-1] * against, *[1] * (n - against)))
-        assert (found.dtype, found.item()) == (np.int8, -1 if against > n / 2 else 1)
-
-
-@pytest.mark.parametrize("n", [3, 4, 7])
-def test_liars_turn_a_unanimous_vote_where_they_are_as_many_as_the_others(n: int) -> None:
-    for honest, f in itertools.product((-1, 1), range(n + 1)):
-        turned = Majority()(_votes(*[honest] * (n - f), *[-honest] * f)).item() != honest
-        assert turned == (f > n / 2 or (f == n / 2 and honest == -1))
-        assert omega(Majority(), n, f) == math.inf
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,9 @@ from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply
 from decomfl_lab.protocol.server import Server, Tracking, sample_clients
-from decomfl_lab.protocol.wire import HEADER_BYTES, PLAN_HEAD_BYTES, decode, encode, read
+from decomfl_lab.protocol.wire import decode, encode, read
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import Seeding, draw_seeds
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum, Sgd, Step
 from tests.refusals import refuses
@@ -228,36 +227,6 @@ def _body(message: bytes) -> bytes:
 def _with(message: bytes, at: int, piece: bytes) -> bytes:
     """The message with ``piece`` at place ``at`` of its body."""
     return _body(message[: 12 + at] + piece + message[12 + at + len(piece) :])
-
-
-SEEDING = 18  # place of the byte in a round's head, the first thing in a plan's body
-FORMS = {seeding: draw_seeds(seeding, 77, 3, 2, 3) for seeding in Seeding}
-
-
-@pytest.mark.parametrize("seeding", Seeding)
-def test_seeds_travel_in_the_form_they_say(seeding: Seeding) -> None:
-    plan = Plan(3, 0.1, 3, Distribution.GAUSSIAN, FORMS[seeding])
-    message = encode(plan)
-    sent = {"per-direction": 6, "per-step": 2, "per-round": 1}.get(seeding, 0)
-    assert len(message) == HEADER_BYTES + PLAN_HEAD_BYTES + (12 if seeding is Seeding.POOL else 8 * sent)
-    assert plan.seeding is seeding
-    assert seeding.sent(2, 3) == sent
-    back = decode(message, 77)
-    assert back == plan
-    assert list(back.seeds) == list(plan.seeds)
-    if seeding.needs_run_seed:
-        with pytest.raises(InputError, match="run_seed must be given to read round 3, whose seeds are not sent"):
-            decode(message)
-        assert list(decode(message, 78).seeds) != list(plan.seeds)
-    else:
-        assert decode(message) == plan
-        with pytest.raises(InputError, match="plan message is (truncated|oversized)"):
-            decode(_body(message[:-8]))
-    with pytest.raises(InputError, match="seeding of the message must be below 5, got 9"):
-        decode(_with(message, SEEDING, b"\x09"), 77)
-    for other in set(Seeding) - {seeding}:  # another number of seeds than the message says
-        with pytest.raises(InputError):
-            decode(_with(message, SEEDING, bytes([tuple(Seeding).index(other)])), 77)
 
 
 @refuses(

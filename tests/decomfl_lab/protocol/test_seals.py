@@ -24,16 +24,6 @@ def test_frames_are_opened_in_order_both_ways() -> None:
         assert server.open(client.close(frame)) == frame
 
 
-@pytest.mark.parametrize(
-    "other",
-    [ends(i=1), ends(run=b"r" * 16), ends(nonce=b"n" * 16), ends(key=b"k" * 32)],
-    ids=["i", "run", "nonce", "key"],
-)
-def test_frames_of_another_client_run_connection_or_key_are_refused(other: tuple[Seal, Seal]) -> None:
-    with pytest.raises(InputError, match="tag of the frame must be that of this connection's next frame"):
-        ends()[0].open(other[1].close(b"reply"))
-
-
 def test_a_frame_that_comes_again_or_late_or_changed_is_refused() -> None:
     server, client = ends()
     first, second = client.close(b"1"), client.close(b"2")

@@ -74,24 +74,6 @@ def answers(messages: Callable[[int], list[Any]], i: int) -> Callable[[int, byte
     return between
 
 
-def test_a_round_is_the_weighed_mean_of_its_replies_and_not_the_mean() -> None:
-    here, seen = simulated(tracking="clients"), []
-    close = here.delivery.close
-    here.delivery.close = lambda replies: close(seen.extend(own := list(replies)) or own)  # type: ignore[method-assign]
-    here.advance()
-    (record,) = here.server.history.since(0)
-    replies = [found for found in map(decode, seen) if isinstance(found, Reply)]
-    weights, scalars = [numbers(here)[reply.client] for reply in replies], [reply.scalars for reply in replies]
-    np.testing.assert_allclose(record.scalars, np.average(scalars, axis=0, weights=weights), rtol=1e-6)
-    assert not np.allclose(record.scalars, np.mean(scalars, axis=0), rtol=1e-3)
-
-
-@pytest.mark.parametrize(("sizes", "models"), [((90, 90, 90, 90), 1), (SIZES, 2)])
-def test_equal_clients_have_the_same_model_to_the_bit_by_either_weight(sizes: tuple[int, ...], models: int) -> None:
-    found = {simulated(5, sizes, weighting=weighting.value).observer.digest() for weighting in Weighting}
-    assert len(found) == models
-
-
 @pytest.mark.parametrize("tracking", ["server", "clients"])
 def test_clients_elsewhere_give_the_simulators_losses_and_models(tracking: str) -> None:
     here, carrier = simulated(tracking=tracking), Direct({i: host(i, tracking=tracking) for i in range(4)})

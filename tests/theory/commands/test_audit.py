@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -102,18 +101,6 @@ def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monk
     ({"status": ["wrong"]}, "--status must be one of refuted, "),
     ({"kind": ["proof"]}, "--kind must be one of equation, "),
     ({"cause": ["haste"]}, "--cause must be one of 37 names, got 'haste': mini-batch, "),
-    ({"paper": Path("none.tex")}, "paper must be a readable TeX file, got 'none.tex'"),
 )
 def test_what_is_not_known_is_refused(options: dict[str, Any]) -> None:
     audit.run(AuditOptions(**options))
-
-
-@pytest.mark.usefixtures("few")
-def test_what_a_source_has_and_the_audit_lacks_is_told(tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "other.tex"
-    path.write_text("\\begin{document}\n$$ a $$\n\\end{document}\n")
-    with pytest.raises(click.exceptions.Exit):
-        audit.run(AuditOptions(statement=("line-299",), paper=path))
-    told = capsys.readouterr().err
-    assert "is not the file that the entries were made for" in told
-    assert "no entry for line 2: display" in told

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from theory.findings.source import TexSource, read
+from tests.theory.findings.source import TexSource, parse
 
 
 @pytest.fixture(scope="module")
@@ -15,4 +15,4 @@ def paper() -> TexSource:
     path = os.environ.get("DECOMFL_PAPER")
     if not path:
         pytest.skip("needs the paper's source (DECOMFL_PAPER)")
-    return read(Path(path))
+    return parse(Path(path).read_bytes().decode())

@@ -1,7 +1,7 @@
 """Faults planted in the findings, one at a time: in formulas, tables, words, statuses and evidence.
 
-A fault is *noticed* if the findings can no longer be read, which compares what is said with what is quoted; if words or
-figures are not the source's; if a number is in no evidence; if a piece of evidence no longer plays its role; or if who
+A fault is *noticed* if the findings can no longer be read; if what is said is not what is quoted; if words or figures
+are not the source's; if a number is in no evidence; if a piece of evidence no longer plays its role; or if who
 has the recorded runs objects. That a text is another than before counts for nothing.
 """
 
@@ -23,12 +23,13 @@ from unittest import mock
 from sympy import Rational
 
 from decomfl_lab.errors import InputError
+from tests.theory.findings.coverage import display_at, inconsistent, signs_of, stale, unquoted
+from tests.theory.findings.source import TexSource
 from theory import bounds
 from theory.findings.data import CAUSES, RAW
 from theory.findings.finding import ROLES, Entry, EntryResult, Evidence, Role, gather
 from theory.findings.placed import placed
 from theory.findings.registry import ENTRIES
-from theory.findings.source import TexSource
 from theory.findings.wording import untold
 from theory.notation import printed
 
@@ -243,8 +244,8 @@ def _hearsay(registry: Any, result: EntryResult, source: TexSource | None) -> bo
     if prose:
         strange += _symbols(raw.get("says", "")) - _symbols(" ".join(told))
     if source and entry.kind != "algorithm line" and "says" not in texts:
-        signs = {*registry._signs(" ".join([*told, entry.says])), *registry._display(source, entry.line)}
-        strange += {*registry._signs(raw.get("instead", ""))} - signs
+        signs = {*signs_of(" ".join([*told, entry.says])), *display_at(source, entry.line)}
+        strange += {*signs_of(raw.get("instead", ""))} - signs
     return bool(strange)
 
 
@@ -259,9 +260,11 @@ def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | 
             registry = get("registry")
         except InputError:
             return "data"
+        if inconsistent(registry.ENTRIES):
+            return "data"
         if mutation.kind in WORDS:
             own = [entry for entry in registry.ENTRIES if entry.label == mutation.label]
-            if registry.stale(source, own, ()) or (not own and registry.unquoted(source, registry.ENTRIES)):
+            if stale(source, own, (), registry.RAW) or (not own and unquoted(source, registry.ENTRIES)):
                 return "source"
             if any(_hearsay(registry, EntryResult(entry, _found(mutation.label)), source) for entry in own):
                 return "numbers"

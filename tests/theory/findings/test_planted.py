@@ -17,13 +17,13 @@ from paper_repro.workflow.sentences import disagreements, unfounded
 from tests.theory.findings import mutation
 from tests.theory.findings.entries import confirmed
 from tests.theory.findings.mutation import MUTATIONS, Mutation, given, noticed
+from tests.theory.findings.source import TexSource
 from tests.thorough import cases, sampled
 from theory.communication import Numbers, expected_numbers
 from theory.findings.data import RAW
 from theory.findings.evidence import claims, tables
 from theory.findings.evidence.one_round import OneRound
 from theory.findings.finding import Entry
-from theory.findings.source import TexSource
 from theory.notation.printed import LORA, RESULTS, ROUNDS, Cell
 
 BY_HAND = """

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
+from tests.theory.findings.coverage import mistranscribed
 from tests.theory.findings.entries import result
+from tests.theory.findings.source import TexSource
 from theory.findings.evidence import tables
 from theory.findings.evidence.tables import least_runs
-from theory.findings.source import TexSource
-from theory.findings.transcription import mistranscribed
 from theory.notation.printed import EXAMPLES, MOST_FREQUENT
 
 DATA = os.environ.get("DECOMFL_DATA", "")  # hidden from tests

@@ -25,15 +25,11 @@ __all__ = ["NormalisedStep", "forward_passes_saved", "fzoo", "normalised_step"]
 class NormalisedStep:
     """Moments of S = (1/(Ps)) Σ_p g_p z_p, g_p = ⟨a, z_p⟩ along Gaussian z_p, s their standard deviation.
 
-        E S = c a/‖a‖,   E SᵀHS = b(tr H + (P − 1)uᵀHu),  u = a/‖a‖
-
-    Attributes:
-        c: √(2/(P − 1)) Γ(P/2)/Γ((P − 1)/2) · (P − 1)²/(P(P − 2)); near 1.
-        b: (P − 1)(P − 2)/((P − 3)P²); near 1/P.
+    E S = c a/‖a‖,   E SᵀHS = b(tr H + (P − 1)uᵀHu),  u = a/‖a‖
     """
 
-    c: float
-    b: float
+    c: float  # √(2/(P − 1)) Γ(P/2)/Γ((P − 1)/2) · (P − 1)²/(P(P − 2)); near 1
+    b: float  # (P − 1)(P − 2)/((P − 3)P²); near 1/P
 
 
 def normalised_step(P: int) -> NormalisedStep:

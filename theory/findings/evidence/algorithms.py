@@ -117,38 +117,23 @@ class Symbols(dict[Any, Any]):
 
 @dataclass(frozen=True)
 class AlgorithmLine:
-    """A printed line of an algorithm.
+    """A printed line of an algorithm."""
 
-    Attributes:
-        label: Label of its entry; "" for a line that is no statement of the paper here.
-        depth: Indentation of the line.
-        code: The line in Python, mended where it needs it.
-        printed: The line as printed where that is another; "pass" for what is not printed at all.
-        plant: A fault in its place, for a line that is correct.
-    """
-
-    label: str
-    depth: int
-    code: str
-    printed: str = ""
-    plant: str = ""
+    label: str  # label of its entry; "" for a line that is no statement of the paper here
+    depth: int  # indentation of the line
+    code: str  # the line in Python, mended where it needs it
+    printed: str = ""  # the line as printed where that is another; "pass" for what is not printed at all
+    plant: str = ""  # A fault in its place, for a line that is correct
 
 
 @dataclass(frozen=True)
 class AlgorithmProgram:
-    """A server's and a client's algorithm together: the client's procedures first, then the server's rounds.
+    """A server's and a client's algorithm together: the client's procedures first, then the server's rounds."""
 
-    Attributes:
-        client: The client's algorithm.
-        server: The server's algorithm.
-        P: Number of directions a step.
-        scalar: The function by which its recursion measures a client along a direction.
-    """
-
-    client: tuple[AlgorithmLine, ...]
-    server: tuple[AlgorithmLine, ...]
-    P: int = 1
-    scalar: Scalar = _difference
+    client: tuple[AlgorithmLine, ...]  # the client's algorithm
+    server: tuple[AlgorithmLine, ...]  # the server's algorithm
+    P: int = 1  # number of directions a step
+    scalar: Scalar = _difference  # the function by which its recursion measures a client along a direction
 
     def text(self, changes: Mapping[str, str] = {}) -> str:
         """Its Python code, with other code at the lines of these labels."""

@@ -19,19 +19,12 @@ __all__ = ["DESIGNS", "Design", "design"]
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Finitely many directions z = √scale·v whose mixed moments up to an order are exactly those of a distribution.
+    """Finitely many directions z = √scale·v whose mixed moments up to an order are exactly those of a distribution."""
 
-    Attributes:
-        points: v, whole numbers, shape (n, d).
-        weights: Weights of the points, whole numbers, shape (n,).
-        scale: ‖z‖²/‖v‖².
-        order: Moments up to it agree with the distribution's.
-    """
-
-    points: NDArray[np.int64]
-    weights: NDArray[np.int64]
-    scale: int
-    order: int
+    points: NDArray[np.int64]  # v, whole numbers, shape (n, d)
+    weights: NDArray[np.int64]  # weights of the points, whole numbers, shape (n,)
+    scale: int  # ‖z‖²/‖v‖²
+    order: int  # moments up to it agree with the distribution's
 
     @property
     def d(self) -> int:

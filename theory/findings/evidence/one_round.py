@@ -30,24 +30,15 @@ class OneRound:
     """A round with d = 1, P = 1, K = 2, L = 1 and three clients f_i(x) = c_i cos(x + θ_i) + b_i x, max |c_i| = 1.
 
     Every f_i is L-smooth, f_i^μ(x) = c_i e^{−μ²/2} cos(x + θ_i) + b_i x. Two clients are sampled and share z_1, z_2.
-
-    Attributes:
-        mu: μ > 0.
-        eta: η.
-        x: x_r.
-        phases: θ_i.
-        scales: c_i.
-        slopes: b_i.
-        replacement: Clients sampled with replacement, as in the proofs, not without, as in the algorithm.
     """
 
-    mu: float
-    eta: float
-    x: float
-    phases: tuple[float, float, float] = (0.0, 1.3, -0.8)
-    scales: tuple[float, float, float] = (1.0, 0.6, -0.9)
-    slopes: tuple[float, float, float] = (0.5, -0.4, 0.2)
-    replacement: bool = False
+    mu: float  # μ > 0
+    eta: float  # η
+    x: float  # x_r
+    phases: tuple[float, float, float] = (0.0, 1.3, -0.8)  # θ_i
+    scales: tuple[float, float, float] = (1.0, 0.6, -0.9)  # c_i
+    slopes: tuple[float, float, float] = (0.5, -0.4, 0.2)  # b_i
+    replacement: bool = False  # clients sampled with replacement, as in the proofs, not without, as in the algorithm
 
     M = 3
     m = 2

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from theory.findings.source import TexSource
-
-__all__ = ["Passage", "Sentence", "lettered", "passages", "plain", "shared", "spans"]
+from tests.theory.findings.source import TexSource
 
 _LETTERS: Final = dict(
     re.findall(
@@ -41,17 +39,11 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Passage:
-    """The words of a section, captions included, displays not.
+    """The words of a section, captions included, displays not."""
 
-    Attributes:
-        place: "Section 4.2" or "Appendix C.3.1".
-        text: Its words.
-        lines: The line of the source on which each letter of the text stands.
-    """
-
-    place: str
+    place: str  # "Section 4.2" or "Appendix C.3.1"
     text: str
-    lines: tuple[int, ...]
+    lines: tuple[int, ...]  # the line of the source on which each letter of the text stands
 
     def sentences(self) -> Iterator[Sentence]:
         """Its sentences, in order."""

@@ -5,12 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
-
-from decomfl_lab.errors import InputError
-
-__all__ = ["PAPER_SHA256", "Item", "TexSource", "parse", "read"]
 
 # Of the file whose lines the entries of the audit name.
 PAPER_SHA256: Final = "deb93e569c88a9473c611d8ed2a9248873a57af285aa496d2504ce50531678be"
@@ -31,37 +26,20 @@ _COMMENT: Final = re.compile(r"(?<!\\)%.*")
 
 @dataclass
 class Item:
-    """A part of the source that the audit has to speak about.
+    """A part of the source that the audit has to speak about."""
 
-    Attributes:
-        kind: display, algorithm, algorithm line, table, or the name of a theorem-like environment.
-        line: Line on which it begins, from 1.
-        labels: LaTeX labels in it, those of displays inside a theorem or lemma being the display's.
-    """
-
-    kind: str
-    line: int
-    labels: list[str] = field(default_factory=list)
+    kind: str  # display, algorithm, algorithm line, table, or the name of a theorem-like environment
+    line: int  # on which it begins, from 1
+    labels: list[str] = field(default_factory=list)  # those of displays inside a theorem or lemma are the display's
 
 
 @dataclass(frozen=True)
 class TexSource:
-    """A TeX file, enumerated.
-
-    Attributes:
-        sha256: Checksum of its bytes.
-        items: What it says, in the order of the file.
-        lines: Its lines without comments.
-    """
+    """A TeX file, enumerated."""
 
     sha256: str
-    items: tuple[Item, ...]
-    lines: tuple[str, ...]
-
-    @property
-    def audited(self) -> bool:
-        """Whether it is the file, to the byte, whose lines the entries name."""
-        return self.sha256 == PAPER_SHA256
+    items: tuple[Item, ...]  # what it says, in the order of the file
+    lines: tuple[str, ...]  # without comments
 
 
 def parse(text: str) -> TexSource:
@@ -95,15 +73,3 @@ def parse(text: str) -> TexSource:
             elif open_ and open_[-1][0] == token["name"]:
                 open_.pop()
     return TexSource(hashlib.sha256(text.encode()).hexdigest(), tuple(items), lines)
-
-
-def read(path: Path) -> TexSource:
-    """Enumerate a TeX file.
-
-    Raises:
-        InputError: If it cannot be read as text.
-    """
-    try:
-        return parse(path.read_bytes().decode())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"paper must be a readable TeX file, got {str(path)!r} ({error})") from None

@@ -1,0 +1,210 @@
+"""The findings against the paper's source: what they leave out, what speaks of nothing, what is not as printed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any, Final
+
+from tests.theory.findings.prose import Passage, lettered, passages, shared, spans
+from tests.theory.findings.source import TexSource
+from tests.theory.findings.wording import differences
+from theory.findings.data import RAW, UNJUDGED
+from theory.findings.finding import Entry
+from theory.notation.printed import EXAMPLES, LORA, RATES, RESULTS, ROUNDS, Cell
+
+# What the item of the source is called in an entry, where the names differ.
+_KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
+# Statements of running text: they may stand on any line.
+_PROSE: Final = ("claim", "remark", "caption")
+# Where every sentence is quoted by an entry, or listed as one that asserts nothing; the others are mathematics.
+_JUDGED: Final = re.compile("Abstract|Section")
+# Appendices of which every sentence with a number or a comparison is.
+_COUNTED: Final = re.compile("Appendix [ABC]")
+_TOLD: Final = re.compile(
+    r"\d|larger|smaller|faster|slow|higher|lower|reduc|sav|better|excel|same|identical|independent|constant|fewer|more "
+    r"|less|comparab|converge|stable|sensitiv|majority|substantial|significant|negligib|billion|minimiz|peak"
+)
+
+
+def inconsistent(entries: Sequence[Entry]) -> list[str]:
+    """What is wrong with the entries together.
+
+    Two have one label, also as a further label; an unlabelled one does not name its line; one carries or restates an
+    entry that is not there, or is right; two quote the same words, and neither restates the other; or what an entry
+    says and tests lacks a quantifier, direction, reason or name of its quotation.
+    """
+    by_label: dict[str, Entry] = {}
+    wrong = []
+    for entry in entries:
+        for label in (entry.label, *entry.labels):
+            named = label.removeprefix("line-").split(".")[0]
+            if label in by_label or (label.startswith("line-") and named != str(entry.line)):
+                wrong.append(f"{label}: the label is not its own, or not of line {entry.line}")
+            by_label[label] = entry
+    for entry in entries:
+        wrong += [
+            f"{entry.label}: it points to {other}, which is no entry"
+            for other in filter(None, (entry.carries, entry.restates))
+            if other not in by_label
+        ]
+        if entry.carries in by_label and by_label[entry.carries].as_printed:
+            wrong.append(f"{entry.label}: it carries {entry.carries}, which is correct")
+        names = not entry.restates  # who says it first has the names
+        apart = differences(entry.quote, entry.says, entry.tests, names=names) if entry.quote else []
+        if apart:
+            wrong.append(f"{entry.label}: it does not assert what its quotation does: {', '.join(apart)}")
+    # Whose quotations have words of the paper in common, though neither entry restates the other.
+    quoted = [(each.label, each.restates or each.label, each.quote, each.line) for each in entries if each.quote]
+    quoted += [("the unjudged", "the unjudged", quote, -9) for each in UNJUDGED for quote in each["quotes"]]
+    wrong += [
+        f"{again}: its quotation shares words with that of {told}, which neither restates"
+        for (told, what, words, line), (again, said, others, at) in combinations(quoted, 2)
+        if what != said and shared(words, others, near=abs(line - at) <= 1)
+    ]
+    return wrong
+
+
+def missing(source: TexSource, entries: Sequence[Entry]) -> list[str]:
+    """What of the source has no entry: ``line 238: display eq.zo-grad``, for a line or for a label of it."""
+    said: dict[tuple[int, str], set[str]] = {}
+    for entry in entries:
+        said.setdefault((entry.line, entry.kind), set()).update((entry.label, *entry.labels))
+    gaps = []
+    for item in source.items:
+        found = said.get((item.line, _KINDS.get(item.kind, item.kind)))
+        gaps += [
+            f"line {item.line}: {item.kind} {label}".rstrip()
+            for label in item.labels or ("",)
+            if found is None or (label and label not in found)
+        ]
+    return gaps
+
+
+def unquoted(source: TexSource, entries: Sequence[Entry]) -> list[str]:
+    """Sentences of which no entry quotes a part, and no list of the unjudged.
+
+    All of the abstract, Sections and captions count, and those of Appendices A to C with a number or a comparison;
+    the proofs are judged display by display.
+    """
+    listed = [quote for each in UNJUDGED for quote in each["quotes"]]
+    gaps = []
+    for passage in passages(source).values():
+        quoted = [part for quote in listed for parts in spans(quote, passage.text) for part in parts]
+        quoted += [part for entry in entries for parts in _spans(entry, passage) for part in parts]
+        gaps += [
+            f"line {each.line}: {passage.place}: {each.text}"
+            for each in passage.sentences()
+            if (
+                _JUDGED.match(passage.place)
+                or r"\caption" in source.lines[each.line - 1]
+                or (_COUNTED.match(passage.place) and _TOLD.search(each.text))
+            )
+            and not any(start < each.end and each.start < end for start, end in quoted)
+        ]
+    return gaps
+
+
+def _spans(entry: Entry, passage: Passage) -> list[tuple[tuple[int, int], ...]]:
+    """Where its words stand in a passage: on its own line, or beginning or ending there; of a theorem anywhere."""
+    found = spans(entry.quote, passage.text) if entry.quote else []
+    there = [parts for parts in found if passage.lines[parts[0][0]] <= entry.line <= passage.lines[parts[-1][1] - 1]]
+    return there if entry.kind in ("claim", "caption") else found
+
+
+def stale(
+    source: TexSource,
+    entries: Sequence[Entry],
+    unjudged: Sequence[Mapping[str, Any]] = UNJUDGED,
+    raw: Sequence[Mapping[str, Any]] = RAW,
+) -> list[str]:
+    """What speaks of nothing in the source: no such item on the entry's line, or a label or words that it lacks."""
+    written = {each["label"]: each.get("says", "") for each in raw}
+    labels = {(item.line, _KINDS.get(item.kind, item.kind)): set(item.labels) for item in source.items}
+    told = list(passages(source).values())
+    wrong = [
+        f"unjudged: the source does not have the words {quote!r}"
+        for each in unjudged
+        for quote in each["quotes"]
+        if not any(spans(quote, passage.text) for passage in told)
+    ]
+    for passage in told:
+        # Parts of quotations that stand on the same words, though neither entry restates the other.
+        taken = [(*part, entry) for entry in entries for parts in _spans(entry, passage) for part in parts]
+        for (start, end, entry), (first, last, again) in combinations(taken, 2):
+            if start < last and first < end and (entry.restates or entry.label) != (again.restates or again.label):
+                wrong.append(f"{again.label}: shares words of the source with {entry.label}, which neither restates")
+    for entry in entries:
+        if entry.quote and not any(_spans(entry, passage) for passage in told):
+            found = [passage.lines[parts[0][0]] for passage in told for parts in spans(entry.quote, passage.text)]
+            wrong.append(f"{entry.label}: line {entry.line} does not have the words {entry.quote!r}, lines {found} do")
+        own = labels.get((entry.line, entry.kind))
+        if own is None and entry.kind in _PROSE:
+            own = set() if 0 < entry.line <= len(source.lines) and source.lines[entry.line - 1].strip() else None
+        if own is None:
+            wrong.append(f"{entry.label}: line {entry.line} has no {entry.kind}")
+            continue
+        if entry.kind == "equation" and not entry.restates:
+            says, display = written.get(entry.label, ""), display_at(source, entry.line)
+            strange = [*(signs_of(says) - Counter(_SIGNS.findall(display)))]
+            # What stands without a sign between, as in TeX: 18KL^2.
+            products = _PRODUCT.findall(_NO_FORMULA.sub("", says).translate(_POWERS))
+            strange += [each for each in products if each not in re.sub(r"[\s{}\\;,!&|]", "", display)]
+            wrong += [f"{entry.label}: the display on line {entry.line} has no such {each}" for each in strange]
+        named = {label for label in (entry.label, *entry.labels) if not label.startswith("line-")}
+        wrong += [f"{entry.label}: line {entry.line} has no label {label}" for label in sorted(named - own)]
+    return wrong
+
+
+_SMALL: Final = str.maketrans(
+    {**dict(zip("⁰¹²³⁴⁵⁶", map(str, range(7)), strict=True)), "½": "1 2", "¼": "1 4", "¾": "3 4"}
+)
+_NO_FORMULA: Final = re.compile(
+    r"⟦[^⟧]*⟧|\b(?:line|eq|lemma)[-.][\w.]+|1\(A|(?:Theorem|Algorithm|Table) \d|\b(?![dKPmMRLGDH]+\b)[A-Za-z]{2,}\b"
+)
+_POWERS: Final = str.maketrans({sign: f"^{n}" for n, sign in enumerate("⁰¹²³⁴⁵⁶")})
+_PRODUCT: Final = re.compile(r"(?<![A-Za-z_^{])[0-9dKPmMRLGHμηκσφ](?:[0-9dKPmMRLGHμηκσφ]|\^\d)+(?![A-Za-z_{])")
+_SIGNS: Final = re.compile("[0-9dKPmMRLGDHμησκβ]")
+
+
+def signs_of(formula: str) -> Counter[str]:
+    """The figures and letters of a formula in plain text, and how often; an indicator 1(A) and words have none."""
+    return Counter(_SIGNS.findall(_NO_FORMULA.sub("", formula).translate(_SMALL)))
+
+
+def display_at(source: TexSource, line: int) -> str:
+    """The display that begins on a line of the source, with the line before it and the one after, its letters plain."""
+    ends = (n for n in range(line, len(source.lines)) if re.search(r"\\end\{|\$\$\s*$", source.lines[n]))
+    return lettered("\n".join(source.lines[line - 2 : next(ends, line) + 2]))
+
+
+def mistranscribed(source: TexSource) -> list[str]:
+    """What of ``notation.printed`` the source has otherwise: Table 2, the table of LoRA, rounds and learning rates."""
+    names = "|".join(EXAMPLES)
+    results = "\n".join(source.lines[581:607])
+    rows = [_numbers(part).removesuffix(" 1.3") for part in re.split(names, results)[1:]]  # the second model's name
+    lora = [_numbers(line) for line in source.lines[919:937] if re.match(rf"\s*({names}) &", line)]
+    settings = source.lines[887:908]
+    rounds = [
+        [round(1000 * float(k)) for k in re.findall(r"([\d.]+)k", line)] for line in settings if "Comm. rounds" in line
+    ]
+    rates = [[float(rate) for rate in re.findall(r"\de-\d", line)] for line in settings if "Learning rate" in line]
+    # What it is, how the source has it, how it was transcribed.
+    compared: list[tuple[str, object, object]] = [
+        ("Table 2", rows, [_printed(cells) for model in RESULTS.values() for cells in model.values()]),
+        ("the table of LoRA", lora, [_printed(cells) for cells in LORA.values()]),
+        ("rounds", rounds, [list(each.values()) for each in ROUNDS.values()]),
+        ("learning rates", rates, [list(each.values()) for each in RATES.values()]),
+    ]
+    return [f"{what} in the source: {found}, transcribed: {kept}" for what, found, kept in compared if found != kept]
+
+
+def _printed(cells: Sequence[Cell]) -> str:
+    """As in the source, without what stands between the numbers."""
+    return " ".join(f"{c.accuracy:.2f}" + ("" if c.cost is None else f" {c.cost:.2f}") for c in cells)
+
+
+def _numbers(line: str) -> str:
+    return " ".join(re.findall(r"\d+\.\d+", line))
