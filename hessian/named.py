@@ -49,23 +49,14 @@ _EXAMPLES = 8
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedModel:
-    """A model at the x where its curvature is wanted, and its data.
+    """A model at the x where its curvature is wanted, and its data."""
 
-    Attributes:
-        module: The module with these parameters.
-        dataset: What it was trained on.
-        calibration: Training images on which BatchNorm's statistics are made where the module has none of its own.
-        name: The name of the architecture.
-        history: How its parameters came about, in words.
-        loss: The loss of a batch; None for the module's own.
-    """
-
-    module: nn.Module
-    dataset: Dataset
-    calibration: Tensor
-    name: str
-    history: str
-    loss: LossFunction | None = cross_entropy
+    module: nn.Module  # the module with these parameters
+    dataset: Dataset  # what it was trained on
+    calibration: Tensor  # training images on which BatchNorm's statistics are made where the module has none of its own
+    name: str  # the name of the architecture
+    history: str  # how its parameters came about, in words
+    loss: LossFunction | None = cross_entropy  # the loss of a batch; None for the module's own
 
     @property
     def examples(self) -> Batch:

@@ -221,17 +221,11 @@ Whole = tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]
 
 @dataclass
 class _Run:
-    """A piece of a part's work, and what came of it.
+    """A piece of a part's work, and what came of it."""
 
-    Attributes:
-        work: The work.
-        whole: What is recorded of it, if it was finished elsewhere: it is not run again.
-        result: Its rows and provenance, perhaps so far; None where there are none.
-    """
-
-    work: Work
-    whole: Whole | None
-    result: Result | None = None
+    work: Work  # the work
+    whole: Whole | None  # what is recorded of it, if it was finished elsewhere: it is not run again
+    result: Result | None = None  # its rows and provenance, perhaps so far; None where there are none
 
     def __post_init__(self) -> None:
         if self.whole is not None:

@@ -87,17 +87,11 @@ def gives_each_a_mask() -> bool:
 
 @dataclass(frozen=True)
 class Batches:
-    """A module and loss as functions of rows of a matrix of points.
+    """A module and loss as functions of rows of a matrix of points."""
 
-    Attributes:
-        module: The net; its own parameters are not read where ``layout`` has them.
-        layout: Places of the parameters in a point.
-        loss: The loss of a batch.
-    """
-
-    module: nn.Module
-    layout: Layout
-    loss: BatchLoss
+    module: nn.Module  # the net; its own parameters are not read where ``layout`` has them
+    layout: Layout  # places of the parameters in a point
+    loss: BatchLoss  # the loss of a batch
 
     @classmethod
     def of(cls, objective: object) -> tuple[Batches, ModuleObjective]:

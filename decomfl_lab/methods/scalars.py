@@ -81,12 +81,9 @@ class Differences(Perturbing):
 
 @dataclass(frozen=True, kw_only=True)
 class Scalars(Perturbing):
-    """Options of methods whose clients send scalars, with server and clients of them.
+    """Options of methods whose clients send scalars, with server and clients of them."""
 
-    Attributes:
-        dtype: What the scalars are: float32 numbers, or int8 signs.
-    """
-
+    # what the scalars are: float32 numbers, or int8 signs
     dtype: ClassVar[type[np.float32] | type[np.int8]] = np.float32
 
     @property

@@ -40,19 +40,12 @@ class Form(Enum):
 
 @dataclass(frozen=True, eq=False)
 class BatchLoss:
-    """A scalar for a module and a batch (inputs, targets).
+    """A scalar for a module and a batch (inputs, targets)."""
 
-    Attributes:
-        loss: What the user gave; None for the module's own loss.
-        form: What it is a function of.
-        additive: Whether the loss of a batch is the mean of its examples' losses, so that a batch may be cut.
-        tried: Whether it is a user's own, which was tried before a run (``runs.trial``).
-    """
-
-    loss: LossFunction | None
-    form: Form
-    additive: bool = True
-    tried: bool = False
+    loss: LossFunction | None  # what the user gave; None for the module's own loss
+    form: Form  # what it is a function of
+    additive: bool = True  # whether the loss of a batch is the mean of its examples' losses, so that a batch may be cut
+    tried: bool = False  # whether it is a user's own, which was tried before a run (``runs.trial``)
 
     @classmethod
     def of(cls, loss: LossFunction | BatchLoss | None) -> BatchLoss:

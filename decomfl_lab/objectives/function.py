@@ -40,21 +40,13 @@ _SMALL = 1 << 14
 
 @dataclass(frozen=True)
 class Piece:
-    """Examples that go through the module together.
+    """Examples that go through the module together."""
 
-    Attributes:
-        inputs: What the module takes: a tensor, or a tuple (positional) or mapping (named) of tensors.
-        targets: What the loss takes beside the outputs: any tree of tensors, or None.
-        examples: The number of examples; 1 for a batch whose tensors have not one number of rows.
-        share: The piece's part of the mean; the shares of all pieces add up to 1.
-        name: What it is called in an error.
-    """
-
-    inputs: Any
-    targets: Any
-    examples: int = 1
-    share: float = 1.0
-    name: str = "data"
+    inputs: Any  # what the module takes: a tensor, or a tuple (positional) or mapping (named) of tensors
+    targets: Any  # what the loss takes beside the outputs: any tree of tensors, or None
+    examples: int = 1  # the number of examples; 1 for a batch whose tensors have not one number of rows
+    share: float = 1.0  # the piece's part of the mean; the shares of all pieces add up to 1
+    name: str = "data"  # what it is called in an error
 
     @property
     def batch(self) -> Batch:

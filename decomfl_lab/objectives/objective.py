@@ -73,19 +73,13 @@ class EpochBatches:
     """Batches of epochs: each epoch is a new permutation of 0..n-1, cut in order, the last batch short.
 
     Step t belongs to epoch t // batches_per_epoch, so the batch is a pure function of (seed, t).
-
-    Attributes:
-        n: Examples.
-        batch_size: B ≥ 1; a B above n gives the whole data every time.
-        seed: The seed, and the path to what is drawn here.
-        draws: Where permutations come from (``noise.draws``).
-        ascending: Whether the indices of a batch are in ascending order, for data whose neighbours go well together.
     """
 
-    n: int
-    batch_size: int
-    seed: tuple[int, ...]
-    draws: str = STREAM
+    n: int  # examples
+    batch_size: int  # B ≥ 1; a B above n gives the whole data every time
+    seed: tuple[int, ...]  # the seed, and the path to what is drawn here
+    draws: str = STREAM  # where permutations come from (``noise.draws``)
+    # whether the indices of a batch are in ascending order, for data whose neighbours go well together
     ascending: bool = False
 
     def __post_init__(self) -> None:

@@ -68,12 +68,9 @@ class PooledReplica(Replica):
 
     Records only add integers, however many they are. A replica whose x has no memory (``Tensor.to("meta")``) follows
     them all the same: that is what a server needs to send the sums instead of records.
-
-    Attributes:
-        rule: A ``PooledSgd``.
     """
 
-    rule: PooledSgd
+    rule: PooledSgd  # a ``PooledSgd``
 
     def __init__(self, x: Tensor, rule: PooledSgd, **options: Any) -> None:
         """See ``Replica``."""

@@ -67,25 +67,15 @@ _D, _P, _ETA = 150, 5, 0.01
 
 @dataclass(frozen=True)
 class _Small:
-    """A small run that is to be made up.
+    """A small run that is to be made up."""
 
-    Attributes:
-        about: What is particular about it.
-        seeding: How its records carry seeds.
-        K: Local steps.
-        P: Directions of a step.
-        config: What its configuration says beside the defaults.
-        signs: Whether scalars are signs.
-        named: Whether its model is one of the lab's, so that ``decomfl replay`` rebuilds it too.
-    """
-
-    about: str
-    seeding: Seeding = Seeding.PER_STEP
-    K: int = 2
-    P: int = 3
-    config: Mapping[str, Any] = field(default_factory=dict)
-    signs: bool = False
-    named: bool = False
+    about: str  # what is particular about it
+    seeding: Seeding = Seeding.PER_STEP  # how its records carry seeds
+    K: int = 2  # local steps
+    P: int = 3  # directions of a step
+    config: Mapping[str, Any] = field(default_factory=dict)  # what its configuration says beside the defaults
+    signs: bool = False  # whether scalars are signs
+    named: bool = False  # whether its model is one of the lab's, so that ``decomfl replay`` rebuilds it too
 
 
 _RUNS = {

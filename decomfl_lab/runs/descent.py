@@ -21,21 +21,13 @@ OPTIMIZERS = ("sgd", "adam")
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """Steps of an optimizer on batches of epochs.
+    """Steps of an optimizer on batches of epochs."""
 
-    Attributes:
-        optimizer: sgd or adam, as torch has them.
-        lr: The learning rate η.
-        momentum: The momentum β of sgd.
-        batch_size: The number of examples a step; all if there are fewer.
-        seed: The seed of the order of the examples.
-    """
-
-    optimizer: str = "adam"
-    lr: float = 1e-3
-    momentum: float = 0.0
-    batch_size: int = 64
-    seed: int = 0
+    optimizer: str = "adam"  # sgd or adam, as torch has them
+    lr: float = 1e-3  # the learning rate η
+    momentum: float = 0.0  # the momentum β of sgd
+    batch_size: int = 64  # the number of examples a step; all if there are fewer
+    seed: int = 0  # the seed of the order of the examples
 
     def __post_init__(self) -> None:
         require_choice("optimizer", self.optimizer, OPTIMIZERS)

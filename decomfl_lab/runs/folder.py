@@ -76,28 +76,20 @@ COLUMNS: Mapping[str, str] = _EVERY | _SOME
 
 @dataclass(frozen=True)
 class FoundRun:
-    """What a folder says of its run.
+    """What a folder says of its run."""
 
-    Attributes:
-        folder: The folder.
-        state: finished; interrupted, to be resumed by the same command; running, in a process that holds the folder;
-            damaged, where a file is not as it was written; diverged, where rows are later than the checkpoint; or "no
-            checkpoint", where a run diverged before it had one, or it was not kept (with its log the run can go on).
-        config: The configuration, as plain values; empty where nothing says it.
-        rows: The evaluations, in order: those of the checkpoint, where there is one, and those of metrics.csv after it.
-        round: The number of rounds that can be resumed from, or of the last row.
-        d: The number of parameters; None without a checkpoint.
-        trouble: What is damaged; empty if nothing.
-        remark: Where metrics.csv says other numbers than the checkpoint, which has the rows; or why nobody knows.
-    """
-
-    folder: Path
+    folder: Path  # the folder
+    # finished; interrupted, to be resumed by the same command; running, in a process that holds the folder; damaged,
+    # where a file is not as it was written; diverged, where rows are later than the checkpoint; or "no checkpoint",
+    # where a run diverged before it had one, or it was not kept (with its log the run can go on)
     state: str
-    config: Mapping[str, Any]
+    config: Mapping[str, Any]  # the configuration, as plain values; empty where nothing says it
+    # the evaluations, in order: those of the checkpoint, where there is one, and those of metrics.csv after it
     rows: Sequence[Mapping[str, float]]
-    round: int
-    d: int | None = None
-    trouble: str = ""
+    round: int  # the number of rounds that can be resumed from, or of the last row
+    d: int | None = None  # the number of parameters; None without a checkpoint
+    trouble: str = ""  # what is damaged; empty if nothing
+    # where metrics.csv says other numbers than the checkpoint, which has the rows; or why nobody knows
     remark: str = ""
 
     @property

@@ -82,19 +82,13 @@ Round = Callable[[], object]
 
 @dataclass(frozen=True)
 class Role:
-    """A side of the protocol whose memory is measured.
+    """A side of the protocol whose memory is measured."""
 
-    Attributes:
-        what: Words that say who it is, and which vectors live at the peak.
-        prepare: Makes of a module the round to be measured, which holds what the role holds between rounds.
-        vectors: Number of vectors of d elements that live at the peak.
-        layers: Number of layers of φ elements that live at the peak.
-    """
-
-    what: str
+    what: str  # words that say who it is, and which vectors live at the peak
+    # makes of a module the round to be measured, which holds what the role holds between rounds
     prepare: Callable[[nn.Module], Round]
-    vectors: int
-    layers: int = 0
+    vectors: int  # number of vectors of d elements that live at the peak
+    layers: int = 0  # number of layers of φ elements that live at the peak
 
 
 def _server(module: nn.Module, *, with_model: bool) -> Round:
@@ -219,20 +213,13 @@ ROLES: dict[str, Role] = {
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """Peak of a role's round.
+    """Peak of a role's round."""
 
-    Attributes:
-        role: A key of ``ROLES``.
-        d: Number of parameters.
-        phi: Number of parameters of the largest layer.
-        expected: vectors + layers · φ/d, in models: what the role should need.
-        peak_bytes: Peak of mapped memory above the process without a model; None where the system does not tell.
-    """
-
-    role: str
-    d: int
-    phi: int
-    expected: float
+    role: str  # a key of ``ROLES``
+    d: int  # number of parameters
+    phi: int  # number of parameters of the largest layer
+    expected: float  # vectors + layers · φ/d, in models: what the role should need
+    # peak of mapped memory above the process without a model; None where the system does not tell
     peak_bytes: int | None
 
     @property

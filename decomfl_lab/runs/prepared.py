@@ -44,27 +44,16 @@ PATIENCE = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A run at round 0, before anybody trains.
+    """A run at round 0, before anybody trains."""
 
-    Attributes:
-        config: The configuration.
-        dataset: The data, where the run computes.
-        given: The user's own module; None where the configuration names it.
-        module: The run's module, a copy of that: a workspace, whose parameters become views of any x.
-        layout: Where x lies in the module.
-        loss: The loss of a batch, which says whether batches may be cut (``trial``).
-        x: x_0, shape (d,).
-        own: Whether module, loss or data are the user's, so that they are to be tried first.
-    """
-
-    config: TrainConfig
-    dataset: Dataset
-    given: nn.Module | None
-    module: nn.Module
-    layout: Layout
-    loss: BatchLoss
-    x: Tensor
-    own: bool
+    config: TrainConfig  # the configuration
+    dataset: Dataset  # the data, where the run computes
+    given: nn.Module | None  # the user's own module; None where the configuration names it
+    module: nn.Module  # the run's module, a copy of that: a workspace, whose parameters become views of any x
+    layout: Layout  # where x lies in the module
+    loss: BatchLoss  # the loss of a batch, which says whether batches may be cut (``trial``)
+    x: Tensor  # x_0, shape (d,)
+    own: bool  # whether module, loss or data are the user's, so that they are to be tried first
 
     @classmethod
     def of(

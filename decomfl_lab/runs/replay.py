@@ -72,21 +72,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class MeasuredRound:
-    """A round whose scalars its participants have measured anew.
+    """A round whose scalars its participants have measured anew."""
 
-    Attributes:
-        round: The round.
-        clients: The number of clients that measured.
-        difference: The largest |g − g'| of a recorded scalar g and the one measured anew g'; NaN for other shapes.
-        allowed: The largest difference that is put down to rounding.
-        others: What of the round is not what the configuration and the data say: eta, seeds, distribution, shape or
-            numbers of examples.
-    """
-
-    round: int
-    clients: int
-    difference: float
-    allowed: float
+    round: int  # the round
+    clients: int  # the number of clients that measured
+    difference: float  # the largest |g − g'| of a recorded scalar g and the one measured anew g'; NaN for other shapes
+    allowed: float  # the largest difference that is put down to rounding
+    # what of the round is not what the configuration and the data say: eta, seeds, distribution, shape or numbers of
+    # examples
     others: tuple[str, ...] = ()
 
     @property
@@ -107,30 +100,19 @@ class MeasuredRound:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """What came of a replay.
+    """What came of a replay."""
 
-    Attributes:
-        model: The model after ``round`` rounds. With the data a BatchNorm has the statistics that ``Run.model`` has;
-            without, it normalises by its batch in training mode, and is an error in eval mode.
-        round: The number of rounds whose records were applied.
-        rounds: The number of rounds in the log.
-        planned: The number of rounds that the run was to have, as the log says it.
-        digest: The digest of the model, optimizer state included.
-        compared: The digests in the log, that of x_0 first, beside those found.
-        measured: The rounds that were measured anew.
-        unlike: Where a record first is none of the run that the log says it is of, in words; empty if all are.
-        remark: What the model lacks, in words; empty if nothing.
-    """
-
+    # the model after ``round`` rounds. With the data a BatchNorm has the statistics that ``Run.model`` has; without, it
+    # normalises by its batch in training mode, and is an error in eval mode.
     model: nn.Module
-    round: int
-    rounds: int
-    planned: int
-    digest: str
-    compared: tuple[Compared, ...]
-    measured: tuple[MeasuredRound, ...]
-    unlike: str
-    remark: str = ""
+    round: int  # the number of rounds whose records were applied
+    rounds: int  # the number of rounds in the log
+    planned: int  # the number of rounds that the run was to have, as the log says it
+    digest: str  # the digest of the model, optimizer state included
+    compared: tuple[Compared, ...]  # the digests in the log, that of x_0 first, beside those found
+    measured: tuple[MeasuredRound, ...]  # the rounds that were measured anew
+    unlike: str  # where a record first is none of the run that the log says it is of, in words; empty if all are
+    remark: str = ""  # what the model lacks, in words; empty if nothing
 
     @property
     def agrees(self) -> bool:

@@ -42,25 +42,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class Sent:
-    """What a run has sent; ``str`` says it in a line.
+    """What a run has sent; ``str`` says it in a line."""
 
-    Attributes:
-        clients: The number of clients.
-        rounds: The number of rounds done.
-        up_bytes: The bytes clients → server, all together.
-        down_bytes: The bytes server → clients, all together.
-        model_bytes: The bytes of the model, d numbers of 4 bytes.
-        part: The share of the rounds that a client took part in, mean over all; 0 for one agent that sends nothing.
-        by_models: Whether the method sends models, so that there is nothing to compare them with.
-    """
-
-    clients: int
-    rounds: int
-    up_bytes: int
-    down_bytes: int
-    model_bytes: int
+    clients: int  # the number of clients
+    rounds: int  # the number of rounds done
+    up_bytes: int  # the bytes clients → server, all together
+    down_bytes: int  # the bytes server → clients, all together
+    model_bytes: int  # the bytes of the model, d numbers of 4 bytes
+    # the share of the rounds that a client took part in, mean over all; 0 for one agent that sends nothing
     part: float = 0.0
-    by_models: bool = False
+    by_models: bool = False  # whether the method sends models, so that there is nothing to compare them with
 
     @property
     def models_bytes(self) -> float:

@@ -91,19 +91,12 @@ def cheapest_directions(trace: float, frobenius: float) -> int:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a stage showed.
+    """What a stage showed."""
 
-    Attributes:
-        trace: tr(H), mean over the stage.
-        frobenius: ‖H‖_F.
-        kappa: A bracket of κ for H of any sign.
-        gradient: The norm of the mean over clients of ∇f_i(x; ξ), from the scalars, Σ g² / P.
-    """
-
-    trace: float
-    frobenius: float
-    kappa: tuple[float, float]
-    gradient: float
+    trace: float  # tr(H), mean over the stage
+    frobenius: float  # ‖H‖_F
+    kappa: tuple[float, float]  # a bracket of κ for H of any sign
+    gradient: float  # the norm of the mean over clients of ∇f_i(x; ξ), from the scalars, Σ g² / P
 
     def step(self, P: int, beta: float) -> float:
         """See ``largest_step``."""
@@ -112,23 +105,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The choice, and what was measured; ``str`` says it in a line.
+    """The choice, and what was measured; ``str`` says it in a line."""
 
-    Attributes:
-        lr: The learning rate η, of two digits.
-        P: The number of directions.
-        h: The step η/(1 − β), before rounding.
-        seen: The stage of the last rehearsal that admits the least.
-        rounds: The rounds that were rehearsed, in all attempts.
-        passes: The forward passes that they took.
-    """
-
-    lr: float
-    P: int
-    h: float
-    seen: Seen
-    rounds: int
-    passes: int
+    lr: float  # the learning rate η, of two digits
+    P: int  # the number of directions
+    h: float  # the step η/(1 − β), before rounding
+    seen: Seen  # the stage of the last rehearsal that admits the least
+    rounds: int  # the rounds that were rehearsed, in all attempts
+    passes: int  # the forward passes that they took
 
     def __str__(self) -> str:
         seen = self.seen

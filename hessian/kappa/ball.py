@@ -63,17 +63,11 @@ def ball_radius(eta: float, d: int, G: float) -> float:
 
 @dataclass(frozen=True)
 class BallPoint:
-    """What was measured at one point.
+    """What was measured at one point."""
 
-    Attributes:
-        distance: The distance of the point from the centre, ‖x_j − x_0‖.
-        rank: The trace, λ_max and κ there, each with its interval.
-        raised: What this point adds to the trace of D: tr(H_j − H_0)₊, and tr(H_0)₊ at x_0. None where it was not asked
-            for.
-    """
-
-    distance: float
-    rank: EffectiveRank
+    distance: float  # the distance of the point from the centre, ‖x_j − x_0‖
+    rank: EffectiveRank  # the trace, λ_max and κ there, each with its interval
+    # what this point adds to the trace of D: tr(H_j − H_0)₊, and tr(H_0)₊ at x_0. None where it was not asked for.
     raised: Estimate | None
 
 

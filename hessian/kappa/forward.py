@@ -125,40 +125,26 @@ def evaluation_noise(f: Loss, x: Tensor, *, seed: int) -> float:
 
 @dataclass(frozen=True)
 class Rung:
-    """Second differences at one μ.
+    """Second differences at one μ."""
 
-    Attributes:
-        mu: The step μ.
-        trace: The mean of the second differences, with its standard error over the probes.
-        change: The root mean square over the probes of the change since the rung below; for the lowest, to the one
-            above.
-    """
-
-    mu: float
-    trace: Estimate
+    mu: float  # the step μ
+    trace: Estimate  # the mean of the second differences, with its standard error over the probes
+    # the root mean square over the probes of the change since the rung below; for the lowest, to the one above
     change: float
 
 
 @dataclass(frozen=True)
 class MuLadder:
-    """Second differences along the same few directions at several μ.
+    """Second differences along the same few directions at several μ."""
 
-    Attributes:
-        rungs: What was found at every μ, rising.
-        noise: The rounding error ε_f of a value of f.
-        fourth: The coefficient c, so that truncation is c μ²; an upper estimate where rounding hides it, None where
-            kinks leave none.
-        mu: The recommended μ.
-        reason: Why it is that one, in a line.
-        evaluations: The number of values of f.
-    """
-
-    rungs: tuple[Rung, ...]
-    noise: float
+    rungs: tuple[Rung, ...]  # what was found at every μ, rising
+    noise: float  # the rounding error ε_f of a value of f
+    # the coefficient c, so that truncation is c μ²; an upper estimate where rounding hides it, None where kinks leave
+    # none
     fourth: float | None
-    mu: float
-    reason: str
-    evaluations: int
+    mu: float  # the recommended μ
+    reason: str  # why it is that one, in a line
+    evaluations: int  # the number of values of f
 
     @property
     def kinked(self) -> bool:

@@ -45,21 +45,13 @@ _BEYOND = np.geomspace(1e-6, 1e9, 400)
 
 @dataclass(frozen=True)
 class Hidden:
-    """What is known of eigenvalues that Lanczos has not shown.
+    """What is known of eigenvalues that Lanczos has not shown."""
 
-    Attributes:
-        n: The dimension of the sphere that the start vector was drawn from.
-        poles: The Ritz values, (k,).
-        couplings: The coupling cᵀs of each to the next vector, (k,).
-        seen: The start vector's component along each Ritz vector, (k,).
-        before: What φ is to be multiplied by, from before each restart.
-    """
-
-    n: int
-    poles: Sequence[float]
-    couplings: Sequence[float]
-    seen: Sequence[float]
-    before: Sequence[Pole] = ()
+    n: int  # the dimension of the sphere that the start vector was drawn from
+    poles: Sequence[float]  # the Ritz values, (k,)
+    couplings: Sequence[float]  # the coupling cᵀs of each to the next vector, (k,)
+    seen: Sequence[float]  # the start vector's component along each Ritz vector, (k,)
+    before: Sequence[Pole] = ()  # what φ is to be multiplied by, from before each restart
 
     @property
     def pole(self) -> Pole:

@@ -65,13 +65,9 @@ def missing(names: Iterable[str], models: Iterable[str], pretrained: Container[s
 
 @dataclass(frozen=True)
 class Pretraining:
-    """A small OPT model; its folder is then one that transformers reads.
+    """A small OPT model; its folder is then one that transformers reads."""
 
-    Attributes:
-        config: Size, vocabulary, text and steps.
-    """
-
-    config: PretrainConfig
+    config: PretrainConfig  # size, vocabulary, text and steps
 
     @property
     def title(self) -> str:
@@ -103,12 +99,9 @@ class Pretraining:
 
 @dataclass(frozen=True)
 class TaskJob(Job):
-    """A training run on a task of $DECOMFL_DATA, from a pretrained model; ``config.model`` is the model's size.
+    """A training run on a task of $DECOMFL_DATA, from a pretrained model; ``config.model`` is the model's size."""
 
-    Attributes:
-        pretraining: How the model that it begins with is made; None for a model of the hub, named by ``config.model``.
-    """
-
+    # how the model that it begins with is made; None for a model of the hub, named by ``config.model``
     pretraining: Pretraining | None
 
     @property
@@ -162,17 +155,11 @@ _HUB_TOKEN = 12 * 12 * 768**2 / 4e5
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What is to be known of a task's data before anything is run.
+    """What is to be known of a task's data before anything is run."""
 
-    Attributes:
-        test: The number of test examples.
-        majority: The share of them in the most frequent class: the accuracy of always answering the same.
-        digest: The digest of the files.
-    """
-
-    test: int
-    majority: float
-    digest: str
+    test: int  # the number of test examples
+    majority: float  # the share of them in the most frequent class: the accuracy of always answering the same
+    digest: str  # the digest of the files
 
 
 def task_facts(task: str) -> TaskFacts:

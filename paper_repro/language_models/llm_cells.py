@@ -40,19 +40,12 @@ FEDZO, P5, P10 = "FedZO", "DeComFL P=5", "DeComFL P=10"
 
 @dataclass(frozen=True)
 class MethodColumn:
-    """A column of a table of results.
+    """A column of a table of results."""
 
-    Attributes:
-        method: The name of the method.
-        P: The number of directions; 0 for first-order steps.
-        column: Its place in a row of the paper's table; None if it is not there.
-        unit: The number of bytes in which the paper counts its costs.
-    """
-
-    method: str
-    P: int
-    column: int | None
-    unit: float = 1e12
+    method: str  # the name of the method
+    P: int  # the number of directions; 0 for first-order steps
+    column: int | None  # its place in a row of the paper's table; None if it is not there
+    unit: float = 1e12  # the number of bytes in which the paper counts its costs
 
 
 FULL: Final[Mapping[str, MethodColumn]] = {
@@ -102,37 +95,21 @@ def task_title(task: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """A cell made here, from the evaluations of one run.
+    """A cell made here, from the evaluations of one run."""
 
-    Attributes:
-        row: The row of the table of settings: the paper's model, with +LoRA where that is trained.
-        task: The task, or its two-way reading.
-        series: The column of the table.
-        model: The model that stands for the paper's.
-        examples: The number of test examples.
-        majority: The share of the most frequent class.
-        rounds: The number R of rounds.
-        d: The number of parameters trained, as FedZO's models are counted; NaN if it has sent none.
-        zero_shot: The accuracy in round 0.
-        calibrated_zero_shot: The calibrated accuracy in round 0.
-        accuracy: The accuracy after the last round; NaN for a run that diverged.
-        calibrated: The calibrated accuracy after the last round.
-        bytes: The bytes that one client and the server exchanged, both ways, by the ledger.
-    """
-
-    row: str
-    task: str
-    series: str
-    model: str
-    examples: int
-    majority: float
-    rounds: int
-    d: float
-    zero_shot: float
-    calibrated_zero_shot: float
-    accuracy: float
-    calibrated: float
-    bytes: float
+    row: str  # the row of the table of settings: the paper's model, with +LoRA where that is trained
+    task: str  # the task, or its two-way reading
+    series: str  # the column of the table
+    model: str  # the model that stands for the paper's
+    examples: int  # the number of test examples
+    majority: float  # the share of the most frequent class
+    rounds: int  # the number R of rounds
+    d: float  # the number of parameters trained, as FedZO's models are counted; NaN if it has sent none
+    zero_shot: float  # the accuracy in round 0
+    calibrated_zero_shot: float  # the calibrated accuracy in round 0
+    accuracy: float  # the accuracy after the last round; NaN for a run that diverged
+    calibrated: float  # the calibrated accuracy after the last round
+    bytes: float  # the bytes that one client and the server exchanged, both ways, by the ledger
 
     @property
     def name(self) -> str:

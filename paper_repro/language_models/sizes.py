@@ -81,17 +81,11 @@ def _missing(scale: Scale) -> str:
 
 @dataclass(frozen=True)
 class SizeWork:
-    """One model: κ where it begins, η by it, a run for every seed, and κ where that ends.
+    """One model: κ where it begins, η by it, a run for every seed, and κ where that ends."""
 
-    Attributes:
-        size: The sizes of the work.
-        model: A size of ``Scale.pretrained`` or a name of the hub.
-        pretraining: How the model that the runs begin with is made; None for one of the hub.
-    """
-
-    size: SizesScale
-    model: str
-    pretraining: Pretraining | None
+    size: SizesScale  # the sizes of the work
+    model: str  # a size of ``Scale.pretrained`` or a name of the hub
+    pretraining: Pretraining | None  # how the model that the runs begin with is made; None for one of the hub
 
     @property
     def title(self) -> str:

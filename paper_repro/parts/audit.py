@@ -44,13 +44,9 @@ _JUDGED: Final = ("theorem", "corollary", "lemma")
 
 @dataclass(frozen=True)
 class AuditWork:
-    """All entries of the registry, each with its evidence.
+    """All entries of the registry, each with its evidence."""
 
-    Attributes:
-        title: The title of its progress bar.
-    """
-
-    title: str = "audit of the paper"
+    title: str = "audit of the paper"  # the title of its progress bar
 
     def key(self) -> str:
         """See ``Work``: the code of all layers below."""

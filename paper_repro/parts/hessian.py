@@ -60,21 +60,13 @@ def jobs(options: Options) -> list[Work]:
 
 @dataclass(frozen=True)
 class SpectrumWork:
-    """A model trained by first-order steps, with the spectrum of its Hessian at some of them.
+    """A model trained by first-order steps, with the spectrum of its Hessian at some of them."""
 
-    Attributes:
-        size: The sizes of the work.
-        data: The name of the data set.
-        title: The title of its progress bar.
-        urgency: A number; where time is limited, work of a smaller one goes first.
-        device: The device on which it computes.
-    """
-
-    size: HessianScale
-    data: str
-    title: str
-    urgency: int = 0
-    device: str = "cpu"
+    size: HessianScale  # the sizes of the work
+    data: str  # the name of the data set
+    title: str  # the title of its progress bar
+    urgency: int = 0  # a number; where time is limited, work of a smaller one goes first
+    device: str = "cpu"  # the device on which it computes
 
     def key(self) -> str:
         """See ``Work``: sizes, data and the code of both layers."""
@@ -176,23 +168,14 @@ class SpectrumWork:
 
 @dataclass(frozen=True)
 class DensityCheck:
-    """The distance of the density from all eigenvalues of a network small enough to have them.
+    """The distance of the density from all eigenvalues of a network small enough to have them."""
 
-    Attributes:
-        title: The title of its progress bar.
-        model: The network, on scikit-learn's digits.
-        steps: The number of steps of Adam.
-        examples: The number of examples whose mean loss has the Hessian.
-        products: The same as in ``HessianScale``.
-        probes: The same as in ``HessianScale``.
-    """
-
-    title: str = "density against a dense spectrum"
-    model: str = "mlp"
-    steps: int = 300
-    examples: int = 300
-    products: int = 50
-    probes: int = 3
+    title: str = "density against a dense spectrum"  # the title of its progress bar
+    model: str = "mlp"  # the network, on scikit-learn's digits
+    steps: int = 300  # the number of steps of Adam
+    examples: int = 300  # the number of examples whose mean loss has the Hessian
+    products: int = 50  # the same as in ``HessianScale``
+    probes: int = 3  # the same as in ``HessianScale``
 
     def key(self) -> str:
         """See ``Work``."""

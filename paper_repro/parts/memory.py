@@ -28,15 +28,10 @@ LIMITS = limits("memory")
 
 @dataclass(frozen=True)
 class MemoryWork:
-    """The peaks of every role at every size, in processes of their own.
+    """The peaks of every role at every size, in processes of their own."""
 
-    Attributes:
-        sizes: The numbers of parameters of the models.
-        title: The title of its progress bar.
-    """
-
-    sizes: tuple[int, ...]
-    title: str = "memory of server and client"
+    sizes: tuple[int, ...]  # the numbers of parameters of the models
+    title: str = "memory of server and client"  # the title of its progress bar
 
     def key(self) -> str:
         """See ``Work``: sizes and code."""

@@ -64,17 +64,11 @@ _SEED: Final = 0
 
 @dataclass(frozen=True)
 class SweepWork:
-    """A table of exact values, one of ``SWEEPS``.
+    """A table of exact values, one of ``SWEEPS``."""
 
-    Attributes:
-        name: The key of ``SWEEPS``.
-        size: The sizes, how fine it is.
-        title: The title of its progress bar.
-    """
-
-    name: str
-    size: TheoryScale
-    title: str
+    name: str  # the key of ``SWEEPS``
+    size: TheoryScale  # the sizes, how fine it is
+    title: str  # the title of its progress bar
 
     def key(self) -> str:
         """See ``Work``: name, sizes and the code."""

@@ -38,19 +38,12 @@ FEDZO = "FedZO K=10 P=20"
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of the paper's table: costs a round; rounds, uplink and downlink in all; and β.
+    """A row of the paper's table: costs a round; rounds, uplink and downlink in all; and β."""
 
-    Attributes:
-        up: Uplink a round.
-        down: Downlink a round.
-        complexity: Rounds; scalars up; scalars down, for an ε-approximate solution.
-        beta: The share of d scalars that goes up; None for DeComFL.
-    """
-
-    up: str
-    down: str
-    complexity: str
-    beta: float | None
+    up: str  # uplink a round
+    down: str  # downlink a round
+    complexity: str  # rounds; scalars up; scalars down, for an ε-approximate solution
+    beta: float | None  # the share of d scalars that goes up; None for DeComFL
 
 
 _ROWS: dict[str, _Row] = {

@@ -47,17 +47,11 @@ MARGIN: Final = 0.5
 
 @dataclass(frozen=True)
 class TrainingWork:
-    """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated at x_0, beside its bounds.
+    """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated at x_0, beside its bounds."""
 
-    Attributes:
-        size: The rounds and seeds.
-        model: The name of the model, which is trained on scikit-learn's digits.
-        title: The title of its progress bar.
-    """
-
-    size: TheoryScale
-    model: str
-    title: str
+    size: TheoryScale  # the rounds and seeds
+    model: str  # the name of the model, which is trained on scikit-learn's digits
+    title: str  # the title of its progress bar
 
     def key(self) -> str:
         """See ``Work``: sizes, model, data and the code."""

@@ -51,23 +51,15 @@ Line = tuple[str, bool]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text in pieces.
+    """Text in pieces."""
 
-    Attributes:
-        train: Pieces in the order of the text.
-        held_out: Pieces from all parts of the text that are not trained on.
-        source: One line: which text it is.
-        digest: Hex digest of its bytes.
-        reviews: (line, whether its review is favourable) for every line of the film reviews; none where there are no
-            reviews.
-        held_out_reviews: The same for every ``HELD_OUT``-th review, whose lines are not among the others.
-    """
-
-    train: tuple[str, ...]
-    held_out: tuple[str, ...]
-    source: str
-    digest: str
+    train: tuple[str, ...]  # pieces in the order of the text
+    held_out: tuple[str, ...]  # pieces from all parts of the text that are not trained on
+    source: str  # one line: which text it is
+    digest: str  # hex digest of its bytes
+    # (line, whether its review is favourable) for every line of the film reviews; none where there are no reviews
     reviews: tuple[Line, ...] = ()
+    # the same for every ``HELD_OUT``-th review, whose lines are not among the others
     held_out_reviews: tuple[Line, ...] = ()
 
 

@@ -56,26 +56,17 @@ EVALUATED_TOKENS = 1 << 13
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """One pretraining run; the same configuration, text and number of threads give the same bits.
+    """One pretraining run; the same configuration, text and number of threads give the same bits."""
 
-    Attributes:
-        size: A key of ``SIZES``.
-        vocabulary: The tokens of a byte-level BPE trained on the text.
-        steps: The number of steps of AdamW.
-        batch: The number of sequences of T tokens a step.
-        verdicts: The number of steps more, after ``TEXT_FIRST`` of the others, in which the model learns to tell film
-            reviews' sentiment from their lines.
-        lr: The largest learning rate, after ``WARM_UP`` of all steps; then half a cosine down to a tenth.
-        seed: The seed of the initial weights and of the order of the text.
-    """
-
-    size: str
-    vocabulary: int = 4096
-    steps: int = 1000
-    batch: int = 8
+    size: str  # a key of ``SIZES``
+    vocabulary: int = 4096  # the tokens of a byte-level BPE trained on the text
+    steps: int = 1000  # the number of steps of AdamW
+    batch: int = 8  # the number of sequences of T tokens a step
+    # the number of steps more, after ``TEXT_FIRST`` of the others, in which the model learns to tell film reviews'
+    # sentiment from their lines
     verdicts: int = 0
-    lr: float = 3e-3
-    seed: int = 0
+    lr: float = 3e-3  # the largest learning rate, after ``WARM_UP`` of all steps; then half a cosine down to a tenth
+    seed: int = 0  # the seed of the initial weights and of the order of the text
 
     def __post_init__(self) -> None:
         require_choice("size", self.size, SIZES)

@@ -183,19 +183,12 @@ def drawn(rows: pd.DataFrame, size: BoardScale) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times more one line spends than another: the geometric mean over problems, with its interval.
+    """How many times more one line spends than another: the geometric mean over problems, with its interval."""
 
-    Attributes:
-        value: exp of the mean over problems of the difference of mean logarithms.
-        low: ``TOLERANCE`` standard errors below, on the logarithmic scale; errors are those over seeds.
-        high: The same above.
-        by: {problem: the ratio there}.
-    """
-
-    value: float
-    low: float
-    high: float
-    by: Mapping[str, float]
+    value: float  # exp of the mean over problems of the difference of mean logarithms
+    low: float  # ``TOLERANCE`` standard errors below, on the logarithmic scale; errors are those over seeds
+    high: float  # the same above
+    by: Mapping[str, float]  # {problem: the ratio there}
 
     @classmethod
     def of(cls, runs: pd.DataFrame, column: str, more: str, less: str) -> Ratio | None:

@@ -78,17 +78,11 @@ _KEPT: Final = 80
 
 
 class Score(NamedTuple):
-    """How well a learning rate did on the tuning seeds; the smaller the better.
+    """How well a learning rate did on the tuning seeds; the smaller the better."""
 
-    Attributes:
-        rounds: Rounds to the target, summed over the seeds; infinite if one did not get there.
-        hopeless: Whether a run diverged or was given up.
-        loss: The last test loss.
-    """
-
-    rounds: float
-    hopeless: bool
-    loss: float
+    rounds: float  # rounds to the target, summed over the seeds; infinite if one did not get there
+    hopeless: bool  # whether a run diverged or was given up
+    loss: float  # the last test loss
 
 
 def searched(score: Callable[[int, float], Score]) -> dict[int, Score]:
@@ -130,17 +124,11 @@ class _Over(Exception):  # noqa: N818 (nothing is wrong)
 
 @dataclass(frozen=True)
 class BoardWork:
-    """A method on a problem.
+    """A method on a problem."""
 
-    Attributes:
-        size: The sizes of the board.
-        problem: A key of ``size.races``.
-        line: A key of ``LINES``.
-    """
-
-    size: BoardScale
-    problem: str
-    line: str
+    size: BoardScale  # the sizes of the board
+    problem: str  # a key of ``size.races``
+    line: str  # a key of ``LINES``
 
     @property
     def title(self) -> str:

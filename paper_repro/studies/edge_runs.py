@@ -43,23 +43,14 @@ _SEED: Final = 0
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """A setting of the sweep.
+    """A setting of the sweep."""
 
-    Attributes:
-        estimator: ``PROJECTION`` or ``DIFFERENCES``.
-        batch: B.
-        factor: η/(1 − β) in multiples of ``PAPER_STEP``.
-        P: Directions a step.
-        K: Local steps a round.
-        beta: Momentum β, as torch has it.
-    """
-
-    estimator: str
-    batch: int
-    factor: float = 1.0
-    P: int = 20
-    K: int = 1
-    beta: float = 0.9
+    estimator: str  # ``PROJECTION`` or ``DIFFERENCES``
+    batch: int  # B
+    factor: float = 1.0  # η/(1 − β) in multiples of ``PAPER_STEP``
+    P: int = 20  # directions a step
+    K: int = 1  # local steps a round
+    beta: float = 0.9  # momentum β, as torch has it
 
 
 def points(size: EdgeScale) -> list[Point]:
@@ -80,17 +71,11 @@ def points(size: EdgeScale) -> list[Point]:
 
 @dataclass(frozen=True)
 class EdgeWork:
-    """A run at one point with one seed; it has a result however it ends.
+    """A run at one point with one seed; it has a result however it ends."""
 
-    Attributes:
-        size: The size of the sweep.
-        point: The point in it.
-        seed: The seed of the run.
-    """
-
-    size: EdgeScale
-    point: Point
-    seed: int
+    size: EdgeScale  # the size of the sweep
+    point: Point  # the point in it
+    seed: int  # the seed of the run
 
     @property
     def title(self) -> str:

@@ -35,23 +35,14 @@ _MARK: Final = re.compile("⟦([a-z]+) ?([^⟧]*)⟧")
 
 @dataclass(frozen=True)
 class AnswerLine:
-    """A line of the answer.
+    """A line of the answer."""
 
-    Attributes:
-        topic: What it is about.
-        verdict: The statuses of its entries in the registry, the gravest first, each once.
-        says: One sentence, with numbers.
-        link: The page of the documentation that says more.
-        again: The command that finds it again.
-        recorded: When and by what code the runs behind its numbers were recorded; "" where they are computed now.
-    """
-
-    topic: str
-    verdict: str
-    says: str
-    link: str
-    again: str
-    recorded: str
+    topic: str  # what it is about
+    verdict: str  # the statuses of its entries in the registry, the gravest first, each once
+    says: str  # one sentence, with numbers
+    link: str  # the page of the documentation that says more
+    again: str  # the command that finds it again
+    recorded: str  # when and by what code the runs behind its numbers were recorded; "" where they are computed now
 
 
 def answer() -> list[AnswerLine]:

@@ -72,26 +72,18 @@ RECORDED: Final = Path(__file__).parents[1] / "results" / "claims.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A registered claim; ``claims.toml`` says what the fields are.
+    """A registered claim; ``claims.toml`` says what the fields are."""
 
-    Attributes:
-        id: The part, a dot, and its name there; a name that ends in ``*`` stands for a claim about each of several.
-        question: What is asked beyond the paper; without one, the sentences that name it are (``sentences``).
-        rule: The rule with the thresholds of ``claims.toml`` in it.
-        tells: Patterns of the names of the numbers that decide it, of which a page has room for a few; () for all.
-        unknown: What nobody knows of the setting of the authors' runs, so that ours cannot refute it.
-        scale: The least scale that can decide it; ``decided`` holds every outcome to it.
-    """
-
-    id: str
-    question: str = ""
+    id: str  # the part, a dot, and its name there; a name that ends in ``*`` stands for a claim about each of several
+    question: str = ""  # what is asked beyond the paper; without one, the sentences that name it are (``sentences``)
     where: str = ""
     measures: str
-    rule: str
-    scale: str
+    rule: str  # the rule with the thresholds of ``claims.toml`` in it
+    scale: str  # the least scale that can decide it; ``decided`` holds every outcome to it
     needs: str = ""
+    # patterns of the names of the numbers that decide it, of which a page has room for a few; () for all
     tells: tuple[str, ...] = ()
-    unknown: str = ""
+    unknown: str = ""  # what nobody knows of the setting of the authors' runs, so that ours cannot refute it
 
     def __post_init__(self) -> None:
         """Check that it is asked, and how it is judged."""
@@ -123,17 +115,11 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class PartFacts:
-    """A part of the report, before it is made.
+    """A part of the report, before it is made."""
 
-    Attributes:
-        title: The heading of its section.
-        picture: The stem of the file in OUT/figures that shows it; "" for a table.
-        seeds: The seeds of its runs at each scale.
-    """
-
-    title: str
-    picture: str = ""
-    seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    title: str  # the heading of its section
+    picture: str = ""  # the stem of the file in OUT/figures that shows it; "" for a table
+    seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the seeds of its runs at each scale
 
 
 # The file has a table a part; beside them "words" and "limits" (which all parts share).
@@ -208,21 +194,14 @@ def claim(id: str) -> Claim:  # noqa: A002 (of Claim)
 
 @dataclass(frozen=True)
 class ClaimOutcome:
-    """What the runs made here say of a registered claim.
+    """What the runs made here say of a registered claim."""
 
-    Attributes:
-        id: The id of the claim; of a claim about several, with the name of one instead of ``*``.
-        verdict: One of ``VERDICTS``.
-        measured: Name -> number behind the verdict; None for a level that was never reached.
-        scale: The scale at which it was measured, as "default (reduced): 300 rounds, 3 seeds".
-        subject: The one that it is about, of a claim about several.
-    """
-
-    id: str
-    verdict: Verdict = UNTESTED
+    id: str  # the id of the claim; of a claim about several, with the name of one instead of ``*``
+    verdict: Verdict = UNTESTED  # one of ``VERDICTS``
+    # name -> number behind the verdict; None for a level that was never reached
     measured: Mapping[str, float | int | None] = field(default_factory=dict)
-    scale: str = ""
-    subject: str = ""
+    scale: str = ""  # the scale at which it was measured, as "default (reduced): 300 rounds, 3 seeds"
+    subject: str = ""  # the one that it is about, of a claim about several
 
     def __post_init__(self) -> None:
         """Check the fields, and turn numbers of other libraries into Python's own."""

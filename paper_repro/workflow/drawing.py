@@ -35,15 +35,10 @@ _LIBRARIES: Final = ("matplotlib", "numpy", "pandas", "scipy")
 
 @dataclass(frozen=True)
 class DrawnPart:
-    """What the report needs of a part.
+    """What the report needs of a part."""
 
-    Attributes:
-        section: The section, as ``page_section`` makes it.
-        claims: The outcomes of its claims.
-    """
-
-    section: Mapping[str, Any]
-    claims: Sequence[ClaimOutcome]
+    section: Mapping[str, Any]  # the section, as ``page_section`` makes it
+    claims: Sequence[ClaimOutcome]  # the outcomes of its claims
 
 
 def ingredients(

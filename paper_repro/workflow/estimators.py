@@ -48,23 +48,14 @@ def labels(method: Method) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Curves:
-    """The runs of a figure of curves, as far as they have come.
+    """The runs of a figure of curves, as far as they have come."""
 
-    Attributes:
-        rows: All of them, with their countings.
-        lines: The runs whose curves are lines.
-        dots: The runs by finite differences beside lines by projection.
-        longer: The lines that are recorded at full scale; None where none are.
-        missing: The sentence about runs that are not finished; "" where all are.
-        unbegun: The sentence about those of which there is no row; "" where there is none.
-    """
-
-    rows: pd.DataFrame
-    lines: pd.DataFrame
-    dots: pd.DataFrame
-    longer: pd.DataFrame | None
-    missing: str
-    unbegun: str
+    rows: pd.DataFrame  # all of them, with their countings
+    lines: pd.DataFrame  # the runs whose curves are lines
+    dots: pd.DataFrame  # the runs by finite differences beside lines by projection
+    longer: pd.DataFrame | None  # the lines that are recorded at full scale; None where none are
+    missing: str  # the sentence about runs that are not finished; "" where all are
+    unbegun: str  # the sentence about those of which there is no row; "" where there is none
 
     @classmethod
     def of(

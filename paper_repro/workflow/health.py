@@ -67,15 +67,11 @@ _CURVE: Final = ("reading", "panel", "row", "task", "series", "model")
 
 @dataclass(frozen=True, kw_only=True)
 class Rests:
-    """The series that a claim rests on.
+    """The series that a claim rests on."""
 
-    Attributes:
-        series: Patterns of their names: reading, panel, row, task, series and model, as far as the part has them,
-            joined by ", ".
-        together: Whether they are compared at equal rounds, so that only evaluations up to the last common one count.
-    """
-
+    # patterns of their names: reading, panel, row, task, series and model, as far as the part has them, joined by ", "
     series: tuple[str, ...]
+    # whether they are compared at equal rounds, so that only evaluations up to the last common one count
     together: bool = False
 
 

@@ -33,20 +33,13 @@ _NOT_COMPARED: Final = ("seconds", "finished", "planned", "diverged")
 
 @dataclass(frozen=True, kw_only=True)
 class Overlay:
-    """What live runs say of a section of the page.
+    """What live runs say of a section of the page."""
 
-    Attributes:
-        tone: The colour of the badge, one of those of verdicts.
-        sign: Its sign.
-        verdict: Its words.
-        words: Paragraphs: what was run, how its numbers compare, which verdicts it decides.
-        section: The section of the live runs, as ``page_section`` makes it; its figures show the recorded ones thin.
-    """
-
-    tone: str
-    sign: str
-    verdict: str
-    words: Sequence[str]
+    tone: str  # the colour of the badge, one of those of verdicts
+    sign: str  # its sign
+    verdict: str  # its words
+    words: Sequence[str]  # paragraphs: what was run, how its numbers compare, which verdicts it decides
+    # the section of the live runs, as ``page_section`` makes it; its figures show the recorded ones thin
     section: Mapping[str, Any]
 
 
@@ -57,23 +50,15 @@ def beginning(work: Work) -> Work:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How rows that were made here compare with the recorded rows of the same work, at the same scale.
+    """How rows that were made here compare with the recorded rows of the same work, at the same scale."""
 
-    Attributes:
-        rows: The number of rows made here.
-        compared: How many of them are recorded too.
-        equal: How many of these are equal, in every number and every text.
-        largest: Column -> the largest difference: of accuracies themselves, of other numbers as a share.
-        texts: The columns of text that differ in a row.
-        other_data: Whether the recorded rows are of other data, so that nothing was compared.
-    """
-
-    rows: int
-    compared: int = 0
-    equal: int = 0
+    rows: int  # the number of rows made here
+    compared: int = 0  # how many of them are recorded too
+    equal: int = 0  # how many of these are equal, in every number and every text
+    # column -> the largest difference: of accuracies themselves, of other numbers as a share
     largest: Mapping[str, float] | None = None
-    texts: Sequence[str] = ()
-    other_data: bool = False
+    texts: Sequence[str] = ()  # the columns of text that differ in a row
+    other_data: bool = False  # whether the recorded rows are of other data, so that nothing was compared
 
     @property
     def alike(self) -> bool | None:

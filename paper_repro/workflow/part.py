@@ -28,54 +28,34 @@ __all__ = ["Made", "Options", "Part", "rendered"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the user asked for.
+    """What the user asked for."""
 
-    Attributes:
-        scale: The sizes of every part, with what --set changed.
-        readings: The readings of the paper's image settings: as-plotted, as-written.
-        count: How the x-axes of communication count.
-        cache: The folder of results: what is there is not computed again.
-        authors: The folder with the authors' curves, or None.
-        from_recorded: Whether recorded rows are drawn where there are some.
-        largest: Whether of each part the largest scale that is recorded is drawn.
-        spared: Parts that are not computed where they are recorded.
-        out: The folder of the report.
-        jobs: The number of runs at a time, -1 for one a CPU.
-        backend: Who computes runs, one of ``pools.BACKENDS``.
-        record: The folder in which the rows of what is made are kept, or None.
-        hours: The hours after which no run is begun any more, and those under way are saved; None for no limit.
-        resume: Whether training runs go on that another version of the code began.
-        device: The device on which runs compute: cpu, cuda, cuda:N or auto. On a GPU, where finite differences cost
-            little, they are as long as the curves by projection, for every seed, and go first.
-        longer: The rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin.
-        shorter: The rows recorded for the part at the scale below, for what those of ``scale`` cannot decide so far.
-        problems: The problems of the board; none for all.
-        lines: The lines of the board; none for all.
-        changes: {part: the settings that were changed, in words}.
-        set: The assignments of --set that changed them.
-    """
-
-    scale: Scale
-    readings: tuple[str, ...]
-    count: Count
-    cache: Path = Path()
-    authors: Path | None = None
-    from_recorded: bool = False
-    largest: bool = False
-    spared: tuple[str, ...] = ()
-    out: Path = Path("out")
-    jobs: int = -1
-    backend: str = "loky"
-    record: Path | None = None
+    scale: Scale  # the sizes of every part, with what --set changed
+    readings: tuple[str, ...]  # the readings of the paper's image settings: as-plotted, as-written
+    count: Count  # how the x-axes of communication count
+    cache: Path = Path()  # the folder of results: what is there is not computed again
+    authors: Path | None = None  # the folder with the authors' curves, or None
+    from_recorded: bool = False  # whether recorded rows are drawn where there are some
+    largest: bool = False  # whether of each part the largest scale that is recorded is drawn
+    spared: tuple[str, ...] = ()  # parts that are not computed where they are recorded
+    out: Path = Path("out")  # the folder of the report
+    jobs: int = -1  # the number of runs at a time, -1 for one a CPU
+    backend: str = "loky"  # who computes runs, one of ``pools.BACKENDS``
+    record: Path | None = None  # the folder in which the rows of what is made are kept, or None
+    # the hours after which no run is begun any more, and those under way are saved; None for no limit
     hours: float | None = None
-    resume: bool = False
+    resume: bool = False  # whether training runs go on that another version of the code began
+    # the device on which runs compute: cpu, cuda, cuda:N or auto. On a GPU, where finite differences cost little, they
+    # are as long as the curves by projection, for every seed, and go first.
     device: str = "cpu"
+    # the rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin
     longer: Recorded | None = None
+    # the rows recorded for the part at the scale below, for what those of ``scale`` cannot decide so far
     shorter: Recorded | None = None
-    problems: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
-    changes: Mapping[str, str] = field(default_factory=dict)
-    set: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # the problems of the board; none for all
+    lines: tuple[str, ...] = ()  # the lines of the board; none for all
+    changes: Mapping[str, str] = field(default_factory=dict)  # {part: the settings that were changed, in words}
+    set: tuple[str, ...] = ()  # the assignments of --set that changed them
 
     def command(self, part: str) -> str:
         """The command that makes a part again, from its runs."""
@@ -105,19 +85,12 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A part of the report.
+    """A part of the report."""
 
-    Attributes:
-        section: The section of the page.
-        claims: The outcomes of its claims.
-        figures: {stem of the file: figure}.
-        tables: {stem of the file: frame}.
-    """
-
-    section: Section
-    claims: Sequence[ClaimOutcome]
-    figures: Mapping[str, Figure] = field(default_factory=dict)
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    section: Section  # the section of the page
+    claims: Sequence[ClaimOutcome]  # the outcomes of its claims
+    figures: Mapping[str, Figure] = field(default_factory=dict)  # {stem of the file: figure}
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # {stem of the file: frame}
 
     def of(self, kept: Recorded) -> Made:
         """The same, made from recorded rows: section and claims say that nothing was computed."""

@@ -35,23 +35,14 @@ _CURVE: Final = ("reading", "panel", "series", "estimator")
 
 @dataclass(frozen=True)
 class Recorded:
-    """What ``save`` kept.
+    """What ``save`` kept."""
 
-    Attributes:
-        scale: The scale at which the rows were made.
-        rows: The rows of all runs of a part, up to their last evaluation.
-        provenance: The provenance of the runs, each once.
-        date: The day on which they were recorded.
-        code: The versions of the code that made them.
-        runs: The number of runs that were finished, and that of all.
-    """
-
-    scale: str
-    rows: pd.DataFrame
-    provenance: Sequence[Mapping[str, Any]]
-    date: str
-    code: str
-    runs: tuple[int, int]
+    scale: str  # the scale at which the rows were made
+    rows: pd.DataFrame  # the rows of all runs of a part, up to their last evaluation
+    provenance: Sequence[Mapping[str, Any]]  # the provenance of the runs, each once
+    date: str  # the day on which they were recorded
+    code: str  # the versions of the code that made them
+    runs: tuple[int, int]  # the number of runs that were finished, and that of all
 
     @property
     def complete(self) -> bool:

@@ -99,23 +99,14 @@ def notes(part: str, **here: Any) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Folded:
-    """A statement of which the page shows one line, and the rest when it is clicked.
+    """A statement of which the page shows one line, and the rest when it is clicked."""
 
-    Attributes:
-        label: Its place in the paper, short.
-        verdict: The word or three on its badge.
-        tone: The colour of the badge: yes, no, depends or untested.
-        says: The statement.
-        body: (heading, text) of what the click shows; empty texts are left out.
-        formulas: Heading -> MathML, below the body.
-    """
-
-    label: str
-    verdict: str
-    tone: str
-    says: str
-    body: Sequence[tuple[str, str]]
-    formulas: Mapping[str, str] = field(default_factory=dict)
+    label: str  # its place in the paper, short
+    verdict: str  # the word or three on its badge
+    tone: str  # the colour of the badge: yes, no, depends or untested
+    says: str  # the statement
+    body: Sequence[tuple[str, str]]  # (heading, text) of what the click shows; empty texts are left out
+    formulas: Mapping[str, str] = field(default_factory=dict)  # heading -> MathML, below the body
 
     def __post_init__(self) -> None:
         require_choice(f"tone of {self.label}", self.tone, [css for css, _ in _VERDICT_STYLE.values()])
@@ -123,37 +114,24 @@ class Folded:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One figure or table of the report.
+    """One figure or table of the report."""
 
-    Attributes:
-        id: The part; an anchor in the page: a letter, then letters, digits, "_" and "-"; unique in a report.
-        title: Heading, as "Figure 2: accuracy by communication"; by default that of the part of this id.
-        figure: The figure; None for a section that is a table only.
-        settings: One row for each setting, with what was run here beside what the paper and its logs used.
-        notes: Paragraphs of plain text: how scalars were counted, what was left out.
-        table: The numbers behind the figure; None for none.
-        facts: Name -> text for this section: number of runs, seeds, time taken.
-        more_figures: Heading -> figure: further figures, below the first.
-        formulas: Heading -> MathML of what the section is about.
-        folded: Statements with their verdicts, counted and listed.
-        scale: The scale of its runs, in a word.
-        command: The command that makes it again.
-        provenance: Name -> text: what made the runs.
-    """
-
-    id: str
-    title: str = ""
-    figure: Figure | None = None
+    id: str  # the part; an anchor in the page: a letter, then letters, digits, "_" and "-"; unique in a report
+    title: str = ""  # heading, as "Figure 2: accuracy by communication"; by default that of the part of this id
+    figure: Figure | None = None  # the figure; None for a section that is a table only
+    # one row for each setting, with what was run here beside what the paper and its logs used
     settings: pd.DataFrame = field(default_factory=pd.DataFrame)
-    notes: Sequence[str] = ()
-    table: pd.DataFrame | None = None
+    notes: Sequence[str] = ()  # paragraphs of plain text: how scalars were counted, what was left out
+    table: pd.DataFrame | None = None  # the numbers behind the figure; None for none
+    # name -> text for this section: number of runs, seeds, time taken
     facts: Mapping[str, str] = field(default_factory=dict)
+    # heading -> figure: further figures, below the first
     more_figures: Mapping[str, Figure] = field(default_factory=dict)
-    formulas: Mapping[str, str] = field(default_factory=dict)
-    folded: Sequence[Folded] = ()
-    scale: str = ""
-    command: str = ""
-    provenance: Mapping[str, str] = field(default_factory=dict)
+    formulas: Mapping[str, str] = field(default_factory=dict)  # heading -> MathML of what the section is about
+    folded: Sequence[Folded] = ()  # statements with their verdicts, counted and listed
+    scale: str = ""  # the scale of its runs, in a word
+    command: str = ""  # the command that makes it again
+    provenance: Mapping[str, str] = field(default_factory=dict)  # name -> text: what made the runs
 
     def __post_init__(self) -> None:
         """Check what a page cannot show."""

@@ -159,22 +159,15 @@ def fingerprint(module: str, *what: Any, layers: Sequence[ModuleType] = ()) -> s
 
 @dataclass(frozen=True)
 class Job:
-    """One training run of a figure.
+    """One training run of a figure."""
 
-    Attributes:
-        config: The configuration of the run.
-        labels: The columns to add to its rows (reading, panel, series, ...).
-        title: The title of its progress bar.
-        urgency: A number; where time is limited, runs of a smaller one go first.
-        device: The device; it is no part of the key, as losses agree to rounding and all else to the bit.
-        whole: The rounds of the run of which this is the beginning; 0 for a run that is whole itself.
-    """
-
-    config: TrainConfig
-    labels: Mapping[str, Any]
-    title: str
-    urgency: int = field(default=0, kw_only=True)
+    config: TrainConfig  # the configuration of the run
+    labels: Mapping[str, Any]  # the columns to add to its rows (reading, panel, series, ...)
+    title: str  # the title of its progress bar
+    urgency: int = field(default=0, kw_only=True)  # a number; where time is limited, runs of a smaller one go first
+    # the device; it is no part of the key, as losses agree to rounding and all else to the bit
     device: str = field(default="cpu", kw_only=True)
+    # the rounds of the run of which this is the beginning; 0 for a run that is whole itself
     whole: int = field(default=0, kw_only=True)
 
     def beginning(self, share: float) -> Job:

@@ -139,21 +139,13 @@ READINGS: dict[str, Reading] = {name: _typed(own, Reading, name) for name, own i
 
 @dataclass(frozen=True, kw_only=True)
 class ImageScale:
-    """Sizes of runs on images.
+    """Sizes of runs on images."""
 
-    Attributes:
-        M: The number of clients.
-        m: The number of clients sampled a round (a tenth of M, as in the paper).
-        batch_size: The batch size B, where no other is named.
-        seeds: The seeds of the runs, where no fewer are named.
-        test_examples: Held-out images of an evaluation; 0 for all.
-    """
-
-    M: int
-    m: int
-    batch_size: int
-    seeds: tuple[int, ...] = (0,)
-    test_examples: int = 0
+    M: int  # the number of clients
+    m: int  # the number of clients sampled a round (a tenth of M, as in the paper)
+    batch_size: int  # the batch size B, where no other is named
+    seeds: tuple[int, ...] = (0,)  # the seeds of the runs, where no fewer are named
+    test_examples: int = 0  # held-out images of an evaluation; 0 for all
 
     def config(self, **given: Any) -> TrainConfig:
         """A run of these sizes on MNIST with the small CNN, unless it is said otherwise."""
@@ -164,40 +156,25 @@ class ImageScale:
 
 @dataclass(frozen=True, kw_only=True)
 class Fig2Scale(ImageScale):
-    """Sizes of the runs behind Figure 2 and Table 1.
+    """Sizes of the runs behind Figure 2 and Table 1."""
 
-    Attributes:
-        local_rounds: Left panel: rounds for each K, by projection.
-        perturbation_rounds: Right panel: rounds for every P, by projection.
-        local_differences: Left panel: rounds by finite differences for each K, drawn over the others (first seed).
-        perturbation_differences: Right panel: the same for each P.
-        written_rounds: The "as-written" reading: rounds for each K, with the first seed.
-        written_perturbation_rounds: The same for every P.
-        written_method: The method of that reading: decomfl (finite differences) or decomfl-projection.
-        fedavg_rounds: Rounds of the baseline.
-        fedzo_rounds: The rounds of Table 1's FedZO.
-        fedzo_method: Its method: fedzo (finite differences) or fedzo-projection.
-        eta_factor: Factor on the learning rate of DeComFL in the "as-plotted" reading, whose η/(1 - β) = 0.01 is at the
-            edge of stability: smaller batches than the authors' may need a smaller one.
-        eval_every: Rounds of DeComFL between two evaluations, for each K.
-        written_every: The same in the "as-written" reading, for all.
-        fedavg_every: The same of the baseline.
-    """
-
-    local_rounds: Mapping[int, int]
-    perturbation_rounds: int
+    local_rounds: Mapping[int, int]  # left panel: rounds for each K, by projection
+    perturbation_rounds: int  # right panel: rounds for every P, by projection
+    # left panel: rounds by finite differences for each K, drawn over the others (first seed)
     local_differences: Mapping[int, int]
-    perturbation_differences: Mapping[int, int]
-    written_rounds: Mapping[int, int]
-    written_perturbation_rounds: int
-    written_method: str = "decomfl"
-    fedavg_rounds: int
-    fedzo_rounds: int
-    fedzo_method: str = "fedzo"
+    perturbation_differences: Mapping[int, int]  # right panel: the same for each P
+    written_rounds: Mapping[int, int]  # the "as-written" reading: rounds for each K, with the first seed
+    written_perturbation_rounds: int  # the same for every P
+    written_method: str = "decomfl"  # the method of that reading: decomfl (finite differences) or decomfl-projection
+    fedavg_rounds: int  # rounds of the baseline
+    fedzo_rounds: int  # the rounds of Table 1's FedZO
+    fedzo_method: str = "fedzo"  # its method: fedzo (finite differences) or fedzo-projection
+    # factor on the learning rate of DeComFL in the "as-plotted" reading, whose η/(1 - β) = 0.01 is at the edge of
+    # stability: smaller batches than the authors' may need a smaller one
     eta_factor: float = 1.0
-    eval_every: Mapping[int, int]
-    written_every: int = 1
-    fedavg_every: int = 1
+    eval_every: Mapping[int, int]  # rounds of DeComFL between two evaluations, for each K
+    written_every: int = 1  # the same in the "as-written" reading, for all
+    fedavg_every: int = 1  # the same of the baseline
 
     def __post_init__(self) -> None:
         require_choice("written_method", self.written_method, ("decomfl", "decomfl-projection"))
@@ -206,50 +183,30 @@ class Fig2Scale(ImageScale):
 
 @dataclass(frozen=True, kw_only=True)
 class Fig3Scale(ImageScale):
-    """Sizes of the runs behind Figure 3 and the top-k figure. All have the authors' schedules, as far as they get.
+    """Sizes of the runs behind Figure 3 and the top-k figure. All have the authors' schedules, as far as they get."""
 
-    Attributes:
-        rounds: The rounds of DeComFL by projection.
-        differences: The rounds of DeComFL by finite differences, drawn over it.
-        baseline_batch: B of the first-order methods.
-        baseline_rounds: The rounds of the first-order methods.
-        baseline_seeds: The seeds of the first-order methods.
-        eval_every: Rounds of DeComFL between two evaluations.
-        baseline_every: The same of the first-order methods.
-        baseline_first: The rounds of the first-order methods before their first evaluation; 0 for ``baseline_every``.
-    """
-
-    rounds: int
-    differences: int
-    baseline_batch: int
-    baseline_rounds: int
-    baseline_seeds: tuple[int, ...] = (0,)
-    eval_every: int = 1
-    baseline_every: int = 1
+    rounds: int  # the rounds of DeComFL by projection
+    differences: int  # the rounds of DeComFL by finite differences, drawn over it
+    baseline_batch: int  # B of the first-order methods
+    baseline_rounds: int  # the rounds of the first-order methods
+    baseline_seeds: tuple[int, ...] = (0,)  # the seeds of the first-order methods
+    eval_every: int = 1  # rounds of DeComFL between two evaluations
+    baseline_every: int = 1  # the same of the first-order methods
+    # the rounds of the first-order methods before their first evaluation; 0 for ``baseline_every``
     baseline_first: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fig3Settings:
-    """Figure 3 as the authors' logs have it, at every scale.
+    """Figure 3 as the authors' logs have it, at every scale."""
 
-    Attributes:
-        K: Local steps.
-        P: {round: the directions of a step from it on}.
-        rates: {round: the learning rate of DeComFL from it on}.
-        decomfl: What else DeComFL has.
-        first_order: What the other methods have.
-        quantize_bits: Bits of a number that FedCom sends.
-        top_k: The share of the entries that FedAvg + Top-k sends.
-    """
-
-    K: int
-    P: Mapping[int, int]
-    rates: Mapping[int, float]
-    decomfl: Mapping[str, Any]
-    first_order: Mapping[str, Any]
-    quantize_bits: int
-    top_k: float
+    K: int  # local steps
+    P: Mapping[int, int]  # {round: the directions of a step from it on}
+    rates: Mapping[int, float]  # {round: the learning rate of DeComFL from it on}
+    decomfl: Mapping[str, Any]  # what else DeComFL has
+    first_order: Mapping[str, Any]  # what the other methods have
+    quantize_bits: int  # bits of a number that FedCom sends
+    top_k: float  # the share of the entries that FedAvg + Top-k sends
 
     @property
     def perturbations(self) -> Schedule[int]:
@@ -262,36 +219,22 @@ FIG3: Final[Fig3Settings] = _typed(_DATA["fig3"]["logs"], Fig3Settings, "fig3.lo
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectionScale(ImageScale):
-    """Sizes of the runs behind the projection figure.
+    """Sizes of the runs behind the projection figure."""
 
-    Attributes:
-        K: Local steps.
-        P: Directions a step.
-        eta: The learning rate η that ``factors`` multiply.
-        rounds: The rounds of every run by projection.
-        differences: The rounds of every run by finite differences, with the first seed.
-        factors: Learning rates, in multiples of ``eta``.
-        eval_every: Rounds between two evaluations.
-    """
-
-    K: int
-    P: int
-    eta: float
-    rounds: int
-    differences: int
-    factors: tuple[float, ...]
-    eval_every: int = 2
+    K: int  # local steps
+    P: int  # directions a step
+    eta: float  # the learning rate η that ``factors`` multiply
+    rounds: int  # the rounds of every run by projection
+    differences: int  # the rounds of every run by finite differences, with the first seed
+    factors: tuple[float, ...]  # learning rates, in multiples of ``eta``
+    eval_every: int = 2  # rounds between two evaluations
 
 
 @dataclass(frozen=True)
 class MemoryScale:
-    """Sizes of the models whose memory is measured.
+    """Sizes of the models whose memory is measured."""
 
-    Attributes:
-        d: Their numbers of parameters, in eight layers.
-    """
-
-    d: tuple[int, ...]
+    d: tuple[int, ...]  # their numbers of parameters, in eight layers
 
     def __post_init__(self) -> None:
         require(min(self.d, default=0) >= 1000, "d", "be 1000 at least", self.d)
@@ -299,60 +242,34 @@ class MemoryScale:
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeScale(ImageScale):
-    """Sizes of the runs at the edge of stability. A line of values is run with everything else as in Figure 2.
+    """Sizes of the runs at the edge of stability. A line of values is run with everything else as in Figure 2."""
 
-    Attributes:
-        steps: Local steps of a run; K of them are a round.
-        factors: η/(1 − β) in multiples of Figure 2's 0.01.
-        small_batch: A smaller B, for the two lines below.
-        small_factors: Factors that are also run with it.
-        differences: Factors that are also run with it by finite differences.
-        Bs: Batch sizes.
-        Ps: Directions a step.
-        Ks: Local steps a round.
-        betas: Momentum β, at Figure 2's η/(1 − β).
-        measurements: Evaluations of a run, each with the trace of the curvature and its top.
-        examples: The number of training images whose mean loss has the curvature.
-        products: The number of products with the curvature a measurement.
-    """
-
-    steps: int
-    factors: tuple[float, ...]
-    small_batch: int
-    small_factors: tuple[float, ...]
-    differences: tuple[float, ...]
-    Bs: tuple[int, ...] = ()
-    Ps: tuple[int, ...] = ()
-    Ks: tuple[int, ...] = ()
-    betas: tuple[float, ...] = ()
-    measurements: int = 20
-    examples: int = 200
-    products: int = 8
+    steps: int  # local steps of a run; K of them are a round
+    factors: tuple[float, ...]  # η/(1 − β) in multiples of Figure 2's 0.01
+    small_batch: int  # a smaller B, for the two lines below
+    small_factors: tuple[float, ...]  # factors that are also run with it
+    differences: tuple[float, ...]  # factors that are also run with it by finite differences
+    Bs: tuple[int, ...] = ()  # batch sizes
+    Ps: tuple[int, ...] = ()  # directions a step
+    Ks: tuple[int, ...] = ()  # local steps a round
+    betas: tuple[float, ...] = ()  # momentum β, at Figure 2's η/(1 − β)
+    measurements: int = 20  # evaluations of a run, each with the trace of the curvature and its top
+    examples: int = 200  # the number of training images whose mean loss has the curvature
+    products: int = 8  # the number of products with the curvature a measurement
 
 
 @dataclass(frozen=True, kw_only=True)
 class HessianScale:
-    """Sizes behind the figure of Hessian eigenvalues. The paper names none of them.
+    """Sizes behind the figure of Hessian eigenvalues. The paper names none of them."""
 
-    Attributes:
-        model: The small ResNet.
-        steps: First-order steps after which the spectrum is taken, ascending.
-        batch_size: Examples of a step.
-        lr: The learning rate of Adam.
-        examples: Training images whose mean loss has the Hessian.
-        products: Products of the spectral density.
-        probes: Its random probes.
-        gauss_newton: Products for κ of the Gauss-Newton matrix.
-    """
-
-    model: str
-    steps: tuple[int, ...]
-    batch_size: int
-    lr: float
-    examples: int
-    products: int
-    probes: int
-    gauss_newton: int
+    model: str  # the small ResNet
+    steps: tuple[int, ...]  # first-order steps after which the spectrum is taken, ascending
+    batch_size: int  # examples of a step
+    lr: float  # the learning rate of Adam
+    examples: int  # training images whose mean loss has the Hessian
+    products: int  # products of the spectral density
+    probes: int  # its random probes
+    gauss_newton: int  # products for κ of the Gauss-Newton matrix
 
     def __post_init__(self) -> None:
         ascending = list(self.steps) == sorted(set(self.steps)) and self.steps[-1:] > (0,)
@@ -361,25 +278,15 @@ class HessianScale:
 
 @dataclass(frozen=True, kw_only=True)
 class TheoryScale:
-    """Sizes behind the figures of bounds beside truths.
+    """Sizes behind the figures of bounds beside truths."""
 
-    Attributes:
-        per_decade: Values of d and κ a decade.
-        runs: Simulated runs a point.
-        factor: The factor between two values of m, P or K.
-        cells: The number of cells of a step-size map along each axis.
-        models: The models that are trained on scikit-learn's digits.
-        rounds: The rounds of their training.
-        seeds: The seeds of their training.
-    """
-
-    per_decade: int
-    runs: int
-    factor: int
-    cells: int
-    models: tuple[str, ...]
-    rounds: int
-    seeds: tuple[int, ...]
+    per_decade: int  # values of d and κ a decade
+    runs: int  # simulated runs a point
+    factor: int  # the factor between two values of m, P or K
+    cells: int  # the number of cells of a step-size map along each axis
+    models: tuple[str, ...]  # the models that are trained on scikit-learn's digits
+    rounds: int  # the rounds of their training
+    seeds: tuple[int, ...]  # the seeds of their training
 
 
 @dataclass(frozen=True)
@@ -451,50 +358,30 @@ class LanguageScale:
 
 @dataclass(frozen=True, kw_only=True)
 class SizesScale:
-    """Sizes of the runs behind the scale figure.
+    """Sizes of the runs behind the scale figure."""
 
-    Attributes:
-        models: The models from small to large: sizes of ``Scale.pretrained``, or names of the hub.
-        rounds: The rounds of every run.
-        batch_size: The batch size B.
-        split: How the training examples go to the clients; the authors have dirichlet-total with α = 1.
-        seeds: The seeds of every model.
-        eval_every: The number of rounds between two evaluations.
-        test_examples: The number of test examples of an evaluation; 0 for all.
-        examples: The number of training prompts whose mean loss has the Gauss-Newton matrix.
-        products: The number of products with it, for κ at one x.
-        etas: The learning rate η of each model, where it is given.
-        share: Where ``etas`` has none, η is this share of the largest that Theorem 2 admits by the model's curvature.
-    """
-
-    models: tuple[str, ...]
-    rounds: int
-    batch_size: int
-    split: str
-    seeds: tuple[int, ...]
-    eval_every: int
-    test_examples: int
-    examples: int
-    products: int
-    etas: Mapping[str, float] = field(default_factory=dict)
+    models: tuple[str, ...]  # the models from small to large: sizes of ``Scale.pretrained``, or names of the hub
+    rounds: int  # the rounds of every run
+    batch_size: int  # the batch size B
+    split: str  # how the training examples go to the clients; the authors have dirichlet-total with α = 1
+    seeds: tuple[int, ...]  # the seeds of every model
+    eval_every: int  # the number of rounds between two evaluations
+    test_examples: int  # the number of test examples of an evaluation; 0 for all
+    examples: int  # the number of training prompts whose mean loss has the Gauss-Newton matrix
+    products: int  # the number of products with it, for κ at one x
+    etas: Mapping[str, float] = field(default_factory=dict)  # the learning rate η of each model, where it is given
+    # where ``etas`` has none, η is this share of the largest that Theorem 2 admits by the model's curvature
     share: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Race:
-    """What every method has to reach on a problem.
+    """What every method has to reach on a problem."""
 
-    Attributes:
-        rounds: The rounds that it has for it.
-        accuracy: The test accuracy that ends the race; None where the loss does.
-        loss: The test loss that ends it; None where the accuracy does.
-        every: The number of rounds between two evaluations.
-    """
-
-    rounds: int
-    accuracy: float | None = None
-    loss: float | None = None
-    every: int = 1
+    rounds: int  # the rounds that it has for it
+    accuracy: float | None = None  # the test accuracy that ends the race; None where the loss does
+    loss: float | None = None  # the test loss that ends it; None where the accuracy does
+    every: int = 1  # the number of rounds between two evaluations
 
     def __post_init__(self) -> None:
         one = (self.accuracy is None) != (self.loss is None)  # just one of the two is given
@@ -528,19 +415,12 @@ They have ``method``, other options than ``BOARD_COMMON``, and ``alone`` where o
 
 @dataclass(frozen=True, kw_only=True)
 class BoardScale:
-    """Sizes of the board.
+    """Sizes of the board."""
 
-    Attributes:
-        races: The race on each of its problems.
-        tuning_seeds: The seeds of the runs that choose η; the table has none of them.
-        seeds: The seeds of the table.
-        missed: The rounds that a client misses before its rebuild is measured.
-    """
-
-    races: Mapping[str, Race]
-    tuning_seeds: tuple[int, ...]
-    seeds: tuple[int, ...]
-    missed: int
+    races: Mapping[str, Race]  # the race on each of its problems
+    tuning_seeds: tuple[int, ...]  # the seeds of the runs that choose η; the table has none of them
+    seeds: tuple[int, ...]  # the seeds of the table
+    missed: int  # the rounds that a client misses before its rebuild is measured
 
     def __post_init__(self) -> None:
         for problem in self.races:
@@ -554,14 +434,9 @@ class BoardScale:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The sizes of every part at one scale; a part that has no field here has no sizes, or those of another part.
+    """The sizes of every part at one scale; a part that has no field here has no sizes, or those of another part."""
 
-    Attributes:
-        name: smoke, default or full.
-        pretrained: The small OPT models that fine-tuning begins with, by size. Other models are the hub's.
-    """
-
-    name: str
+    name: str  # smoke, default or full
     fig2: Fig2Scale
     fig3: Fig3Scale
     projection: ProjectionScale
@@ -572,6 +447,7 @@ class Scale:
     llm: LanguageScale
     sizes: SizesScale
     board: BoardScale
+    # the small OPT models that fine-tuning begins with, by size. Other models are the hub's.
     pretrained: Mapping[str, PretrainConfig]
 
     def words(self, *, named: bool = True) -> str:

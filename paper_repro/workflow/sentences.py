@@ -24,21 +24,13 @@ _ROLES: Final[Mapping[str, Role]] = {
 
 @dataclass(frozen=True)
 class JudgedSentence:
-    """A sentence of the paper with its one status.
+    """A sentence of the paper with its one status."""
 
-    Attributes:
-        label: That of its entry: ``decomfl audit --statement LABEL`` says all.
-        quote: The paper's words.
-        place: Where they stand.
-        status: What is to be said of it, by proofs and by runs.
-        runs: The measurements that speak on it, by id, each with its role.
-    """
-
-    label: str
-    quote: str
-    place: str
-    status: str
-    runs: Mapping[str, Role]
+    label: str  # that of its entry: ``decomfl audit --statement LABEL`` says all
+    quote: str  # the paper's words
+    place: str  # where they stand
+    status: str  # what is to be said of it, by proofs and by runs
+    runs: Mapping[str, Role]  # the measurements that speak on it, by id, each with its role
 
 
 _ALL: Final = tuple(

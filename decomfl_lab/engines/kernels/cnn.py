@@ -420,19 +420,12 @@ def mean_of_parts(mean, sums, n):
 
 
 class Workspace(NamedTuple):
-    """Memory of one thread.
+    """Memory of one thread."""
 
-    Attributes:
-        maps: Activations of an image (for gradients: of ``CHUNK`` images), borders zero.
-        features: The last layer's inputs for ``CHUNK`` images.
-        packed: Weights in the order of the tiles.
-        values: What a convolution needs for a while (``winograd.scratch``).
-    """
-
-    maps: NDArray[np.float32]
-    features: NDArray[np.float32]
-    packed: NDArray[np.float32]
-    values: NDArray[np.float32]
+    maps: NDArray[np.float32]  # activations of an image (for gradients: of ``CHUNK`` images), borders zero
+    features: NDArray[np.float32]  # the last layer's inputs for ``CHUNK`` images
+    packed: NDArray[np.float32]  # weights in the order of the tiles
+    values: NDArray[np.float32]  # what a convolution needs for a while (``winograd.scratch``)
 
 
 class Slopes(NamedTuple):
@@ -446,20 +439,15 @@ class Slopes(NamedTuple):
 
 @dataclass
 class _Map:
-    """An image's numbers: height × width pixels of ``stride`` numbers, ``row`` from one row to the next.
+    """An image's numbers: height × width pixels of ``stride`` numbers, ``row`` from one row to the next."""
 
-    Attributes:
-        first: Place of pixel (0, 0), inside a border of zeros.
-        apart: Rows and columns from one pixel to the next, with zeros between them.
-    """
-
-    first: int
+    first: int  # place of pixel (0, 0), inside a border of zeros
     row: int
     height: int
     width: int
     channels: int
     stride: int
-    apart: tuple[int, int] = (1, 1)
+    apart: tuple[int, int] = (1, 1)  # rows and columns from one pixel to the next, with zeros between them
 
     @property
     def steps(self) -> tuple[int, int]:

@@ -316,15 +316,10 @@ def _answer(out, ends, point, norm, head, targets, eps):
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts without padding, one after another.
+    """Prompts without padding, one after another."""
 
-    Attributes:
-        tokens: Their tokens, (Σ lengths,).
-        starts: The place where each prompt begins, and the end of the last, (n + 1,).
-    """
-
-    tokens: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    tokens: NDArray[np.int64]  # their tokens, (Σ lengths,)
+    starts: NDArray[np.int64]  # the place where each prompt begins, and the end of the last, (n + 1,)
 
     @classmethod
     def together(cls, batches: Sequence[Prompts]) -> Prompts:
