@@ -16,6 +16,7 @@ import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
 from decomfl_lab.objectives.apart import require_apart
+from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.perturbed import moved, stamp_of
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import LogEntry, RunLog
@@ -136,6 +138,7 @@ class MeZO(torch.optim.Optimizer):
         self._stamps: list[Any] | None = None  # of the parameters after the last step; None before the first one
         self._resumed: tuple[str, str | None] | None = None  # digest of x and chain of the log, as a state has them
         self._measured: NDArray[np.float32] | None = None
+        self._needs = Needs()
         self._torn = False  # whether an update began and its record is not in the log
         super().__init__([w for _, w in self._named], {"lr": _at_least_zero("lr η", lr)})
 
@@ -171,10 +174,14 @@ class MeZO(torch.optim.Optimizer):
         values = []
         # What torch.compile made would keep the first direction as a constant: it runs as it was written.
         with torch.compiler.set_stance("force_eager"), _generators(w.device for _, w in named) as rewind:
-            for p, c in central.points(self._method.perturbations, self._method.mu):
+
+            def evaluated(p: int, c: float) -> float:
                 rewind()
                 with moved(named, seed, p, c, distribution=kind, strict=self._strict):  # type: ignore[arg-type]
-                    values.append(_loss_of(closure))
+                    return _number(closure())
+
+            for p, c in central.points(self._method.perturbations, self._method.mu):
+                values.append(_loss_of(partial(self._needs.met, partial(evaluated, p, c))))
         self._require_untouched()
         found = central.combine(np.array(values), np.empty(0), self._method.mu)
         if not np.isfinite(found.g).all():
@@ -398,18 +405,22 @@ def _split(params: Iterable[Any]) -> tuple[_Named, _Named]:
     return found, frozen
 
 
-def _loss_of(closure: Closure) -> float:
-    """The loss that the closure returns, as a number."""
+def _loss_of(evaluated: Callable[[], float]) -> float:
+    """The loss of a closure; InputError where it differentiates it."""
     try:
-        loss = closure()
+        return evaluated()
     except RuntimeError as error:
         if "does not require grad" not in str(error):
             raise
         raise InputError("closure must return the loss without backward(): MeZO needs values alone") from error
+
+
+def _number(loss: Any) -> float:
+    """The loss that a closure returned, as a number."""
     if isinstance(loss, Tensor):
         require(loss.numel() == 1, "loss of the closure", "be one number", tuple(loss.shape))
         require(not loss.is_complex(), "loss of the closure", "be a real number", loss.dtype)
-        return float(loss)
+        return float(loss.detach())
     rule = "be a number, or a tensor of one"
     require(isinstance(loss, int | float) and not isinstance(loss, bool), "loss of the closure", rule, loss)
     return float(loss)

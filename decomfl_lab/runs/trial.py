@@ -128,7 +128,7 @@ class _Trial:
             return
         name, (inputs, _) = self.batches[0]
         with taking(name, tensors(self.batches[0][1])), torch.no_grad():
-            outputs = logits_of(called(self.module, inputs))
+            outputs = logits_of(self.measure.needs.met(partial(called, self.module, inputs)))
         named = [(f"client {i}", rows(dataset.train_labels, part)) for i, part in enumerate(dataset.parts or ())]
         for who, targets in [*named, ("clients", dataset.train_labels), ("test", dataset.test_labels)]:
             whole = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()

@@ -515,8 +515,9 @@ class MeanLoss:
         return [part.requires_grad_() for part in self._parts(x.detach())]
 
     def _parts(self, x: Tensor) -> Leaves:
-        """The parameters in x (d,), as views of it."""
-        return [p.view(shape) for p, shape in zip(x.split(self.layout.sizes), self.layout.shapes, strict=True)]
+        """The parameters in x (d,), as views of it; as copies at places that module or loss do not take."""
+        parts = [p.view(shape) for p, shape in zip(x.split(self.layout.sizes), self.layout.shapes, strict=True)]
+        return [p.clone() if self._loss.needs.copies and p.storage_offset() % 2 else p for p in parts]
 
     def _sloped(self, leaves: Leaves, piece: Piece) -> Tensor:
         """The piece's loss; InputError if it has no gradient."""
@@ -537,7 +538,7 @@ class MeanLoss:
 
     def _outputs(self, x: Tensor | Leaves, piece: Piece) -> Any:
         with self.at(x):
-            return logits_of(called(self._module, mapped(self._place, piece.inputs)))
+            return logits_of(self._loss.needs.met(partial(called, self._module, mapped(self._place, piece.inputs))))
 
     def loss_of(self, outputs: Any, piece: Piece) -> Tensor:
         """The piece's loss, a scalar tensor, given the module's outputs."""
