@@ -35,6 +35,7 @@ from decomfl_lab.objectives.checks import (
     parts_agree,
     unwritten,
 )
+from decomfl_lab.objectives.culprit import Order, culprit
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import CHUNK, require_still
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
@@ -263,10 +264,11 @@ class _Trial:
             except Exception:  # a module, or a loss, that takes no float64
                 agrees, told = self._agrees(self.module, self.measure, batch, gradient, z)
             if not agrees:
+                found = culprit(self.module, self.measure, [batch], [Order.FIRST])
                 raise InputError(
                     f"loss must have the derivative that torch gives, for {method}, got "
                     f"{told.format(name)}: is there a backward of your own, a hook, or detach in between? A method of "
-                    "differences (decomfl) needs none"
+                    f"differences (decomfl) needs none{found}"
                 )
         if not flat:
             return

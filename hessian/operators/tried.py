@@ -16,7 +16,7 @@ agree with passes, and what two of them, of different steps, disagree with by mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -27,7 +27,8 @@ from torch.overrides import TorchFunctionMode
 from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.checks import AGREES, SLOPES, is_slope, relative
-from decomfl_lab.objectives.trees import tensors
+from decomfl_lab.objectives.culprit import Order, culprit
+from decomfl_lab.objectives.trees import mapped, tensors
 from hessian.operators.operator import add_, inner
 
 if TYPE_CHECKING:
@@ -55,6 +56,13 @@ LOSS = ("derivatives of the loss in the outputs are", "differences of the loss")
 LOSS_TWICE = ("second derivatives of the loss in the outputs are", "differences of its first")
 FORMS = ("forward derivatives of the outputs are", "reverse ones")
 """What is compared, with what."""
+ORDERS = {
+    OUTPUTS: (Order.FORWARD,),
+    FORMS: (Order.FORWARD, Order.FIRST),
+    LOSS: (Order.FIRST,),
+    LOSS_TWICE: (Order.SECOND,),
+}
+"""Which derivative of some part is wrong then."""
 
 UNCLEAR = "its derivatives could not be compared with differences, as {}"
 
@@ -166,7 +174,7 @@ class HessianTrial(_Differences):
                 self.trouble = "the module computes in float32 whatever it is given, and has kinks"
             else:
                 what = f"a product with the Hessian is {missed / self.size:.0%} off"
-                raise self._refusal(what, "differences of gradients")
+                raise self._refusal(what, "differences of gradients", Order.FIRST, Order.SECOND)
         if self.trouble:
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
@@ -175,7 +183,8 @@ class HessianTrial(_Differences):
         if self.narrow and self._rounding() > self.typical / 10:  # values tell nothing, either way
             return UNCLEAR.format(f"{self.narrow}, and float32 rounds those of values by as much as they are")
         if not fine:
-            raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
+            what = f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}"
+            raise self._refusal(what, "differences of values", Order.FIRST)
         if unclear:
             return unclear
         return f"{self.objective.dtype} rounds products by {rounded / self.size:.1%}" if rounded else ""
@@ -237,9 +246,9 @@ class HessianTrial(_Differences):
         c = relative(self.x, self.v, SLOPES[-1])
         return _ROUNDED * torch.finfo(torch.float32).eps * abs(self.objective.value) / c
 
-    def _refusal(self, what: str, beside: str) -> InputError:
+    def _refusal(self, what: str, beside: str, *orders: Order) -> InputError:
         self.objective.require_same(times=4)  # noise would be the reason
-        return _refusal(what, beside, self.objective)
+        return _refusal(what, beside, self.objective, self.x, orders)
 
     def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
         """Add to ``total`` a multiple of the gradient of a piece at x + cv; returns the value there.
@@ -355,7 +364,8 @@ class OutputTrial(_Differences):
         """See ``Trial``."""
         for kind, off in self.off.items():
             if off > AGREES * self.size[kind]:
-                raise _refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], self.wide)
+                what = f"{kind[0]} {off / self.size[kind]:.0%} off"
+                raise _refusal(what, kind[1], self.wide, self.x, ORDERS[kind])
         return ""
 
 
@@ -387,11 +397,14 @@ def _narrows(wide: MeanLoss, x: Tensor) -> bool:
     return bool(mode.seen)
 
 
-def _refusal(what: str, beside: str, objective: MeanLoss) -> InputError:
+def _refusal(what: str, beside: str, objective: MeanLoss, x: Tensor, orders: Sequence[Order]) -> InputError:
     reason = "is there a backward or jvp of your own, a hook, detach, or a part in training mode in between?"
     if objective.padded:
         reason = "functional.embedding leaves its padding row out of the derivative: use nn.Embedding(padding_idx=...)."
+    with objective.at(objective.leaves(x.to(objective.dtype))):
+        batches = (mapped(objective._place, piece.batch) for piece in objective.pieces)
+        found = culprit(objective._module, objective._loss, batches, orders)
     return InputError(
         f"module and loss must have the derivatives that torch gives, got {what} from {beside}: {reason} Mend it, or "
-        "use what needs no derivatives (hessian.forward_only)"
+        f"use what needs no derivatives (hessian.forward_only){found}"
     )
