@@ -16,7 +16,7 @@ import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ from decomfl_lab.estimators.differences import central
 from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
+from decomfl_lab.objectives.apart import require_apart
+from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.perturbed import moved, stamp_of
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import LogEntry, RunLog
@@ -112,7 +114,7 @@ class MeZO(torch.optim.Optimizer):
         Raises:
             InputError: If a value breaks a rule, or parameters differ in type, or are of more than one group.
         """
-        self._named = _trainable(params)
+        self._named, self._frozen = _split(params)
         dtype = self._named[0][1].dtype
         require_choice("rounding", rounding, ("stochastic", "nearest"))
         require_int("digest_every", digest_every, 1)
@@ -136,6 +138,7 @@ class MeZO(torch.optim.Optimizer):
         self._stamps: list[Any] | None = None  # of the parameters after the last step; None before the first one
         self._resumed: tuple[str, str | None] | None = None  # digest of x and chain of the log, as a state has them
         self._measured: NDArray[np.float32] | None = None
+        self._needs = Needs()
         self._torn = False  # whether an update began and its record is not in the log
         super().__init__([w for _, w in self._named], {"lr": _at_least_zero("lr η", lr)})
 
@@ -171,10 +174,14 @@ class MeZO(torch.optim.Optimizer):
         values = []
         # What torch.compile made would keep the first direction as a constant: it runs as it was written.
         with torch.compiler.set_stance("force_eager"), _generators(w.device for _, w in named) as rewind:
-            for p, c in central.points(self._method.perturbations, self._method.mu):
+
+            def evaluated(p: int, c: float) -> float:
                 rewind()
                 with moved(named, seed, p, c, distribution=kind, strict=self._strict):  # type: ignore[arg-type]
-                    values.append(_loss_of(closure))
+                    return _number(closure())
+
+            for p, c in central.points(self._method.perturbations, self._method.mu):
+                values.append(_loss_of(partial(self._needs.met, partial(evaluated, p, c))))
         self._require_untouched()
         found = central.combine(np.array(values), np.empty(0), self._method.mu)
         if not np.isfinite(found.g).all():
@@ -255,7 +262,7 @@ class MeZO(torch.optim.Optimizer):
         """Be ready for a step: before the first one x_0 is looked at, and the log begun or found again."""
         if self._stamps is not None:
             return self._require_untouched()
-        _require_apart([w for _, w in self._named])
+        require_apart((name or str(n), w) for n, (name, w) in enumerate([*self._named, *self._frozen]))
         if self._resumed is not None:
             digest, chain = self._resumed
             found = self.digest()
@@ -362,15 +369,19 @@ class MeZO(torch.optim.Optimizer):
 # The borders ----------------------------------------------------------------------------------------------------------
 
 
-def _trainable(params: Iterable[Any]) -> list[tuple[str | None, nn.Parameter]]:
-    """The parameters that are trained, in their order, with names where they have them."""
+_Named = list[tuple[str | None, nn.Parameter]]
+
+
+def _split(params: Iterable[Any]) -> tuple[_Named, _Named]:
+    """The parameters that are trained, in their order, with names where they have them; and those that are not."""
     rule = "be model.named_parameters() or model.parameters()"
     require(isinstance(params, Iterable) and not isinstance(params, Tensor), "parameters", rule, type(params).__name__)
     given: list[Any] = list(params)
     groups = any(isinstance(each, Mapping) for each in given)
     require(not groups, "parameters", "be of one group, as a record has one learning rate", "a list of groups")
     pairs = (each if isinstance(each, tuple) and len(each) == 2 else (None, each) for each in given)
-    found: list[tuple[str | None, nn.Parameter]] = []
+    found: _Named = []
+    frozen: _Named = []
     for n, (name, w) in enumerate(pairs):
         what = f"parameter {name if name is not None else n!r}"
         require(isinstance(w, Tensor), what, "be a tensor: give model.named_parameters()", type(w).__name__)
@@ -378,6 +389,7 @@ def _trainable(params: Iterable[Any]) -> list[tuple[str | None, nn.Parameter]]:
         lazy = isinstance(w, nn.parameter.UninitializedParameter)
         require(not lazy, what, "have a shape: call the model once before", "a lazy one")
         if not w.requires_grad:
+            frozen.append((name, w))
             continue
         require(w.is_leaf, what, "be a leaf, and no result of other tensors", "a result")
         require(w.layout == torch.strided and not w.is_meta, what, "be dense, with values", (w.layout, w.device))
@@ -390,34 +402,25 @@ def _trainable(params: Iterable[Any]) -> list[tuple[str | None, nn.Parameter]]:
     require(once, "parameters", "hold each once, as model.named_parameters() does", "one twice")
     total = sum(w.numel() for _, w in found)
     require(total > 0, "parameters", "have elements", total)
-    return found
+    return found, frozen
 
 
-def _require_apart(parameters: Iterable[Tensor]) -> None:
-    """InputError where two parameters share memory, so that an update would move it twice."""
-    places = []
-    for w in parameters:
-        reach = sum((size - 1) * stride for size, stride in zip(w.shape, w.stride(), strict=True)) + 1
-        if w.numel():
-            places.append((str(w.device), w.data_ptr(), w.data_ptr() + reach * w.itemsize))
-    places.sort()
-    for (device, _, end), (other, begin, _) in pairwise(places):
-        rule = "share no memory with others: tie weights by one parameter"
-        require(device != other or end <= begin, "parameters", rule, "two views of one tensor")
-
-
-def _loss_of(closure: Closure) -> float:
-    """The loss that the closure returns, as a number."""
+def _loss_of(evaluated: Callable[[], float]) -> float:
+    """The loss of a closure; InputError where it differentiates it."""
     try:
-        loss = closure()
+        return evaluated()
     except RuntimeError as error:
         if "does not require grad" not in str(error):
             raise
         raise InputError("closure must return the loss without backward(): MeZO needs values alone") from error
+
+
+def _number(loss: Any) -> float:
+    """The loss that a closure returned, as a number."""
     if isinstance(loss, Tensor):
         require(loss.numel() == 1, "loss of the closure", "be one number", tuple(loss.shape))
         require(not loss.is_complex(), "loss of the closure", "be a real number", loss.dtype)
-        return float(loss)
+        return float(loss.detach())
     rule = "be a number, or a tensor of one"
     require(isinstance(loss, int | float) and not isinstance(loss, bool), "loss of the closure", rule, loss)
     return float(loss)

@@ -169,7 +169,7 @@ def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
         kinds = ", ".join(f"{str(each.dtype).removeprefix('torch.')} {tuple(each.shape)}" for each in tensors)
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if "does not require grad" in told:
-            told = f"values are computed without gradients: put torch.enable_grad() around what needs them; {told}"
+            told = f"what is differentiated inside needs a gradient of its own (x.requires_grad_()); {told}"
         raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.modules import swapped
+from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.trees import mapped, tensors
 
 __all__ = ["BatchLoss", "Form", "LossFunction", "called", "logits_of", "own_loss_of", "require_mean"]
@@ -46,6 +48,8 @@ class BatchLoss:
     form: Form  # what it is a function of
     additive: bool = True  # whether the loss of a batch is the mean of its examples' losses, so that a batch may be cut
     tried: bool = False  # whether it is a user's own, which was tried before a run (``runs.trial``)
+    # what it needs of its surroundings, which it shares with those that are made from it
+    needs: Needs = field(default_factory=Needs, repr=False)
 
     @classmethod
     def of(cls, loss: LossFunction | BatchLoss | None) -> BatchLoss:
@@ -96,6 +100,11 @@ class BatchLoss:
 
         Outputs in 16 bits are widened to float32 before a loss of outputs.
         """
+        found = self.needs.met(partial(self._of_batch, module, inputs, targets))
+        kept = torch.is_grad_enabled() or not isinstance(found, Tensor)
+        return found if kept else found.detach()  # a graph that the loss alone needs ends here
+
+    def _of_batch(self, module: nn.Module, inputs: Any, targets: Any) -> Tensor:
         if self.form is Form.OWN:
             return own_loss(module, inputs, targets)
         if self.form is Form.OUTPUTS:

@@ -18,7 +18,7 @@ agree with passes, and what two of them, of different steps, disagree with by mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 
@@ -28,8 +28,9 @@ from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
+from decomfl_lab.objectives.culprit import Order, culprit
 from decomfl_lab.objectives.function import Function, Piece, enabled
-from decomfl_lab.objectives.trees import tensors
+from decomfl_lab.objectives.trees import mapped, tensors
 from decomfl_lab.objectives.trial import FAR, Trial, refuse
 from decomfl_lab.objectives.vectors import BLOCK, add_, length, moved, relative
 from decomfl_lab.plugins import taking
@@ -117,10 +118,12 @@ def sloped(f: Function, x: Tensor, method: str, *, varies: bool) -> Iterator[str
             except Exception:  # a module, or a loss, that takes no float64
                 found = agrees(f, gradient, piece)
             if not found[0]:
+                with f.at(x):
+                    blamed = culprit(f.module, f.measure, [piece.batch], [Order.FIRST])
                 yield (
                     f"loss must have the derivative that torch gives, for {method}, got {found[1]:.3g} along a "
                     f"direction where values of {piece.name} change by {found[2]:.3g}: is there a backward of your "
-                    f"own, a hook, or detach in between? {mend}"
+                    f"own, a hook, or detach in between? {mend}{blamed}"
                 )
         near = moved(x, FAR[0])
         if flat and not any(f.piece_gradient(near, piece).any() for piece in f.pieces):
@@ -152,6 +155,13 @@ LOSS = ("derivatives of the loss in the outputs are", "differences of the loss")
 LOSS_TWICE = ("second derivatives of the loss in the outputs are", "differences of its first")
 FORMS = ("forward derivatives of the outputs are", "reverse ones")
 """What is compared, with what."""
+ORDERS = {
+    OUTPUTS: (Order.FORWARD,),
+    FORMS: (Order.FORWARD, Order.FIRST),
+    LOSS: (Order.FIRST,),
+    LOSS_TWICE: (Order.SECOND,),
+}
+"""Which derivative of some part is wrong then."""
 
 UNCLEAR = "its derivatives could not be compared with differences, as {}"
 
@@ -271,7 +281,7 @@ class HessianComparison(_Differences):
                 self.trouble = "the module computes in float32 whatever it is given, and has kinks"
             else:
                 what = f"a product with the Hessian is {missed / self.size:.0%} off"
-                raise self._refusal(what, "differences of gradients")
+                raise self._refusal(what, "differences of gradients", Order.FIRST, Order.SECOND)
         if self.trouble:
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
@@ -280,7 +290,8 @@ class HessianComparison(_Differences):
         if self.narrow and self._rounding() > self.typical / 10:  # values tell nothing, either way
             return UNCLEAR.format(f"{self.narrow}, and float32 rounds those of values by as much as they are")
         if not fine:
-            raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
+            what = f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}"
+            raise self._refusal(what, "differences of values", Order.FIRST)
         if unclear:
             return unclear
         return f"{self.objective.dtype} rounds products by {rounded / self.size:.1%}" if rounded else ""
@@ -343,9 +354,9 @@ class HessianComparison(_Differences):
         value = sum(piece.share * f.piece_value(self.x, piece) for piece in f.pieces)
         return _ROUNDED * torch.finfo(torch.float32).eps * abs(value) / c
 
-    def _refusal(self, what: str, beside: str) -> InputError:
+    def _refusal(self, what: str, beside: str, *orders: Order) -> InputError:
         refuse(Trial(self.objective, self.x).still(everywhere=True, times=4))  # noise would be the reason
-        return _refusal(what, beside, self.objective)
+        return _refusal(what, beside, self.objective, self.x, orders)
 
     def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
         """Add to ``total`` a multiple of the gradient of a piece at x + cv; returns the value there.
@@ -461,7 +472,8 @@ class OutputComparison(_Differences):
         """See ``Comparison``."""
         for kind, off in self.off.items():
             if off > AGREES * self.size[kind]:
-                raise _refusal(f"{kind[0]} {off / self.size[kind]:.0%} off", kind[1], self.wide)
+                what = f"{kind[0]} {off / self.size[kind]:.0%} off"
+                raise _refusal(what, kind[1], self.wide, self.x, ORDERS[kind])
         return ""
 
 
@@ -493,11 +505,14 @@ def _narrows(wide: Function, x: Tensor) -> bool:
     return bool(mode.seen)
 
 
-def _refusal(what: str, beside: str, objective: Function) -> InputError:
+def _refusal(what: str, beside: str, objective: Function, x: Tensor, orders: Sequence[Order]) -> InputError:
     reason = "is there a backward or jvp of your own, a hook, detach, or a part in training mode in between?"
     if objective.padded:
         reason = "functional.embedding leaves its padding row out of the derivative: use nn.Embedding(padding_idx=...)."
+    with objective.at(objective.leaves(x.to(objective.dtype))):
+        batches = (mapped(objective.place, piece.batch) for piece in objective.pieces)
+        found = culprit(objective.module, objective.measure, batches, orders)
     return InputError(
         f"module and loss must have the derivatives that torch gives, got {what} from {beside}: {reason} Mend it, or "
-        "use what needs no derivatives (hessian.forward_only)"
+        f"use what needs no derivatives (hessian.forward_only){found}"
     )

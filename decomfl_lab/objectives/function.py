@@ -178,8 +178,9 @@ class Function:
         return [part.requires_grad_() for part in self.parts(x.detach())]
 
     def parts(self, x: Tensor) -> Leaves:
-        """The parameters in x (d,), as views of it."""
-        return [p.view(shape) for p, shape in zip(x.split(self.layout.sizes), self.layout.shapes, strict=True)]
+        """The parameters in x (d,), as views of it; as copies at places that module or loss do not take."""
+        parts = [p.view(shape) for p, shape in zip(x.split(self.layout.sizes), self.layout.shapes, strict=True)]
+        return [p.clone() if self.measure.needs.copies and p.storage_offset() % 2 else p for p in parts]
 
     def weight_of(self, batch: Batch) -> float:
         """The weight of a batch in a mean: the number of its examples."""
@@ -206,7 +207,7 @@ class Function:
     def outputs(self, x: Tensor | Leaves, piece: Piece) -> Any:
         """What the loss is given: the module's outputs for the piece with the parameters x, differentiable in x."""
         with self.at(x):
-            return logits_of(called(self.module, mapped(self.place, piece.inputs)))
+            return logits_of(self.measure.needs.met(partial(called, self.module, mapped(self.place, piece.inputs))))
 
     def loss_of(self, outputs: Any, piece: Piece) -> Tensor:
         """The piece's loss, a scalar tensor, given the module's outputs."""

@@ -14,6 +14,7 @@ from torch.nn.functional import embedding
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from decomfl_lab.errors import THEIRS, InputError, require
+from decomfl_lab.objectives.apart import require_apart
 from decomfl_lab.objectives.trees import feed
 
 __all__ = ["HeldEmbedding", "constants", "handed_back_", "prepared", "swapped"]
@@ -52,8 +53,8 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
             copied.
 
     Raises:
-        InputError: If it is no module, its parameters have no values yet, it cannot be copied, or its forward pass
-            writes to its weights.
+        InputError: If it is no module, its parameters have no values yet or share memory, it cannot be copied, or its
+            forward pass writes to its weights.
     """
     require(isinstance(module, nn.Module), "model", "be a torch.nn.Module", module)
     module = _unwrapped(module)
@@ -62,6 +63,9 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
         require(not lazy, f"parameter {name!r}", "have a shape: call the module once on a batch before", "a lazy one")
         require(not p.is_complex(), f"parameter {name!r}", "be of real numbers", p.dtype)
         require(p.layout == torch.strided, f"parameter {name!r}", "be dense", str(p.layout))
+    named = [*module.named_parameters(), *module.named_buffers()]
+    # Where parameters stay the module's own, a trial sees whether views of them that are attributes are ever read.
+    require_apart(named if shared else [*named, *_attributes(module)])
     for name, part in module.named_modules():
         scripted = isinstance(part, torch.jit.ScriptModule)
         require(not scripted, f"module {name!r}", "be the one that torch.jit made its script of", type(part).__name__)
@@ -147,6 +151,14 @@ def _unwrapped(module: nn.Module) -> nn.Module:
             module = inside
         else:
             return module
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of parts that are neither parameters nor buffers; a hook before a forward pass makes them anew."""
+    for name, part in module.named_modules():
+        for key, value in vars(part).items():
+            if isinstance(value, Tensor) and not value.requires_grad and not part._forward_pre_hooks:
+                yield f"{name}.{key}".lstrip("."), value
 
 
 def _pads(part: nn.Module) -> bool:

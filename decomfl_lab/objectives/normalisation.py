@@ -25,6 +25,7 @@ from torch import nn
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.batch_loss import called
+from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.trees import row_count, tensors
 
 __all__ = ["calibrated", "drifting", "freeze_", "refuse_evaluation_", "use_batch_statistics_"]
@@ -97,8 +98,8 @@ def freeze_(module: nn.Module, images: Any) -> None:
         part.train()
     try:
         if parts:
-            with torch.inference_mode():
-                called(module, images)
+            with torch.no_grad():
+                Needs().met(partial(called, module, images))
     finally:
         for part, momentum in zip(parts, averaging, strict=True):
             part.momentum = momentum

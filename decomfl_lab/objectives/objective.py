@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called
 from decomfl_lab.objectives.function import Function, Piece, enabled
+from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.normalisation import drifting, uses_batch_statistics
 from decomfl_lab.objectives.perturbed import virtual
 from decomfl_lab.objectives.trees import row_count, rows, tensors
@@ -134,17 +135,23 @@ def means(
     n, device = _examples(inputs), _device(inputs)
     chunk = chunk or (CHUNK_ON_GPU if device.type == "cuda" else CHUNK)
     totals = torch.zeros(len(losses), dtype=torch.float64, device=device)
+    needs = next((loss.needs for loss in losses if isinstance(loss, BatchLoss)), Needs())
     own = [loss if isinstance(loss, BatchLoss) else BatchLoss(loss, Form.OUTPUTS) for loss in losses]
     with torch.no_grad():  # and not inference_mode, in which a module that differentiates in its inputs could not
         for a in range(0, n, chunk):
             size = min(chunk, n - a)
             part, wanted = (rows(tree, slice(a, a + size)) for tree in (inputs, targets))
-            # One forward pass serves all losses of its outputs.
-            outputs = called(module, part) if any(loss.is_of_outputs for loss in own) else None
-            for i, loss in enumerate(own):
-                found = loss.of_outputs(outputs, wanted) if loss.is_of_outputs else loss(module, part, wanted)
+            for i, found in enumerate(needs.met(partial(_each, module, own, part, wanted))):
                 totals[i] += size * found.double()
     return totals / n
+
+
+def _each(module: nn.Module, losses: Sequence[BatchLoss], inputs: Any, targets: Any) -> list[Tensor]:
+    """Each loss of a batch; one forward pass serves all that are of its outputs."""
+    outputs = called(module, inputs) if any(loss.is_of_outputs for loss in losses) else None
+    return [
+        loss.of_outputs(outputs, targets) if loss.is_of_outputs else loss(module, inputs, targets) for loss in losses
+    ]
 
 
 def _examples(inputs: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def evaluate(
     has_classes = isinstance(targets, torch.Tensor) and not targets.is_floating_point() and loss.is_of_outputs
     if has_classes and loss.loss is not cross_entropy:
         with torch.no_grad():
-            outputs = logits_of(called(module, rows(inputs, slice(0, 1))))
+            outputs = logits_of(loss.needs.met(partial(called, module, rows(inputs, slice(0, 1)))))
         has_classes = isinstance(outputs, torch.Tensor) and outputs.ndim == targets.ndim + 1 and outputs.shape[1] > 1
     if not has_classes:
         del measures["test_accuracy"]

@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -98,7 +99,7 @@ def _classes(f: Function, dataset: Dataset) -> Iterator[str]:
         return
     first = f.pieces[0]
     with taking(first.name, tensors(first.batch)), torch.no_grad():
-        outputs = logits_of(called(f.module, first.inputs))
+        outputs = logits_of(f.measure.needs.met(partial(called, f.module, first.inputs)))
     named = [(f"client {i}", rows(dataset.train_labels, part)) for i, part in enumerate(dataset.parts or ())]
     for who, targets in [*named, ("clients", dataset.train_labels), ("test", dataset.test_labels)]:
         whole = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()

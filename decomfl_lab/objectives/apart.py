@@ -1,0 +1,98 @@
+"""Whether tensors are apart in memory, so that to move one of them leaves the others where they are."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decomfl_lab.errors import InputError
+
+__all__ = ["require_apart"]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor lies: on which device, from the address of its first byte to that behind its last."""
+
+    name: str
+    tensor: Tensor
+    device: str
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> _Place:
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        begin = tensor.data_ptr()
+        return cls(name, tensor, str(tensor.device), begin, begin + (last + 1) * tensor.itemsize)
+
+    @property
+    def dense(self) -> bool:
+        """Whether the elements fill the place, each once."""
+        return bool(torch.ops.aten.is_non_overlapping_and_dense(self.tensor))
+
+    def map(self, begin: int, end: int, cell: int) -> NDArray[np.bool_]:
+        """Which cells from one address to another, of so many bytes, the elements take."""
+        cells = np.zeros((end - begin) // cell, dtype=bool)
+        width = self.tensor.itemsize // cell
+        strides = (*(stride * width for stride in self.tensor.stride()), 1)
+        as_strided(cells[(self.begin - begin) // cell :], (*self.tensor.shape, width), strides)[...] = True
+        return cells
+
+
+def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
+    """InputError where a trainable tensor shares an element with another tensor, or with itself.
+
+    As elements of x they would move apart, while in their user's code they always hold the same numbers. Tensors that
+    lie beside each other in one storage, or between each other's elements, are apart.
+
+    Args:
+        named: Tensors, each once, by their names; those that require gradients are trained.
+    """
+    stored = [(name, t) for name, t in named if t.layout == torch.strided and not t.is_meta and t.numel()]
+    places = sorted((_Place.of(*each) for each in stored), key=lambda place: (place.device, place.begin))
+    before: list[_Place] = []  # those that reach as far as the place that is looked at
+    for place in places:
+        if place.tensor.requires_grad and _overlaps_itself(place):
+            raise InputError(
+                f"parameter {place.name!r} must have memory for each of its elements: register a copy (.contiguous()), "
+                f"got a view of strides {place.tensor.stride()}"
+            )
+        before = [other for other in before if other.device == place.device and other.end > place.begin]
+        for other in before:
+            if (place.tensor.requires_grad or other.tensor.requires_grad) and _overlap(other, place):
+                # The one that comes first among the names is the one to be kept.
+                first, second = (name for name, _ in stored if name in (place.name, other.name))
+                raise InputError(
+                    f"parameters {first!r} and {second!r} must share no memory, as they would move apart: register one "
+                    f"Parameter twice ({_attribute(second)} = {_attribute(first)}), or a .clone(), got two over one "
+                    "storage"
+                )
+        before.append(place)
+
+
+def _overlaps_itself(place: _Place) -> bool:
+    cell = place.tensor.itemsize
+    return not place.dense and int(place.map(place.begin, place.end, cell).sum()) < place.tensor.numel()
+
+
+def _overlap(one: _Place, other: _Place) -> bool:
+    """Whether two tensors whose places cross have an element in common; by maps where one has gaps."""
+    if one.dense and other.dense:
+        return True
+    cell = math.gcd(one.tensor.itemsize, other.tensor.itemsize, one.begin - other.begin)
+    area = min(one.begin, other.begin), max(one.end, other.end), cell
+    return bool((one.map(*area) & other.map(*area)).any())
+
+
+def _attribute(name: str) -> str:
+    """How a tensor of this name is written in the code of its module."""
+    return "self" + re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f".{name}")

@@ -1,0 +1,269 @@
+"""Which part of a user's module, or its loss, has a derivative that is not its own: what a refusal names.
+
+A part is called again by itself, in float64, with the inputs that it got, and its derivative in these and in its own
+parameters is compared with differences along a random direction. From the module down the search goes on in a part that
+is wrong, until one is whose own parts are all right: then it is this part's forward pass, hook or backward. Where the
+whole module is right, it is the loss.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+
+from decomfl_lab.devices import room
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, logits_of
+from decomfl_lab.objectives.modules import swapped
+from decomfl_lab.objectives.trees import Batch, mapped, rows, tensors
+
+__all__ = ["OF_TORCH", "Order", "culprit"]
+
+
+class Order(Enum):
+    """Which derivative is compared with differences."""
+
+    FIRST = "derivative"
+    SECOND = "second derivative"
+    FORWARD = "forward derivative"
+
+
+OF_TORCH = {
+    "_weight_norm": (Order.SECOND, "write weight_norm as g * v / v.norm(dim=1, keepdim=True)"),
+    "linear_cross_entropy(options)": (Order.SECOND, "give it no options"),
+    "view(dtype)": (Order.FIRST, "use torch.view_as_complex"),
+    "normal": (Order.FIRST, "write mean + std * torch.randn_like(mean)"),
+    "embedding(padding_idx)": (Order.FIRST, "use nn.Embedding(padding_idx=...)"),
+    "embedding(scale_grad_by_freq)": (Order.FIRST, "leave that out"),
+    "as_strided_scatter": (Order.FIRST, "use slice_scatter"),
+    "scatter_reduce(prod)": (Order.FORWARD, "use reverse derivatives"),
+}
+"""Functions of torch 2.13, and what they are given, with a derivative that is wrong and what to do instead."""
+OF_TORCH |= {
+    f"special_{name}": (Order.FIRST, "write a backward of your own")
+    for name in dir(torch.special)
+    if re.match("[a-z].*(bessel|polynomial)|airy", name)
+}
+
+COPIES = 10
+"""Vectors of d numbers in float64 that the search may take."""
+FEW = 8
+"""Examples that are tried first."""
+STEPS = (1e-6, 1e-4, 1e-3)
+"""Steps relative to each tensor's size; the coarser ones are for parts that compute in float32 whatever they get."""
+WRONG = 1e-2
+"""What a derivative is off by, relative to its size, where it is called wrong."""
+LEAST = 1e-5
+"""Derivatives of less, relative to what they are derivatives of, are rounding."""
+
+Point = list[Tensor]
+
+
+@dataclass
+class _Call:
+    """A part, or the loss, as a function of the tensors that its derivatives are taken in.
+
+    Attributes:
+        name: What it is called.
+        at: These tensors in the user's own call.
+        outputs: What it gives at a point.
+    """
+
+    name: str
+    at: Point
+    outputs: Callable[[Point], Any]
+
+    @classmethod
+    def of_part(cls, name: str, part: nn.Module, inputs: Any) -> _Call:
+        """A part that got these arguments, positional ones and named ones."""
+        moving, own = _moving(inputs), _trained(part)
+
+        def outputs(point: Point) -> Any:
+            args, kwargs = _exchanged(inputs, moving, point)
+            with swapped(part, dict(zip(own, point[len(moving) :], strict=True))):
+                return part(*args, **kwargs)
+
+        what = f"the part {name!r}" if name else "the module itself"
+        return cls(f"{what} ({type(part).__name__})", [*moving, *own.values()], outputs)
+
+    @classmethod
+    def of_loss(cls, module: nn.Module, loss: BatchLoss, found: Any, batch: Batch) -> _Call:
+        """The loss as a function of the module's outputs; one of the module, as a function of its parameters."""
+        name = f"the loss ({getattr(loss.loss, '__name__', type(loss.loss).__name__)})"
+        if loss.form is Form.OUTPUTS:
+            moving = _moving(found)
+            return cls(name, moving, lambda point: loss.of_outputs(_exchanged(found, moving, point), batch[1]))
+        own = _trained(module)
+        return cls(name, [*own.values()], lambda point: loss.at(module, dict(zip(own, point, strict=True)), *batch))
+
+
+def culprit(module: nn.Module, loss: BatchLoss, batches: Iterable[Batch], orders: Sequence[Order]) -> str:
+    """The smallest part whose derivative is wrong, in words that go on a sentence; empty where none can be told.
+
+    Args:
+        module: A module at x, which is copied.
+        loss: Its loss.
+        batches: Data.
+        orders: The derivatives, of which the first that is wrong is told.
+    """
+    with suppress(Exception), torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
+        d, device = sum(p.numel() for p in module.parameters()), next(module.parameters()).device
+        if COPIES * 8 * d > room(device):
+            return ""
+        own, wide = copy.deepcopy(module).double(), loss.wide()
+        for batch in batches:
+            doubled = mapped(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, batch)
+            for part in (rows(doubled, slice(0, FEW)), doubled):
+                if found := _found(own, wide, part, orders):
+                    return found
+    return ""
+
+
+def _found(module: nn.Module, loss: BatchLoss, batch: Batch, orders: Sequence[Order]) -> str:
+    calls: dict[nn.Module, _Call] = {}
+    outputs: list[Any] = []
+
+    def before(name: str, part: nn.Module, args: Any, kwargs: Any) -> None:
+        if part not in calls:
+            calls[part] = _Call.of_part(name, part, mapped(_kept, (args, kwargs)))
+
+    def after(_part: nn.Module, _args: Any, found: Any) -> None:
+        outputs.append(mapped(_kept, logits_of(found)))
+
+    # What each part gets in an evaluation, before hooks of its own, which are called again with it.
+    handles = [
+        part.register_forward_pre_hook(partial(before, name), prepend=True, with_kwargs=True)
+        for name, part in module.named_modules()
+    ]
+    handles.append(module.register_forward_hook(after))
+    try:
+        loss(module, *batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for order in orders:
+        call = _smallest(module, calls, order) or _Call.of_loss(module, loss, [*outputs, None][0], batch)
+        off = _off(call, order)
+        if off > WRONG:
+            with _Names() as names:
+                call.outputs(call.at)
+            blamed = [name for name in names.seen if name in OF_TORCH and OF_TORCH[name][0] is order]
+            known = "".join(
+                f"; torch's own {name} is wrong: {OF_TORCH[name][1]} (docs/derivatives.md)" for name in blamed
+            )
+            return f"; it is {call.name} whose {order.value} differs from differences by {off:.0%}{known}"
+    return ""
+
+
+def _smallest(part: nn.Module, calls: Mapping[nn.Module, _Call], order: Order) -> _Call | None:
+    """The smallest wrong part of this one; None where it is right, or nothing can be told."""
+    own = None
+    with suppress(Exception):  # of a part that has no such derivative; its own parts may have it
+        if part in calls:  # a list of layers is never called itself
+            if _off(calls[part], order) <= WRONG:
+                return None
+            own = calls[part]
+    inner = (_smallest(child, calls, order) for child in part.children())
+    return next((found for found in inner if found is not None), own)
+
+
+def _off(call: _Call, order: Order) -> float:
+    """How far a derivative is from differences: the most along three directions, as one may be blind to a fault."""
+    return max(_off_along(call, order, seed) for seed in range(3))
+
+
+def _off_along(call: _Call, order: Order, seed: int) -> float:
+    """How far it is along a random direction from the nearest difference, relative to the larger."""
+    stream = torch.Generator().manual_seed(seed)
+    scales = [max(float(t.detach().square().mean()) ** 0.5, 1e-3) for t in call.at]
+    z = [_drawn(t, stream) for t in call.at]
+
+    def moved(c: float) -> Point:
+        own = zip(call.at, scales, z, strict=True)
+        return [(t.detach() + c * scale * way).requires_grad_() for t, scale, way in own]
+
+    def values(point: Point) -> Tensor:
+        torch.manual_seed(0)  # of what is drawn inside
+        found = [torch.view_as_real(t) if t.is_complex() else t for t in tensors(call.outputs(point))]
+        return torch.cat([t.double().flatten() for t in found if t.is_floating_point()])
+
+    def value(point: Point) -> Tensor:
+        found = values(point)
+        return found @ _drawn(found, torch.Generator().manual_seed(seed + 9))
+
+    def slopes(found: Tensor, point: Point, *, graph: bool = False) -> Tensor:
+        """The gradient in units of each tensor's size, so that no tensor counts more than another."""
+        if not found.requires_grad:
+            return torch.zeros_like(ways)
+        parts = torch.autograd.grad(found, point, create_graph=graph, allow_unused=True, materialize_grads=True)
+        return torch.cat([scale * p.double().flatten() for scale, p in zip(scales, parts, strict=True)])
+
+    def gradient(point: Point) -> Tensor:
+        return slopes(value(point), point, graph=order is Order.SECOND)
+
+    ways, here = torch.cat([way.flatten() for way in z]), moved(0.0)
+    if order is Order.FIRST:
+        function, own = value, gradient(here) @ ways
+    elif order is Order.SECOND:
+        function, own = gradient, slopes(gradient(here) @ ways, here)
+    else:
+        with forward_ad.dual_level():
+            along = zip(here, scales, z, strict=True)
+            tangents = values([forward_ad.make_dual(t, scale * way) for t, scale, way in along])
+            own = forward_ad.unpack_dual(tangents).tangent
+        function, own = values, torch.zeros_like(tangents) if own is None else own
+    size = LEAST * float(function(here).detach().norm())
+    offs = []
+    for c in STEPS:
+        difference = (function(moved(c)) - function(moved(-c))).detach() / (2 * c)
+        offs.append(float((difference - own).norm()) / max(float(own.norm()), float(difference.norm()), size, 1e-300))
+    return min(offs)
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """A copy of its own, which is marked where it depends on x."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _moving(tree: Any) -> Point:
+    return [tensor for tensor in tensors(tree) if tensor.requires_grad and tensor.is_floating_point()]
+
+
+def _trained(part: nn.Module) -> Mapping[str, Tensor]:
+    return {name: p for name, p in part.named_parameters() if p.requires_grad}
+
+
+def _exchanged(tree: Any, moving: Point, point: Point) -> Any:
+    """The tree with the tensors of a point; with copies, as a part may write to what it gets."""
+    others = {id(tensor): own for tensor, own in zip(moving, point, strict=False)}
+    return mapped(lambda tensor: others.get(id(tensor), tensor).clone(), tree)
+
+
+def _drawn(like: Tensor, stream: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=stream, dtype=torch.float64).to(like.device)
+
+
+class _Names(TorchFunctionMode):
+    """Inside, the names of torch's functions are kept, alone and with what they are given: ``view(dtype)``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, None] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        said = [key for key, value in (kwargs or {}).items() if value is not None and value is not False]
+        for value in (*args, *(kwargs or {}).values()):
+            said += [value] * isinstance(value, str) + ["dtype"] * isinstance(value, torch.dtype)
+        self.seen |= dict.fromkeys([name, *(f"{name}({each})" for each in said)])
+        return func(*args, **(kwargs or {}))

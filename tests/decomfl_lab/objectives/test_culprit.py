@@ -1,0 +1,141 @@
+"""A refusal names the smallest part whose derivative is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn.functional import cross_entropy, embedding
+
+import decomfl_lab as lab
+import hessian
+from decomfl_lab.objectives.batch_loss import BatchLoss
+from decomfl_lab.objectives.culprit import Order, culprit
+from tests.nets import seeded
+
+X = torch.randn(20, 4, generator=torch.Generator().manual_seed(3))
+Y = torch.arange(20) % 3
+
+
+class Wrong(Function):
+    """The sine, with 0.8 times its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 0.8 * g * ctx.saved_tensors[0].cos()
+
+
+class WrongTwice(Wrong):
+    """The sine, whose second derivative is left out."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * ctx.saved_tensors[0].cos().detach()
+
+
+class Part(nn.Module):
+    """A function of a layer's outputs, as a part of a part."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers, self.function = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 3)]), function
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.layers[1](self.function(self.layers[0](h)))
+
+
+def net(function: Callable[[Tensor], Tensor] = torch.tanh) -> nn.Module:
+    return seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), Part(function)))
+
+
+def hooked() -> nn.Module:
+    model = net()
+    model[2].layers[0].register_full_backward_hook(lambda part, before, after: (0.5 * before[0],))
+    return model
+
+
+def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    model = seeded(lambda: nn.Sequential(norm(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 3)))
+    with torch.no_grad():
+        model(X)  # which the older one needs to be copied
+    return model
+
+
+def penalised(model: nn.Module, batch: Any) -> Tensor:
+    return cross_entropy(model(batch[0]), batch[1]) + Wrong.apply(model[0].weight).sum()
+
+
+def with_padding(h: Tensor) -> Tensor:
+    return h * embedding(Y[:4], torch.tanh(h[:4]), padding_idx=1).sum()
+
+
+OWN = r"'2' \(Part\) whose derivative differs from differences by \d+%$"
+TORCH = (
+    r"second derivative differs from differences by \d+%; torch's own _weight_norm is wrong: write weight_norm as g \*"
+)
+CASES: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
+    "a backward": (lambda: net(Wrong.apply), cross_entropy, OWN),
+    "a second derivative": (lambda: net(WrongTwice.apply), cross_entropy, r"'2' \(Part\) whose second derivative"),
+    "a detach in between": (lambda: net(lambda h: h * h.detach()), cross_entropy, OWN),
+    "a hook of a layer in a list": (hooked, cross_entropy, r"'2.layers.0' \(Linear\) whose derivative"),
+    "a loss of outputs": (
+        net,
+        lambda o, t: cross_entropy(Wrong.apply(o), t),
+        r"the loss \(<lambda>\) whose derivative",
+    ),
+    "a loss of the model": (net, penalised, r"the loss \(penalised\) whose derivative"),
+    "a parametrization": (
+        lambda: normed(nn.utils.parametrizations.weight_norm),
+        cross_entropy,
+        rf"'0.parametrizations.weight.0' \(_WeightNorm\) whose {TORCH}",
+    ),
+    "a hook that makes a weight": (
+        lambda: normed(nn.utils.weight_norm),
+        cross_entropy,
+        rf"'0' \(Linear\) whose {TORCH}",
+    ),
+    "a padding row": (
+        lambda: net(with_padding),
+        cross_entropy,
+        r"'2' \(Part\).*; torch's own embedding\(padding_idx\) is",
+    ),
+    "nothing": (net, cross_entropy, "^$"),
+    "a module that takes no float64": (lambda: net(lambda h: h.float() @ torch.ones(4, 4)), cross_entropy, "^$"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("name", CASES)
+def test_the_smallest_part_that_is_wrong_is_named(name: str) -> None:
+    make, loss, words = CASES[name]
+    told = culprit(make(), BatchLoss.of(loss), [(X, Y)], [Order.FIRST, Order.SECOND])
+    assert re.search(words, told), told
+
+
+def test_each_door_names_it() -> None:
+    words = r"; it is the part '2' \(Part\) whose derivative differs from differences by \d+%$"
+    with pytest.raises(lab.InputError, match=words):
+        hessian.effective_rank(net(Wrong.apply), cross_entropy, (X, Y), products=5)
+    with pytest.raises(lab.InputError, match=words):
+        lab.train(net(Wrong.apply), cross_entropy, [(X, Y)], method=lab.FedAvg(), rounds=1)
+
+
+def test_a_forward_derivative_is_compared_too() -> None:
+    def product(h: Tensor) -> Tensor:
+        return h.new_ones(3, 4).scatter_reduce(0, (Y[: len(h), None] + 0 * h.long()).clamp(0, 2), h, "prod")[
+            Y[: len(h)]
+        ]
+
+    told = culprit(net(product), BatchLoss.of(cross_entropy), [(X, Y)], [Order.FORWARD])
+    assert "'2' (Part) whose forward derivative" in told
+    assert "torch's own scatter_reduce(prod) is wrong" in told
