@@ -56,13 +56,6 @@ LOSS = ("derivatives of the loss in the outputs are", "differences of the loss")
 LOSS_TWICE = ("second derivatives of the loss in the outputs are", "differences of its first")
 FORMS = ("forward derivatives of the outputs are", "reverse ones")
 """What is compared, with what."""
-ORDERS = {
-    OUTPUTS: (Order.FORWARD,),
-    FORMS: (Order.FORWARD, Order.FIRST),
-    LOSS: (Order.FIRST,),
-    LOSS_TWICE: (Order.SECOND,),
-}
-"""Which derivative of some part is wrong then."""
 
 UNCLEAR = "its derivatives could not be compared with differences, as {}"
 
@@ -174,7 +167,7 @@ class HessianTrial(_Differences):
                 self.trouble = "the module computes in float32 whatever it is given, and has kinks"
             else:
                 what = f"a product with the Hessian is {missed / self.size:.0%} off"
-                raise self._refusal(what, "differences of gradients", Order.FIRST, Order.SECOND)
+                raise self._refusal(what, "differences of gradients")
         if self.trouble:
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
@@ -183,8 +176,7 @@ class HessianTrial(_Differences):
         if self.narrow and self._rounding() > self.typical / 10:  # values tell nothing, either way
             return UNCLEAR.format(f"{self.narrow}, and float32 rounds those of values by as much as they are")
         if not fine:
-            what = f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}"
-            raise self._refusal(what, "differences of values", Order.FIRST)
+            raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
         if unclear:
             return unclear
         return f"{self.objective.dtype} rounds products by {rounded / self.size:.1%}" if rounded else ""
@@ -246,9 +238,9 @@ class HessianTrial(_Differences):
         c = relative(self.x, self.v, SLOPES[-1])
         return _ROUNDED * torch.finfo(torch.float32).eps * abs(self.objective.value) / c
 
-    def _refusal(self, what: str, beside: str, *orders: Order) -> InputError:
+    def _refusal(self, what: str, beside: str) -> InputError:
         self.objective.require_same(times=4)  # noise would be the reason
-        return _refusal(what, beside, self.objective, self.x, orders)
+        return _refusal(what, beside, self.objective, self.x, [Order.FIRST, Order.SECOND])
 
     def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
         """Add to ``total`` a multiple of the gradient of a piece at x + cv; returns the value there.
@@ -365,7 +357,7 @@ class OutputTrial(_Differences):
         for kind, off in self.off.items():
             if off > AGREES * self.size[kind]:
                 what = f"{kind[0]} {off / self.size[kind]:.0%} off"
-                raise _refusal(what, kind[1], self.wide, self.x, ORDERS[kind])
+                raise _refusal(what, kind[1], self.wide, self.x, [Order.FORWARD, Order.FIRST, Order.SECOND])
         return ""
 
 
