@@ -127,7 +127,6 @@ class MeanLoss:
             there is no BatchNorm.
         trusted: Whether nothing was tried.
         kinked: Whether a function that is not smooth was seen in module or loss; None if nothing was tried.
-        padded: Whether one of torch's embeddings was seen with a padding row, which its derivative leaves out.
     """
 
     def __init__(
@@ -191,7 +190,6 @@ class MeanLoss:
         module = self._module
         self.weight_decay, self.trusted = float(weight_decay), trust
         self.kinked: bool | None = None
-        self.padded = False
         with enabled():
             chosen = _choose(module, parameters)
             devices = {p.device for p in module.parameters()}
@@ -429,7 +427,7 @@ class MeanLoss:
                 return loss
 
             self._moved = fresh._near(closed)
-        self.kinked, self.padded = watch.kinked, watch.padded
+        self.kinked = watch.kinked
         return values
 
     # --- the function ---------------------------------------------------------------------------------------------

@@ -390,13 +390,11 @@ def _narrows(wide: MeanLoss, x: Tensor) -> bool:
 
 
 def _refusal(what: str, beside: str, objective: MeanLoss, x: Tensor, orders: Sequence[Order]) -> InputError:
-    reason = "is there a backward or jvp of your own, a hook, detach, or a part in training mode in between?"
-    if objective.padded:
-        reason = "functional.embedding leaves its padding row out of the derivative: use nn.Embedding(padding_idx=...)."
     with objective.at(objective.leaves(x.to(objective.dtype))):
         batches = (mapped(objective._place, piece.batch) for piece in objective.pieces)
         found = culprit(objective._module, objective._loss, batches, orders)
     return InputError(
-        f"module and loss must have the derivatives that torch gives, got {what} from {beside}: {reason} Mend it, or "
+        f"module and loss must have the derivatives that torch gives, got {what} from {beside}: is there a "
+        "backward or jvp of your own, a hook, detach, or a part in training mode in between? Mend it, or "
         f"use what needs no derivatives (hessian.forward_only){found}"
     )
