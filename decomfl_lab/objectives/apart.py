@@ -12,16 +12,21 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.objectives.perturbed import memory_of
 
 __all__ = ["require_apart"]
+
+_LAZY = (UninitializedBuffer, UninitializedParameter)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor lies: on which device, from the address of its first byte to that behind its last."""
+    """Where the n-th tensor lies: on which device, from the address of its first byte to that behind its last."""
 
+    n: int
     name: str
     tensor: Tensor
     device: str
@@ -29,10 +34,10 @@ class _Place:
     end: int
 
     @classmethod
-    def of(cls, name: str, tensor: Tensor) -> _Place:
+    def of(cls, n: int, name: str, tensor: Tensor) -> _Place:
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         begin = tensor.data_ptr()
-        return cls(name, tensor, str(tensor.device), begin, begin + (last + 1) * tensor.itemsize)
+        return cls(n, name, tensor, str(tensor.device), begin, begin + (last + 1) * tensor.itemsize)
 
     @property
     def dense(self) -> bool:
@@ -57,8 +62,9 @@ def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
     Args:
         named: Tensors, each once, by their names; those that require gradients are trained.
     """
-    stored = [(name, t) for name, t in named if t.layout == torch.strided and not t.is_meta and t.numel()]
-    places = sorted((_Place.of(*each) for each in stored), key=lambda place: (place.device, place.begin))
+    given = [(n, name, t) for n, (name, t) in enumerate(named) if not isinstance(t, _LAZY)]
+    stored = (_Place.of(*each) for each in given if each[-1].numel() and memory_of(each[-1]))
+    places = sorted(stored, key=lambda place: (place.device, place.begin))
     before: list[_Place] = []  # those that reach as far as the place that is looked at
     for place in places:
         if place.tensor.requires_grad and _overlaps_itself(place):
@@ -69,8 +75,7 @@ def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
         before = [other for other in before if other.device == place.device and other.end > place.begin]
         for other in before:
             if (place.tensor.requires_grad or other.tensor.requires_grad) and _overlap(other, place):
-                # The one that comes first among the names is the one to be kept.
-                first, second = (name for name, _ in stored if name in (place.name, other.name))
+                first, second = (each.name for each in sorted((other, place), key=lambda each: each.n))
                 raise InputError(
                     f"parameters {first!r} and {second!r} must share no memory, as they would move apart: register one "
                     f"Parameter twice ({_attribute(second)} = {_attribute(first)}), or a .clone(), got two over one "

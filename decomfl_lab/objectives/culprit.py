@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from decomfl_lab.devices import room
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, logits_of
 from decomfl_lab.objectives.modules import swapped
-from decomfl_lab.objectives.trees import Batch, mapped, rows, tensors
+from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
 
 __all__ = ["OF_TORCH", "Order", "culprit"]
 
@@ -123,9 +123,11 @@ def culprit(module: nn.Module, loss: BatchLoss, batches: Iterable[Batch], orders
         own, wide = copy.deepcopy(module).double(), loss.wide()
         for batch in batches:
             doubled = mapped(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, batch)
-            for part in (rows(doubled, slice(0, FEW)), doubled):
-                if found := _found(own, wide, part, orders):
-                    return found
+            few = rows(doubled, slice(0, FEW)) if row_count(doubled) else doubled
+            for part in (few, doubled):
+                with suppress(Exception):  # of a loss that takes no fewer examples, say
+                    if found := _found(own, wide, part, orders):
+                        return found
     return ""
 
 
@@ -152,9 +154,11 @@ def _found(module: nn.Module, loss: BatchLoss, batch: Batch, orders: Sequence[Or
         for handle in handles:
             handle.remove()
     for order in orders:
-        call = _smallest(module, calls, order) or _Call.of_loss(module, loss, [*outputs, None][0], batch)
-        off = _off(call, order)
-        if off > WRONG:
+        unknown: list[nn.Module] = []
+        call = _smallest(module, calls, order, unknown)
+        if call is None and (loss.form is Form.OUTPUTS or not unknown):
+            call = _Call.of_loss(module, loss, [*outputs, None][0], batch)
+        if call is not None and (off := _off(call, order)) > WRONG:
             with _Names() as names:
                 call.outputs(call.at)
             blamed = [name for name in names.seen if name in OF_TORCH and OF_TORCH[name][0] is order]
@@ -165,15 +169,18 @@ def _found(module: nn.Module, loss: BatchLoss, batch: Batch, orders: Sequence[Or
     return ""
 
 
-def _smallest(part: nn.Module, calls: Mapping[nn.Module, _Call], order: Order) -> _Call | None:
-    """The smallest wrong part of this one; None where it is right, or nothing can be told."""
-    own = None
-    with suppress(Exception):  # of a part that has no such derivative; its own parts may have it
-        if part in calls:  # a list of layers is never called itself
-            if _off(calls[part], order) <= WRONG:
-                return None
-            own = calls[part]
-    inner = (_smallest(child, calls, order) for child in part.children())
+def _smallest(
+    part: nn.Module, calls: Mapping[nn.Module, _Call], order: Order, unknown: list[nn.Module]
+) -> _Call | None:
+    """The smallest wrong part of this one; None where it is right, or is added to those of which nothing is known."""
+    own = calls.get(part)  # of a list of layers, which is never called itself, there is none
+    try:
+        if own is not None and _off(own, order) <= WRONG:
+            return None
+    except Exception:  # it has no such derivative; its own parts may have it
+        unknown.append(part)
+        own = None
+    inner = (_smallest(child, calls, order, unknown) for child in part.children())
     return next((found for found in inner if found is not None), own)
 
 

@@ -155,13 +155,6 @@ LOSS = ("derivatives of the loss in the outputs are", "differences of the loss")
 LOSS_TWICE = ("second derivatives of the loss in the outputs are", "differences of its first")
 FORMS = ("forward derivatives of the outputs are", "reverse ones")
 """What is compared, with what."""
-ORDERS = {
-    OUTPUTS: (Order.FORWARD,),
-    FORMS: (Order.FORWARD, Order.FIRST),
-    LOSS: (Order.FIRST,),
-    LOSS_TWICE: (Order.SECOND,),
-}
-"""Which derivative of some part is wrong then."""
 
 UNCLEAR = "its derivatives could not be compared with differences, as {}"
 
@@ -281,7 +274,7 @@ class HessianComparison(_Differences):
                 self.trouble = "the module computes in float32 whatever it is given, and has kinks"
             else:
                 what = f"a product with the Hessian is {missed / self.size:.0%} off"
-                raise self._refusal(what, "differences of gradients", Order.FIRST, Order.SECOND)
+                raise self._refusal(what, "differences of gradients")
         if self.trouble:
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
@@ -290,8 +283,7 @@ class HessianComparison(_Differences):
         if self.narrow and self._rounding() > self.typical / 10:  # values tell nothing, either way
             return UNCLEAR.format(f"{self.narrow}, and float32 rounds those of values by as much as they are")
         if not fine:
-            what = f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}"
-            raise self._refusal(what, "differences of values", Order.FIRST)
+            raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
         if unclear:
             return unclear
         return f"{self.objective.dtype} rounds products by {rounded / self.size:.1%}" if rounded else ""
@@ -354,9 +346,9 @@ class HessianComparison(_Differences):
         value = sum(piece.share * f.piece_value(self.x, piece) for piece in f.pieces)
         return _ROUNDED * torch.finfo(torch.float32).eps * abs(value) / c
 
-    def _refusal(self, what: str, beside: str, *orders: Order) -> InputError:
+    def _refusal(self, what: str, beside: str) -> InputError:
         refuse(Trial(self.objective, self.x).still(everywhere=True, times=4))  # noise would be the reason
-        return _refusal(what, beside, self.objective, self.x, orders)
+        return _refusal(what, beside, self.objective, self.x, [Order.FIRST, Order.SECOND])
 
     def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
         """Add to ``total`` a multiple of the gradient of a piece at x + cv; returns the value there.
@@ -473,7 +465,7 @@ class OutputComparison(_Differences):
         for kind, off in self.off.items():
             if off > AGREES * self.size[kind]:
                 what = f"{kind[0]} {off / self.size[kind]:.0%} off"
-                raise _refusal(what, kind[1], self.wide, self.x, ORDERS[kind])
+                raise _refusal(what, kind[1], self.wide, self.x, [Order.FORWARD, Order.FIRST, Order.SECOND])
         return ""
 
 
@@ -506,13 +498,11 @@ def _narrows(wide: Function, x: Tensor) -> bool:
 
 
 def _refusal(what: str, beside: str, objective: Function, x: Tensor, orders: Sequence[Order]) -> InputError:
-    reason = "is there a backward or jvp of your own, a hook, detach, or a part in training mode in between?"
-    if objective.padded:
-        reason = "functional.embedding leaves its padding row out of the derivative: use nn.Embedding(padding_idx=...)."
     with objective.at(objective.leaves(x.to(objective.dtype))):
         batches = (mapped(objective.place, piece.batch) for piece in objective.pieces)
         found = culprit(objective.module, objective.measure, batches, orders)
     return InputError(
-        f"module and loss must have the derivatives that torch gives, got {what} from {beside}: {reason} Mend it, or "
+        f"module and loss must have the derivatives that torch gives, got {what} from {beside}: is there a "
+        "backward or jvp of your own, a hook, detach, or a part in training mode in between? Mend it, or "
         f"use what needs no derivatives (hessian.forward_only){found}"
     )

@@ -87,12 +87,10 @@ class Function:
             it does as the module says.
         pieces: The data that it is tried on, or is the mean over; they may be gathered when they are asked for.
         kinked: Whether a function that is not smooth was seen in module or loss; None if nothing was tried.
-        padded: Whether one of torch's embeddings was seen with a padding row, which its derivative leaves out.
     """
 
     pieces: Sequence[Piece] = ()
     kinked: bool | None = None
-    padded = False
     may_be_cut = False
     """Whether batches are known to be means of their parts."""
 

@@ -62,13 +62,12 @@ class Trial:
         near: A point near x, the first of ``FAR`` at which all losses are finite.
         near_values: The loss of each piece there.
         kinked: Whether some function was seen that is not smooth.
-        padded: Whether an embedding was given a ``padding_idx``, whose row its derivative leaves out.
     """
 
     def __init__(self, f: Function, x: Tensor, *, drawn: torch.dtype = torch.float32) -> None:
         """A trial of ``f`` at x (d,); ``drawn`` is the dtype in which the direction to ``near`` is drawn."""
         self.f, self.x, self._drawn = f, x, drawn
-        self.kinked = self.padded = self._draws = False
+        self.kinked = self._draws = False
         self._buffers = {name: (buffer, buffer._version) for name, buffer in f.module.named_buffers()}
         self._uncalled: dict[str, Tensor] = {}
 
@@ -103,7 +102,7 @@ class Trial:
 
         self.beside(watched)
         yield from found
-        self.kinked, self.padded = watch.kinked, watch.padded
+        self.kinked = watch.kinked
 
     def beside(self, loss: Callable[[Piece], Tensor] | None = None) -> list[float]:
         """The loss of each piece near x, noted with the point: the first of ``FAR`` at which they are finite."""

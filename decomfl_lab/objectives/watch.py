@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.functional import embedding
 from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.objectives.perturbed import memory_of, reads_no_element
@@ -37,7 +36,6 @@ class Watch(TorchFunctionMode):
 
     Attributes:
         kinked: Whether some function was not smooth.
-        padded: Whether an embedding was given a ``padding_idx``, whose row its derivative leaves out.
     """
 
     def __init__(self, replaced: Mapping[str, Tensor]) -> None:
@@ -53,7 +51,7 @@ class Watch(TorchFunctionMode):
             self._own.setdefault(memory_of(p), []).append((_span(p), name))
         self._read: str | None = None
         self._made: list[Tensor] = []  # kept, so that no other tensor can get their ids
-        self.kinked = self.padded = False
+        self.kinked = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -63,8 +61,6 @@ class Watch(TorchFunctionMode):
         plain = name.strip("_").removesuffix("_with_indices")
         compared = plain in _COMPARISONS and any(tensor.is_floating_point() for tensor in tensors(args))
         self.kinked = self.kinked or compared or plain in _KINKS
-        if func is embedding:
-            self.padded = self.padded or (*args, None, None)[2] is not None or kwargs.get("padding_idx") is not None
         if self._read is None and not reads_no_element(func, args):
             self._read = next(filter(None, map(self._owner, tensors((args, kwargs)))), None)
         result = func(*args, **kwargs)

@@ -222,7 +222,7 @@ class MeanLoss(Function):
         trial = Trial(self, self.x)
         refuse(trial.closed(fresh, chosen))
         self._lean = self._lean if self._lean is not None and self._lean.seen else None
-        self.kinked, self.padded = trial.kinked, trial.padded
+        self.kinked = trial.kinked
         return trial
 
     def _wholes(self, batches: Sequence[Batch], weights: Weights | None) -> tuple[Piece, ...]:

@@ -358,19 +358,6 @@ def test_bad_arguments_are_named(params: Any, options: dict[str, Any]) -> None:
     MeZO(params, **{"lr": 0.1, **options})
 
 
-def test_two_views_of_one_tensor_are_refused() -> None:
-    whole = torch.ones(6)
-    one, other = nn.Parameter(whole[:4]), nn.Parameter(whole[2:])
-    with pytest.raises(InputError, match="share no memory"):
-        MeZO([one, other], 0.1).step(lambda: one.sum() + other.sum())
-
-
-def test_parts_of_one_tensor_may_lie_side_by_side() -> None:
-    whole = torch.ones(6)
-    one, other = nn.Parameter(whole[:3]), nn.Parameter(whole[3:])
-    MeZO([one, other], 0.1).step(lambda: one.sum() + other.sum())
-
-
 def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     model = net()
     steps(MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl"), model)
