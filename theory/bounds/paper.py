@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from sympy import Min, Rational, evaluate, exp, sqrt
 
@@ -39,6 +40,7 @@ from theory.statements.measured import (
     SMOOTHED_VALUE,
     VARIANCE,
     WEIGHTED,
+    Left,
 )
 from theory.statements.statement import ONE_HESSIAN, Statement
 
@@ -55,6 +57,18 @@ _BELOW = "; f twice differentiable, H(x_r) ⪯ L I, tr H(x_r) ≤ κL, ∇²f �
 _INDEFINITE = _BELOW + "(x_r), G(x_r) the largest ‖∇f_i(x_r; ξ)‖"
 _LOW_RANK = _INDEFINITE.replace("H(x_r)", "0 ⪯ H(x_r)", 1)
 _LOW_RANK_WIDE = _BELOW.replace("H(x_r)", "0 ⪯ H(x_r)", 1) + ", G ≥ ‖∇f_i(x; ξ)‖ for every x"
+
+
+def _lemma(
+    name: str, left: Left, source: str, *, stated: Mapping[str, Any], corrected: Mapping[str, Any]
+) -> tuple[Statement, Statement]:
+    """A lemma as printed and as mended, each with its terms and what else is its own."""
+    both = {"name": name, "left": left, "source": source}
+    return (
+        Statement(**{**both, "variant": "stated", "assumptions": _PRINTED, **stated}),
+        Statement(**{**both, "variant": "corrected", "assumptions": EACH, **corrected}),
+    )
+
 
 with evaluate(False):  # so that a formula is printed as it is written here
     _THEOREM_1_STATED: Final = Statement(
@@ -239,197 +253,152 @@ with evaluate(False):  # so that a formula is printed as it is written here
     )
 
     _LEMMAS: Final = (
-        Statement(
+        *_lemma(
             "smoothed-value",
-            variant="stated",
-            left=SMOOTHED_VALUE,
-            source="eq.oo",
-            terms={"smoothing": Rational(1, 2) * mu**2 * L * d},
-            assumptions=EACH,
+            SMOOTHED_VALUE,
+            "eq.oo",
+            stated={"terms": {"smoothing": Rational(1, 2) * mu**2 * L * d}, "assumptions": EACH},
+            corrected={
+                "terms": {"smoothing": Rational(1, 2) * mu**2 * L * d},
+                "note": "Tight: equality for f = L‖x‖²/2.",
+            },
         ),
-        Statement(
-            "smoothed-value",
-            variant="corrected",
-            left=SMOOTHED_VALUE,
-            source="eq.oo",
-            terms={"smoothing": Rational(1, 2) * mu**2 * L * d},
-            assumptions=EACH,
-            note="Tight: equality for f = L‖x‖²/2.",
-        ),
-        Statement(
+        *_lemma(
             "smoothed-gradient",
-            variant="stated",
-            left=SMOOTHED_GRADIENT,
-            source="eq.as",
-            terms={"smoothing": Rational(1, 2) * mu * L * sqrt((d + 3) ** 3)},
-            assumptions=EACH,
+            SMOOTHED_GRADIENT,
+            "eq.as",
+            stated={"terms": {"smoothing": Rational(1, 2) * mu * L * sqrt((d + 3) ** 3)}, "assumptions": EACH},
+            corrected={
+                "terms": {"smoothing": mu * L * sqrt(s2)},
+                "note": "∇f^μ(x) = E ∇f(x + μy): the printed bound is (d + 3)^{3/2}/(2√d) times larger, 4 times for "
+                "d = 1.",
+            },
         ),
-        Statement(
-            "smoothed-gradient",
-            variant="corrected",
-            left=SMOOTHED_GRADIENT,
-            source="eq.as",
-            terms={"smoothing": mu * L * sqrt(s2)},
-            assumptions=EACH,
-            note="∇f^μ(x) = E ∇f(x + μy): the printed bound is (d + 3)^{3/2}/(2√d) times larger, 4 times for d = 1.",
-        ),
-        Statement(
+        *_lemma(
             "second-moment",
-            variant="stated",
-            left=SECOND_MOMENT,
-            source="line-1011",
-            terms={
-                "smoothing": mu**2 / 2 * L**2 * (d + 6) ** 3,
-                "gradient": 2 * (d + 4) * a**2,
+            SECOND_MOMENT,
+            "line-1011",
+            stated={
+                "terms": {"smoothing": mu**2 / 2 * L**2 * (d + 6) ** 3, "gradient": 2 * (d + 4) * a**2},
+                "distributions": ("gaussian",),
+                "assumptions": EACH,
             },
-            distributions=("gaussian",),
-            assumptions=EACH,
-        ),
-        Statement(
-            "second-moment",
-            variant="corrected",
-            left=SECOND_MOMENT,
-            source="line-1011",
-            terms={
-                "smoothing": mu**2 / 2 * L**2 * d * (d + 2) * (d + 4),
-                "gradient": 2 * (d + 2) * a**2,
+            corrected={
+                "terms": {"smoothing": mu**2 / 2 * L**2 * d * (d + 2) * (d + 4), "gradient": 2 * (d + 2) * a**2},
+                "distributions": ("gaussian",),
             },
-            distributions=("gaussian",),
-            assumptions=EACH,
         ),
-        Statement(
+        *_lemma(
             "variance",
-            variant="stated",
-            left=VARIANCE,
-            source="lemma.pp.v2",
-            terms={
-                "gradient": 6 * (d + 4) / P * a**2,
-                "drift": 6 * L**2 * (d + 4) / P * delta**2,
-                "dissimilarity": 6 * (d + 4) / P * sigma_G**2,
-                "noise": 2 * (d + 4) / P * sigma**2,
-                "smoothing": mu**2 * L**2 * (d + 6) ** 3 / (2 * P),
+            VARIANCE,
+            "lemma.pp.v2",
+            stated={
+                "terms": {
+                    "gradient": 6 * (d + 4) / P * a**2,
+                    "drift": 6 * L**2 * (d + 4) / P * delta**2,
+                    "dissimilarity": 6 * (d + 4) / P * sigma_G**2,
+                    "noise": 2 * (d + 4) / P * sigma**2,
+                    "smoothing": mu**2 * L**2 * (d + 6) ** 3 / (2 * P),
+                },
+                "distributions": ("gaussian",),
             },
-            distributions=("gaussian",),
-            assumptions=_PRINTED,
-        ),
-        Statement(
-            "variance",
-            variant="corrected",
-            left=VARIANCE,
-            source="lemma.pp.v2",
-            terms={
-                "gradient": 6 * (rho - 1) * a**2,
-                "drift": 6 * (rho - 1) * L**2 * delta**2,
-                "dissimilarity": 6 * (rho - 1) * sigma_G**2,
-                "noise": (2 * rho - 1) * sigma**2,
-                "smoothing": mu**2 * L**2 * s6 / (2 * P),
+            corrected={
+                "terms": {
+                    "gradient": 6 * (rho - 1) * a**2,
+                    "drift": 6 * (rho - 1) * L**2 * delta**2,
+                    "dissimilarity": 6 * (rho - 1) * sigma_G**2,
+                    "noise": (2 * rho - 1) * sigma**2,
+                    "smoothing": mu**2 * L**2 * s6 / (2 * P),
+                },
+                "distributions": _SMOOTHED,
             },
-            distributions=_SMOOTHED,
-            assumptions=EACH,
         ),
-        Statement(
+        *_lemma(
             "local-second-moment",
-            variant="stated",
-            left=LOCAL_SECOND_MOMENT,
-            source="eq.lemma.zo_m2",
-            terms={
-                "gradient": 6 * (d + P + 4) / P * a**2,
-                "drift": 6 * L**2 * (d + P + 4) / P * delta**2,
-                "dissimilarity": 6 * (d + P + 4) / P * sigma_G**2,
-                "noise": 2 * (d + 4) / P * sigma**2,
-                "smoothing": mu**2 * L**2 * (d + 6) ** 3 / (2 * P) + Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3,
+            LOCAL_SECOND_MOMENT,
+            "eq.lemma.zo_m2",
+            stated={
+                "terms": {
+                    "gradient": 6 * (d + P + 4) / P * a**2,
+                    "drift": 6 * L**2 * (d + P + 4) / P * delta**2,
+                    "dissimilarity": 6 * (d + P + 4) / P * sigma_G**2,
+                    "noise": 2 * (d + 4) / P * sigma**2,
+                    "smoothing": mu**2 * L**2 * (d + 6) ** 3 / (2 * P) + Rational(1, 2) * mu**2 * L**2 * (d + 3) ** 3,
+                },
+                "distributions": ("gaussian",),
             },
-            distributions=("gaussian",),
-            assumptions=_PRINTED,
-        ),
-        Statement(
-            "local-second-moment",
-            variant="corrected",
-            left=LOCAL_SECOND_MOMENT,
-            source="eq.lemma.zo_m2",
-            terms={
-                "gradient": 6 * rho * a**2,
-                "drift": 6 * rho * L**2 * delta**2,
-                "dissimilarity": 6 * rho * sigma_G**2,
-                "noise": 2 * rho * sigma**2,
-                "smoothing": 2 * mu**2 * L**2 * (s2 + s6 / (4 * P)),
+            corrected={
+                "terms": {
+                    "gradient": 6 * rho * a**2,
+                    "drift": 6 * rho * L**2 * delta**2,
+                    "dissimilarity": 6 * rho * sigma_G**2,
+                    "noise": 2 * rho * sigma**2,
+                    "smoothing": 2 * mu**2 * L**2 * (s2 + s6 / (4 * P)),
+                }
             },
-            assumptions=EACH,
         ),
-        Statement(
+        *_lemma(
             "local-drift",
-            variant="stated",
-            left=DRIFT,
-            source="lemma.hbhb",
-            terms={
-                "gradient": 6 * K**3 * (d + P + 4) * eta**2 / P * a**2,
-                "dissimilarity": 6 * K**3 * (d + P + 4) * eta**2 / (2 * P) * sigma_G**2,
-                "noise": 2 * K**3 * (d + 4) * eta**2 / P * sigma**2,
-                "smoothing": mu**2 * L**2 * K**3 * (d + 6) ** 3 * eta**2 / P
-                + Rational(1, 2) * mu**2 * L**2 * K**3 * (d + 3) ** 3 * eta**2,
+            DRIFT,
+            "lemma.hbhb",
+            stated={
+                "terms": {
+                    "gradient": 6 * K**3 * (d + P + 4) * eta**2 / P * a**2,
+                    "dissimilarity": 6 * K**3 * (d + P + 4) * eta**2 / (2 * P) * sigma_G**2,
+                    "noise": 2 * K**3 * (d + 4) * eta**2 / P * sigma**2,
+                    "smoothing": mu**2 * L**2 * K**3 * (d + 6) ** 3 * eta**2 / P
+                    + Rational(1, 2) * mu**2 * L**2 * K**3 * (d + 3) ** 3 * eta**2,
+                },
+                "eta": {"drift": 2 * P / (sqrt(6) * L * K * sqrt(d + P + 4))},
+                "distributions": ("gaussian",),
             },
-            eta={"drift": 2 * P / (sqrt(6) * L * K * sqrt(d + P + 4))},
-            distributions=("gaussian",),
-            assumptions=_PRINTED,
-        ),
-        Statement(
-            "local-drift",
-            variant="corrected",
-            left=DRIFT,
-            source="lemma.hbhb",
-            terms={
-                "gradient": Rational(9, 4) * eta**2 * K * (K - 1) * (K + 2 * (rho - 1)) * a**2,
-                "dissimilarity": Rational(9, 4) * eta**2 * K * (K - 1) * (K + 2 * (rho - 1)) * sigma_G**2,
-                "noise": Rational(9, 4) * eta**2 * K * (K - 1) * (rho - Rational(1, 2)) * sigma**2,
-                "smoothing": Rational(9, 4) * eta**2 * K * (K - 1) * mu**2 * L**2 * (K * d + s6 / (4 * P)),
+            corrected={
+                "terms": {
+                    "gradient": Rational(9, 4) * eta**2 * K * (K - 1) * (K + 2 * (rho - 1)) * a**2,
+                    "dissimilarity": Rational(9, 4) * eta**2 * K * (K - 1) * (K + 2 * (rho - 1)) * sigma_G**2,
+                    "noise": Rational(9, 4) * eta**2 * K * (K - 1) * (rho - Rational(1, 2)) * sigma**2,
+                    "smoothing": Rational(9, 4) * eta**2 * K * (K - 1) * mu**2 * L**2 * (K * d + s6 / (4 * P)),
+                },
+                "eta": {"drift": 1 / (9 * L * (K + 2 * (rho - 1)))},
+                "distributions": _SMOOTHED,
             },
-            eta={"drift": 1 / (9 * L * (K + 2 * (rho - 1)))},
-            distributions=_SMOOTHED,
-            assumptions=EACH,
         ),
-        Statement(
+        *_lemma(
             "remainder",
-            variant="stated",
-            left=replace(REMAINDER, text="‖ε_r‖²"),
-            source="eq.fjiow.es",
-            terms={"smoothing": L**2 * mu**2 * d**3},
-            distributions=("sphere",),
-            assumptions=_PRINTED,
-        ),
-        Statement(
-            "remainder",
-            variant="corrected",
-            left=REMAINDER,
-            source="eq.fjiow.es",
-            terms={"smoothing": mu**2 * L**2 * Min(s6 / 4, s2 + s6 / (4 * P))},
-            assumptions=EACH,
-            note="|g − zᵀ∇f(x)| ≤ μL‖z‖²/2; on the sphere the first of the two holds for every draw, not only on "
-            "average.",
-        ),
-        Statement(
-            "weighted-second-moment",
-            variant="stated",
-            left=WEIGHTED,
-            source="lemma.covariance",
-            terms={
-                "gradient": L * (1 + (kappa * d + d - 2) / (P * (d + 2))) * a**2,
-                "noise": L * (1 + (kappa * d + d - 2) / (P * (d + 2))) / m * (sigma_G**2 + sigma**2),
+            REMAINDER,
+            "eq.fjiow.es",
+            stated={
+                "terms": {"smoothing": L**2 * mu**2 * d**3},
+                "left": replace(REMAINDER, text="‖ε_r‖²"),
+                "distributions": ("sphere",),
             },
-            distributions=("sphere",),
-            single_step=True,
-            assumptions=_PRINTED + "; low κ-effective rank",
-        ),
-        Statement(
-            "weighted-second-moment",
-            variant="corrected",
-            left=WEIGHTED,
-            source="lemma.covariance",
-            terms={
-                "gradient": L * rho_kappa * a**2,
-                "noise": L * rho_kappa / m * (phi * sigma_G**2 + sigma**2),
+            corrected={
+                "terms": {"smoothing": mu**2 * L**2 * Min(s6 / 4, s2 + s6 / (4 * P))},
+                "note": "|g − zᵀ∇f(x)| ≤ μL‖z‖²/2; on the sphere the first of the two holds for every draw, not only "
+                "on average.",
             },
-            single_step=True,
-            assumptions=EACH + _LOW_RANK,
+        ),
+        *_lemma(
+            "weighted-second-moment",
+            WEIGHTED,
+            "lemma.covariance",
+            stated={
+                "terms": {
+                    "gradient": L * (1 + (kappa * d + d - 2) / (P * (d + 2))) * a**2,
+                    "noise": L * (1 + (kappa * d + d - 2) / (P * (d + 2))) / m * (sigma_G**2 + sigma**2),
+                },
+                "distributions": ("sphere",),
+                "single_step": True,
+                "assumptions": _PRINTED + "; low κ-effective rank",
+            },
+            corrected={
+                "terms": {
+                    "gradient": L * rho_kappa * a**2,
+                    "noise": L * rho_kappa / m * (phi * sigma_G**2 + sigma**2),
+                },
+                "single_step": True,
+                "assumptions": EACH + _LOW_RANK,
+            },
         ),
     )
 
