@@ -26,38 +26,23 @@ _LOGIT_TICKS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
-    """One pair of axes.
+    """One pair of axes."""
 
-    Attributes:
-        frame: Rows with columns ``series``, ``seed``, ``by``, ``x`` and ``y``; rows without a y are left out. There may
-            be none yet.
-        x: Column of the x-axis.
-        y: Column of the y-axis.
-        xlabel: The label under the x-axis.
-        ylabel: The label beside the y-axis.
-        title: The heading above the panel.
-        xscale: "log" or "linear".
-        yscale: "log", "linear", or "logit" to spread shares near 1.
-        ylimits: Range of the y-axis; None fits the data.
-        by: Column that says which points of two seeds belong together.
-        reference: The authors' rows, of the same columns, drawn thin and dashed; or None.
-        checks: The same curves measured in another way, drawn as dots; or None.
-        longer: The same curves from longer runs, drawn thin; or None.
-    """
-
+    # Rows with columns ``series``, ``seed``, ``by``, ``x`` and ``y``; rows without a y are left out. There may be none
+    # yet.
     frame: pd.DataFrame
-    x: str
-    y: str
-    xlabel: str
-    ylabel: str
-    title: str
-    xscale: Literal["log", "linear"] = "linear"
-    yscale: Literal["log", "linear", "logit"] = "linear"
-    ylimits: tuple[float, float] | None = None
-    by: str = "round"
-    reference: pd.DataFrame | None = None
-    checks: pd.DataFrame | None = None
-    longer: pd.DataFrame | None = None
+    x: str  # column of the x-axis
+    y: str  # column of the y-axis
+    xlabel: str  # the label under the x-axis
+    ylabel: str  # the label beside the y-axis
+    title: str  # the heading above the panel
+    xscale: Literal["log", "linear"] = "linear"  # "log" or "linear"
+    yscale: Literal["log", "linear", "logit"] = "linear"  # "log", "linear", or "logit" to spread shares near 1
+    ylimits: tuple[float, float] | None = None  # range of the y-axis; None fits the data
+    by: str = "round"  # column that says which points of two seeds belong together
+    reference: pd.DataFrame | None = None  # the authors' rows, of the same columns, drawn thin and dashed; or None
+    checks: pd.DataFrame | None = None  # the same curves measured in another way, drawn as dots; or None
+    longer: pd.DataFrame | None = None  # the same curves from longer runs, drawn thin; or None
 
     @property
     def frames(self) -> dict[Kind, pd.DataFrame]:

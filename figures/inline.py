@@ -46,32 +46,20 @@ _MARGIN: Final = 2.0
 
 @dataclass(frozen=True)
 class Drawing:
-    """A panel of a figure, or an entry of its legend.
+    """A panel of a figure, or an entry of its legend."""
 
-    Attributes:
-        svg: The drawing as an ``svg`` element that HTML holds as it is.
-        width: The width in points, at which letters have their own sizes.
-    """
-
-    svg: str
-    width: float
+    svg: str  # the drawing as an ``svg`` element that HTML holds as it is
+    width: float  # the width in points, at which letters have their own sizes
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure for a page, without its heading.
+    """A figure for a page, without its heading."""
 
-    Attributes:
-        label: What is read out instead of the drawings: the heading and those of the panels.
-        rows: The panels, row by row from above, each from left to right.
-        legend: The entries of the legend below the panels; none if there is no such legend.
-        caption: The caption, as text on one line.
-    """
-
-    label: str
-    rows: list[list[Drawing]]
-    legend: list[Drawing]
-    caption: str
+    label: str  # what is read out instead of the drawings: the heading and those of the panels
+    rows: list[list[Drawing]]  # the panels, row by row from above, each from left to right
+    legend: list[Drawing]  # the entries of the legend below the panels; none if there is no such legend
+    caption: str  # the caption, as text on one line
 
     @property
     def svgs(self) -> list[str]:

@@ -43,17 +43,11 @@ CHECKS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LineStyle:
-    """How one series is drawn.
+    """How one series is drawn."""
 
-    Attributes:
-        color: Hexadecimal colour.
-        dash: Matplotlib dash pattern (offset, on-off lengths in line widths); no lengths is a solid line.
-        linewidth: Width in points.
-    """
-
-    color: str
-    dash: Dash
-    linewidth: float
+    color: str  # hexadecimal colour
+    dash: Dash  # matplotlib dash pattern (offset, on-off lengths in line widths); no lengths is a solid line
+    linewidth: float  # width in points
 
 
 def rc() -> dict[RcKeyType, Any]:

@@ -87,29 +87,17 @@ DISTRIBUTIONS = tuple(Distribution)
 
 
 class Instruction(NamedTuple):
-    """One row of a program. Fields that its ``op`` has no use for are 0.
+    """One row of a program. Fields that its ``op`` has no use for are 0."""
 
-    Attributes:
-        op: What to do.
-        to: Register written.
-        of: Register read.
-        value: The number a.
-        key: Seed of the step (NOISE, NARROW_RANDOMLY).
-        first: First direction p (NOISE), or which of the step's roundings this is (NARROW_RANDOMLY).
-        begin: NOISE takes the coefficients begin..end-1 of the program.
-        end: See ``begin``.
-        kind: Place in ``DISTRIBUTIONS`` (NOISE) or ``FORMATS`` (NARROW, NARROW_RANDOMLY).
-    """
-
-    op: Op
-    to: int
-    of: int = 0
-    value: float = 0.0
-    key: int = 0
-    first: int = 0
-    begin: int = 0
-    end: int = 0
-    kind: int = 0
+    op: Op  # what to do
+    to: int  # register written
+    of: int = 0  # register read
+    value: float = 0.0  # the number a
+    key: int = 0  # seed of the step (NOISE, NARROW_RANDOMLY)
+    first: int = 0  # first direction p (NOISE), or which of the step's roundings this is (NARROW_RANDOMLY)
+    begin: int = 0  # NOISE takes the coefficients begin..end-1 of the program
+    end: int = 0  # see ``begin``
+    kind: int = 0  # place in ``DISTRIBUTIONS`` (NOISE) or ``FORMATS`` (NARROW, NARROW_RANDOMLY)
 
 
 def is_sphere(at: Instruction) -> bool:
@@ -119,19 +107,12 @@ def is_sphere(at: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Code:
-    """A program in arrays, n instructions and q coefficients, for compiled backends.
+    """A program in arrays, n instructions and q coefficients, for compiled backends."""
 
-    Attributes:
-        table: int64 (n, 7): op, to, of, first, begin, end, kind.
-        keys: uint64 (n,).
-        values: float64 (n,).
-        coefficients: float32 (q,), of a program for a GPU a tensor there.
-    """
-
-    table: NDArray[np.int64]
-    keys: NDArray[np.uint64]
-    values: NDArray[np.float64]
-    coefficients: NDArray[np.float32]
+    table: NDArray[np.int64]  # int64 (n, 7): op, to, of, first, begin, end, kind
+    keys: NDArray[np.uint64]  # uint64 (n,)
+    values: NDArray[np.float64]  # float64 (n,)
+    coefficients: NDArray[np.float32]  # float32 (q,), of a program for a GPU a tensor there
 
 
 class Program:

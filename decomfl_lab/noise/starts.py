@@ -32,17 +32,12 @@ _AT_ONCE: Final = 1 << 13
 
 @dataclass(frozen=True)
 class Start:
-    """How the elements of a tensor begin.
+    """How the elements of a tensor begin."""
 
-    Attributes:
-        draw: constant, uniform or normal.
-        scale: The constant a, the largest size a of a uniform element, or the standard deviation a; a float32 number.
-        cut: The largest |z| of a normal element, 0.1 to 10; None for any.
-    """
-
-    draw: str
+    draw: str  # constant, uniform or normal
+    # The constant a, the largest size a of a uniform element, or the standard deviation a; a float32 number.
     scale: float
-    cut: float | None = None
+    cut: float | None = None  # the largest |z| of a normal element, 0.1 to 10; None for any
 
     def __post_init__(self) -> None:
         require_choice("draw", self.draw, ("constant", "uniform", "normal"))

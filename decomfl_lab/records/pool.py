@@ -31,16 +31,11 @@ class PoolSums:
 
     The product is taken in double precision and rounded to the nearest integer, ties to even; the sums are of integers,
     so they do not depend on the order or on where the records were cut.
-
-    Attributes:
-        round: The number of rounds whose records are in the sums.
-        exponent: The exponent of the grid's step.
-        values: A, int32, shape (S,).
     """
 
-    round: int
-    exponent: int
-    values: NDArray[np.int32]
+    round: int  # the number of rounds whose records are in the sums
+    exponent: int  # the exponent of the grid's step
+    values: NDArray[np.int32]  # A, int32, shape (S,)
 
     def __post_init__(self) -> None:
         require_int("round of a pool", self.round, 0)

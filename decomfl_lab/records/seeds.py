@@ -35,17 +35,11 @@ _POOL_PATH = 0, 0  # a path of two numbers under the run's seed, where rounds ha
 
 @dataclass(frozen=True)
 class Picks:
-    """Which directions of the run's pool the P directions of a local step are.
+    """Which directions of the run's pool the P directions of a local step are."""
 
-    Attributes:
-        pool: The pool's seed s.
-        places: The places j of z_j = z(s, j), P of them, perhaps some of them twice.
-        step: The step's own seed s_r^k, for what must be drawn anew in every step.
-    """
-
-    pool: int
-    places: tuple[int, ...]
-    step: int
+    pool: int  # the pool's seed s
+    places: tuple[int, ...]  # the places j of z_j = z(s, j), P of them, perhaps some of them twice
+    step: int  # the step's own seed s_r^k, for what must be drawn anew in every step
 
 
 StepSeed = int | tuple[int, ...] | Picks
@@ -82,17 +76,11 @@ class Seeding(StrEnum):
 
 @dataclass(frozen=True)
 class DerivedSeeds(Sequence[int]):
-    """The seeds s_r^k, k = 0..K-1, of a round from which only s_r is sent, or not even that.
+    """The seeds s_r^k, k = 0..K-1, of a round from which only s_r is sent, or not even that."""
 
-    Attributes:
-        root: The round's seed s_r.
-        K: The number of local steps.
-        seeding: PER_ROUND or PER_RUN.
-    """
-
-    root: int
-    K: int
-    seeding: Seeding = Seeding.PER_ROUND
+    root: int  # the round's seed s_r
+    K: int  # the number of local steps
+    seeding: Seeding = Seeding.PER_ROUND  # PER_ROUND or PER_RUN
 
     def __post_init__(self) -> None:
         known = (Seeding.PER_ROUND, Seeding.PER_RUN)
@@ -111,17 +99,11 @@ class DerivedSeeds(Sequence[int]):
 
 @dataclass(frozen=True)
 class PooledSeeds(Sequence[Picks]):
-    """The directions of round r, of which only the places in the run's pool are sent.
+    """The directions of round r, of which only the places in the run's pool are sent."""
 
-    Attributes:
-        run_seed: The run's seed, which the pool and the seeds of the steps derive from.
-        round: The round r.
-        places: The places j of the P directions of each of the K steps, 0..65535.
-    """
-
-    run_seed: int
-    round: int
-    places: tuple[tuple[int, ...], ...]
+    run_seed: int  # the run's seed, which the pool and the seeds of the steps derive from
+    round: int  # the round r
+    places: tuple[tuple[int, ...], ...]  # the places j of the P directions of each of the K steps, 0..65535
 
     @cached_property
     def pool(self) -> int:

@@ -33,16 +33,12 @@ class PooledSgd(UpdateRule):
 
     A local step that a client takes between two measurements, and takes back, is one of plain SGD.
 
-    Attributes:
-        size: The directions S of the pool, at most 65536.
-        exponent: The exponent e of the grid that the sums are on; −30 admits |2^e A_j| < 2 and resolves 1e-9.
-
     Source: Qin et al., "Federated full-parameter tuning of billion-sized language models with communication cost under
     18 kilobytes" (FedKSeed), ICML 2024, eq. (5), with exact sums.
     """
 
-    size: int = POOL
-    exponent: int = -30
+    size: int = POOL  # the directions S of the pool, at most 65536
+    exponent: int = -30  # the exponent e of the grid that the sums are on; −30 admits |2^e A_j| < 2 and resolves 1e-9
 
     def __post_init__(self) -> None:
         require_int("pool S", self.size, 1, LARGEST_POOL)
@@ -68,12 +64,9 @@ class PooledReplica(Replica):
 
     Records only add integers, however many they are. A replica whose x has no memory (``Tensor.to("meta")``) follows
     them all the same: that is what a server needs to send the sums instead of records.
-
-    Attributes:
-        rule: A ``PooledSgd``.
     """
 
-    rule: PooledSgd
+    rule: PooledSgd  # A ``PooledSgd``
 
     def __init__(self, x: Tensor, rule: PooledSgd, **options: Any) -> None:
         """See ``Replica``."""
