@@ -16,7 +16,7 @@ Value = TypeVar("Value", int, float)
 
 @dataclass(frozen=True)
 class Schedule(Generic[Value]):
-    """A piecewise constant function of the round: ``initial``, then from each round in ``changes`` on the value there."""
+    """A piecewise constant function of the round: ``initial``, then from each round in ``changes`` its value."""
 
     initial: Value  # the value from round 0 on
     # {round: value from that round on}, rounds of at least 1.
