@@ -10,8 +10,9 @@ MNIST, Fashion-MNIST and CIFAR-10 are looked for in this order:
    training part, 100 of each class held out as the test part. Nothing is embedded of the others: an error says
    how to get them.
 
-CIFAR-10 is the archive cifar-10-binary.tar.gz, or in a folder of the user's also cifar10_subset.npz: 10,000
-training images (1,000 a class) and 1,000 test images of the same data.
+Their files, with sha256 and addresses, are in ``sources.toml``. CIFAR-10 is the archive cifar-10-binary.tar.gz, or
+in a folder of the user's also cifar10_subset.npz: 10,000 training images (1,000 a class) and 1,000 test images of the
+same data.
 
 "digits" are scikit-learn's 1,797 8×8 digits, for the fastest tests.
 
@@ -28,6 +29,7 @@ import importlib.resources
 import io
 import os
 import tarfile
+import tomllib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -75,47 +77,15 @@ class IdxSource:
     std: float  # standard deviation of the pixels in 0..1, by which they are then divided
 
 
+_WRITTEN = tomllib.loads(importlib.resources.files(__package__).joinpath("sources.toml").read_text(encoding="utf-8"))
+_CIFAR = _WRITTEN["cifar10"]
 IDX: dict[str, IdxSource] = {
-    "mnist": IdxSource(
-        "MNIST",
-        "digits",
-        {
-            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        },
-        (
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        ),
-        0.1307,
-        0.3081,
-    ),
-    "fashion-mnist": IdxSource(
-        "Fashion-MNIST",
-        "images",
-        {
-            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        },
-        (
-            "https://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        ),
-        0.5,
-        0.5,
-    ),
+    name: IdxSource(**{**own, "addresses": tuple(own["addresses"])}) for name, own in _WRITTEN["idx"].items()
 }
-
-CIFAR_ARCHIVE = {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
-CIFAR_ADDRESSES = ("https://www.cs.toronto.edu/~kriz/",)
-CIFAR_SUBSET = {"cifar10_subset.npz": "44d90c47fe604f3c5d6cab42b7133a6272db2cc434e6ac4efc035a3ba718fed2"}
-TEXT = {"tinyshakespeare.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}
-CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-"""File name: sha256; and the mean and standard deviation of each channel of CIFAR-10's training images."""
+CIFAR_ARCHIVE: dict[str, str] = _CIFAR["archive"]
+CIFAR_SUBSET: dict[str, str] = _CIFAR["subset"]
+TEXT: dict[str, str] = _WRITTEN["text"]["files"]
+"""File name: sha256."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,7 +370,7 @@ def _cifar_subset(content: bytes) -> list[NDArray[Any]]:
 
 
 def _cifar10() -> Dataset:
-    found = _found("cifar10", CIFAR_ARCHIVE, CIFAR_ADDRESSES)
+    found = _found("cifar10", CIFAR_ARCHIVE, tuple(_CIFAR["addresses"]))
     if found is None:
         raise _nowhere("cifar10")
     folder, where = found
@@ -409,7 +379,7 @@ def _cifar10() -> Dataset:
     ((file, expected),) = files.items()
     parts = parse(read_checked(folder, file, expected))
     title = "CIFAR-10, a subset" if subset else "CIFAR-10"
-    return _of_files("cifar10", title, "images", where, parts, files, CIFAR_MEAN, CIFAR_STD)
+    return _of_files("cifar10", title, "images", where, parts, files, tuple(_CIFAR["mean"]), tuple(_CIFAR["std"]))
 
 
 @lru_cache(maxsize=1)

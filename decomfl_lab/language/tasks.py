@@ -7,7 +7,7 @@ as jsonl, tsv or parquet, with the hub's columns), or ``$DECOMFL_DATA/<task>`` w
 whose sha256 is checked. Of the latter some train parts are incomplete, and the source line says so. As in the paper,
 the validation part is the test set.
 
-Source of templates, verbalizers and lengths: the authors' code (``language_utils.py``), since the paper prints none.
+``tasks.toml`` has templates, verbalizers, lengths and files.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import hashlib
 import io
 import json
 import os
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -71,45 +73,6 @@ class Task:
         return found
 
 
-_TRUTH, _NO_YES = ("false", "true"), ("No", "Yes")
-
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task("sst2", "SST-2", ("negative", "positive"), (" bad", " good"), "{sentence} It was", 31),
-        Task(
-            "cb",
-            "CB",
-            ("entailment", "contradiction", "neutral"),
-            ("Yes", "No", "Maybe"),
-            'Suppose {premise} Can we infer that "{hypothesis}"? Yes, No, or Maybe?\n',
-        ),
-        Task(
-            "wsc",
-            "WSC",
-            _TRUTH,
-            _NO_YES,
-            '{text}\nIn the previous sentence, does the pronoun "{span2_text}" refer to {span1_text}? Yes or No?\n',
-        ),
-        Task(
-            "wic",
-            "WiC",
-            _TRUTH,
-            _NO_YES,
-            'Does the word "{word}" have the same meaning in these two sentences? Yes, No?\n{sentence1}\n{sentence2}\n',
-        ),
-        Task(
-            "rte",
-            "RTE",
-            ("entailment", "not_entailment"),
-            ("Yes", "No"),
-            '{premise}\nDoes this mean that "{hypothesis}" is true? Yes or No?\n',
-        ),
-        Task("boolq", "BoolQ", _TRUTH, _NO_YES, "{passage}\nQuestion: {question}\nIs that correct? Yes or No?\n"),
-    )
-}
-
-
 @dataclass(frozen=True)
 class TaskFiles:
     """The files of a task under ``$DECOMFL_DATA/<task>``."""
@@ -122,39 +85,19 @@ class TaskFiles:
     note: str = ""  # words that say what is incomplete
 
 
-SOURCES: dict[str, TaskFiles] = {
-    "sst2": TaskFiles(
-        {"train.tsv": "c75796b01672b41c38cd4b35f4ff1ade88ca79b7577f3926e01ff69739d85ec9"},
-        {"dev.tsv": "f7271f7a919ea884ca8563e13ed03028aa44296d1f738c003af3142b9a2188f8"},
-    ),
-    "cb": TaskFiles(
-        {"train.jsonl": "32017480d3a10508646e3efd64502c639f13d4d15077f278d2fd0992c33a3126"},
-        {"val.jsonl": "c6125587e9601560cb16ea223c33964c5a915568d2af68a81f651b6ef25395ec"},
-    ),
-    "wsc": TaskFiles(
-        {"train_labelled_part.jsonl": "ea78d64cdd998644da85d5c88f1cb30129233bff8a82006e69f586f7f95625d8"},
-        {"val.jsonl": "e5c685ea4bdc347354036a28176459f6feeb0b6870375ecfb3d6ddb1f0e28bef"},
-        note="training examples are 404 of the 554, 340 of them with labels of the Winograd Schema Collection",
-    ),
-    "wic": TaskFiles(
-        {"train.jsonl": "0f3a22dcabc65c58ef21558561698adf1a1aabb77b1a056e6615359e1c9b82f4"},
-        {"val.jsonl": "9f7207c88beba42cbc139de4c62ce05b23bffc189b3d561594b160e0c3920c0b"},
-    ),
-    "rte": TaskFiles(
-        {"train.jsonl": "fdfb03443abe3ec0424b7fc5d1a8863361719bc061338b7a63e56b94d615f201"},
-        {"val.jsonl": "ab990507bf5f35dc176cba7770a72bfa2c50a88ed72b8cc95cfbf9db95ab1af1"},
-    ),
-    "boolq": TaskFiles(
-        {
-            "train32_a.jsonl": "317245ba0842129234a368274701dfc196139aa627eff44aefc827c6888935e1",
-            "train32_b.jsonl": "0af324b658a72fdd7767aa3c27c1dfafbc03e8e987a148b29e42a72d84b9f9e3",
-        },
-        {"val.jsonl": "0c86a5045886e5795fe9052003873f7d94b88ed3028a33007c51d99e44fd66d9"},
-        borrowed=1000,
-        note="training examples are 64 of the 9,427 and the first 1,000 of the validation part, which are not tested "
-        "on, nor are other questions about their passages",
-    ),
+_WRITTEN = tomllib.loads(files(__package__).joinpath("tasks.toml").read_text(encoding="utf-8"))
+TASKS: dict[str, Task] = {
+    name: Task(
+        name,
+        own["title"],
+        tuple(own["classes"]),
+        tuple(own["verbalizers"]),
+        own["template"],
+        own.get("max_length", Task.max_length),
+    )
+    for name, own in _WRITTEN.items()
 }
+SOURCES: dict[str, TaskFiles] = {name: TaskFiles(**own["files"]) for name, own in _WRITTEN.items()}
 
 
 @dataclass(frozen=True)
@@ -204,8 +147,8 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
 
     source, own = SOURCES[name], Path(users) / name
     train, test = (
-        [row for file, expected in files.items() for row in _rows(own / file, read_checked(own, file, expected))]
-        for files in (source.train, source.test)
+        [row for file, expected in part.items() for row in _rows(own / file, read_checked(own, file, expected))]
+        for part in (source.train, source.test)
     )
     borrowed, test = test[: source.borrowed], test[source.borrowed :]
     seen = {row[task.columns[0]] for _, row in borrowed}

@@ -16,14 +16,10 @@ Value = TypeVar("Value", int, float)
 
 @dataclass(frozen=True)
 class Schedule(Generic[Value]):
-    """A piecewise constant function of the round: ``initial``, and from each round in ``changes`` on, the value there.
+    """A piecewise constant function of the round: ``initial``, then from each round in ``changes`` its value."""
 
-    Attributes:
-        initial: The value from round 0 on.
-        changes: {round: value from that round on}, rounds of at least 1.
-    """
-
-    initial: Value
+    initial: Value  # the value from round 0 on
+    # {round: value from that round on}, rounds of at least 1.
     changes: Mapping[int, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -264,6 +264,7 @@ def mended(name: str) -> Evidence:
     return Evidence("execution", not broken, f"mended: {broken or _WORKS}")
 
 
+supports("line-974")(mended, "Algorithm 1")
 mends("line-275", "line-281")(mended, "rebuilt")
 mends("line-685")(mended, "synchronised")
 
