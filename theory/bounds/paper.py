@@ -63,13 +63,10 @@ def _lemma(
     name: str, left: Left, source: str, *, stated: Mapping[str, Any], corrected: Mapping[str, Any]
 ) -> tuple[Statement, Statement]:
     """A lemma as printed and as mended, each with its terms and what else is its own."""
+    both = {"name": name, "left": left, "source": source}
     return (
-        Statement(
-            **{"name": name, "left": left, "source": source, "variant": "stated", "assumptions": _PRINTED, **stated}
-        ),
-        Statement(
-            **{"name": name, "left": left, "source": source, "variant": "corrected", "assumptions": EACH, **corrected}
-        ),
+        Statement(**{**both, "variant": "stated", "assumptions": _PRINTED, **stated}),
+        Statement(**{**both, "variant": "corrected", "assumptions": EACH, **corrected}),
     )
 
 
@@ -273,7 +270,8 @@ with evaluate(False):  # so that a formula is printed as it is written here
             stated={"terms": {"smoothing": Rational(1, 2) * mu * L * sqrt((d + 3) ** 3)}, "assumptions": EACH},
             corrected={
                 "terms": {"smoothing": mu * L * sqrt(s2)},
-                "note": "∇f^μ(x) = E ∇f(x + μy): the printed bound is (d + 3)^{3/2}/(2√d) times larger, 4 times for d = 1.",
+                "note": "∇f^μ(x) = E ∇f(x + μy): the printed bound is (d + 3)^{3/2}/(2√d) times larger, 4 times for "
+                "d = 1.",
             },
         ),
         *_lemma(
@@ -376,8 +374,8 @@ with evaluate(False):  # so that a formula is printed as it is written here
             },
             corrected={
                 "terms": {"smoothing": mu**2 * L**2 * Min(s6 / 4, s2 + s6 / (4 * P))},
-                "note": "|g − zᵀ∇f(x)| ≤ μL‖z‖²/2; on the sphere the first of the two holds for every draw, not only on "
-                "average.",
+                "note": "|g − zᵀ∇f(x)| ≤ μL‖z‖²/2; on the sphere the first of the two holds for every draw, not only "
+                "on average.",
             },
         ),
         *_lemma(
