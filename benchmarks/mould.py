@@ -59,14 +59,11 @@ def column(head: str, cell: str = "", meaning: str = "") -> Any:
 
 
 class BenchmarkRow:
-    """What was measured: the base of dataclasses whose fields are columns, or stand in the record alone.
+    """What was measured: the base of dataclasses whose fields are columns, or stand in the record alone."""
 
-    Attributes:
-        title: The line above the table, a format of the options and of the row. Rows of one title are one table.
-        timed: Whether time was measured, which others on the machine change; what is only counted they do not.
-    """
-
+    # the line above the table, a format of the options and of the row. Rows of one title are one table.
     title: ClassVar[str]
+    # whether time was measured, which others on the machine change; what is only counted they do not
     timed: ClassVar[bool] = True
 
     @classmethod

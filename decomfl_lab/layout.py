@@ -23,17 +23,11 @@ def require_trainable(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each trainable tensor of a module lies in the flat vector x (parameters in the module's order).
+    """Where each trainable tensor of a module lies in the flat vector x (parameters in the module's order)."""
 
-    Attributes:
-        names: Parameter names; tied weights once.
-        shapes: Their shapes.
-        dtype: The one dtype of all, float32 or float64.
-    """
-
-    names: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
-    dtype: torch.dtype
+    names: tuple[str, ...]  # parameter names; tied weights once
+    shapes: tuple[torch.Size, ...]  # their shapes
+    dtype: torch.dtype  # the one dtype of all, float32 or float64
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:

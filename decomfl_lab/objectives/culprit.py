@@ -71,17 +71,11 @@ Point = list[Tensor]
 
 @dataclass
 class _Call:
-    """A part, or the loss, as a function of the tensors that its derivatives are taken in.
+    """A part, or the loss, as a function of the tensors that its derivatives are taken in."""
 
-    Attributes:
-        name: What it is called.
-        at: These tensors in the user's own call.
-        outputs: What it gives at a point.
-    """
-
-    name: str
-    at: Point
-    outputs: Callable[[Point], Any]
+    name: str  # what it is called
+    at: Point  # these tensors in the user's own call
+    outputs: Callable[[Point], Any]  # what it gives at a point
 
     @classmethod
     def of_part(cls, name: str, part: nn.Module, inputs: Any) -> _Call:

@@ -152,17 +152,13 @@ def _setting(statement: Statement, problem: Problem | Quadratic, at: At, **const
 
 @dataclass(frozen=True)
 class Family:
-    """A class of problems.
+    """A class of problems."""
 
-    Attributes:
-        axes: Parameters of an instance, for a statement and the constant that alone is not 0.
-        instance: The problem and the constants of a run at these parameters, None where no η is admitted.
-        parts: Whether it is searched for each constant alone, too.
-    """
-
+    # parameters of an instance, for a statement and the constant that alone is not 0
     axes: Callable[[Statement, str], dict[str, Axis]]
+    # the problem and the constants of a run at these parameters, None where no η is admitted
     instance: Callable[[Statement, At], tuple[Problem | Quadratic, Setting | None]]
-    parts: bool = False
+    parts: bool = False  # whether it is searched for each constant alone, too
 
 
 def _quadratic_axes(statement: Statement, alone: str) -> dict[str, Axis]:
