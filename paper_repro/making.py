@@ -48,7 +48,7 @@ from paper_repro.workflow.health import decided_by_health, ill_words
 from paper_repro.workflow.live import Overlay, agreement, beginning, overlay
 from paper_repro.workflow.measures import CHECKED, COUNTS
 from paper_repro.workflow.part import Made, Options, Part
-from paper_repro.workflow.pools import pool_of, require_backend
+from paper_repro.workflow.pools import pool_of
 from paper_repro.workflow.reference import require_reference
 from paper_repro.workflow.report import RECORDED, Section, page_section, render_report, require_own_page
 from paper_repro.workflow.runs import KEPT, Job, Recordable, Result, Work, finished, is_whole, keep, run_all
@@ -116,7 +116,6 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
     # Without --only: on a GPU the parts that gain by it, else all.
     chosen = named("only", asked.only, ",", PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
     require_int("jobs", asked.jobs, 0, MOST_JOBS)
-    require_backend(asked.backend)
     # The limit of time is given in one of two units, or not.
     require(asked.hours is None or asked.minutes is None, "minutes", "be left out where hours are given", asked.minutes)
     for limit, value in (("hours", asked.hours), ("minutes", asked.minutes)):
@@ -150,7 +149,6 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
         spared=() if asked.only else DEAR,
         out=asked.out,
         jobs=asked.jobs or (1 if on_gpu else -1),
-        backend=asked.backend,
         record=asked.record,
         hours=hours,
         resume=asked.resume or on_gpu,
@@ -279,7 +277,6 @@ def _run(works: Mapping[str, Sequence[Work]], options: Options) -> dict[str, lis
         [run.work for run in left],
         options.cache,
         n_jobs=options.jobs,
-        backend=options.backend,
         hours=options.hours,
         resume=options.resume,
     )
@@ -395,7 +392,6 @@ def _run_live(
         [*chain.from_iterable(ordered)],
         options.cache,
         n_jobs=options.jobs,
-        backend=options.backend,
         hours=options.hours,
         resume=options.resume,
         on_result=ended,
@@ -532,7 +528,7 @@ def _recorded(names: Sequence[str], options: Options) -> tuple[list[DrawnPart], 
     # A part takes seconds to draw: where all are drawn, the processes that may run them later share it.
     n_jobs = options.jobs if len(there) > FEW else 1
     made: list[DrawnPart] = []
-    with pool_of("loky", n_jobs) as pool, RunBars() as bars:
+    with pool_of(n_jobs) as pool, RunBars() as bars:
         for part in pool(joblib.delayed(_kept)(name, kept, options) for name, kept in there.items()):
             made.append(part)
             bars.show("recorded parts", len(made), len(there), "drawn")

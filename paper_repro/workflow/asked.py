@@ -97,12 +97,6 @@ class PaperOptions:
         "The number of runs at a time, 0 for one a CPU; training runs that are fewer share the CPUs. [default: 0]",
         "Time and machines",
     )
-    backend: str = option(
-        "loky",
-        "Who computes runs: loky (processes of this machine) or ray. RAY_ADDRESS names a cluster that is running and "
-        "shares the folder of runs; without it one is started on this machine. [default: loky]",
-        "Time and machines",
-    )
     list_claims: bool = option(
         False,
         "Run nothing: list the claims (of the parts of --only), where the paper makes them, what is measured, "

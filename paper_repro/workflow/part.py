@@ -40,7 +40,6 @@ class Options:
     spared: tuple[str, ...] = ()  # parts that are not computed where they are recorded
     out: Path = Path("out")  # the folder of the report
     jobs: int = -1  # the number of runs at a time, -1 for one a CPU
-    backend: str = "loky"  # who computes runs, one of ``pools.BACKENDS``
     record: Path | None = None  # the folder in which the rows of what is made are kept, or None
     # the hours after which no run is begun any more, and those under way are saved; None for no limit
     hours: float | None = None

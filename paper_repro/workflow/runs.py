@@ -516,7 +516,6 @@ def run_all(
     root: Path,
     *,
     n_jobs: int,
-    backend: str = "loky",
     hours: float | None = None,
     resume: bool = False,
     on_result: Callable[[Work, Result], None] | None = None,
@@ -530,7 +529,6 @@ def run_all(
         works: The work; what has the same key is done once.
         root: The folder of results, one sub-folder a key.
         n_jobs: The number of processes; -1 for one a CPU.
-        backend: Who runs them, one of ``BACKENDS``.
         hours: The hours after which no work is begun, and what is under way is saved; the most urgent work goes first,
             the cheapest of it before the others. Without a limit the dearest does, so that the processes end together.
         resume: Whether to take up ``Resumable`` work that another version of the code has begun or done, or that is
@@ -576,12 +574,12 @@ def run_all(
             seconds = 3600 * hours if hours is not None else math.inf
             watcher = _Watcher(every, before, turn, came, seconds, each=on_result is None)
             with turn.taken(), watcher:
-                with pool_of(backend, n_jobs) as pool:
+                with pool_of(n_jobs) as pool:
                     # What others wait for comes before all else.
                     ordered = [*_in_order(first, limited=limited), *_in_order(free, limited=limited)]
                     if on_result is not None and not limited:
                         ordered.sort(key=lambda each: (each[0] not in first, folders.index(each[0])))
-                    processes = joblib.effective_n_jobs(n_jobs) if backend == "loky" else 1
+                    processes = joblib.effective_n_jobs(n_jobs)
                     _execute_all(pool, ordered, turn, processes, ended)
                     _execute_all(pool, _in_order(dependent, limited=limited), turn, processes, ended)
                 # The turn ends by a signal, or when the hours are over, which is no interruption.

@@ -1,4 +1,4 @@
-"""Runners at once: on this machine or on clusters, each key is computed once."""
+"""Runners at once: each key is computed once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import pandas as pd
 import pytest
 from joblib.externals.loky import process_executor
 
-from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.told import Progress
 from paper_repro.workflow.pools import pool_of
@@ -118,7 +117,7 @@ def test_what_a_killed_runner_had_begun_is_done_by_the_other_and_its_turn_ends(t
 def test_a_pool_whose_process_is_renewed_warns_of_nothing_also_where_warnings_are_errors() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pool_of("loky", 1):
+        with pool_of(1):
             pass
         # What loky's thread says then, which ends by it where it is an error, and all results with it.
         warnings.warn(_renewed(), UserWarning, stacklevel=1)
@@ -132,26 +131,11 @@ def _renewed() -> str:
     return found[1]
 
 
-@pytest.mark.engine
 @pytest.mark.thorough
-@pytest.mark.parametrize(("backend", "library"), [("loky", "joblib"), ("ray", "ray")])
-def test_every_backend_computes_elsewhere_and_brings_errors_back(backend: str, library: str, tmp_path: Path) -> None:
-    pytest.importorskip(library, reason=f"{library} is not installed here: make engines tests it")
+def test_processes_compute_elsewhere_and_bring_errors_back(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="^bad must be right, got wrong$"):
-        run_all([*works(), Told("bad", wrong=True)], tmp_path, n_jobs=2, backend=backend)
+        run_all([*works(), Told("bad", wrong=True)], tmp_path, n_jobs=2)
     names, processes = zip(*told(tmp_path), strict=True)
     assert list(names) == [f"run-{n}" for n in range(RUNS)]
     assert str(os.getpid()) not in processes
     assert not list(tmp_path.glob(f"{TURN_FILE}-*"))
-
-
-def test_a_backend_that_is_unknown_or_not_installed_is_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    command = ["paper", "--out", str(tmp_path / "out"), "--backend"]
-    assert main([*command, "spark"]) == 2
-    assert "backend must be one of loky, ray, got 'spark'" in capsys.readouterr().err
-    monkeypatch.setattr("paper_repro.workflow.pools.find_spec", lambda name: None)
-    assert main([*command, "ray"]) == 2
-    assert "backend must be loky without the extra ray (pip install 'decomfl-lab[ray]')" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
