@@ -230,12 +230,13 @@ def _size(module: Any) -> int:
 
 
 def _state(module: Any) -> dict[str, Tensor]:
-    """Parameters, which have to be leaves without a gradient, and buffers, where they have numbers to compare."""
+    """Parameters, which have to be leaves without a gradient, buffers and modes, where they can be compared."""
     if not isinstance(module, nn.Module):
         return {}
     assert all(isinstance(p, nn.Parameter) for p in module.parameters()), "the user's module was changed"
     assert all(p.grad is None for p in module.parameters()), "the user's module has gradients"
-    named = [*module.named_parameters(), *module.named_buffers()]
+    modes = [(f"mode of {name}", torch.tensor(part.training)) for name, part in module.named_modules()]
+    named = [*module.named_parameters(), *module.named_buffers(), *modes]
     lazy = nn.parameter.UninitializedTensorMixin
     plain = {n: t.detach() for n, t in named if not isinstance(t, lazy) and not t.is_meta}
     return {name: tensor.clone() for name, tensor in plain.items() if not tensor.isnan().any()}

@@ -431,16 +431,7 @@ at("ignored examples, several batches", kappa=RIGHT)(
 )
 
 
-def texts(*lengths):
-    """Tokens padded on the right, with a label each."""
-    generator = torch.Generator().manual_seed(sum(lengths))
-    tokens = torch.randint(1, 7, (len(lengths), max(lengths)), generator=generator)
-    labels = torch.randint(3, tokens.shape, generator=generator)
-    padding = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
-    return tokens.masked_fill(padding, 0), labels.masked_fill(padding, zoo.IGNORED)
-
-
-TEXTS = [texts(2, 5, 3), texts(4, 1), texts(6)]
+TEXTS = [zoo.texts(2, 5, 3), zoo.texts(4, 1), zoo.texts(6)]
 for _name, _loss, _first in (("labels", zoo.of_tokens, 0), ("labels after the first", zoo.shifted, 1)):
     _f = of_counted_labels(TEXTS, _first)
     at(f"texts of ragged lengths, a mean over {_name}", kappa=RIGHT)(zoo.padded_tagger, _loss, TEXTS, _f)

@@ -325,6 +325,13 @@ at("a BatchNorm in training mode: training takes those of the batch", train=eith
     zoo.with_batchnorm, f=lambda net: ce(zoo.by_the_batch(net), Y)
 )
 at("BatchNorm in eval mode", kappa=RIGHT)(lambda: zoo.with_batchnorm().eval(), data=BATCHES)
+for _mode in (nn.Module.train, nn.Module.eval):
+    at(f"a BatchNorm after {_mode.__name__}(), asked for by the batch", kappa=RIGHT.given(normalisation="batch"))(
+        zoo.changed(zoo.with_batchnorm, _mode), f=lambda net: ce(zoo.by_the_batch(net), Y)
+    )
+    at(f"a BatchNorm after {_mode.__name__}(), asked for in eval mode", kappa=RIGHT.given(normalisation="eval"))(
+        zoo.changed(zoo.with_batchnorm, _mode), f=lambda net: mean_ce(net.eval())
+    )
 at("a BatchNorm of one's own in training mode", kappa=RIGHT, train=refused("buffer 'mean'"))(zoo.own_batchnorm)
 at("a BatchNorm of one's own in eval mode", both=RIGHT)(lambda: zoo.own_batchnorm().eval())
 for _kind in (nn.RNN, nn.GRU, nn.LSTM):

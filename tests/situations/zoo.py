@@ -66,6 +66,15 @@ def ragged(x, y, first):
     return [(x[:first], y[:first]), (x[first:], y[first:])]
 
 
+def texts(*lengths):
+    """Tokens padded on the right, with a label each."""
+    generator = torch.Generator().manual_seed(sum(lengths))
+    tokens = torch.randint(1, 7, (len(lengths), max(lengths)), generator=generator)
+    labels = torch.randint(3, tokens.shape, generator=generator)
+    padding = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
+    return tokens.masked_fill(padding, 0), labels.masked_fill(padding, IGNORED)
+
+
 def wide(tree):
     """In 64 bits."""
     if isinstance(tree, torch.Tensor):
