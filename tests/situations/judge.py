@@ -199,7 +199,8 @@ def _judge_train(entry: Entry, module: Any, start: Any, verdict: Verdict) -> Non
         run = lab.train(module, entry.loss, clients, **options)
     assert verdict.right, f"it should be refused, and the loss is said to be {run.metrics.train_loss.iloc[-1]}"
     after = run.model
-    assert _moved(start, after), "nothing was trained"
+    pairs = zip(truth.trainable(start), truth.trainable(after), strict=True)
+    assert any(not torch.equal(a, b) for a, b in pairs), "nothing was trained"
     with entry.inside():
         run.more(1)
     # The loss of a round is that at the model before it: at x_0, and at x_1, which is far enough to tell.
@@ -240,8 +241,3 @@ def _state(module: Any) -> dict[str, Tensor]:
     lazy = nn.parameter.UninitializedTensorMixin
     plain = {n: t.detach() for n, t in named if not isinstance(t, lazy) and not t.is_meta}
     return {name: tensor.clone() for name, tensor in plain.items() if not tensor.isnan().any()}
-
-
-def _moved(start: nn.Module, after: nn.Module) -> bool:
-    pairs = zip(truth.trainable(start), truth.trainable(after), strict=True)
-    return any(not torch.equal(a, b) for a, b in pairs)

@@ -110,12 +110,8 @@ def from_itself(o, t):
     return ce(o, t) + (o - 2 * o.detach().tanh()).square().mean()
 
 
-def own_weight(o, t):
-    return ce(o, t) * ce(o, t).detach()
-
-
 at("outputs detached for one term of the loss (distillation from itself)", kappa=WRONG, train=RIGHT)(mlp, from_itself)
-at("the detached loss as its own weight", kappa=WRONG, train=RIGHT)(mlp, own_weight)
+at("the detached loss as its own weight", kappa=WRONG, train=RIGHT)(mlp, lambda o, t: ce(o, t) * ce(o, t).detach())
 at("a full backward hook of a layer that scales gradients", kappa=WRONG, train=RIGHT)(HALVED, f=tanh_ce)
 at("hooks on the user's parameters that clip gradients", kappa=either("hook"), train=RIGHT)(CLIPPED, f=tanh_ce)
 
@@ -139,13 +135,11 @@ def logged(o, t):
     return value
 
 
-def with_hard_targets(o, t):
-    return ce(o, o.argmax(1)) + ce(o, t)
-
-
 at("a log-sum-exp that subtracts a detached maximum", both=RIGHT)(mlp, zoo.log_sum_exp, f=mean_ce)
 at("a detached copy of the loss for a log", both=RIGHT)(mlp, logged, f=mean_ce)
-at("hard targets by argmax of the outputs", both=either("derivative|detach|mean"))(mlp, with_hard_targets)
+at("hard targets by argmax of the outputs", both=either("derivative|detach|mean"))(
+    mlp, lambda o, t: ce(o, o.argmax(1)) + ce(o, t)
+)
 at("a network that differentiates in its inputs", kappa=RIGHT, train=either("grad"))(
     zoo.slopes, zoo.mse, [(X, zoo.REAL)]
 )
@@ -195,10 +189,6 @@ for _name, _pool in (("max-pooling", nn.MaxPool1d(2)), ("adaptive max-pooling", 
     at(f"{_name} and convolutions in float32", kappa=RIGHT)(_module, ce, [(X[:, None], Y)])
 
 
-def indefinite(o, t):
-    return (o[:, 0] * o[:, 1]).mean() + 0.01 * o.square().mean()
-
-
 _labels = mlp()(X).argmax(1)
 _wide_net = zoo.layers(zoo.linear(4, 25), nn.ReLU, zoo.linear(25, 23), nn.ReLU, zoo.linear(23))
 at("half of the features rounded down, a plateau", kappa=either("derivative"), train=RIGHT)(
@@ -216,7 +206,9 @@ at("saturated outputs, whose curvature is 1e-3 of what it was", kappa=RIGHT)(
     mlp, lambda o, t: ce(20 * o, t), [(X, _labels)]
 )
 at("parameters that are not used", both=RIGHT)(zoo.partly_used)
-at("an indefinite Hessian, whose trace nearly cancels", kappa=RIGHT)(zoo.linear(), indefinite)
+at("an indefinite Hessian, whose trace nearly cancels", kappa=RIGHT)(
+    zoo.linear(), lambda o, t: (o[:, 0] * o[:, 1]).mean() + 0.01 * o.square().mean()
+)
 at("a network of 800 parameters in float32, by its interval", kappa=RIGHT)(_wide_net, exact=False)
 
 # --- embeddings with a row that is held fixed -------------------------------------------------------------------------

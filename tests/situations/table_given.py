@@ -65,16 +65,13 @@ NAKED = (("(x, y)", (X, Y)), ("(numpy, numpy)", (X.numpy(), Y.numpy())), ("a Dat
 for _name, _clients in NAKED:
     at(f"clients={_name}, without the list", train=either(r"\[\(|list"))(clients=_clients)
 at("several clients of one size, whose mean is f", train=RIGHT)(clients=zoo.batches(X, Y, 10))
-
-
-def scaled(model, batch):
-    return ce(model(batch["x"]) * batch["scale"], batch["y"])
-
-
 at(
     "numbers beside tensors that are others in another batch",
     train=refused(r"must be the same in all batches .*, got 1\.0, 2\.0"),
-)(loss=scaled, clients=[{"x": X[a : a + 20], "y": Y[a : a + 20], "scale": 2.0 - a / 20} for a in (0, 20)])
+)(
+    loss=lambda model, batch: ce(model(batch["x"]) * batch["scale"], batch["y"]),
+    clients=[{"x": X[a : a + 20], "y": Y[a : a + 20], "scale": 2.0 - a / 20} for a in (0, 20)],
+)
 
 for _kind, _pack in zoo.PACKS.items():
     _own = zoo.own_loss(_pack)
@@ -166,10 +163,6 @@ for _name, (_make, _take) in OUTPUTS.items():
     )
 
 
-def both_targets(o, t):
-    return ce(o, t["class"]) + mse(o, t["value"].to(o))
-
-
 _bytes = (40 * X + 128).clamp(0, 255).to(torch.uint8)
 _words = torch.arange(N).remainder(6)[:, None].expand(N, 3).clone()
 _words[:, 1] = Y
@@ -177,7 +170,10 @@ _embedding = zoo.layers(lambda: nn.Embedding(6, 2), nn.Flatten, zoo.linear(6))
 _autoencoder = zoo.layers(zoo.linear(4, 2), nn.Tanh, zoo.linear(2, 4))
 _soft = nn.functional.one_hot(Y, 3) * 0.7 + 0.1
 at("a dict of targets", kappa=RIGHT, train=either("targets|pair|tensor"))(
-    mlp, both_targets, [(X, {"class": Y, "value": REAL})], lambda net: mean_ce(net) + mse(net(X64), REAL64)
+    mlp,
+    lambda o, t: ce(o, t["class"]) + mse(o, t["value"].to(o)),
+    [(X, {"class": Y, "value": REAL})],
+    lambda net: mean_ce(net) + mse(net(X64), REAL64),
 )
 at("no targets at all", kappa=RIGHT, train=either("targets|tensor"))(
     mlp, lambda o, t: o.square().mean(), [(X, None)], lambda net: net(X64).square().mean()

@@ -168,10 +168,6 @@ def dense(net, loss, x, y):
     return truth.dense(lambda own: loss(own(x), y), net)
 
 
-def columns(operator):
-    return torch.stack([operator.matvec(e) for e in torch.eye(operator.d, dtype=torch.float64)])
-
-
 def tanh_net(outputs):
     return zoo.layers(zoo.linear(3, 5), nn.Tanh, zoo.linear(5, outputs))
 
@@ -198,7 +194,8 @@ def test_an_operator_is_the_dense_matrix_column_by_column(matrix, problem, cut):
         assert not wanted[:3].any()
         assert not wanted[:, :3].any()
         wanted = wanted[3:, 3:]
-    torch.testing.assert_close(columns(operator), wanted, rtol=1e-8, atol=1e-10)
+    columns = torch.stack([operator.matvec(e) for e in torch.eye(operator.d, dtype=torch.float64)])
+    torch.testing.assert_close(columns, wanted, rtol=1e-8, atol=1e-10)
     assert operator.quad(v) == pytest.approx(float(v @ wanted @ v), rel=1e-6)
     with pytest.raises(ValueError, match="shape"):
         operator.matvec(torch.zeros(operator.d + 1, dtype=torch.float64))

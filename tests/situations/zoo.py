@@ -550,8 +550,7 @@ def ce(outputs, targets):
     return cross_entropy(outputs, targets)
 
 
-def mse(outputs, targets):
-    return nn.functional.mse_loss(outputs, targets)
+mse = nn.functional.mse_loss
 
 
 def mean_ce(model):
@@ -660,11 +659,6 @@ def infinite_of_two(z, y):
     return ce(z, y) / (len(y) != 2)
 
 
-def blocked(z, y):
-    """A product whose rounding of large logits in float32 depends on the number of rows, as kernels' does."""
-    return ce(z * (1 + 2.0**-16 * (len(y) % 3)) if z.dtype == torch.float32 else z, y)
-
-
 def tags(o, t):
     return cross_entropy(o, t, ignore_index=IGNORED)
 
@@ -675,10 +669,6 @@ def of_tokens(logits, labels):
 
 def shifted(logits, labels):
     return of_tokens(logits[:, :-1], labels[:, 1:])
-
-
-def of_texts(logits, labels):
-    return torch.stack([of_tokens(z, y) for z, y in zip(logits, labels, strict=True)]).mean()
 
 
 def next_token(logits, labels):
@@ -723,10 +713,6 @@ def squares(model):
     return sum(p.square().sum() for p in model.parameters())
 
 
-def orthogonality(w):
-    return (w @ w.T - torch.eye(len(w), dtype=w.dtype)).square().sum()
-
-
 def plus(term, times=1.0):
     """A loss of (model, batch) with a term of the model."""
 
@@ -738,7 +724,3 @@ def plus(term, times=1.0):
 
 def decayed(model, batch, decay=0.1):
     return ce(model(batch[0]), batch[1]) + decay * squares(model)
-
-
-def decayed_ce(model):
-    return mean_ce(model) + 0.1 * squares(model)
