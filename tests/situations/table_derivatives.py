@@ -116,13 +116,11 @@ at("a full backward hook of a layer that scales gradients", kappa=WRONG, train=R
 at("hooks on the user's parameters that clip gradients", kappa=either("hook"), train=RIGHT)(CLIPPED, f=tanh_ce)
 
 
-def rounded(o, t):
-    return ce((8 * o).round(), t)
-
-
 for _method in ("fedavg", "fedzo-projection", "decomfl-projection"):
     _flat = refused(f"loss must have slopes for {_method}, got a gradient that is 0 in every parameter")
-    at(f"a loss of rounded outputs, for {_method}", train=_flat.given(method=_method))(mlp, rounded)
+    at(f"a loss of rounded outputs, for {_method}", train=_flat.given(method=_method))(
+        mlp, lambda o, t: ce((8 * o).round(), t)
+    )
 
 # --- values that are detached, and derivatives that are right nevertheless --------------------------------------------
 

@@ -6,6 +6,7 @@ After them what one door's verdict does not say: every engine, every operator, w
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import pickle
 
@@ -100,13 +101,19 @@ def weights(module):
     return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
+@functools.cache
+def trained(name, engine):
+    """The model at x_0, f, and the run."""
+    entry = SITUATIONS[f"train: {FUNCTIONS[name]}"].entry
+    start, options = seeded(entry.module), {"lr": 0.02, "mu": 1e-3, "batch_size": N, "seed": 3, "eval_every": 1}
+    run = lab.train(start, entry.loss, entry.data, rounds=2, engine=engine, **options)
+    return start, entry.f or mean(entry.loss, entry.data), run
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_engine_trains_the_loss_of_the_whole_batch(name, engine):
-    entry = SITUATIONS[f"train: {FUNCTIONS[name]}"].entry
-    start, f, data = seeded(entry.module), entry.f or mean(entry.loss, entry.data), entry.data
-    options = {"lr": 0.02, "mu": 1e-3, "batch_size": N, "seed": 3, "eval_every": 1}
-    run, plain = (lab.train(start, entry.loss, data, rounds=2, engine=by, **options) for by in (engine, "plain"))
+    (start, f, run), plain = trained(name, engine), trained(name, "plain")[2]
     # μ is large here, so that the scalars are more than rounding; a round's loss is then that beside x.
     assert run.metrics.train_loss.iloc[0] == pytest.approx(truth.value(f, start), rel=0.02)
     assert run.metrics.train_loss.tolist() == pytest.approx(plain.metrics.train_loss.tolist(), rel=1e-4)

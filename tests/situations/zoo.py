@@ -33,9 +33,8 @@ def batches(inputs, targets, size=11):
 
 BATCHES = batches(X, Y)
 """Of 11, 11, 11 and 7 examples."""
-SORTED = Y.sort().indices
 CUTS = {
-    "batches sorted by class": batches(X[SORTED], Y[SORTED]),
+    "batches sorted by class": batches(X[Y.sort().indices], Y.sort().values),
     "a batch for each class": [(X[c == Y], Y[c == Y]) for c in range(3)],
     "the first batch has one class alone": [(X[Y == 0], Y[Y == 0]), (X[Y > 0], Y[Y > 0])],
     "the first batch is one example": [(X[:1], Y[:1]), (X[1:], Y[1:])],
@@ -606,11 +605,6 @@ def pairwise_ranking(o, t):
     return (above * softplus(s[None, :] - s[:, None])).sum() / (above.sum() + 1)
 
 
-def batch_entropy(o, t):
-    p = o.softmax(1).mean(0)
-    return ce(o, t) + (p * p.log()).sum()
-
-
 NO_MEANS = {
     "class weights": weighted,
     "reduction='sum'": summed,
@@ -619,7 +613,9 @@ NO_MEANS = {
     "a pairwise ranking": pairwise_ranking,
     "the loss of the worst example": lambda o, t: cross_entropy(o, t, reduction="none").max(),
     "perplexity": lambda o, t: ce(4 * o, t).exp(),
-    "the entropy of the batch's mean prediction": batch_entropy,
+    "the entropy of the batch's mean prediction": lambda o, t: (
+        ce(o, t) - torch.special.entr(o.softmax(1).mean(0)).sum()
+    ),
     "a product over the batch": lambda o, t: ce(o, t) * (4 * o[:, 0].mean()).exp(),
     "half a per cent from a mean": lambda o, t: ce(o, t) * (1 + 0.2 / len(t)),
 }
