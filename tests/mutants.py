@@ -52,10 +52,10 @@ SUITES = {
     "losses": Suite(
         False,
         [f"tests/decomfl_lab/{name}" for name in ("objectives", "estimators", "protocol", "engines", "runs")]
-        + ["tests/hessian/kappa/test_forward.py"],
+        + ["tests/hessian/kappa/test_forward.py", "tests/situations"],
         [f"decomfl_lab/{name}" for name in ("objectives", "estimators")],
     ),
-    "hessian": Suite(False, ["tests/hessian"], ["hessian"]),
+    "hessian": Suite(False, ["tests/hessian", "tests/situations"], ["hessian"]),
     "splits": Suite(False, ["tests/decomfl_lab/datasets"], ["decomfl_lab/datasets/splits.py"]),
 }
 """By name; what a slow test alone would notice counts as a survivor (``SLOW``)."""

@@ -1,0 +1,357 @@
+"""Losses whose derivatives by torch are not those of their values: κ is refused, or that of the values.
+
+Training by differences looks at values alone, so it is right with all of them. Then what is right and looks otherwise:
+kinks, plateaus, 32 bits, and the kinds of networks that the test suites of other libraries of curvature have
+(curvlinops: test/cases.py, kfac_cases.py; pytorch-hessian-eigenthings: tests/; backpack: test/extensions, core,
+converter). Their conventions differ from ours where batches are combined: a sum over batches is refused here unless
+the batches' weights are given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import UserDict
+from functools import partial
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.situations import zoo
+from tests.situations.judge import RIGHT, Table, either, refused
+from tests.situations.zoo import WORDS, X64, X, Y, ce, classes, mean_ce, mlp, net, ragged, rand, tanh_ce, through, wide
+
+at = TABLE = Table()
+WRONG = refused("derivative|backward|gradient|detach")
+"""A refusal that says that derivatives are not those of the values."""
+SPLIT = refused(r"\bweights\b")
+GRADIENTS = {"method": "fedavg", "lr": 0.1}
+NO_DERIVATIVE = refused("must have the derivative that torch gives, for fedavg")
+
+# --- functions of autograd --------------------------------------------------------------------------------------------
+
+FUNCTIONS = {
+    "that is right, twice": (zoo.sine(torch.cos), RIGHT),
+    "whose backward is detached": (zoo.sine(lambda x: x.cos().detach()), WRONG),
+    "whose backward is 10 % short": (zoo.sine(lambda x: 0.9 * x.cos()), WRONG),
+    "whose backward has another sign in places": (zoo.sine(lambda x: x.cos().abs()), WRONG),
+    "that can be differentiated once": (zoo.sine(torch.cos, times=1), refused("differentia|derivative|twice")),
+}
+for _name, (_function, _verdict) in FUNCTIONS.items():
+    _f = through(torch.sin)
+    at(f"a function of autograd {_name}", kappa=_verdict, train=RIGHT)(net(_function), f=_f)
+
+
+def reversed_inside(o, t):
+    return ce(o, t) + 0.5 * zoo.reversed_(o).square().mean()
+
+
+at("a gradient reversal inside the loss", kappa=WRONG, train=RIGHT)(
+    mlp, reversed_inside, f=lambda own: mean_ce(own) + 0.5 * own(X64).square().mean()
+)
+at("a loss whose gradient is doubled", kappa=WRONG)(loss=lambda o, t: zoo.doubled(ce(o, t)))
+
+_pieces = zoo.batches(X, Y, 10)
+_by_clients = NO_DERIVATIVE.given(**GRADIENTS, batch_size=5)
+_clients = [(X[:12], Y[:12]), (X[12:], Y[12:])]  # batches of 5, 5 and 2, of 5, 5, ... and 3
+for _name, _where in zoo.WHERE.items():
+    _short, _name = zoo.short(_where), f"features whose backward is 10 % short {_name}"
+    if "batch" not in _name:
+        at(_name, kappa=WRONG)(_short, ce, _pieces)
+    at(f"{_name}, by differences", train=RIGHT)(_short, f=lambda own: tanh_ce(own.inner))
+    at(f"{_name}, by gradients", train=_by_clients)(_short, clients=_clients)
+at("features whose forward derivative alone is wrong", kappa=RIGHT)(
+    zoo.short(zoo.WHERE["everywhere"], 1.0, 0.5), f=lambda own: tanh_ce(own.inner)
+)
+for _token, _verdict in ((0, WRONG), (3, WRONG), (7, RIGHT)):  # 7 does not occur
+    _tokens = torch.arange(160).view(40, 4) % 7
+    _name = f"an embedding whose gradient is short for token {_token} of {_tokens.max()}"
+    at(_name, kappa=_verdict)(zoo.short_for_a_token(_token), ce, [(_tokens, Y)])
+for _kind in (nn.ReLU, nn.GELU):
+    _name = f"a module that takes no float64, with {_kind.__name__}"
+    at(_name, kappa=RIGHT)(zoo.without_float64(_kind), f=zoo.inner_ce)
+    at(f"{_name}, whose derivatives are 30 % short", kappa=WRONG)(zoo.without_float64(_kind, 0.7))
+at("features half detached, and a loss with constants of its own", kappa=WRONG, train=NO_DERIVATIVE.given(**GRADIENTS))(
+    zoo.around(after=lambda z: 0.5 * z + 0.5 * z.detach()), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
+)
+
+# --- operations in forward --------------------------------------------------------------------------------------------
+
+
+def normalised(h):
+    return h / h.norm(dim=1, keepdim=True).detach()
+
+
+MIDDLES = {
+    "straight-through rounding (quantised training)": (lambda h: h + ((4 * h).round() / 4 - h).detach(), None),
+    "torch's fake quantisation": (lambda h: torch.fake_quantize_per_tensor_affine(h, 0.1, 0, -128, 127), None),
+    "features divided by a number from item()": (lambda h: h / (1 + h.square().mean().item()), None),
+    "features divided by a detached norm": (normalised, normalised),
+    "a gate computed under no_grad": (zoo.under_no_grad, zoo.under_no_grad),
+    "some features detached": (lambda h: torch.cat([h[:, :1], h[:, 1:].detach()], 1).tanh(), torch.tanh),
+    "a hook that halves the gradient of features": (zoo.hooked, torch.tanh),
+    "a gradient reversal (domain adaptation)": (lambda h: zoo.reversed_(torch.tanh(h)), torch.tanh),
+    "an identity that clips gradients": (lambda h: zoo.clipped(torch.tanh(h)), torch.tanh),
+}
+"""What is done in forward, and the function of its values, where training is right."""
+for _name, (_middle, _values) in MIDDLES.items():
+    at(_name, kappa=WRONG, train=RIGHT if _values else None)(net(_middle), f=through(_values))
+
+
+def halve(module, into, out):
+    return tuple(g if g is None else 0.5 * g for g in into)
+
+
+HALVED = zoo.changed(mlp, lambda model: model[2].register_full_backward_hook(halve))
+CLIPPED = zoo.changed(mlp, lambda model: [p.register_hook(lambda g: g.clamp(-1e-3, 1e-3)) for p in model.parameters()])
+
+
+def from_itself(o, t):
+    return ce(o, t) + (o - 2 * o.detach().tanh()).square().mean()
+
+
+at("outputs detached for one term of the loss (distillation from itself)", kappa=WRONG, train=RIGHT)(mlp, from_itself)
+at("the detached loss as its own weight", kappa=WRONG, train=RIGHT)(mlp, lambda o, t: ce(o, t) * ce(o, t).detach())
+at("a full backward hook of a layer that scales gradients", kappa=WRONG, train=RIGHT)(HALVED, f=tanh_ce)
+at("hooks on the user's parameters that clip gradients", kappa=either("hook"), train=RIGHT)(CLIPPED, f=tanh_ce)
+
+
+for _method in ("fedavg", "fedzo-projection", "decomfl-projection"):
+    _flat = refused(f"loss must have slopes for {_method}, got a gradient that is 0 in every parameter")
+    at(f"a loss of rounded outputs, for {_method}", train=_flat.given(method=_method))(
+        mlp, lambda o, t: ce((8 * o).round(), t)
+    )
+
+# --- values that are detached, and derivatives that are right nevertheless --------------------------------------------
+
+SEEN = []
+
+
+def logged(o, t):
+    value = ce(o, t)
+    SEEN.append(value.detach())
+    return value
+
+
+at("a log-sum-exp that subtracts a detached maximum", both=RIGHT)(mlp, zoo.log_sum_exp, f=mean_ce)
+at("a detached copy of the loss for a log", both=RIGHT)(mlp, logged, f=mean_ce)
+at("hard targets by argmax of the outputs", both=either("derivative|detach|mean"))(
+    mlp, lambda o, t: ce(o, o.argmax(1)) + ce(o, t)
+)
+at("a network that differentiates in its inputs", kappa=RIGHT, train=either("grad"))(
+    zoo.slopes, zoo.mse, [(X, zoo.REAL)]
+)
+at("checkpointed blocks", both=RIGHT)(lambda: zoo.Saving(*mlp()), f=tanh_ce)
+at(
+    "an operation whose second derivative torch does not have",
+    kappa=either("derivatives of every operation"),
+    train=RIGHT,
+)(zoo.sampler)
+
+# --- kinks, plateaus, 32 bits: nothing to refuse ----------------------------------------------------------------------
+
+KINKS = {
+    "ReLU": nn.ReLU,
+    "ReLU in place": lambda: nn.ReLU(inplace=True),
+    "ReLU6": nn.ReLU6,
+    "leaky ReLU": nn.LeakyReLU,
+    "PReLU": nn.PReLU,
+    "ELU": nn.ELU,
+    "Hardtanh": lambda: nn.Hardtanh(-0.5, 0.5),
+    "Hardswish": nn.Hardswish,
+    "GELU": nn.GELU,
+    "SiLU": nn.SiLU,
+    "Softplus": nn.Softplus,
+    "softmax": lambda: nn.Softmax(1),
+    "log-softmax": lambda: nn.LogSoftmax(1),
+    "LayerNorm": lambda: nn.LayerNorm(3),
+    "Softshrink": lambda: nn.Softshrink(0.2),
+}
+for _name, _kind in KINKS.items():
+    at(f"{_name} in float32", kappa=RIGHT)(partial(mlp, _kind))
+at("ReLU in float32, by gradients", train=RIGHT.given(**GRADIENTS))(partial(mlp, nn.ReLU))
+
+FUNCTIONS_WITH_KINKS = {
+    "abs": torch.abs,
+    "maxout": lambda h: h.max(1, keepdim=True).values + 0.1 * h,
+    "sorted features": lambda h: h.sort(1).values,
+    "clamp": lambda h: h.clamp(-0.3, 0.3),
+    "the two largest features": lambda h: torch.cat([h.topk(2, 1).values, h[:, :1]], 1),
+    "where": lambda h: torch.where(h > 0, h * h, 0.1 * h),
+    "softmax in 32 bits inside": lambda h: h.float().softmax(1).to(h.dtype),
+}
+for _name, _middle in FUNCTIONS_WITH_KINKS.items():
+    at(f"{_name} in float32", kappa=RIGHT)(net(_middle))
+for _name, _pool in (("max-pooling", nn.MaxPool1d(2)), ("adaptive max-pooling", nn.AdaptiveMaxPool1d(1))):
+    _module = zoo.layers(lambda: nn.Conv1d(1, 2, 2), nn.ReLU, lambda pool=_pool: pool, nn.Flatten, zoo.linear(2))
+    at(f"{_name} and convolutions in float32", kappa=RIGHT)(_module, ce, [(X[:, None], Y)])
+
+
+_labels = mlp()(X).argmax(1)
+_wide_net = zoo.layers(zoo.linear(4, 25), nn.ReLU, zoo.linear(25, 23), nn.ReLU, zoo.linear(23))
+at("half of the features rounded down, a plateau", kappa=either("derivative"), train=RIGHT)(
+    net(lambda h: h.tanh() + (4 * h).floor() / 4)
+)
+for _factor in (1e6, 1e-6, 1e12, 1e-12):
+    at(f"a loss times {_factor:g}", kappa=RIGHT)(loss=lambda o, t, factor=_factor: factor * ce(o, t))
+for _factor in (1e3, 1e-3):
+    at(f"a loss times {_factor:g}, trained with steps that fit", train=RIGHT.given(lr=0.3 / _factor))(
+        loss=lambda o, t, factor=_factor: factor * ce(o, t)
+    )
+at("a loss with a large constant", kappa=RIGHT)(loss=lambda o, t: ce(o, t) + 1e6)
+at("tiny weights, 1e-4", kappa=RIGHT)(zoo.changed(mlp, lambda model: [p.data.mul_(1e-4) for p in model.parameters()]))
+at("saturated outputs, whose curvature is 1e-3 of what it was", kappa=RIGHT)(
+    mlp, lambda o, t: ce(20 * o, t), [(X, _labels)]
+)
+at("parameters that are not used", both=RIGHT)(zoo.partly_used)
+at("an indefinite Hessian, whose trace nearly cancels", kappa=RIGHT)(
+    zoo.linear(), lambda o, t: (o[:, 0] * o[:, 1]).mean() + 0.01 * o.square().mean()
+)
+at("a network of 800 parameters in float32, by its interval", kappa=RIGHT)(_wide_net, exact=False)
+
+# --- embeddings with a row that is held fixed -------------------------------------------------------------------------
+
+_bag = zoo.layers(lambda: nn.EmbeddingBag(6, 3, padding_idx=0), nn.Tanh, zoo.linear(3))
+_last = partial(zoo.Text, padding=-1)
+PADDING = either("padding")
+at("nn.Embedding with padding_idx: its row is held fixed", both=RIGHT)(zoo.Text, ce, [(WORDS, Y)])
+at("padding_idx=-1, the last row", both=RIGHT)(_last, ce, [(zoo.LAST_PADS, Y)])
+at("functional.embedding with padding_idx", both=PADDING)(partial(zoo.Text, functional=True), ce, [(WORDS, Y)])
+at("a padding row that is tied to the outputs' weights", kappa=either("padding|derivative|tied"))(
+    partial(zoo.Text, tied=True), ce, [(WORDS, Y)]
+)
+at("nn.EmbeddingBag with padding_idx", kappa=either("derivatives of every operation"), train=RIGHT)(
+    _bag, ce, [(WORDS, Y)]
+)
+
+# --- cases of other libraries: losses, and how they are cut -----------------------------------------------------------
+
+CE, MSE, BCE = nn.CrossEntropyLoss(), nn.MSELoss(), nn.BCEWithLogitsLoss()
+TARGETS = {
+    "cross-entropy": (nn.CrossEntropyLoss, 3, classes(7)),
+    "binary cross-entropy of soft labels, one output": (nn.BCEWithLogitsLoss, 1, rand(7, 1, seed=3)),
+    "binary cross-entropy of soft labels, two outputs": (nn.BCEWithLogitsLoss, 2, rand(7, 2, seed=3)),
+    "squares": (nn.MSELoss, 3, rand(7, 3, seed=3)),
+}
+for _name, (_loss, _outputs, _y) in TARGETS.items():
+    _module, _data, _total = zoo.relu_net(5, _outputs), ragged(rand(7, 5), _y, 3), _loss(reduction="sum")
+    _named = [(UserDict({"x": rand(3, 5)}), _y[:3]), ({"x": rand(4, 5)}, _y[3:])]
+    at(f"{_name}, mean, batches of 3 and 4", kappa=RIGHT)(_module, _loss(), _data)
+    at(f"{_name}, sum, batches of 3 and 4", kappa=SPLIT)(_module, _total, _data)
+    _small = RIGHT.given(lr=0.01)
+    at(f"{_name}, sum, one batch", kappa=RIGHT, train=_small)(_module, _total, [(rand(7, 5), _y)])
+    at(f"{_name}, inputs in a dict that the model takes as one argument", kappa=either("mapping|named|keyword"))(
+        zoo.layers(zoo.step(lambda data: data["x"]), _module), _loss(), _named
+    )
+
+_twelve, _ids = (rand(12, 5), classes(12)), classes(10, 4, of=5)
+_loader = DataLoader(TensorDataset(*_twelve), batch_size=5, drop_last=True)
+_double = zoo.changed(zoo.layers(zoo.linear(3, 5), nn.Tanh, zoo.linear(5, 4)), nn.Module.double)
+_unequal = [(wide(x), y) for x, y in ragged(rand(8, 3), classes(8, of=4), 3)]
+at("cross-entropy of sequences, mean, batches of 3 and 4", kappa=RIGHT)(
+    zoo.relu_net(5, 3), lambda o, t: CE(o.transpose(1, 2), t), ragged(rand(7, 2, 5), classes(7, 2), 3)
+)
+at("a plain mean over batches of unequal sizes, as weights", kappa=RIGHT.given(weights=[1, 1]))(
+    _double, CE, _unequal, lambda own: sum(CE(own(x), y) for x, y in _unequal) / 2
+)
+at("a loader that drops its last batch", kappa=RIGHT)(
+    zoo.relu_net(5, 3), CE, _loader, lambda own: CE(own(_twelve[0][:10].double()), _twelve[1][:10])
+)
+for _kind, _shape in ((nn.BatchNorm1d, (5,)), (nn.BatchNorm2d, (5, 2, 2))):
+    _inputs, _y = rand(8, *_shape), classes(8, of=2)
+    at(f"{_kind.__name__} in training mode, cut into batches", kappa=either("eval|normalisation"))(
+        zoo.layers(partial(_kind, 5), nn.Flatten, zoo.linear(math.prod(_shape), 2)),
+        CE,
+        ragged(_inputs, _y, 4),
+        lambda own, x=_inputs, y=_y: CE(own.eval()(x.double()), y),
+    )
+_tied = zoo.changed(zoo.language, lambda model: setattr(model.head, "weight", model.e.weight))
+for _name, _module in (("no", zoo.language), ("tied", _tied)):
+    at(f"a small language model with its own loss, {_name} weights", kappa=RIGHT)(
+        _module, None, [{"input_ids": _ids, "labels": _ids}], lambda own: zoo.next_token(own(_ids)["logits"], _ids)
+    )
+
+# --- cases of other libraries: layers and networks --------------------------------------------------------------------
+
+LAYERS = {
+    "Conv1d, stride and padding": (lambda: nn.Conv1d(2, 3, 2, stride=2, padding=1), (2, 7)),
+    "Conv1d, dilation": (lambda: nn.Conv1d(2, 3, 2, dilation=2), (2, 7)),
+    "Conv1d, groups": (lambda: nn.Conv1d(4, 4, 2, groups=2), (4, 5)),
+    "Conv2d, stride, padding, dilation": (lambda: nn.Conv2d(2, 2, 2, stride=2, padding=2, dilation=2), (2, 5, 5)),
+    "Conv2d, groups, no bias": (lambda: nn.Conv2d(3, 3, 2, groups=3, bias=False), (3, 4, 4)),
+    "Conv3d": (lambda: nn.Conv3d(1, 2, 2), (1, 3, 3, 3)),
+    "ConvTranspose1d": (lambda: nn.ConvTranspose1d(2, 3, 2, stride=2), (2, 4)),
+    "ConvTranspose2d, dilation": (lambda: nn.ConvTranspose2d(2, 2, 2, dilation=2), (2, 3, 3)),
+    "ConvTranspose3d": (lambda: nn.ConvTranspose3d(1, 2, 2), (1, 2, 2, 2)),
+    "MaxPool1d, dilation": (lambda: nn.Sequential(nn.Conv1d(2, 2, 2), nn.MaxPool1d(2, 1, 0, 2)), (2, 7)),
+    "MaxPool2d, ceil_mode": (lambda: nn.Sequential(nn.Conv2d(2, 2, 2), nn.MaxPool2d(2, ceil_mode=True)), (2, 6, 6)),
+    "MaxPool3d": (lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.MaxPool3d(2, 1)), (1, 4, 4, 4)),
+    "AvgPool1d": (lambda: nn.Sequential(nn.Conv1d(2, 2, 2), nn.AvgPool1d(2, 1, 0, True)), (2, 7)),
+    "AvgPool2d": (lambda: nn.Sequential(nn.Conv2d(2, 2, 2), nn.AvgPool2d(2)), (2, 5, 5)),
+    "AvgPool3d": (lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.AvgPool3d(2)), (1, 3, 3, 3)),
+    "AdaptiveAvgPool2d": (lambda: nn.Sequential(nn.Conv2d(2, 2, 2), nn.AdaptiveAvgPool2d(2)), (2, 5, 5)),
+    "ZeroPad2d": (lambda: nn.Sequential(nn.ZeroPad2d(1), nn.Conv2d(2, 2, 2)), (2, 3, 3)),
+}
+for _name, (_layer, _shape) in LAYERS.items():
+    _data = [(rand(3, *_shape), classes(3))]
+    at(f"{_name}, sum, one batch", kappa=RIGHT)(zoo.after(_layer, _shape), zoo.summed, _data)
+for _activation in (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.LeakyReLU, nn.LogSigmoid, nn.ELU, nn.SELU):
+    _module = zoo.after(lambda: nn.Conv2d(2, 2, 2, bias=False), (2, 4, 4), _activation)
+    _name = f"a convolution without bias, {_activation.__name__}, the rest frozen"
+    at(_name, kappa=RIGHT)(_module, CE, [(rand(3, 2, 4, 4), classes(3))])
+
+_pooled = zoo.layers(
+    lambda: nn.Conv2d(2, 3, 3, padding=1), lambda: nn.AdaptiveAvgPool2d(1), nn.Flatten, zoo.linear(3, 2)
+)
+_batchnorms = zoo.layers(lambda: nn.BatchNorm1d(3), zoo.linear(), lambda: nn.BatchNorm1d(3), nn.ReLU)
+_in_place = zoo.layers(zoo.linear(5, 4), lambda: nn.ReLU(inplace=True), zoo.linear(4), nn.Sigmoid)
+_halves = [(rand(7, 6), rand(7, 6, seed=3))]
+_two_outputs = [(rand(5, 3), rand(5, 2, seed=3))]
+at("a small convolutional network with max-pooling", kappa=RIGHT)(
+    zoo.small_cnn, CE, ragged(rand(10, 1, 8, 8), classes(10), 5)
+)
+at("a deep linear network, batches of 1 and 7", kappa=RIGHT)(
+    zoo.layers(zoo.linear(5), zoo.linear(3)), MSE, ragged(rand(8, 5), rand(8, 3, seed=3), 1)
+)
+at("linear regression without bias", kappa=RIGHT)(
+    zoo.linear(5, 1, bias=False), MSE, [(rand(16, 5), rand(16, 1, seed=3))]
+)
+at("logistic regression", kappa=RIGHT)(zoo.linear(5, 1, bias=False), BCE, [(rand(16, 5), classes(16, 1, of=2).float())])
+at("softmax regression of one example", kappa=RIGHT)(zoo.linear(), CE, [(rand(1, 4), classes(1))])
+at("a linear layer over two further dimensions", kappa=RIGHT)(
+    zoo.linear(5), MSE, ragged(rand(9, 4, 2, 5), rand(9, 4, 2, 3, seed=3), 2)
+)
+at("a convolution that is averaged over places", kappa=RIGHT)(
+    _pooled, MSE, ragged(rand(9, 2, 4, 4), rand(9, 2, seed=3), 1)
+)
+at("halves of the input through one layer under two names", kappa=RIGHT)(zoo.halves(False), MSE, _halves)
+at("halves of the input through two layers with tied weights", kappa=RIGHT)(zoo.halves(True), MSE, _halves)
+at("a network that goes down and up, with a way beside", kappa=RIGHT)(
+    zoo.down_and_up, MSE, ragged(rand(5, 1, 4, 4), rand(5, 1, 4, 4, seed=3), 2)
+)
+at("activations in place", kappa=RIGHT)(_in_place, MSE, [(rand(7, 5), rand(7, 3, seed=3))])
+at("LayerNorm, cut into batches", kappa=RIGHT)(
+    zoo.layers(zoo.linear(4, 5), lambda: nn.LayerNorm(5), zoo.linear(5, 2)), CE, ragged(rand(8, 4), classes(8, of=2), 3)
+)
+at("BatchNorm, linear, BatchNorm in eval mode", kappa=RIGHT)(
+    lambda: _batchnorms().eval(), CE, [(rand(4, 3, 4), classes(4, 3))]
+)
+at("an embedding, a linear layer", kappa=RIGHT)(
+    zoo.layers(lambda: nn.Embedding(4, 3), nn.Flatten, zoo.linear(6)), CE, [(classes(8, 2, of=4), classes(8))]
+)
+at("a small residual network in eval mode", kappa=RIGHT)(zoo.residual, CE, ragged(rand(5, 1, 4, 4), classes(5), 2))
+at("characters, an LSTM with dropout in eval mode", kappa=RIGHT)(
+    zoo.characters, CE, [(classes(8, 3, of=4), classes(8, 3, of=4))]
+)
+at("a loss that does not depend on some parameters", kappa=RIGHT)(zoo.branches(lambda b, c: b), MSE, _two_outputs)
+JOINS = {
+    "added": lambda b, c: (b + c).relu().add(c),
+    "multiplied": lambda b, c: 0.5 * b * c.multiply(3.1),
+    "one after the other, the same activation twice": lambda b, c: torch.cat([b.relu(), c.relu()], 1)[:, 1:3],
+    "transposed and back": lambda b, c: (b.t() * 2.5).transpose(0, 1) + c,
+}
+for _name, _join in JOINS.items():
+    at(f"branches, {_name}", kappa=RIGHT)(zoo.branches(_join), MSE, _two_outputs)
+for _kind in (nn.RNN, nn.LSTM, nn.GRU):
+    _name, _data = f"{_kind.__name__}, cross-entropy at each place", [(rand(8, 4, 3), classes(8, 4, of=2))]
+    at(_name, kappa=RIGHT)(zoo.at_places(_kind), CE, _data)

@@ -1,0 +1,503 @@
+"""Whether a loss is one function of x: those that read the module, or are no mean over examples."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import torch
+from torch import nn
+
+from tests.nets import seeded
+from tests.situations import zoo
+from tests.situations.judge import RIGHT, Of, Table, either, refused
+from tests.situations.zoo import BATCHES, X64, X, Y, at_inputs, batches, ce, mean_ce, mlp, squares, weighted
+
+at = TABLE = Table()
+MODEL_FORM = r"\(model, batch\)"
+"""The remedy where a loss reads the module behind the function."""
+READS = refused(MODEL_FORM)
+SPLIT = refused(r"\bweights\b")
+"""The remedy where the losses of batches have to be weighed."""
+ORDER = refused("order of a batch's examples")
+
+# --- losses that read the module by a closure -------------------------------------------------------------------------
+
+
+def distance(model, start):
+    """Zero at the start, with its gradient."""
+    pairs = zip(model.parameters(), start.parameters(), strict=True)
+    return sum((p - q.detach().to(p)).square().sum() for p, q in pairs)
+
+
+def proximal(model):
+    start = copy.deepcopy(model)
+    return lambda: distance(model, start)
+
+
+def computed_once(model):
+    once = 0.1 * squares(model)
+    return lambda: once
+
+
+def of_a_bias(model):
+    nn.init.zeros_(model[2].bias)
+    return lambda: model[2].bias.square().sum()
+
+
+def squared(taken):
+    return lambda: taken.square().sum()
+
+
+def in_inference_mode(model):
+    with torch.inference_mode():
+        return squared(model[2].weight.view(-1))
+
+
+def norm_without_gradient(w):
+    with torch.no_grad():
+        return w.norm()
+
+
+TERMS = {
+    "weight decay": lambda model: lambda: 0.1 * squares(model),
+    "a penalty on one layer alone": lambda model: squared(model[2].weight),
+    "a penalty on one bias that is zero at x_0": of_a_bias,
+    "a proximal term": proximal,
+    "a term that calls the model again, on other inputs": lambda model: lambda: model(torch.ones(5, 4)).square().mean(),
+    "a term that calls one layer of the model": lambda model: lambda: model[0](torch.ones(5, 4)).square().mean(),
+    "a spectral penalty": lambda model: lambda: torch.linalg.matrix_norm(model[0].weight, 2),
+    "state_dict(), which has no graph": lambda model: (
+        lambda: sum(t.square().sum() for t in model.state_dict().values())
+    ),
+    "an alias weight.data captured before": lambda model: squared(model[0].weight.data),
+    "an alias weight.detach() captured before": lambda model: squared(model[0].weight.detach()),
+    "a parameter captured before": lambda model: squared(next(iter(model.parameters()))),
+    "some rows captured before": lambda model: squared(model[2].weight.detach()[1:]),
+    "a column captured before": lambda model: squared(model[2].weight.detach()[:, 2]),
+    "the transpose captured before": lambda model: squared(model[2].weight.data.T),
+    "a view captured in inference mode": in_inference_mode,
+    "a parameter in a list": lambda model: lambda: torch.cat([model[2].weight]).square().sum(),
+    "a parameter's norm under no_grad": lambda model: lambda: norm_without_gradient(model[2].weight),
+    "a parameter by an argument's name": lambda model: (
+        lambda: nn.functional.linear(input=torch.ones(3), weight=model[2].weight).square().sum()
+    ),
+}
+
+
+def closing_over(make):
+    """A loss with a term that is made of the user's module."""
+
+    def loss_of(model):
+        term = make(model)
+        return lambda o, t: ce(o, t) + term()
+
+    return Of(loss_of)
+
+
+for _name, _term in TERMS.items():
+    at(f"by a closure over the user's model: {_name}", both=READS)(mlp, closing_over(_term), (X, Y))
+
+
+def beside(first):
+    """A loss that reads a flat tensor from an element on; a weight of the model is the twelve before that."""
+
+    def loss_of(model):
+        flat = torch.linspace(-1, 1, 16)
+        model[0].weight, taken = nn.Parameter(flat[:12].view(3, 4)), flat[first:]
+        return lambda o, t: ce(o, t) * taken.square().sum().item()
+
+    return Of(loss_of)
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def loss(self, outputs, targets):
+        return ce(outputs, targets) + 0.1 * squares(self.model)
+
+
+class OwnLoss(nn.Sequential):
+    def criterion(self, outputs, targets):
+        return ce(outputs, targets) + 0.1 * squares(self)
+
+
+GLOBAL = mlp()
+
+
+def of_the_global_model(outputs, targets):
+    return ce(outputs, targets) + 0.1 * squares(GLOBAL)
+
+
+_tail = torch.linspace(-1, 1, 16).double()[12:].square().sum()
+at("weight decay in one batch of a list", kappa=READS)(mlp, closing_over(TERMS["weight decay"]))
+at("the absolute values of all parameters, of which only the gradient is missing", train=READS)(
+    mlp, closing_over(lambda model: lambda: 0.1 * sum(p.abs().sum() for p in model.parameters()))
+)
+at("the weight's norm as a factor of the loss, by item()", both=READS)(
+    mlp, Of(lambda model: lambda o, t: ce(o, t) * model[0].weight.norm().item())
+)
+at("the model given to the loss by functools.partial", both=READS)(
+    mlp, Of(lambda model: partial(lambda o, t, net: ce(o, t) + 0.1 * squares(net), net=model))
+)
+at("a method of a trainer that holds the model", both=READS)(mlp, Of(lambda model: Trainer(model).loss))
+at("a function that reads a global model", both=READS)(lambda: GLOBAL, of_the_global_model)
+at("the model's own method as the loss, which reads its parameters", both=READS)(
+    lambda: OwnLoss(*mlp()), Of(lambda model: model.criterion)
+)
+at("loss(model, batch) that also reads the user's model by its closure", both=READS)(
+    mlp, Of(lambda user: zoo.plus(lambda model: squares(user), 0.1))
+)
+at("a tensor that begins before a parameter's end in one storage", both=READS)(mlp, beside(11))
+at("a tensor beside a parameter in one storage", both=RIGHT)(mlp, beside(12), f=lambda net: _tail * mean_ce(net))
+
+# --- what was captured before -----------------------------------------------------------------------------------------
+
+
+def numpy_view(model):
+    view = model[0].weight.detach().numpy()
+    return lambda o, t: ce(o, t) + float((view**2).sum())
+
+
+def kept_by_a_hook(model):
+    kept = {}
+    model[1].register_forward_hook(lambda module, inputs, output: kept.update(h=output))
+    return lambda o, t: ce(o, t) + kept["h"].square().mean()
+
+
+def times_a_clone(model):
+    start = model[2].weight.detach().clone()
+    return lambda o, t: (o @ start.to(o)).square().mean()
+
+
+def by_shape(model):
+    def loss(outputs, targets):
+        w = model[0].weight
+        return w.shape[0] * ce(outputs.to(w.device), targets) + 0 * torch.zeros((), device=w.device, dtype=w.dtype)
+
+    return loss
+
+
+def by_mode(model):
+    def loss(outputs, targets):
+        return ce(outputs, targets) * (1.0 if model.training else 2.0) * sum(p.numel() for p in model.parameters())
+
+    return loss
+
+
+START = mlp()
+at("a penalty computed once, outside the loss, with its graph", both=refused(f"{MODEL_FORM}|outside|graph"))(
+    mlp, closing_over(computed_once), (X, Y)
+)
+at("a numpy view of a weight captured before, which no function of torch sees: a constant", both=RIGHT)(
+    mlp, Of(numpy_view), (X, Y), lambda net: mean_ce(net) + START[0].weight.detach().square().sum()
+)
+at("activations that a hook on the user's model keeps for the loss", both=either(MODEL_FORM))(
+    mlp, Of(kept_by_a_hook), f=lambda net: mean_ce(net) + torch.tanh(net[0](X64)).square().mean()
+)
+at("a clone of the weight as a constant", both=RIGHT)(
+    mlp, Of(times_a_clone), (X, Y), lambda net: (net(X64) @ START[2].weight.detach().double()).square().mean()
+)
+at("a loss that reads only the weight's shape, device and dtype", both=RIGHT)(
+    mlp, Of(by_shape), f=lambda net: 3 * mean_ce(net)
+)
+at("a loss that makes zeros and ones like a weight", both=RIGHT)(
+    mlp,
+    closing_over(lambda m: lambda w=m[2].weight: (torch.zeros_like(w) + w.new_ones(())).sum()),
+    f=lambda net: mean_ce(net) + 9,
+)
+at("a loss that reads whether the model is training, and its number of parameters", both=RIGHT)(
+    mlp, Of(by_mode), f=lambda net: 27 * mean_ce(net)
+)
+at("trust=True leaves out the check of a loss that is right", both=RIGHT.given(trust=True))(data=(X, Y))
+
+# --- parameters that are not the module's -----------------------------------------------------------------------------
+
+ELSEWHERE = refused(r"requires_grad|regist|parameters of (the|its) loss|parameters of its own|not (among|part of)")
+LEAF = torch.tensor(0.5, requires_grad=True)
+FOREIGN = nn.Parameter(torch.tensor(0.5))
+LEAVES = {
+    "learned log-variances of tasks in a closure": lambda o, t: torch.exp(-LEAF) * ce(o, t) + LEAF,
+    "a parameter elsewhere, as a factor of the outputs": lambda o, t: ce(o * FOREIGN, t),
+    "a parameter elsewhere, as a term": lambda o, t: ce(o, t) + FOREIGN.square(),
+    "a parameter elsewhere, as the loss itself": lambda o, t: FOREIGN,
+    "a parameter elsewhere, deep in the graph": lambda o, t: (o.mean() * FOREIGN).exp().log().tanh(),
+    "a parameter elsewhere, which is touched inside": lambda o, t: ce(o * FOREIGN.requires_grad_(), t),
+    "a parameter made inside the loss": lambda o, t: ce(o * nn.Parameter(torch.ones(())), t),
+    "what was computed of a parameter elsewhere": lambda o, t, scale=3 * FOREIGN: ce(o * scale, t),
+}
+for _name, _loss in LEAVES.items():
+    at(_name, both=ELSEWHERE)(mlp, _loss, (X, Y))
+at("a loss that learns centres of classes", both=ELSEWHERE)(mlp, zoo.Centres())
+at("a loss with frozen centres", both=RIGHT)(mlp, zoo.Centres(trained=False), (X, Y))
+at("layers in a plain list, which are not registered", both=refused("regist|ModuleList"))(zoo.listed)
+at("a bare tensor that requires a gradient, no nn.Parameter", both=refused("regist|nn.Parameter"))(zoo.bare)
+at("a backbone behind a lambda, which is not registered", both=refused("regist|ModuleList"))(zoo.behind_a_lambda)
+
+TEACHER = seeded(zoo.linear(), 5)
+TEACHER64 = copy.deepcopy(TEACHER).double()
+
+
+def taught(outputs, targets):
+    return (outputs - TEACHER(targets)).square().mean()
+
+
+def taught_without_gradient(outputs, targets):
+    with torch.no_grad():
+        wanted = TEACHER(targets)
+    return (outputs - wanted).square().mean()
+
+
+def by_the_teacher(net):
+    return (net(X64) - TEACHER64(X64).detach()).square().mean()
+
+
+at("a teacher with gradients, called without no_grad", both=either("no_grad|requires_grad|detach"))(
+    mlp, taught, (X, X), by_the_teacher
+)
+at("a teacher under no_grad", both=RIGHT)(mlp, taught_without_gradient, (X, X), by_the_teacher)
+
+INNER_LEAVES = {
+    "ones like the outputs": lambda h: torch.ones_like(h).requires_grad_(),
+    "ones of the outputs' shape": lambda h: torch.ones(h.shape, requires_grad=True),
+    "zeros like the outputs": lambda h: torch.zeros_like(h, requires_grad=True),
+}
+
+
+def with_slopes(leaf):
+    """A loss that differentiates in tensors that it makes; the slopes are constant."""
+
+    def loss(outputs, targets):
+        with torch.enable_grad():
+            at = leaf(outputs)
+            (slope,) = torch.autograd.grad(at.sin().sum(), at, create_graph=True)
+        return slope.square().mean() + ce(outputs, targets)
+
+    return loss
+
+
+for _name, _leaf in INNER_LEAVES.items():
+    _f = at_inputs(lambda o, t, leaf=_leaf: ce(o, t) + leaf(o).cos().square().mean().detach())
+    at(f"a loss that differentiates in {_name}", both=RIGHT)(mlp, with_slopes(_leaf), f=_f)
+
+# --- losses of (model, batch) -----------------------------------------------------------------------------------------
+
+
+def layer_by_layer(model, batch):
+    h = torch.tanh(model[0](batch[0]))
+    return ce(model[2](h), batch[1]) + h.square().mean()
+
+
+class Penalised:
+    def __call__(self, model, batch):
+        return zoo.decayed(model, batch)
+
+
+class PenalisedModule(nn.Module):
+    def forward(self, model, batch):
+        return zoo.decayed(model, batch)
+
+
+OF_THE_MODEL = {
+    "weight decay": lambda net: 0.1 * squares(net),
+    "a penalty on one layer": lambda net: net[2].weight.square().sum(),
+    "a spectral and an orthogonality penalty": lambda net: (
+        torch.linalg.matrix_norm(net[0].weight, 2)
+        + 0.1 * (net[0].weight @ net[0].weight.T - torch.eye(3).to(net[0].weight)).square().sum()
+    ),
+    "a term that calls the model again": lambda net: net(torch.ones(5, 4).to(net[0].weight)).square().mean(),
+    "a proximal term": lambda net: distance(net, START),
+}
+for _name, _term in OF_THE_MODEL.items():
+    _f = lambda net, term=_term: mean_ce(net) + term(net)  # noqa: E731
+    at(f"loss(model, batch) with {_name}", both=RIGHT)(mlp, zoo.plus(_term), f=_f)
+
+FORMS = {
+    "an object that is called as (model, batch)": Penalised(),
+    "a bound method of (model, batch)": Penalised().__call__,
+    "a module that is called as (model, batch)": PenalisedModule(),
+    "a partial function of (model, batch, decay)": partial(zoo.decayed, decay=0.1),
+    "a function of (model, batch, decay=0.1)": zoo.decayed,
+}
+for _name, _loss in FORMS.items():
+    at(_name, both=RIGHT)(mlp, _loss, f=lambda net: mean_ce(net) + 0.1 * squares(net))
+at("loss(model, batch) of a pair of tensors", both=RIGHT)(mlp, zoo.plus(lambda net: 0), (X, Y), mean_ce)
+at("loss(model, batch) that calls layers one by one", both=RIGHT)(
+    mlp, layer_by_layer, f=lambda net: layer_by_layer(net, (X64, Y))
+)
+at("loss(model, batch) of ragged batches, a mean over examples", kappa=RIGHT)(
+    mlp, zoo.plus(lambda net: 0), BATCHES, mean_ce
+)
+at("a loss of (net, batch), whose first parameter is not named model", both=refused(f"{MODEL_FORM}|named"))(
+    mlp, lambda net, batch: ce(net(batch[0]), batch[1])
+)
+at("the argument weight_decay", kappa=RIGHT.given(weight_decay=0.7))(f=lambda net: mean_ce(net) + 0.35 * squares(net))
+at("a negative weight_decay", kappa=refused("weight_decay λ must be").given(weight_decay=-1.0))()
+for _decay in (float("nan"), float("inf"), "0.1", True):
+    _no_number = refused("weight_decay λ must be a finite number of at least 0").given(weight_decay=_decay)
+    at(f"weight_decay={_decay!r}", kappa=_no_number)()
+
+# --- losses that are no mean over examples ----------------------------------------------------------------------------
+
+
+def one_two_three_four(loss):
+    """f of the batches with these weights."""
+    pairs = [(x.double(), y) for x, y in BATCHES]
+    return lambda net: sum(w * loss(net(x), y) for w, (x, y) in zip((1, 2, 3, 4), pairs, strict=True)) / 10
+
+
+for _name, _loss in zoo.NO_MEANS.items():
+    _f = at_inputs(_loss)
+    at(f"{_name}, one batch", both=RIGHT)(mlp, _loss, f=_f)
+    at(f"{_name}, a pair of tensors", kappa=RIGHT)(mlp, _loss, (X, Y), f=_f)
+    at(f"{_name}, several batches", kappa=SPLIT)(mlp, _loss, BATCHES)
+    at(f"{_name}, several batches with a weight each", kappa=RIGHT.given(weights=[1, 2, 3, 4]))(
+        mlp, _loss, BATCHES, one_two_three_four(_loss)
+    )
+
+_weighted = at_inputs(weighted)
+at("class weights, one batch, by gradients", train=RIGHT.given(method="fedavg"))(mlp, weighted)
+_of_targets = RIGHT.given(weights=lambda t: zoo.RARE[t])
+for _name, _cut in zoo.CUTS.items():
+    at(f"class weights, {_name}", kappa=SPLIT)(mlp, weighted, _cut)
+    at(f"class weights, {_name}, and weights= of the targets", kappa=_of_targets)(mlp, weighted, _cut, _weighted)
+    at(f"a mean, {_name}", kappa=RIGHT)(mlp, ce, _cut, mean_ce)
+    at(f"a sum, {_name}", kappa=SPLIT)(mlp, zoo.summed, _cut)
+
+_common = Y < 2
+_many = X.repeat(13, 1), Y.repeat(13).sort().values  # 520
+at("class weights that differ only for a class of the last batch", kappa=SPLIT)(
+    mlp,
+    lambda o, t: nn.functional.cross_entropy(o, t, weight=torch.tensor([1.0, 1.0, 20.0]).to(o)),
+    [*batches(X[_common], Y[_common], 9), (X[6:14], Y[6:14])],
+)
+at("class weights, more examples than go through at once", kappa=RIGHT)(mlp, weighted, _many)
+at(
+    "class weights, loss(model, batch) with weights= of the batch",
+    kappa=RIGHT.given(weights=lambda batch: zoo.RARE[batch[1]]),
+)(mlp, lambda model, batch: weighted(model(batch[0]), batch[1]), BATCHES, _weighted)
+at("class weights, nn.CrossEntropyLoss itself", train=RIGHT, kappa=SPLIT)(
+    mlp, nn.CrossEntropyLoss(weight=zoo.RARE), BATCHES, _weighted, clients=[(X, Y)]
+)
+for _dtype in (torch.float32, torch.float64):
+    _apart = [(X[:20].to(_dtype) + 3, Y[:20]), (X[20:].to(_dtype) - 3, Y[20:])]
+    _name, _zeros = f"a coupling of examples behind a head of zeros, {_dtype}", lambda d=_dtype: zoo.with_zeros().to(d)
+    at(f"{_name}, two batches", kappa=refused("weights="))(_zeros, zoo.coupled, _apart)
+    at(f"{_name}, one batch", both=RIGHT)(_zeros, zoo.coupled, [(X.to(_dtype), Y)])
+at("a loss of pairs of neighbours, several batches", kappa=SPLIT)(mlp, zoo.neighbours, batches(X, Y, 10))
+at("a loss of pairs of neighbours, one batch", both=RIGHT)(mlp, zoo.neighbours)
+at("a loss by the place in a batch that is drawn", train=ORDER.given(batch_size=5))(mlp, zoo.by_place)
+at("a loss by the place in a batch of all examples", both=RIGHT)(mlp, zoo.by_place)
+
+# --- masks, ignored tokens, weights in the targets --------------------------------------------------------------------
+
+
+def tagged(targets):
+    return lambda net: zoo.tags(net(X64), targets)
+
+
+def weighted_errors(o, t):
+    return ((o - t[0]).square().mean(1) * t[1]).mean()
+
+
+def of_counted_labels(pairs, first):
+    """f of texts, as a mean over the labels that count, from the first on of each."""
+
+    def f(net):
+        each = [(net(x)[:, : x.shape[1] - first].flatten(0, 1), y[:, first:].flatten()) for x, y in pairs]
+        total = sum(nn.functional.cross_entropy(z, y, reduction="sum") for z, y in each)
+        return total / sum((y != zoo.IGNORED).sum() for _, y in each)
+
+    return f
+
+
+_some = torch.cat([zoo.TOKENS[:11], zoo.RAGGED[11:]])
+_not_ignored = RIGHT.given(weights=lambda t: (t != zoo.IGNORED).float())
+_ragged = batches(X, zoo.RAGGED)
+at("ignored tokens, ragged counts, one batch", both=RIGHT)(zoo.tagger, zoo.tags, [(X, zoo.RAGGED)])
+at("ignored tokens, ragged counts, several batches", kappa=RIGHT)(zoo.tagger, zoo.tags, _ragged, tagged(zoo.RAGGED))
+at("ignored tokens, equal counts in the first batch alone", kappa=RIGHT)(
+    zoo.tagger, zoo.tags, batches(X, _some), tagged(_some)
+)
+at("ignored tokens, weights= the number that count", kappa=_not_ignored)(
+    zoo.tagger, zoo.tags, _ragged, tagged(zoo.RAGGED)
+)
+at("ignored tokens, weights= alike", kappa=RIGHT.given(weights=[1, 1, 1, 1]))(
+    zoo.tagger, zoo.tags, _ragged, lambda net: sum(zoo.tags(net(x.double()), y) for x, y in _ragged) / 4
+)
+at("tokens that all count, several batches", kappa=RIGHT)(zoo.tagger, zoo.tags, batches(X, zoo.TOKENS))
+at("ignored examples, several batches", kappa=RIGHT)(
+    mlp, zoo.tags, batches(X, zoo.RAGGED[:, 2]), tagged(zoo.RAGGED[:, 2])
+)
+
+
+TEXTS = [zoo.texts(2, 5, 3), zoo.texts(4, 1), zoo.texts(6)]
+for _name, _loss, _first in (("labels", zoo.of_tokens, 0), ("labels after the first", zoo.shifted, 1)):
+    _f = of_counted_labels(TEXTS, _first)
+    at(f"texts of ragged lengths, a mean over {_name}", kappa=RIGHT)(zoo.padded_tagger, _loss, TEXTS, _f)
+    _chunk = RIGHT.given(chunk=1)
+    at(f"texts of ragged lengths, a mean over {_name}, one at once", kappa=_chunk)(zoo.padded_tagger, _loss, TEXTS, _f)
+at("texts of ragged lengths, a mean over texts", kappa=RIGHT)(
+    zoo.padded_tagger, lambda z, y: torch.stack([zoo.of_tokens(*pair) for pair in zip(z, y, strict=True)]).mean(), TEXTS
+)
+at("texts of ragged lengths, neither mean", kappa=refused("mean over the batch's examples"))(
+    zoo.padded_tagger, lambda z, y: zoo.of_tokens(z, y).square(), TEXTS
+)
+at("a masked mean, several batches", kappa=SPLIT)(mlp, zoo.masked, zoo.MASKED)
+at("a masked mean, weights= the mask", kappa=RIGHT.given(weights=lambda targets: targets[1]))(
+    mlp, zoo.masked, zoo.MASKED, lambda net: zoo.masked(net(X64), (zoo.REAL64, zoo.MASK))
+)
+at("a mean of weighted errors, which is a mean over examples", kappa=RIGHT)(
+    mlp, weighted_errors, zoo.MASKED, lambda net: weighted_errors(net(X64), (zoo.REAL64, zoo.MASK))
+)
+
+# --- a forward pass that looks at the batch ---------------------------------------------------------------------------
+
+LOOKS = {"a z-score of the batch": zoo.z_scored, "attention between the batch's examples": zoo.batch_attention}
+for _name, _module in LOOKS.items():
+    at(f"{_name} in forward, one batch", both=RIGHT)(_module)
+    at(f"{_name} in forward, several batches", kappa=SPLIT)(_module, ce, BATCHES)
+    at(f"{_name} in forward, batches of one example each", kappa=SPLIT)(_module, ce, batches(X, Y, 1))
+at("a BatchNorm that keeps no running statistics, one batch", train=RIGHT)(
+    zoo.layers(zoo.linear(), lambda: nn.BatchNorm1d(3, track_running_stats=False), zoo.linear(3)), data=(X, Y)
+)
+
+# --- what is a mean, however it is cut --------------------------------------------------------------------------------
+
+for _name, _loss in zoo.MEANS.items():
+    at(f"{_name}, over ragged batches", both=RIGHT)(mlp, _loss, BATCHES, at_inputs(_loss), clients=[(X, Y)])
+
+
+_sure = zoo.around(after=lambda z: 40 * z)
+_labels = mlp()(X).argmax(1)
+at("a mean, with weights= other than the numbers of examples", kappa=RIGHT.given(weights=[3.0, 1.0]))(
+    mlp, ce, BATCHES[:2], lambda net: (3 * ce(net(X64[:11]), Y[:11]) + ce(net(X64[11:22]), Y[11:22])) / 4
+)
+at("outputs that are nearly always right, by much", kappa=RIGHT)(_sure, ce, batches(X, _labels))
+at("the same with class weights", kappa=SPLIT)(_sure, weighted, batches(X, _labels))
+at("rounding of float32 that depends on the number of rows", kappa=RIGHT)(
+    zoo.around(after=lambda z: 10 * z),
+    lambda z, y: ce(z * (1 + 2.0**-16 * (len(y) % 3)) if z.dtype == torch.float32 else z, y),
+    BATCHES,
+)
+at("a difference in every dtype that depends on the number of rows", kappa=SPLIT)(
+    mlp, lambda z, y: ce(z * (1 + 1e-4 * (len(y) % 3)), y), BATCHES
+)
+
+# --- weights that are none --------------------------------------------------------------------------------------------
+
+NO_WEIGHTS = {
+    "fewer weights than batches": ([1, 2], "weights must .*4"),
+    "a weight below zero": ([1, 2, -1, 1], "weights must .*0"),
+    "an infinite weight": ([1.0, float("inf"), 1.0, 1.0], "weights must be a number for each batch"),
+    "a weight that is True": ([True, 1, 1, 1], "weights must be a number for each batch"),
+    "words as weights": (["a", "b", "c", "d"], "weights must be a number for each batch"),
+    "a word instead of weights": ("balanced", "weights must"),
+    "a function of weights that returns NaN": (lambda t: t / 0.0 - t / 0.0, "weights .*(finite|nan)"),
+    "a function of weights that returns less than zero": (lambda t: -1.0 - t, "weights of a batch must add up to"),
+    "a function of weights that returns zeros": (lambda t: 0 * t, "weights must be finite and above 0"),
+    "a function of weights that fails": (lambda t: t.no_such_method(), "weights.*no_such_method"),
+}
+for _name, (_weights, _word) in NO_WEIGHTS.items():
+    at(_name, kappa=refused(_word).given(weights=_weights))(mlp, weighted, BATCHES)

@@ -1,0 +1,309 @@
+"""Is what the user gave one function f, and are its derivatives its own? The tables at every door.
+
+After them what one door's verdict does not say: every engine, every operator, what is done before and after.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import decomfl_lab as lab
+import hessian
+from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss
+from tests.nets import seeded
+from tests.situations import table_derivatives, table_functions, table_given, table_memory, truth, zoo
+from tests.situations.judge import RIGHT, Entry, Situation, mean, refused, situations
+from tests.situations.zoo import DATA, REAL64, WORDS, X64, N, X, Y, ce, classes, mean_ce, mlp, ragged, rand
+
+TABLES = (table_given.TABLE, table_functions.TABLE, table_derivatives.TABLE, table_memory.TABLE)
+SITUATIONS = {str(situation): situation for situation in situations(*TABLES)}
+OPERATORS = (HessianOperator, GaussNewtonOperator, FisherOperator)
+WRONG = "module and loss must have the derivatives that torch gives, got"
+
+
+@pytest.mark.parametrize("situation", SITUATIONS.values(), ids=str)
+def test_a_door_takes_it_rightly_or_says_in_a_line_why_not(situation):
+    situation.judge()
+
+
+def test_no_two_situations_have_one_name():
+    assert len(SITUATIONS) == len(list(situations(*TABLES)))
+
+
+@pytest.mark.parametrize("name", zoo.NO_MEANS)
+def test_to_cut_one_of_these_losses_would_be_seen(name):
+    """Else a table that trains them says nothing."""
+    loss, outputs = zoo.NO_MEANS[name], mlp().double()(X64).detach()
+    whole, pieces = float(loss(outputs, Y)), [loss(*piece) for piece in zoo.batches(outputs, Y, 16)]
+    in_pieces = sum(float(piece) * n for piece, n in zip(pieces, (16, 16, 8), strict=True)) / N
+    assert abs(whole - in_pieces) > 0.003 * abs(whole)
+
+
+# --- the judge and its truth ------------------------------------------------------------------------------------------
+
+
+def test_the_dense_hessian_of_least_squares_is_the_closed_form():
+    module = seeded(lambda: nn.Linear(4, 3, bias=False))
+    expected = torch.block_diag(*[2 / (3 * N) * X64.T @ X64] * 3)
+    torch.testing.assert_close(truth.dense(lambda net: nn.functional.mse_loss(net(X64), REAL64), module), expected)
+
+
+def test_differences_of_values_and_derivatives_give_the_same_hessian():
+    torch.testing.assert_close(truth.by_values(mean_ce, mlp()), truth.dense(mean_ce, mlp()), rtol=0, atol=1e-6)
+
+
+def test_rows_of_linear_parameters_are_zero():
+    module = seeded(lambda: nn.Linear(4, 3))
+    H = truth.dense(lambda net: net(X64)[:, 0].mean() + net.bias[0].square(), module)
+    assert H.count_nonzero() == 1
+
+
+@pytest.mark.parametrize("door", ["kappa", "train"])
+@pytest.mark.parametrize(("verdict", "seen"), [(RIGHT, "the truth"), (refused("."), "should be refused")])
+def test_the_judge_notices_a_factor_of_two_and_an_answer_where_a_refusal_is_right(door, verdict, seen):
+    twice = Entry("", {}, mlp, lambda outputs, targets: 2 * ce(outputs, targets), DATA, mean_ce)
+    with pytest.raises(AssertionError, match=seen):
+        Situation(twice, door, verdict).judge()
+
+
+@pytest.mark.parametrize("door", ["kappa", "train"])
+@pytest.mark.parametrize("verdict", [RIGHT, refused("some other reason"), refused("model")])
+def test_the_judge_notices_a_refusal_for_another_reason(door, verdict):
+    failing = Entry("", {}, mlp, lambda outputs, targets: outputs.no_such_method(), DATA, mean_ce)
+    with pytest.raises(AssertionError):
+        Situation(failing, door, verdict).judge()
+
+
+# --- every engine, and methods of first order -------------------------------------------------------------------------
+
+ENGINES = ("plain", "serial", "threads", "batched", "auto")
+FUNCTIONS = {
+    "a mean": "called inside enable_grad",
+    "class weights": "class weights, one batch",
+    "InfoNCE": "InfoNCE, whose negatives are the batch, one batch",
+    "a sum": "reduction='sum', one batch",
+    "soft F1": "soft F1, one batch",
+    "a z-score of the batch": "a z-score of the batch in forward, one batch",
+    "loss(model, batch)": "a function of (model, batch, decay=0.1)",
+    "outputs in a dict": "outputs: a dict",
+}
+
+
+def weights(module):
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+@functools.cache
+def trained(name, engine):
+    """The model at x_0, f, and the run."""
+    entry = SITUATIONS[f"train: {FUNCTIONS[name]}"].entry
+    start, options = seeded(entry.module), {"lr": 0.02, "mu": 1e-3, "batch_size": N, "seed": 3, "eval_every": 1}
+    run = lab.train(start, entry.loss, entry.data, rounds=2, engine=engine, **options)
+    return start, entry.f or mean(entry.loss, entry.data), run
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_engine_trains_the_loss_of_the_whole_batch(name, engine):
+    (start, f, run), plain = trained(name, engine), trained(name, "plain")[2]
+    # μ is large here, so that the scalars are more than rounding; a round's loss is then that beside x.
+    assert run.metrics.train_loss.iloc[0] == pytest.approx(truth.value(f, start), rel=0.02)
+    assert run.metrics.train_loss.tolist() == pytest.approx(plain.metrics.train_loss.tolist(), rel=1e-4)
+    moved = weights(plain.model) - weights(start)  # by the scalars alone: directions are the same
+    torch.testing.assert_close(weights(run.model) - weights(start), moved, rtol=0, atol=0.02 * float(moved.norm()))
+    assert moved.norm() > 0
+
+
+@pytest.mark.parametrize("name", ["class weights", "InfoNCE", "a sum", "soft F1", "loss(model, batch)"])
+def test_the_fused_engine_refuses_losses_that_its_kernel_does_not_compute(name):
+    entry = SITUATIONS[f"train: {FUNCTIONS[name]}"].entry
+    with pytest.raises(lab.InputError, match="loss must be torch's cross_entropy for the fused engine"):
+        lab.train(seeded(entry.module), entry.loss, DATA, rounds=1, engine="fused")
+
+
+@pytest.mark.parametrize("inside", [torch.enable_grad, torch.no_grad])
+def test_the_gradient_of_fedavg_is_that_of_the_whole_batch_also_inside_no_grad(inside):
+    model = mlp()
+    with inside():
+        run = lab.train(model, zoo.weighted, DATA, method="fedavg", rounds=1, lr=0.1, batch_size=N)
+    gradient = torch.autograd.grad(zoo.weighted(model(X), Y), list(model.parameters()))
+    wanted = weights(model) - 0.1 * torch.cat([g.flatten() for g in gradient])
+    torch.testing.assert_close(weights(run.model), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_coupling_of_examples_is_said():
+    assert "no mean over examples" in lab.train(zoo.with_zeros(), zoo.coupled, DATA, rounds=1, batch_size=N).remark
+
+
+@pytest.mark.parametrize("padding", [0, -1])
+def test_training_leaves_the_padding_row_as_it_was(padding):
+    model, words = seeded(lambda: zoo.Text(padding)), zoo.LAST_PADS if padding else WORDS
+    after = lab.train(model, ce, [(words, Y)], rounds=3, lr=0.3, batch_size=N).model
+    assert torch.equal(after.e.weight[padding], model.e.weight[padding])
+    assert int((after.e.weight != model.e.weight).any(1).sum()) >= 4
+
+
+# --- every operator ---------------------------------------------------------------------------------------------------
+
+
+def gauss_newton(net, loss, x, y):
+    """Σ Jᵀ(∇²loss)J over the examples, for a mean loss of outputs (n, c)."""
+    parameters, outputs = truth.trainable(net), net(x)
+    rows = [torch.autograd.grad(o, parameters, retain_graph=True) for o in outputs.flatten()]
+    J = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+    inner = torch.autograd.functional.hessian(lambda o: loss(o.view_as(outputs), y), outputs.detach().flatten())
+    return J.T @ inner @ J
+
+
+def fisher(net, loss, x, y):
+    """The mean of ggᵀ over the examples."""
+    parameters = truth.trainable(net)
+    each = [torch.autograd.grad(loss(net(x[n : n + 1]), y[n : n + 1]), parameters) for n in range(len(x))]
+    g = torch.stack([torch.cat([part.flatten() for part in own]) for own in each])
+    return g.T @ g / len(x)
+
+
+def dense(net, loss, x, y):
+    return truth.dense(lambda own: loss(own(x), y), net)
+
+
+def tanh_net(outputs):
+    return zoo.layers(zoo.linear(3, 5), nn.Tanh, zoo.linear(5, outputs))
+
+
+MATRICES = {"hessian": dense, "Gauss-Newton": gauss_newton, "empirical Fisher": fisher}
+PROBLEMS = {
+    "cross-entropy": (tanh_net(4), nn.CrossEntropyLoss(), rand(8, 3).double(), classes(8, of=4)),
+    "squares": (tanh_net(2), nn.MSELoss(), rand(8, 3).double(), rand(8, 2, seed=3).double()),
+    "binary cross-entropy": (tanh_net(1), nn.BCEWithLogitsLoss(), rand(8, 3).double(), rand(8, 1, seed=3).double()),
+    "a padded embedding": (zoo.Text, nn.CrossEntropyLoss(), WORDS[:8], Y[:8]),
+}
+
+
+@pytest.mark.parametrize("cut", ["one batch", "batches of 3 and 5"])
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_an_operator_is_the_dense_matrix_column_by_column(matrix, problem, cut):
+    kind = dict(zip(MATRICES, OPERATORS, strict=True))[matrix]
+    make, loss, x, y = PROBLEMS[problem]
+    module = seeded(make).double()
+    operator = kind(MeanLoss(module, loss, [(x, y)] if cut == "one batch" else ragged(x, y, 3)))
+    wanted, v = MATRICES[matrix](module, loss, x, y), torch.linspace(-1, 1, operator.d, dtype=torch.float64)
+    if operator.d < len(wanted):  # the row of padding, which is held fixed, is no part of x
+        assert not wanted[:3].any()
+        assert not wanted[:, :3].any()
+        wanted = wanted[3:, 3:]
+    columns = torch.stack([operator.matvec(e) for e in torch.eye(operator.d, dtype=torch.float64)])
+    torch.testing.assert_close(columns, wanted, rtol=1e-8, atol=1e-10)
+    assert operator.quad(v) == pytest.approx(float(v @ wanted @ v), rel=1e-6)
+    with pytest.raises(ValueError, match="shape"):
+        operator.matvec(torch.zeros(operator.d + 1, dtype=torch.float64))
+
+
+def product(module, kind=HessianOperator, loss=ce, data=DATA, **options):
+    """The operator after its first product."""
+    operator = kind(MeanLoss(module, loss, data, **options))
+    operator.matvec(torch.linspace(-1, 1, operator.d, dtype=operator.dtype))
+    return operator
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("where", ["everywhere", "for some inputs", "for ten examples of forty"])
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_no_operator_gives_a_product_with_derivatives_that_are_short(kind, where, dtype):
+    short = zoo.short(zoo.WHERE[where], *((0.9, 0.9) if kind is HessianOperator else (0.5, 0.5)))()
+    with pytest.raises(lab.InputError, match=f"{WRONG} .* from .*: is there a backward or jvp of your own") as error:
+        product(short, kind, chunk=10, dtype=dtype)
+    assert "hessian.forward_only" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("factors", [(1.0, 0.9), (0.9, 1.0)])
+@pytest.mark.parametrize("kind", OPERATORS[1:])
+def test_forward_and_reverse_derivatives_are_both_compared(kind, factors):
+    with pytest.raises(lab.InputError, match=rf"{WRONG} forward derivatives of the outputs are \d+% off from reverse"):
+        product(zoo.short(zoo.WHERE["everywhere"], *factors)(), kind)
+
+
+def test_gauss_newton_needs_two_derivatives_of_the_loss_and_fisher_one():
+    with pytest.raises(lab.InputError, match="got derivatives of the loss in the outputs are 10% off from differences"):
+        product(mlp(), GaussNewtonOperator, zoo.short_loss)
+    with pytest.raises(lab.InputError, match="got second derivatives of the loss in the outputs are 100% off from"):
+        product(mlp(), GaussNewtonOperator, zoo.first_order)
+    assert product(mlp(), FisherOperator, zoo.first_order).remark == ""
+
+
+@pytest.mark.parametrize("kink", [nn.ReLU, nn.GELU])
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_where_float64_cannot_be_had_differences_in_float32_stand_in(kind, kink):
+    assert product(zoo.without_float64(kink)(), kind).remark == ""
+    with pytest.raises(lab.InputError, match=WRONG):
+        product(zoo.without_float64(kink, 0.7)(), kind)
+
+
+def test_a_copy_of_an_operator_gives_the_same_products():
+    operator = HessianOperator(MeanLoss(mlp(), ce, (X, Y)))
+    v = torch.linspace(-1, 1, operator.d)
+    wanted = operator.matvec(v)
+    assert torch.equal(pickle.loads(pickle.dumps(operator)).matvec(v), wanted)
+    assert torch.equal(copy.deepcopy(operator).matvec(v), wanted)
+
+
+# --- what κ says of what is odd ---------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_linear_in_all_parameters_has_no_kappa():
+    k = hessian.effective_rank(seeded(zoo.linear()), lambda o, t: o.mean(), DATA, products=20)
+    assert math.isnan(k.kappa)
+    assert "undefined" in str(k)
+
+
+def interrupted(at):
+    if at.products == 8:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("other", [{"weight": 5.0}, {"trust": False}])
+def test_an_estimate_goes_on_with_no_function_that_is_equal_at_x_alone(other, tmp_path):
+    module, file = mlp(), tmp_path / "c"
+    there = module(X).detach()
+
+    def run(weight=0.0, *, trust=True, **more):
+        def loss(z, y):
+            return ce(z, y) + weight * (z - there).square().mean()
+
+        return hessian.effective_rank(module, loss, (X, Y), products=24, checkpoint=file, trust=trust, **more)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(on_progress=interrupted)
+    with pytest.raises(lab.InputError, match="checkpoint must be of this run"):
+        run(**other)
+
+
+def five_fold(z, y):
+    return 5 * ce(z, y)
+
+
+def test_a_run_goes_on_with_the_model_and_loss_that_it_had(tmp_path):
+    lab.train(mlp(), five_fold, DATA, rounds=2, out=tmp_path)
+    assert lab.load(tmp_path, mlp(), five_fold, DATA).round == 2
+    with pytest.raises(lab.InputError, match="model and loss must give the loss"):
+        lab.load(tmp_path, mlp(nn.ReLU), five_fold, DATA)
+
+
+def test_the_global_generator_is_left_as_it_was():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    loader = DataLoader(TensorDataset(X, Y), batch_size=11, shuffle=True)
+    hessian.effective_rank(mlp(), ce, loader, products=32)
+    for method in ("decomfl", "fedavg"):
+        lab.train(mlp(), ce, DATA, method=method, rounds=1)
+    assert torch.equal(torch.get_rng_state(), before)
