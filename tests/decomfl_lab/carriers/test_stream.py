@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 
 from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.carriers.commands.join import _agreed
-from decomfl_lab.carriers.stream import client as client_module
 from decomfl_lab.carriers.stream import server as server_module
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.carriers.stream.client import StreamClient
@@ -80,10 +79,6 @@ def federation_of(server, m=4, **options):
     return RemoteFederation(delivery, LAB.replica(CASE), server, RUN, **options)
 
 
-class KilledError(Exception):
-    """What a killed process cannot say."""
-
-
 class Joined(threading.Thread):
     """A client in a thread; ``told`` is the error that it ended with, or None."""
 
@@ -99,7 +94,7 @@ class Joined(threading.Thread):
     def run(self):
         try:
             self.stream.serve(self.run_name, self.say, self.answer)
-        except (InputError, KilledError) as error:
+        except InputError as error:
             self.told = str(error)
 
     def ended(self):
@@ -141,38 +136,6 @@ def test_four_clients_end_with_the_simulators_model_to_the_bit(listening, folder
     proof = {i: {"identity": read_identity(folder, client_name(i))} if secured else {} for i in range(4)}
     clients = [Joined(server.address, i, **proof[i]) for i in range(4)]
     assert finish(server, federation_of(server), clients) == {simulated(m=4, rounds=8).observer.digest()}
-
-
-def test_a_client_killed_in_a_round_leaves_the_quorum_of_three_and_comes_back(listening):
-    server = listening()
-    federation = federation_of(server, quorum=3, deadline=0.5)
-    clients = joined(server, 0, 1, 2)
-
-    def die(frame):
-        raise KilledError("dead")
-
-    killed = Joined(server.address, 3, answer=die)
-    federation.advance()
-    assert killed.ended() == "dead"
-    assert sorted(federation.coordinator.replies) == [0, 1, 2]
-    again = Joined(server.address, 3)
-    while server._arrived.empty():  # who is away is not waited for
-        time.sleep(0.01)
-    federation.deadline = None
-    federation.advance()
-    assert sorted(federation.coordinator.replies) == [0, 1, 2, 3]
-    assert len(finish(server, federation, [*clients, again])) == 1
-
-
-def test_clients_come_back_to_a_server_that_was_restarted(listening, monkeypatch):
-    monkeypatch.setattr(client_module, "FIRST_WAIT", 0.05)
-    first = listening()
-    clients, federation = joined(first, 0, 1, 2, 3), federation_of(first)
-    for _ in range(3):
-        federation.advance()
-    first.close()
-    federation.carrier = second = listening(first.address)
-    assert finish(second, federation, clients) == {simulated(m=4, rounds=8).observer.digest()}
 
 
 def test_a_client_cannot_take_anothers_name_by_certificate_or_by_key(listening, folder):
