@@ -93,30 +93,6 @@ def test_actors_that_measure_something_else_are_noticed():
     assert not same(remote(carrier=carrier(1, but(mu=0.5))), simulated())
 
 
-def test_actors_that_are_killed_in_the_middle_of_rounds_are_made_anew_and_nothing_changes(caplog):
-    elsewhere = remote(carrier=carrier(2))
-    take, actors, deaths = elsewhere.coordinator.take, elsewhere.carrier.actors, {0: _removed, 5: _killed}
-
-    def taking(i, answer, loss):
-        if kill := deaths.pop(elsewhere.round, None):
-            kill(actors[i % 2])
-            kill(actors[1 - i % 2])
-        return take(i, answer, loss)
-
-    elsewhere.coordinator.take = taking
-    assert same(elsewhere, simulated())
-    assert not deaths
-    assert caplog.text.count("has died and is made anew") == 4
-
-
-def _removed(actor):
-    ray.kill(actor)
-
-
-def _killed(actor):
-    os.kill(ray.get(actor.__ray_call__.remote(lambda self: os.getpid())), signal.SIGKILL)
-
-
 def test_an_actor_that_dies_again_and_again_is_given_up():
     elsewhere = remote(carrier=lab.Ray(1).carrier(_deadly, 4))
     with pytest.raises(InputError, match=r"deaths of actor 0 must number 3 at most a round, got 'The actor died"):

@@ -89,22 +89,6 @@ def test_server_and_clients_print_the_digest_of_the_simulated_run(secured, tmp_p
     assert {each["round"] for each in found if "client" in each} == {3}
 
 
-def test_clients_on_a_network_say_how_many_examples_they_have_again_to_a_server_that_begins_again(
-    tmp_path, address, capsys
-):
-    out, codes = tmp_path / "fl", []
-    for rounds in (2, 4):
-        threads = [joining(out, address, codes, i) for i in range(2)]
-        assert serve(out, address, rounds, "--weighting examples") == 0
-        for thread in threads:
-            thread.join(30)
-    assert codes == [0] * 4
-    digests = [each["digest"] for each in said(capsys)]
-    assert set(digests[3:]) == {simulated(4, weighting="examples")}
-    with RunLog.open(out / "run.dcl", write=False) as log:
-        assert {entry.examples for entry in log.entries()} == {(698, 698)}
-
-
 def stopped(serving, log):
     """The exit code of a server that is interrupted once its log has some rounds."""
     before = signal.signal(signal.SIGTERM, interrupt)

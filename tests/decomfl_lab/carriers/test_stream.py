@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 
 from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.carriers.commands.join import _agreed
-from decomfl_lab.carriers.stream import client as client_module
 from decomfl_lab.carriers.stream import server as server_module
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.carriers.stream.client import StreamClient
@@ -31,11 +30,11 @@ from decomfl_lab.carriers.stream.server import MOST_UNANSWERED, MOST_UNHEARD, St
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.outside import Offer, read_as
 from decomfl_lab.protocol.delivery import Delivery
-from decomfl_lab.protocol.messages import Hello, Reply
+from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.seals import Seal
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.session import Coordinator, Farewell, Frames
-from decomfl_lab.protocol.wire import encode, read
+from decomfl_lab.protocol.wire import encode
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, counted, host, simulated
@@ -80,10 +79,6 @@ def federation_of(server, m=4, **options):
     return RemoteFederation(delivery, LAB.replica(CASE), server, RUN, **options)
 
 
-class KilledError(Exception):
-    """What a killed process cannot say."""
-
-
 class Joined(threading.Thread):
     """A client in a thread; ``told`` is the error that it ended with, or None."""
 
@@ -99,7 +94,7 @@ class Joined(threading.Thread):
     def run(self):
         try:
             self.stream.serve(self.run_name, self.say, self.answer)
-        except (InputError, KilledError) as error:
+        except InputError as error:
             self.told = str(error)
 
     def ended(self):
@@ -141,38 +136,6 @@ def test_four_clients_end_with_the_simulators_model_to_the_bit(listening, folder
     proof = {i: {"identity": read_identity(folder, client_name(i))} if secured else {} for i in range(4)}
     clients = [Joined(server.address, i, **proof[i]) for i in range(4)]
     assert finish(server, federation_of(server), clients) == {simulated(m=4, rounds=8).observer.digest()}
-
-
-def test_a_client_killed_in_a_round_leaves_the_quorum_of_three_and_comes_back(listening):
-    server = listening()
-    federation = federation_of(server, quorum=3, deadline=0.5)
-    clients = joined(server, 0, 1, 2)
-
-    def die(frame):
-        raise KilledError("dead")
-
-    killed = Joined(server.address, 3, answer=die)
-    federation.advance()
-    assert killed.ended() == "dead"
-    assert sorted(federation.coordinator.replies) == [0, 1, 2]
-    again = Joined(server.address, 3)
-    while server._arrived.empty():  # who is away is not waited for
-        time.sleep(0.01)
-    federation.deadline = None
-    federation.advance()
-    assert sorted(federation.coordinator.replies) == [0, 1, 2, 3]
-    assert len(finish(server, federation, [*clients, again])) == 1
-
-
-def test_clients_come_back_to_a_server_that_was_restarted(listening, monkeypatch):
-    monkeypatch.setattr(client_module, "FIRST_WAIT", 0.05)
-    first = listening()
-    clients, federation = joined(first, 0, 1, 2, 3), federation_of(first)
-    for _ in range(3):
-        federation.advance()
-    first.close()
-    federation.carrier = second = listening(first.address)
-    assert finish(second, federation, clients) == {simulated(m=4, rounds=8).observer.digest()}
 
 
 def test_a_client_cannot_take_anothers_name_by_certificate_or_by_key(listening, folder):
@@ -258,21 +221,6 @@ def test_a_client_whose_second_connection_is_refused_is_away(listening):
             assert server.connected.keys() == there
 
 
-def test_who_comes_back_in_the_middle_of_a_round_makes_its_quorum(listening):
-    server = listening()
-    clients, federation = joined(server, 0, 1), federation_of(server, quorum=2, deadline=0.3)
-    federation.advance()
-    federation.quorum, federation.deadline, federation.patience = 3, None, 60.0
-    late = Joined(server.address, 2, start=False)
-    timer = threading.Timer(0.5, late.start)
-    timer.start()
-    began = time.monotonic()
-    federation.advance()
-    assert time.monotonic() - began < 30.0
-    assert sorted(federation.coordinator.replies) == [0, 1, 2]
-    assert len(finish(server, federation, [*clients, late])) == 1
-
-
 def test_a_server_that_has_no_certificate_for_its_address_is_refused_by_that(listening, folder):
     server = listening("127.0.0.2:0", identity=read_identity(folder, "server"))
     told = Joined(server.address, 0, identity=read_identity(folder, "client-0"), patience=0.3).ended()
@@ -326,33 +274,6 @@ def test_a_client_of_another_run_says_so_and_a_hello_of_another_run_is_refused_b
     assert server.cut == 1
     federation.deadline = 0.2
     finish(server, federation, clients, rounds=1)
-
-
-def test_a_hello_in_anothers_name_is_answered_with_the_reason_and_cut(listening, caplog):
-    server = listening()
-    federation = federation_of(server, m=4, quorum=3, deadline=20)
-    clients = joined(server, 0, 1, 2)
-    impostor = Joined(server.address, 3, own=Named(host(CASE, 3), 1))
-    federation.advance()
-    rule = "client of a hello must be 3, whose connection it is, got 1"
-    assert f"must take client 3, got '{rule}'" in impostor.ended()
-    assert [record.getMessage() for record in caplog.records if "refuses client 3" in record.getMessage()] == [
-        f"the server refuses client 3: '{rule}'"
-    ]
-    assert server.connected.keys() == {0, 1, 2}
-    finish(server, federation, clients, rounds=1)
-
-
-class Named:
-    """A host whose client says that it is another."""
-
-    def __init__(self, own, name):
-        self.own, self.name = own, name
-        self.handle, self.replica = own.handle, own.replica
-
-    def hello(self, i):
-        said = read(Hello, self.own.hello(i))
-        return encode(replace(said, client=self.name))
 
 
 def test_a_frame_that_comes_twice_or_from_another_connection_cuts_its_connection_alone(listening):

@@ -70,19 +70,6 @@ def test_losses_that_are_no_numbers_end_a_run_elsewhere_too(case):
     assert elsewhere.server.round == 0
 
 
-@pytest.mark.parametrize("keep", [1, 3])
-def test_a_server_that_begins_again_has_as_many_records_as_it_keeps(keep, tmp_path):
-    with RunLog.create(tmp_path / "run.dcl", {"run_seed": LAB.server(CASE).run_seed}) as log:
-        first, second = remote(but(keep=keep)), remote(but(keep=keep))
-        first.log_to(log)
-        rounds(first, 5)
-        tensors, values = first.save()
-        second.load((tensors, values))
-        second.log_to(log)
-        assert second.server.history.since(5 - keep) == first.server.history.since(5 - keep)
-        assert second.server.history.start == first.server.history.start == 5 - keep
-
-
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("made", [remote, simulated])
 def test_a_full_disk_leaves_x_where_the_log_has_it(made, signed, tmp_path):

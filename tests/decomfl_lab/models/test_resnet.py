@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab import Dataset, InputError, TrainConfig, noise
+from decomfl_lab import InputError, TrainConfig, noise
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.noise import Distribution
@@ -25,9 +23,8 @@ from decomfl_lab.objectives.normalisation import (
     use_batch_statistics_,
     uses_batch_statistics,
 )
-from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, mean_losses
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.runs.config import TREATMENTS
-from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
 
 TINY = TrainConfig(
@@ -221,41 +218,6 @@ def test_calibrated_statistics_are_the_mean_and_variance_of_what_arrives() -> No
 
 
 # Federations ---------------------------------------------------------------------------------------------------
-
-
-def _evaluation(config: TrainConfig, dataset: Dataset) -> Callable[[Tensor], tuple[bytes, float]]:
-    """Someone who evaluates x with a module of their own; returns the bits of the outputs and the loss."""
-    _, module, layout = build_federation(config, dataset)
-
-    def evaluate(x: Tensor) -> tuple[bytes, float]:
-        layout.bind(module, x)
-        with calibrated(module, dataset.train_images[:50]), torch.inference_mode():
-            outputs = module(dataset.test_images[:40])
-            return outputs.numpy().tobytes(), mean_losses(
-                module, [cross_entropy], dataset.test_images[:40], dataset.test_labels[:40]
-            )[0]
-
-    return evaluate
-
-
-@pytest.mark.parametrize("treatment", TREATMENTS)
-@pytest.mark.parametrize("lean", [False, True])
-def test_rebuilt_clients_agree_with_the_server_in_model_and_evaluation(treatment: str, lean: bool) -> None:
-    config = replace(TINY, batchnorm=treatment, server_model=True, lean=lean)
-    dataset = load_dataset("digits")
-    federation, _, _ = build_federation(config, dataset)
-    assert isinstance(federation, DeComFLFederation)
-    for _ in range(3):
-        federation.advance()
-    server = federation.server.replica
-    assert server is not None
-    wanted = _evaluation(config, dataset)(server.x)
-    lagging = [client for client in federation.clients if client.replica.round < federation.round]
-    assert lagging
-    for client in federation.clients:
-        client.replica.catch_up(federation.server.history.since(client.replica.round))
-        assert client.replica.digest() == server.digest()
-        assert _evaluation(config, dataset)(client.replica.x) == wanted
 
 
 @pytest.mark.parametrize("model", ["resnet8", "resnet8-bn"])

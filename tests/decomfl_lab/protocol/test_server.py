@@ -44,16 +44,6 @@ def test_plans_and_records_have_the_rate_and_the_directions_of_their_own_round(s
             Terms.of(own).check(head)
 
 
-def test_who_answers_with_as_many_scalars_as_the_round_before_had_is_refused() -> None:
-    own = server()
-    for (_, before), (_, directions) in zip(ROUNDS[:1] + ROUNDS, ROUNDS, strict=False):
-        plans = own.plan_round()
-        if before != directions:
-            with pytest.raises(InputError, match=rf"of shape \(K, P\) = \(2, {directions}\)"):
-                own.check(Reply(next(iter(plans)), own.round, np.ones((2, before), np.float32)))
-        played(own)
-
-
 @pytest.mark.parametrize("r", range(len(ROUNDS)))
 def test_terms_refuse_the_rate_and_the_directions_of_the_round_before_and_after(r: int) -> None:
     terms, (eta, directions) = Terms.of(server()), ROUNDS[r]

@@ -50,18 +50,6 @@ def test_bad_constants_are_refused_by_name(changes: dict[str, Any]) -> None:
     replace(BASE, **changes)
 
 
-@pytest.mark.parametrize(("M", "m", "phi"), [(9, 9, 0.0), (9, 1, 1.0), (9, 3, 0.75), (1, 1, 0.0)])
-def test_the_share_of_sampling_variance(M: int, m: int, phi: float) -> None:
-    """Against the variance of the mean of all subsets, for clients 0..M-1."""
-    assert replace(BASE, m=m, M=M).phi == phi
-    if M == 9 and m == 3:
-        from itertools import combinations
-
-        clients = np.arange(M) ** 2.0
-        means = [clients[list(c)].mean() for c in combinations(range(M), m)]
-        assert math.isclose(float(np.var(means)), phi / m * float(np.var(clients)), rel_tol=1e-12)
-
-
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_moments_of_directions_by_simulation(distribution: str) -> None:
     """ρ, ρ_κ (attained up to its inequality), s₆ and s₂ on 40,000 draws, d = 6, P = 3, seed 0."""

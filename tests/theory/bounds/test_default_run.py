@@ -12,34 +12,12 @@ from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
 from tests.theory.checks.test_checking import planted
+from tests.theory.problems.test_quadratic import MIXED
 from tests.theory.strategies import quadratics, runs, waves
 from tests.thorough import sampled
 from theory import Quadratic, Setting, Spectrum, Waves, check, expected, statement
-from theory.checks.simulate import simulate
 from theory.notation.setting import DISTRIBUTIONS
 from theory.problems.problem import Floats, Integers
-
-MIXED = Quadratic.of(
-    Spectrum((2.0, 1.0, 0.3, 0.0), (1, 2, 1, 1)), D=1.0, sigma=1.0, sigma_G=0.8,
-    start=(1, 1, 1, 0), noise=(1, 1, 1, 1), dissimilarity=(1, 2, 0, 1),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-@pytest.mark.parametrize(("beta", "central", "K"), [(0.0, True, 3), (0.6, False, 1), (0.9, True, 1), (0.9, False, 3)])
-def test_the_closed_form_is_the_mean_of_simulated_runs(distribution: str, beta: float, central: bool, K: int) -> None:
-    setting = MIXED.setting(
-        eta=0.1 * (1 - beta), m=2, M=5, P=3, K=K, R=5, mu=0.7, distribution=distribution, beta=beta, central=central
-    )
-    found = simulate(MIXED, setting, runs=6000, seed=1)
-    assert abs(found.value - expected(MIXED, setting).average) < 4 * found.stderr
-
-
-@pytest.mark.parametrize("change", [{"beta": 0.5}, {"central": False}, {"K": 2}])
-def test_the_closed_form_of_another_run_is_another(change: dict[str, Any]) -> None:
-    setting = MIXED.setting(eta=0.04, m=2, M=5, P=3, K=3, R=5, mu=0.7, beta=0.6, central=True)
-    found = simulate(MIXED, setting, runs=6000, seed=1)
-    assert abs(found.value - expected(MIXED, replace(setting, **change)).average) > 4 * found.stderr
 
 
 def test_central_differences_have_no_error_on_quadratics_and_forward_ones_have() -> None:
@@ -64,21 +42,6 @@ def test_central_differences_have_at_most_the_second_moment_of_forward_ones(w: W
     mu = 10.0**log_mu
     forward, central = (w.second_moment(w.start, mu, z, central=each) for each in (False, True))
     assert central <= forward * (1 + 1e-9) + 1e-13 * w.d * float(abs(w.a).sum() / mu) ** 2
-
-
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_the_second_moment_of_central_differences_is_that_of_samples(distribution: str) -> None:
-    problem = Waves.random(waves=3, n=2, seed=5)
-    rng = np.random.default_rng(0)
-    z = rng.standard_normal((400_000, 2))
-    if distribution == "sphere":
-        z *= np.sqrt(2) / np.linalg.norm(z, axis=1, keepdims=True)
-    if distribution == "rademacher":
-        z = np.sign(z)
-    g = (problem.value(problem.start + 0.8 * z) - problem.value(problem.start - 0.8 * z)) / 1.6
-    squares = g**2 * (z**2).sum(1)
-    wanted = problem.second_moment(problem.start, 0.8, distribution, central=True)
-    assert abs(squares.mean() - wanted) < 5 * squares.std() / np.sqrt(len(z)) + 1e-12
 
 
 def test_the_bias_of_central_differences_is_tight_and_a_smaller_one_is_caught() -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 
 from tests.theory.strategies import waves
-from tests.thorough import sampled
 from theory import Logistic, Problem, Quadratic, Spectrum, Waves
 from theory.notation.setting import DISTRIBUTIONS
 from theory.problems.problem import Bowl, directions
@@ -88,7 +87,7 @@ def test_the_smoothness_of_logistic_regression_is_that_of_its_matrix() -> None:
     assert problem.smoothness < problem.setting().L == pytest.approx((a**2).sum(1).max() / 4)
 
 
-@pytest.mark.parametrize("distribution", sampled(DISTRIBUTIONS, 1))
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize(("n", "d"), [(1, 1), (3, 3), (3, 400)])
 def test_smoothing_of_waves_is_that_of_sampling(distribution: str, n: int, d: int) -> None:
     problem, rng, mu, draws = Waves.random(waves=4, n=n, d=d, seed=2), np.random.default_rng(0), 0.8, 100_000
@@ -102,11 +101,16 @@ def test_smoothing_of_waves_is_that_of_sampling(distribution: str, n: int, d: in
     ]
     values = problem.value(x + mu * z)
     g = (values - problem.value(x)) / mu
+    central = (values - problem.value(x - mu * z)) / (2 * mu)
     for samples, wanted in (
         (values[:, None], np.array([problem.smoothed(x, mu, distribution)])),
         (problem.gradient(x + mu * z), problem.smoothed_gradient(x, mu, distribution)),
         (g[:, None] * z, problem.mean_estimate(x, mu, distribution)),
         ((g**2 * (held + rest))[:, None], np.array([problem.second_moment(x, mu, distribution)])),
+        (
+            (central**2 * (held + rest))[:, None],
+            np.array([problem.second_moment(x, mu, distribution, central=True)]),
+        ),
     ):
         assert (abs(samples.mean(0) - wanted) <= 4.5 * samples.std(0) / math.sqrt(draws) + 1e-9).all()
 

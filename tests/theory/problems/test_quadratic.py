@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,14 +26,20 @@ MIXED = Quadratic.of(
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize(
-    ("K", "M", "m", "replacement"), [(1, 4, 2, False), (3, 5, 2, False), (3, 5, 2, True), (2, 1, 1, False)]
+    "run",
+    [
+        {"K": 1, "M": 4, "m": 2},
+        {"K": 3, "M": 5, "m": 2},
+        {"K": 3, "M": 5, "m": 2, "replacement": True},
+        {"K": 2, "M": 1, "m": 1},
+        {"K": 3, "M": 5, "m": 2, "central": True},
+        {"K": 1, "M": 5, "m": 2, "eta": 0.04, "beta": 0.6},
+        {"K": 1, "M": 5, "m": 2, "eta": 0.01, "beta": 0.9, "central": True},
+        {"K": 3, "M": 5, "m": 2, "eta": 0.01, "beta": 0.9},
+    ],
 )
-def test_the_closed_form_is_the_mean_of_simulated_runs(
-    distribution: str, K: int, M: int, m: int, replacement: bool
-) -> None:
-    setting = MIXED.setting(
-        eta=0.1, m=m, M=M, P=3, K=K, R=4, mu=0.7, distribution=distribution, replacement=replacement
-    )
+def test_the_closed_form_is_the_mean_of_simulated_runs(distribution: str, run: dict[str, Any]) -> None:
+    setting = MIXED.setting(**{"eta": 0.1, "P": 3, "R": 5, "mu": 0.7, "distribution": distribution} | run)
     wanted = expected(MIXED, setting)
     found = simulate(MIXED, setting, runs=20_000, seed=1)
     assert abs(found.value - wanted.average) < 4 * found.stderr
@@ -56,6 +63,9 @@ def test_the_closed_form_without_noise_or_dissimilarity_or_smoothing_is_another(
                 {"distribution": "rademacher"},
                 {"replacement": True},
                 {"m": 4},
+                {"beta": 0.5},
+                {"central": True},
+                {"K": 1},
             )
         ),
     ):
