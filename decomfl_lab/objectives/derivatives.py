@@ -46,6 +46,10 @@ SLOPES = (1e-6, 1e-4, 1e-3)
 float32 whatever it is given. A kink changes them by as much as the step."""
 
 
+_ROUNDED = 8
+"""Rounding of a loss in its own precision, in ε|f|: sums over tokens leave a few."""
+
+
 def is_slope(slope: float, size: float, difference: Callable[[float], float]) -> bool:
     """Whether a derivative along a direction is the difference quotient of values, at one of the steps ``SLOPES``.
 
@@ -79,8 +83,10 @@ def is_gradient(x: Tensor, gradient: Tensor, z: Tensor, value: Callable[[Tensor]
 
     def difference(step: float) -> float:
         c = relative(x, v, step)
-        found.append((value(x + c * v) - value(x - c * v)) / (2 * c))
-        return found[-1]
+        high, low = value(x + c * v), value(x - c * v)
+        found.append((high - low) / (2 * c))
+        rounding = 8 * _ROUNDED * torch.finfo(torch.float64).eps * max(abs(high), abs(low)) / (2 * c)
+        return slope if abs(found[-1] - slope) <= rounding else found[-1]  # at a flat place there is nothing else
 
     return is_slope(slope, size, difference), slope, found[-1]
 
@@ -146,9 +152,6 @@ NARROW: tuple[Rung, ...] = ((False, 1e-3), (False, 1e-4))
 """What is left of both where float64 cannot be had."""
 FLOOR = 1e-4
 """Curvature of which less is not looked at, in the natural units ‖∇f‖/‖x‖ and |f|/‖x‖²: rounding is as large."""
-
-_ROUNDED = 8
-"""Rounding of a loss in float32, in ε|f|: sums over tokens leave a few."""
 
 OUTPUTS = ("forward derivatives of the outputs are", "differences of outputs")
 LOSS = ("derivatives of the loss in the outputs are", "differences of the loss")

@@ -191,11 +191,13 @@ def test_at_its_least_value_or_a_kink_a_loss_can_be_smoothed(dtype):
         assert (SmoothedOperator(f, f.x, 1e-2) @ f.x.new_ones(6)).isfinite().all()
 
 
-def test_a_model_may_begin_where_its_gradient_is_0_and_a_loss_of_steps_be_trained_by_differences():
-    wider = zoo.layers(zoo.linear(4, 5), nn.Tanh, zoo.linear(5))
-    zeros = zoo.changed(wider, lambda model: [nn.init.zeros_(p) for p in model.parameters()])()
+@pytest.mark.parametrize("hidden", [3, 5])
+def test_a_model_may_begin_where_its_gradient_is_0_and_a_loss_of_steps_be_trained_by_differences(hidden):
+    model = zoo.layers(zoo.linear(4, hidden), nn.Tanh, zoo.linear(hidden))
     balanced = [(torch.zeros(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]))] * 2  # the last bias has a slope of 0 there
-    assert lab.train(zeros, ce, balanced, method="fedavg", rounds=1, batch_size=6).round == 1
+    for begins in (lambda net: net.parameters(), lambda net: net[2].parameters()):
+        zeros = zoo.changed(model, lambda net, begins=begins: [nn.init.zeros_(p) for p in begins(net)])()
+        assert lab.train(zeros, ce, balanced, method="fedavg", rounds=1, batch_size=6).round == 1
     assert lab.train(mlp(), lambda o, t: ce((8 * o).round(), t), DATA, rounds=1, mu=0.05).round == 1
 
 
