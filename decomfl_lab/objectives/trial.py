@@ -17,7 +17,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -175,8 +175,8 @@ class Trial:
 
     # --- additive -------------------------------------------------------------------------------------------------
 
-    def additive(self, *, size: int | None = None, anew: bool = False) -> bool:
-        """Whether the loss of every piece is the weighted mean of the losses of its parts, near x.
+    def additive(self, *, size: int | None = None, anew: bool = False) -> Iterator[str]:
+        """Where the loss of a piece is not the weighted mean of the losses of its parts, near x.
 
         Two cuts are tried, for two evaluations of f in all: every piece into parts, of ``size`` or in a ratio in which
         few things repeat; and the parts that meet where two pieces do, which are put together. So pieces that are alike
@@ -187,38 +187,36 @@ class Trial:
             size: The examples of a part, where pieces are larger.
             anew: Whether the losses of the pieces are others than were noted.
         """
+        wide, eps = cache(self.f.wide), torch.finfo(self.f.dtype).eps  # made once, if it is needed
         before: tuple[Batch, float, float] | None = None
-        doubled: list[Function] = []
 
         def value(batch: Batch) -> float:
             return self.f.piece_value(self.near, Piece(*batch))
 
-        def wide(batch: Batch) -> float:
-            if not doubled:  # made once, if it is needed
-                doubled.append(self.f.wide())
-            return doubled[0].piece_value(self.near.double(), Piece(*batch))
+        def exact(batch: Batch) -> float:
+            return wide().piece_value(self.near.double(), Piece(*batch))
 
-        eps = torch.finfo(self.f.dtype).eps
         for piece, noted in zip(self.f.pieces, self.beside(), strict=True):
-            n, batch = row_count(piece.batch), piece.batch
+            batch, n = piece.batch, row_count(piece.batch)
+            finding = f"the loss of {piece.name} is not the mean of its parts'"
             if n is None:
-                return False
+                yield finding
+                continue
             whole = value(batch) if anew else noted
             step = size if size is not None and n > size else round(0.382 * n) | 1  # odd, so that pairs are cut
             ends = [0, *range(step, n, step if step == size else n), n]
             try:
                 cut = [rows(batch, slice(a, b)) for a, b in pairwise(ends)]
                 parts = [(part, self.f.weight_of(part), value(part) if n > 1 else whole) for part in cut]
-                if not is_mean(batch, whole, parts, eps, wide):
-                    return False
-                if before is not None and shape_of(before[0]) == shape_of(parts[0][0]):
+                agree = is_mean(batch, whole, parts, eps, exact)
+                if agree and before is not None and shape_of(before[0]) == shape_of(parts[0][0]):
                     both = joined([before[0], parts[0][0]])
-                    if not is_mean(both, value(both), [before, parts[0]], eps, wide):
-                        return False
+                    agree = is_mean(both, value(both), [before, parts[0]], eps, exact)
             except Exception:  # a graph, say, has no halves
-                return False
-            before = parts[-1]
-        return True
+                agree = False
+            if not agree:
+                yield finding
+            before = parts[-1] if agree else None
 
 
 Parts = Sequence[tuple[Any, float, float]]

@@ -84,7 +84,7 @@ def tried(start: Prepared) -> Prepared:
         # A BatchNorm has statistics that are fixed while parts are compared with wholes.
         f.layout.bind(module, trial.near)
         with calibrated(module, start.calibration) as fixed:
-            additive = trial.additive(size=ODD, anew=fixed)
+            additive = not any(trial.additive(size=ODD, anew=fixed))
         if not additive:
             sizes = {f"client {i}": len(index) for i, index in enumerate(start.chosen)}
             refuse(_orders(trial, sizes))

@@ -191,7 +191,7 @@ class MeanLoss(Function):
             try:
                 trial = self._tried(given, chosen)
                 refuse(trial.still())
-                self._additive = trial.additive()
+                self._additive = not any(trial.additive())
                 if self._additive:
                     return trial.values
             except InputError:  # whatever is wrong, a graph without halves or a fault of the loss, the whole data tell
@@ -202,7 +202,7 @@ class MeanLoss(Function):
         if len(self.pieces) > 1 and (not numbered or chunk is not None):
             if self._additive is None:
                 refuse(trial.still())
-                self._additive = trial.additive()
+                self._additive = not any(trial.additive())
             if not self._additive:
                 refuse(trial.still(everywhere=True))  # noise, or state, would be the reason
                 raise InputError(
@@ -354,7 +354,7 @@ class MeanLoss(Function):
         """Whether the loss of every batch is the weighted mean of its parts'; tried when it is first asked."""
         if self._additive is None:
             with enabled():
-                self._additive = Trial(self, self.x).additive()
+                self._additive = not any(Trial(self, self.x).additive())
         return self._additive
 
     @cached_property
