@@ -89,7 +89,7 @@ class Trial:
         self._draws = drawn != _generators()
         for piece, value in zip(self.f.pieces, self.values, strict=True):
             if not math.isfinite(value):
-                yield f"loss of {piece.name} at x_0 must be finite, got {value}"
+                yield f"loss of {piece.name} must be finite with the parameters that the model has, got {value}"
         watch, found = Watch(replaced), list[str]()
 
         def watched(piece: Piece) -> Tensor:
