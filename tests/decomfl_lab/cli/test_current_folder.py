@@ -39,7 +39,7 @@ QUICK = ("bench", "train", "pool")
 POOL = """
 from paper_repro.workflow.pools import pool_of
 import joblib, math
-with pool_of("loky", 2) as pool:
+with pool_of(2) as pool:
     assert sorted(pool(joblib.delayed(math.sqrt)(n * n) for n in range(4))) == [0, 1, 2, 3]
 """
 """What `decomfl paper` and `decomfl board` have their runs computed by."""
