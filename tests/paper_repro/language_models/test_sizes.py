@@ -16,7 +16,6 @@ import torch
 from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
-from figures.sizes import READINGS
 from paper_repro.language_models import sizes
 from paper_repro.language_models.sizes import SizeWork, Slope, claims, run_table
 from paper_repro.workflow.part import Options
@@ -35,7 +34,6 @@ SIZE = SizesScale(
     examples=16,
     products=6,
 )
-PROVENANCE = [{"data": "SST-2: made up; a: opt", "code": "none"}] * 3
 
 
 def options(scale: str = "full") -> Options:
@@ -244,18 +242,3 @@ def test_a_run_that_diverges_ends_its_rows(tmp_path: Path) -> None:
     rows, _ = work.result(tmp_path, work.run(tmp_path, lambda _: None))
     assert list(rows[rows.what == "kappa"]["at"]) == ["start"]
     assert not run_table(rows, size).settled.any()
-
-
-def test_the_figure_shows_the_numbers() -> None:
-    rows = family(FLAT)
-    made = sizes.make(rows, PROVENANCE, options("default"))
-    accuracy, loss, needed = made.figures["sizes"].axes
-    assert [line.get_label() for line in accuracy.get_lines()] == ["a", "b", "c"]
-    assert loss.get_lines()[0].get_ydata()[0] == 1.0
-    table = run_table(rows, SIZE)
-    of_a = table[table.model == "a"].rounds.mean()
-    ends = [line.get_xydata()[0] for line in needed.get_lines() if line.get_marker() in READINGS.values()]
-    assert np.allclose(sorted(x for x, _ in ends), [2, 2, 2, *D])
-    assert np.allclose([y for x, y in ends if x == 10**5], of_a)
-    (by_d,) = [line for line in needed.get_lines() if line.get_linestyle() == "--"]
-    assert np.allclose(by_d.get_xydata(), [[10**5, of_a], [10**7, 100 * of_a]])

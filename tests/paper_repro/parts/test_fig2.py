@@ -130,19 +130,6 @@ def test_each_verdict_can_come_out_either_way() -> None:
     assert mixed["saving"] == "depends on how it is counted"
 
 
-def test_each_reading_has_its_row_and_fedavg_stands_in_both_panels() -> None:
-    rows = _frame(k_helps=True, p_helps=True, saves=True)
-    rows = pd.concat([rows, rows[rows.panel == "local-updates"].assign(reading="as-written")])
-    axes = fig2.make(rows, [{"data": "made up"}], options("smoke")).figures["fig2"].axes
-    assert [ax.get_title(loc="left").split(" ")[0] for ax in axes] == ["as-plotted"] * 2 + ["as-written"] * 2
-    fedavg, by_p = ["FedAvg K=5", "FedAvg K=10"], [f"DeComFL K=4 P={P}" for P in (10, 20, 40)]
-    by_k = [f"DeComFL K={K} P=20" for K in (1, 4, 10)]
-    drawn = [sorted(str(line.get_label()) for line in ax.get_lines()) for ax in axes]
-    assert drawn == [sorted(own + fedavg) for own in (by_k, by_p, by_k, [])]
-    shared = [line for ax in axes[:2] for line in ax.get_lines() if line.get_label() == "DeComFL K=4 P=20"]
-    assert len({line.get_color() for line in shared}) == 1
-
-
 def test_what_happens_eventually_is_judged_only_when_the_curves_are_flat() -> None:
     rows = _frame(k_helps=True, p_helps=True, saves=True)
     rising = rows["panel"].eq("perturbations") & rows["round"].eq(2)
