@@ -253,18 +253,6 @@ def test_noise_of_evaluation_finds_a_known_noise_beside_a_smooth_function():
     assert 0.3e-9 < found < 3e-9
 
 
-def test_the_smooth_float64_net_gives_the_trace_of_its_dense_hessian():
-    module, (inputs, targets) = problems.mlp(nn.GELU), problems.data(n=30)
-    f = MeanLoss(module, cross_entropy, [(inputs, targets)])
-    dense = problems.dense_hessian(f, module, inputs, targets)
-    found = forward_only(f, f.x, seed=5, probes=1500, mu=1e-3)
-    assert found.trace_interval[0] < float(dense.trace()) < found.trace_interval[1]
-    assert found.frobenius_squared.low < float((dense**2).sum()) < found.frobenius_squared.high
-    eigenvalues = torch.linalg.eigvalsh(dense)
-    bracket = found.brackets["any-sign"]
-    assert bracket.outer_low < kappa(eigenvalues) < bracket.outer_high
-
-
 def test_kinks_are_found_from_the_ladder_and_named():
     f = loss_of(nn.ReLU, torch.float64)
     ladder = mu_ladder(f, f.x, seed=1)

@@ -1,4 +1,4 @@
-"""The numbers of products and values that results tell are those that were asked for, counted where they are made."""
+"""Products and values that results tell are those that were asked for, and what was killed goes on to the same bits."""
 
 from __future__ import annotations
 
@@ -79,9 +79,10 @@ def test_an_effective_rank_tells_its_products(settings: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("always_saved")
 @pytest.mark.parametrize("killed_at", [2, 6, 9])
 @pytest.mark.parametrize("settings", WAYS)
-def test_a_run_that_goes_on_tells_the_products_of_all_its_parts(
+def test_a_killed_run_goes_on_to_the_same_bits_and_tells_the_products_of_all_its_parts(
     settings: dict[str, Any], killed_at: int, tmp_path: Path
 ) -> None:
+    whole = effective_rank(**asked(settings)[1], seed=3)
     operators, arguments = asked({**settings, "checkpoint": tmp_path / "kappa.safetensors"})
 
     def stop(progress: EffectiveRankProgress) -> None:
@@ -92,8 +93,8 @@ def test_a_run_that_goes_on_tells_the_products_of_all_its_parts(
         effective_rank(**arguments, seed=3, on_progress=stop)
     before = sum(each.calls for each in operators)
     found = effective_rank(**arguments, seed=3)
+    assert {**found.to_json(), "seconds": 0.0} == {**whole.to_json(), "seconds": 0.0}
     assert found.products == sum(each.calls for each in operators) >= before >= killed_at
-    assert found.quadratic_forms == sum(each.forms for each in operators)
     assert effective_rank(**arguments, seed=3).products == found.products == sum(each.calls for each in operators)
 
 
@@ -113,14 +114,21 @@ def test_of_a_multiple_of_the_identity_the_products_are_foretold_to_the_last(ano
     [({"steps": 17}, 9), ({"steps": 17, "max_basis": 5}, 9), ({"steps": 90}, 30), ({"steps": 50, "tol": 1e-6}, 4)],
     ids=str,
 )
-def test_lanczos_tells_the_products_of_all_its_parts(settings: dict[str, Any], killed_at: int, tmp_path: Path) -> None:
+def test_lanczos_goes_on_to_the_same_bits_and_tells_the_products_of_all_its_parts(
+    settings: dict[str, Any], killed_at: int, tmp_path: Path
+) -> None:
     path, operator = tmp_path / "lanczos.safetensors", Counting(rotated(VALUES), killed_at)
     with pytest.raises(KeyboardInterrupt):
         lanczos(operator, seed=0, checkpoint=path, **settings)
     operator.killed_at = 0
-    assert lanczos(operator, seed=0, checkpoint=path, **settings).products == operator.calls > killed_at
-    whole = Counting(rotated(VALUES))
-    assert lanczos(whole, seed=0, **settings).products == whole.calls == operator.calls
+    found = lanczos(operator, seed=0, checkpoint=path, **settings)
+    assert found.products == operator.calls > killed_at
+    other = Counting(rotated(VALUES))
+    whole = lanczos(other, seed=0, **settings)
+    assert whole.products == other.calls == operator.calls
+    assert torch.equal(found.projected, whole.projected)
+    assert torch.equal(found.coupling, whole.coupling)
+    assert torch.equal(torch.stack(found.vectors), torch.stack(whole.vectors))
 
 
 @pytest.mark.parametrize("count", [2, 7])
