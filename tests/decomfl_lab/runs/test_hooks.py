@@ -118,9 +118,7 @@ def test_a_hook_stops_a_run_which_goes_on_to_the_same_bits(tmp_path: Path) -> No
     run = train(out=tmp_path, on_round=lambda at: at.stop() if at.round == 3 else None)
     assert (run.round, run.metrics["round"].tolist()) == (3, [2, 3])
     assert run.verify()
-    whole, resumed = train(), train(out=tmp_path)
-    assert torch.equal(whole.federation.x, resumed.federation.x)
-    assert whole.metrics.drop(columns="seconds").equals(resumed.metrics.drop(columns="seconds"))
+    assert torch.equal(train().federation.x, train(out=tmp_path).federation.x)
 
 
 def test_what_is_no_hook_is_refused_before_anything_is_trained() -> None:
