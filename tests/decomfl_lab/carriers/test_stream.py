@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 
 from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.carriers.commands.join import _agreed
-from decomfl_lab.carriers.stream import client as client_module
 from decomfl_lab.carriers.stream import server as server_module
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.carriers.stream.client import StreamClient
@@ -135,14 +134,6 @@ def whisper(server, i, words, hello=b"hello", **proof):
     return f"{caught.value.code().name}: {caught.value.details()}"
 
 
-@pytest.mark.parametrize("secured", [False, True])
-def test_four_clients_end_with_the_simulators_model_to_the_bit(listening, folder, secured):
-    server = listening(**({"identity": read_identity(folder, "server")} if secured else {}))
-    proof = {i: {"identity": read_identity(folder, client_name(i))} if secured else {} for i in range(4)}
-    clients = [Joined(server.address, i, **proof[i]) for i in range(4)]
-    assert finish(server, federation_of(server), clients) == {simulated(m=4, rounds=8).observer.digest()}
-
-
 def test_a_client_killed_in_a_round_leaves_the_quorum_of_three_and_comes_back(listening):
     server = listening()
     federation = federation_of(server, quorum=3, deadline=0.5)
@@ -162,17 +153,6 @@ def test_a_client_killed_in_a_round_leaves_the_quorum_of_three_and_comes_back(li
     federation.advance()
     assert sorted(federation.coordinator.replies) == [0, 1, 2, 3]
     assert len(finish(server, federation, [*clients, again])) == 1
-
-
-def test_clients_come_back_to_a_server_that_was_restarted(listening, monkeypatch):
-    monkeypatch.setattr(client_module, "FIRST_WAIT", 0.05)
-    first = listening()
-    clients, federation = joined(first, 0, 1, 2, 3), federation_of(first)
-    for _ in range(3):
-        federation.advance()
-    first.close()
-    federation.carrier = second = listening(first.address)
-    assert finish(second, federation, clients) == {simulated(m=4, rounds=8).observer.digest()}
 
 
 def test_a_client_cannot_take_anothers_name_by_certificate_or_by_key(listening, folder):
