@@ -109,29 +109,6 @@ def test_a_table_by_layer_is_that_of_python_and_can_be_drawn(
     assert drawn.exists()
 
 
-def test_over_a_ball_the_kappa_for_theorem_2_is_at_least_that_of_its_centre(
-    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    ball = ["--ball-points", "1", "--dtype", "float64"]
-    found = run(capsys, *SMALL, *ball, "--ball", "1e-6")["ball"]
-    assert found["radius"] == 1e-6
-    assert len(found["points"]) == 2
-    assert found["lambda_max"] == pytest.approx(truth[-1], rel=0.02)
-    assert found["kappa_necessary"] <= truth.sum() / truth[-1] * 1.01
-    assert found["recommended"] >= truth.sum() / truth[-1] * 0.9
-    own = run(capsys, *SMALL, *ball, "--ball-lr", "1e-6")["ball"]
-    assert own["radius"] > 0
-
-
-def test_the_exact_trace_is_that_of_the_dense_hessian(
-    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = run(capsys, *SMALL, "--dtype", "float64", "--trace", "exact", "--rtol", "1e-6")["estimate"]
-    assert found["trace"] == {"value": pytest.approx(truth.sum(), rel=1e-9), "stderr": 0.0, "samples": 0}
-    assert found["kappa"] == pytest.approx(truth.sum() / truth[-1], rel=1e-6)
-    assert found["probes"] == 0
-
-
 def test_values_of_the_loss_alone_see_the_trace_and_bracket_kappa(
     truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -361,7 +338,6 @@ def test_weights_of_a_file_are_measured_on_the_prompts_of_a_task(
     ("argv", "message"),
     [
         ([], "model and data, or model and task, must be given unless source is a run of decomfl train"),
-        (["--model", "logistic"], "model and data, or model and task, must be given"),
         (["nowhere"], "(with config.json) or a file of weights, got nowhere"),
         (["."], "source must be a folder of decomfl train, a folder of transformers (with config.json) or a file of w"),
         ([*SMALL, "--operator", "jacobian"], "operator must be one of hessian, gauss-newton, fisher, smoothed, got"),
@@ -378,16 +354,13 @@ def test_weights_of_a_file_are_measured_on_the_prompts_of_a_task(
         ([*SMALL, "--model", "mlp", "--lr", "1e30", "--optimizer", "sgd"], "training diverged"),
         ([*SMALL, "--parameters", "layer9"], "layer9"),
         ([*SMALL, "--parameters", ","], "parameters must be names joined by commas, got ','"),
-        ([*SMALL, "--threads", "0"], "threads must be an integer in 1..1024, got 0"),
         ([*SMALL, "--forward-only", "3"], "forward_only must be 0 or at least 8 directions, got 3"),
         ([*SMALL, "--forward-only", "1000000000000"], "forward_only must be an integer in 0..1000000, got 10000000"),
         ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
         ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),
         ([*SMALL, "--density-products", "2"], "density_products must be 0 or at least 3, got 2"),
-        ([*SMALL, "--products", "-1"], "products must be an integer of at least 5, got -1"),
         ([*SMALL, "--train-steps", "-1"], "train_steps must be an integer in 0..100000000, got -1"),
         ([*SMALL, "--batch-size", "0"], "batch_size B must be an integer of at least 1, got 0"),
-        ([*SMALL, "--ball", "1", "--ball-points", "0"], "ball_points must be an integer in 1..10000, got 0"),
         ([*SMALL, "--ball-lr", "0"], "ball_lr must be a finite number above 0, got 0.0"),
         ([*SMALL, "--plot", "k.doc"], "plot must end in one of "),
         ([*SMALL, "--plot", f"{__file__}/k.png"], "plot must be a file that can be written, got "),
@@ -403,7 +376,6 @@ def test_weights_of_a_file_are_measured_on_the_prompts_of_a_task(
         ([*SMALL, "--loss", "mine"], "loss must be module:function, got 'mine'"),
         ([*SMALL, "--normalisation", "layer"], "normalisation must be one of eval, batch, got 'layer'"),
         ([*SMALL, "--checkpoint", f"{__file__}/k"], "checkpoint must be a file that can be written"),
-        ([*SMALL, "--rtol", "1e-320"], "rtol must be at least 1e-12, got 1e-320"),
         ([*SMALL, "--ball", "1", "--ball-points", "1000000000000"], "ball_points must be an integer in 1..10000, got"),
         ([__file__], f"model and data must be given with a file of weights, got source {__file__}"),
         (["--task", "squad", "--model", "m"], "task must be one of sst2, "),

@@ -20,7 +20,6 @@ from decomfl_lab.noise import Distribution
 from hessian import Estimate, MeanLoss, forward_only
 from hessian.kappa.forward import evaluation_noise, mu_ladder, second_differences
 from tests.hessian import problems
-from tests.refusals import refuses
 
 DISTRIBUTIONS = (Distribution.GAUSSIAN, Distribution.SPHERE)
 
@@ -263,23 +262,6 @@ def test_kinks_are_found_from_the_ladder_and_named():
 
 
 # Bad input ----------------------------------------------------------------------------------------------------
-
-
-@refuses(
-    ({"probes": 7}, "probes must be an integer of at least 8"),
-    ({"mu": 0.0}, "mu must be a finite number above 0"),
-    ({"mu": -1e-3}, "mu must be a finite number above 0"),
-    ({"mu": 1e-30}, "mu must move x"),
-    ({"mus": (1e-3, 1e-2)}, "mus must be at least three rising numbers"),
-    ({"mus": (1e-2, 1e-3, 1e-4)}, "mus must be at least three rising numbers"),
-    ({"mus": (0.0, 1e-3, 1e-4)}, "mus must be at least three rising numbers"),
-    ({"mus": (0.0, 1e-3, 1e-2)}, "mu must be a finite number above 0"),
-    ({"confidence": 1.0}, "confidence must be between 0 and 1"),
-    ({"resamples": 3}, "resamples must be an integer of at least 100"),
-)
-def test_arguments_that_break_a_rule_are_named(change):
-    arguments = {"seed": 0, "probes": 20, **change}
-    forward_only(quadratic(spectrum()), torch.ones(60).double(), **arguments)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -139,30 +139,10 @@ class Attention(nn.Module):
         return self.out(scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1).mean(1))
 
 
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-        self.out = nn.Linear(4, 3)
-
-    def forward(self, h):
-        return self.out(self.layer(h).mean(1))
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell, self.out = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 3)
-
-    def forward(self, h):
-        return self.out(self.cell(h)[0].mean(1))
-
-
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("build", [Attention, Encoder, Recurrent])
-def test_fused_kernels_stand_aside(build, training):
+def test_fused_kernels_stand_aside(training):
     """Against central differences of the gradient and of the outputs, which need first derivatives only."""
-    module = problems.seeded(build).train(training)
+    module = problems.seeded(Attention).train(training)
     inputs, targets = problems.data(shape=(5, 4))
     f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=8)
     HessianOperator(MeanLoss(module, cross_entropy, [(inputs, targets)], dtype=torch.float32))  # other kernels
@@ -181,7 +161,7 @@ def test_fused_kernels_stand_aside(build, training):
 
 def test_global_switches_are_put_back():
     before = (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled)
-    f = MeanLoss(problems.seeded(Recurrent), cross_entropy, [problems.data(shape=(5, 4))])
+    f = MeanLoss(problems.seeded(Attention), cross_entropy, [problems.data(shape=(5, 4))])
     HessianOperator(f).matvec(f.x)
     assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled) == before
     z = torch.zeros(1, 1, 2, 4, requires_grad=True)
@@ -262,17 +242,21 @@ def test_a_product_that_is_not_finite_is_refused():
 # --- Fisher -----------------------------------------------------------------------------------------------------------
 
 
-def test_fisher_weighs_examples_as_the_mean_does():
-    """With ω of ragged, weighted batches."""
-    inputs, targets = problems.data()
-    module = problems.mlp(nn.GELU)
-    batches, weights = [(inputs[:3], targets[:3]), (inputs[3:], targets[3:])], [1.0, 2.0]
-    f = MeanLoss(module, cross_entropy, batches, weights=weights, chunk=2)
-    assert_fisher_of(f, module, inputs, targets, [1 / 9] * 3 + [2 / 27] * 9)
+OWN = torch.tensor([1.0, 5.0, 0.0], dtype=torch.float64)
+"""Weights of the examples, by their classes."""
 
 
-def assert_fisher_of(f, module, inputs, targets, weights):
-    """F = Σ ω_i g_i g_iᵀ of gradients of examples, one at a time."""
+@pytest.mark.parametrize("own", [False, True], ids=["weighted batches", "weighted examples"])
+def test_fisher_weighs_examples_as_the_mean_does(own):
+    """F = Σ ω_i g_i g_iᵀ of gradients of examples, one at a time, with ω of ragged, weighted batches or of examples."""
+    module, (inputs, targets) = CASES["mlp-gelu"]
+    if own:
+        f = MeanLoss(module, nn.CrossEntropyLoss(OWN), [(inputs, targets)], weights=lambda y: OWN[y], chunk=5)
+        weights = OWN[targets] / OWN[targets].sum()
+    else:
+        batches = [(inputs[:3], targets[:3]), (inputs[3:], targets[3:])]
+        f = MeanLoss(module, cross_entropy, batches, weights=[1.0, 2.0], chunk=2)
+        weights = [1 / 9] * 3 + [2 / 27] * 9
     v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
     expected = torch.zeros_like(v)
     for i, weight in enumerate(weights):
@@ -329,13 +313,3 @@ def test_a_language_model_of_transformers(tied):
     layer = MeanLoss(module, next_token, [(named, tokens)], parameters=["model.layers.1.self_attn"])
     assert 0 < layer.d < f.d
     assert all(name.startswith("model.layers.1.self_attn.") for name in layer.names)
-
-
-# --- weights by a function --------------------------------------------------------------------------------------------
-
-
-def test_examples_with_weights_of_their_own_have_these_in_the_fisher_matrix():
-    module, (inputs, targets) = CASES["mlp-gelu"]
-    own = torch.tensor([1.0, 5.0, 0.0], dtype=torch.float64)
-    f = MeanLoss(module, nn.CrossEntropyLoss(own), [(inputs, targets)], weights=lambda y: own[y], chunk=5)
-    assert_fisher_of(f, module, inputs, targets, own[targets] / own[targets].sum())

@@ -13,7 +13,6 @@ from hessian import HessianOperator, MeanLoss, SmoothedOperator
 from hessian.kappa.forward import second_differences
 from hessian.operators.probes import probe_at
 from tests.hessian import problems
-from tests.refusals import refuses
 
 
 class Quadratic:
@@ -146,15 +145,3 @@ def test_it_is_one_map_for_one_seed_and_its_fingerprint_tells_what_it_depends_on
     prints = [build(**change).fingerprint() for change in changes]
     assert len(set(prints)) == len(prints)
     assert build().fingerprint() == prints[0]
-
-
-@refuses(
-    ({"mu": 0.0}, "mu must be a finite number above 0"),
-    ({"mu": 1e-40}, "mu must move x"),
-    ({"samples": 0}, "samples must be an integer of at least 1"),
-    ({"x": torch.ones(3, 3)}, "x must be a vector of float32 or float64"),
-    ({"x": torch.ones(3).half()}, "x must be a vector of float32 or float64"),
-    ({"seed": -1}, "seed must be an integer"),
-)
-def test_arguments_that_break_a_rule_are_named(change):
-    SmoothedOperator(Quadratic(symmetric(3)), **{"x": torch.ones(3).double(), "mu": 1e-3, **change})
