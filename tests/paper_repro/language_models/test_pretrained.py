@@ -12,7 +12,7 @@ from decomfl_lab.runs.replay import replay
 from paper_repro.language_models import pretrained
 from paper_repro.workflow import recorded
 from tests.decomfl_lab.language.toy import toy_sst2
-from tests.paper_repro.language_models.test_sizes import options
+from tests.paper_repro.parts.test_parts import options
 
 LOAD = recorded.load
 

@@ -17,11 +17,11 @@ from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
 from paper_repro.language_models import sizes
-from paper_repro.language_models.sizes import SizeWork, Slope, claims, run_table
-from paper_repro.workflow.part import Options
+from paper_repro.language_models.sizes import SizeWork, claims, run_table
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.scales import SCALES, SizesScale
 from tests.decomfl_lab.language.toy import toy_sst2
+from tests.paper_repro.parts.test_parts import options
 
 SIZE = SizesScale(
     models=("a", "b", "c"),
@@ -34,10 +34,6 @@ SIZE = SizesScale(
     examples=16,
     products=6,
 )
-
-
-def options(scale: str = "full") -> Options:
-    return Options(scale=SCALES[scale], readings=(), count="wire")
 
 
 def run(model: str, d: int, seed: int, time: float, *, fall: float = 0.2, **changes: Any) -> pd.DataFrame:
@@ -175,16 +171,6 @@ def test_kappa_is_judged_by_its_intervals() -> None:
     assert low_rank(start=(2, 3, 4), end=(2, 2, 2)) == "not tested at this scale"  # 3.8/2.1 to 4.2/1.9
     near = family(dict(zip((10**6, 11 * 10**5, 12 * 10**5), FLAT.values(), strict=True)))
     assert verdicts(near)["low-rank"] == "not tested at this scale"  # d hardly grows
-
-
-def test_the_slope_is_the_exponent_with_students_interval() -> None:
-    d = np.array([10.0, 10.0, 1e3, 1e3])
-    exact = Slope.of(pd.DataFrame({"d": d, "rounds": 3 * d**0.5}))
-    assert (exact.value, exact.low, exact.high) == pytest.approx((0.5, 0.5, 0.5))
-    noisy = Slope.of(pd.DataFrame({"d": d, "rounds": np.exp([-0.1, 0.1, -0.1, 0.1])}))
-    # residuals ±0.1, s² = 0.04/2, Σ(log d − mean)² = log(10)²·4: stderr = √(0.02)/(2 log 10); t(2 dof) = 4.303
-    assert noisy.high == pytest.approx(4.3027 * math.sqrt(0.02) / (2 * math.log(10)), rel=1e-4)
-    assert math.isnan(Slope.of(pd.DataFrame({"d": d[:2], "rounds": d[:2]})).value)
 
 
 @pytest.fixture
