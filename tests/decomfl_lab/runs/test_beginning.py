@@ -22,11 +22,10 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.run import train
 from tests.decomfl_lab.runs.rewritten import rewritten
+from tests.decomfl_lab.runs.test_replay import PAIRS
 from tests.refusals import refused, refuses
 
 TINY = TrainConfig(data="digits", model="mlp", clients=4, sampled=2, rounds=3, perturbations=2, lr=0.01)
-x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
-PAIRS = [(x[n : n + 20], (x[n : n + 20, 0] > 0).long()) for n in (0, 20, 40)]
 
 
 def own(seed: int) -> nn.Module:
@@ -162,24 +161,6 @@ def test_a_new_run_in_a_folder_that_holds_no_run_is_drawn_by_the_stream(tmp_path
     (tmp_path / "config.toml").write_text('data = "digits"\nmodel = "mlp"\nclients = 4\nsampled = 2\nrounds = 1\n')
     assert main(["train", "--config", str(tmp_path / "config.toml"), "--out", str(tmp_path)]) == 0
     assert 'draws = "stream"' in (tmp_path / "config.toml").read_text()
-
-
-KEPT = {
-    "float32": {},
-    "bfloat16": {"precision": "bfloat16"},
-    "float16": {"precision": "float16"},
-    "compensated": {"precision": "bfloat16", "rounding": "compensated"},
-    "grid": {"grid": -20, "weight_decay": 0.0, "momentum": 0.0},
-}
-
-
-@pytest.mark.parametrize("start", ["stream", "file"])
-@pytest.mark.parametrize("kept", KEPT)
-def test_x_0_is_in_the_log_however_replicas_keep_it(kept: str, start: str, tmp_path: Path) -> None:
-    train(TINY.but(rounds=2, log_start=start == "file", **KEPT[kept]), out=tmp_path)
-    with RunLog.open(tmp_path / LOG_FILE, write=False) as log:
-        assert log.header["start"]["by"] == start
-    assert lab.replay(tmp_path).agrees
 
 
 @pytest.mark.parametrize(

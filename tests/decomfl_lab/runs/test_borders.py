@@ -16,10 +16,9 @@ from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE
 from decomfl_lab.runs.run import Run, load_run, train
+from tests.decomfl_lab.runs.test_replay import PAIRS
 
 TINY = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds=4, eval_every=2)
-x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
-PAIRS = [(x[n : n + 20], (x[n : n + 20, 0] > 0).long()) for n in (0, 20, 40)]
 
 
 def test_a_batch_of_a_clients_whole_data_is_said(capsys: Any) -> None:

@@ -20,9 +20,10 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs import kept, run, told
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, METRICS
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
+from tests.decomfl_lab.runs.variants import VARIANTS
 from tests.thorough import sampled
 
 TINY = TrainConfig(
@@ -101,25 +102,17 @@ def _killed(config: TrainConfig, out: Path, n: int) -> None:
     sampled(
         product(
             [
-                {},
-                {"log_kappa": True, "perturbation_schedule": {}},
+                *VARIANTS,
                 {"method": "fedavg"},
                 {"method": "fedavg", "lr": 0.1, "momentum": 0.5, "lr_schedule": {}},
-                {"method": "fedkseed"},
-                {"method": "baffle"},
                 {"method": "mezo", "clients": 1, "sampled": 1},
-                {"rule": "sign"},
-                {"server_model": True, "momentum": 0.0},
-                {"tracking": "clients", "momentum": 0.0, "split": "dirichlet"},
-                {"weighting": "examples"},
-                {"rebuild": "copy", "eval_every": 3},
                 {"revert": "sync", "local_steps": 2, "momentum": 0.0, "weight_decay": 0.0},
                 {"pull": "auto", "bandwidth": 1e9, "history": 2},
                 {"eval_every": 1},
             ],
             [(2,), (6,), (11,), (16, 9), (3, 13)],
         ),
-        16,
+        27,
     ),
     ids=str,
 )
@@ -143,6 +136,9 @@ def test_a_run_that_was_killed_ends_with_the_bits_and_the_table_of_one_that_was_
     assert (told["first"], told["federation"]) == (said["first"], said["federation"])
     assert here.keys() == there.keys()
     assert all(torch.equal(here[name], there[name]) for name in here)
+    logs = [tmp_path / name / LOG_FILE for name in ("whole", "cut")]
+    assert logs[0].exists() == logs[1].exists()
+    assert not logs[0].exists() or logs[0].read_bytes() == logs[1].read_bytes()
     assert not caplog.messages
 
 
