@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -82,17 +81,6 @@ def test_a_run_logs_who_took_part_and_what_came_of_it(out: Path) -> None:
     assert all(entry.sampled == entry.answered and len(entry.sampled) == 2 for entry in entries)
     last = {i: entry.record.round for entry in entries for i in entry.answered}
     assert [last.get(i, 0) for i in range(5)] == found.server.held
-
-
-def test_a_killed_run_goes_on_with_its_log_cut_to_its_checkpoint(out: Path, tmp_path: Path) -> None:
-    train(replace(TINY, rounds=3), out=tmp_path)
-    kept = {name: (tmp_path / name).read_bytes() for name in (CHECKPOINT_FILE, "config.toml")}
-    train(replace(TINY, rounds=6), out=tmp_path)
-    for name, content in kept.items():  # what a run that is killed in round 6 leaves
-        (tmp_path / name).write_bytes(content)
-    os.truncate(tmp_path / LOG_FILE, (tmp_path / LOG_FILE).stat().st_size - 5)
-    train(TINY, out=tmp_path)
-    assert _entries(tmp_path / LOG_FILE) == _entries(out / LOG_FILE)
 
 
 @pytest.mark.parametrize("changes", [{}, {"lr": 0.02}])

@@ -60,18 +60,6 @@ def test_every_evaluation_has_the_norm_of_the_model(config: TrainConfig) -> None
     assert len({*own.metrics.norm}) == len(own.metrics) > 2
 
 
-def test_seed_0_is_a_seed_like_any_other() -> None:
-    dataset = load_dataset("digits")
-    models = [build_federation(replace(TINY, seed=seed), dataset)[0] for seed in (0, 0, 1)]
-    for federation in models:
-        federation.advance()
-    assert torch.equal(models[0].x, models[1].x)
-    assert not torch.equal(models[0].x, models[2].x)
-    clients = models[0].clients  # type: ignore[attr-defined]
-    first, *others = [client.replica.clone() for client in clients]
-    assert all(first.digest() == other.digest() for other in others if other.round == first.round)
-
-
 class KilledError(BaseException):
     """What nothing catches, as nothing does a SIGKILL."""
 
