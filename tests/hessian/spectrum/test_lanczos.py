@@ -1,4 +1,4 @@
-"""Lanczos against dense spectra, closed forms, scipy, and a Lanczos without reorthogonalisation."""
+"""Lanczos against dense spectra, closed forms, and a Lanczos without reorthogonalisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of Hessian eigenvalues: its work is cached and resumes, and every verdict can come out either way."""
+"""The figure of Hessian eigenvalues: numbers of dense matrices, and every verdict can come out either way."""
 
 from __future__ import annotations
 

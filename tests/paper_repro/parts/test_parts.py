@@ -1,4 +1,4 @@
-"""Figure 3, top-k, projection and Table 1: settings, countings, and verdicts that can come out either way."""
+"""Figure 3, top-k, projection and Table 1: settings, countings, verdicts either way; eight parts by the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts theory and audit: work that is cached, and every verdict made to come out either way."""
+"""Parts theory and audit: sweeps, training, and every verdict made to come out either way."""
 
 from __future__ import annotations
 

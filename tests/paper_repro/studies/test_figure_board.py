@@ -1,4 +1,4 @@
-"""The board's figure: what stands in the frame stands on its axes."""
+"""The board's figure: who did not get there is hollow and last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of the edge of stability: what it draws, and what it refuses."""
+"""The figure of the edge of stability: what it refuses."""
 
 from __future__ import annotations
 
