@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ import pytest
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.run import train
 from tests.anywhere.facts import CONTROL, PLANT, facts
+from tests.decomfl_lab.carriers.killed import Processes, free_address
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"data": "digits", "clients": 4, "sampled": 2, "rounds": 4, "eval_every": 2, "batch_size": 8, "lr": 0.01}
@@ -99,31 +98,18 @@ def test_bits_are_the_same_with_other_instructions(
 @pytest.mark.thorough
 def test_a_client_with_the_oldest_instructions_joins_and_ends_with_the_servers_digest(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="the extra stream is not installed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    out, command = tmp_path / "fl", [sys.executable, "-m", "decomfl_lab"]
+    address = free_address()
+    out, keys = tmp_path / "fl", tmp_path / "fl" / "keys"
     flags = "--data digits --model mlp --clients 2 --sampled 2 --perturbations 3 --batch-size 8 --rounds 5"
-    server = [*command, "serve", *flags.split(), "--out", str(out), "--bind", address, "--json"]
-    processes = [subprocess.Popen(server, stdout=subprocess.PIPE, text=True, cwd=tmp_path)]
-    try:
+    with Processes(tmp_path, tmp_path) as own:
+        own.start("server", "serve", *flags.split(), "--out", str(out), "--bind", address, "--json")
+        own.wait(lambda: len(list(keys.glob("client-*.key"))), 2)
         for i, change in enumerate(({}, OLDEST)):
-            key = out / "keys" / f"client-{i}.key"
-            for _ in range(600):
-                if key.exists():
-                    break
-                time.sleep(0.1)
-            client = [*command, "join", address, "--client", str(i), "--key", str(key), "--json"]
-            environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / str(i))} | change
-            processes.append(subprocess.Popen(client, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment))
-        outputs = [process.communicate(timeout=300)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    said = [json.loads(line) for output in outputs for line in output.splitlines() if line.startswith("{")]
-    assert len(said) >= 3
-    assert len({each["digest"] for each in said}) == 1
+            key = str(keys / f"client-{i}.key")
+            cache = {"NUMBA_CACHE_DIR": str(tmp_path / str(i))}
+            own.start(f"client {i}", "join", address, "--client", str(i), "--key", key, "--json", **cache | change)
+        digests = {own.result(name)["digest"] for name in own.running}
+    assert len(digests) == 1
 
 
 @pytest.mark.thorough

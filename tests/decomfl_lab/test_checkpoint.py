@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import safetensors.torch
@@ -20,7 +16,6 @@ from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
 from decomfl_lab.runs.run import load_run, train
-from hessian.resume import Checkpoint
 from tests.fuzz.judge import mended
 from tests.refusals import refused, refuses
 
@@ -34,22 +29,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     path = tmp_path_factory.mktemp("checkpoint") / CHECKPOINT_FILE
     write_checkpoint(path, TENSORS, VALUES)
     return path, path.read_bytes()
-
-
-def _parts(content: bytes) -> Iterator[tuple[str, range]]:
-    """Every part of a safetensors file: names with their bytes."""
-    (length,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8 : 8 + length])
-    yield "length of the header", range(8)
-    for name in (b"{", b"__metadata__", b"sha256", header["__metadata__"]["sha256"].encode(), b"decomfl", b"dtype"):
-        at = content.index(name)
-        yield name.decode(), range(at, at + len(name))
-    yield "values", range(content.index(b"rows"), content.index(b"rows") + 100)
-    yield "end of the header", range(length + 6, length + 8)
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            first, last = tensor["data_offsets"]
-            yield f"tensor {name}", range(8 + length + first, 8 + length + last)
 
 
 def _flipped(content: bytes, bit: int) -> bytes:
@@ -66,15 +45,12 @@ def test_what_is_read_is_what_was_written(written: tuple[Path, bytes]) -> None:
     assert all(tensors[name].dtype == TENSORS[name].dtype for name in TENSORS)
 
 
-def test_a_flipped_bit_in_any_part_is_seen(tmp_path: Path, written: tuple[Path, bytes]) -> None:
+def test_a_flipped_bit_is_seen_wherever_it_is(tmp_path: Path, written: tuple[Path, bytes]) -> None:
     path, content = tmp_path / "flipped", written[1]
-    parts = dict(_parts(content))
-    assert {"length of the header", "sha256", "values", "tensor x", "tensor état"} < set(parts)
-    for name, span in parts.items():
-        for bit in range(8 * span.start, 8 * span.stop, 5):
-            path.write_bytes(_flipped(content, bit))
-            with pytest.raises(InputError, match=r"^checkpoint must be a whole file .*flipped.* remove it"):
-                pytest.fail(f"bit {bit} of {name}: {read_checkpoint(path)}")
+    for bit in range(0, 8 * len(content), 5):
+        path.write_bytes(_flipped(content, bit))
+        with pytest.raises(InputError, match=r"^checkpoint must be a whole file .*flipped.* remove it"):
+            pytest.fail(f"bit {bit}: {read_checkpoint(path)}")
 
 
 @given(st.data())
@@ -89,15 +65,6 @@ def test_no_random_damage_is_read(written: tuple[Path, bytes], data: st.DataObje
             read_checkpoint(path)
 
 
-def test_a_renamed_or_exchanged_tensor_is_refused(tmp_path: Path, written: tuple[Path, bytes]) -> None:
-    path, content = tmp_path / "renamed", written[1]
-    for old, new in ((b'"x":', b'"y":'), (b'"I64"', b'"U64"'), (b"[2,3]", b"[3,2]"), (b"F32", b"I32")):
-        assert old in content
-        path.write_bytes(content.replace(old, new, 1))
-        with pytest.raises(InputError, match="damaged"):
-            read_checkpoint(path)
-
-
 def test_a_damaged_run_is_neither_used_nor_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     train(TINY, out=out)
@@ -109,17 +76,6 @@ def test_a_damaged_run_is_neither_used_nor_overwritten(tmp_path: Path, capsys: p
         assert said.startswith("decomfl: error: checkpoint must be a whole file")
         assert str(path) in said
     assert before == {file.name: file.read_bytes() for file in out.iterdir()}
-
-
-def test_a_damaged_estimate_of_kappa_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "kappa"
-    Checkpoint(path, lambda: {"seed": 1}).save(lambda: (TENSORS, {"step": 1}), last=True)
-    loaded = Checkpoint(path, lambda: {"seed": 1}).load()
-    assert loaded is not None
-    assert loaded[1]["step"] == 1
-    path.write_bytes(_flipped(path.read_bytes(), 8 * 200))
-    with pytest.raises(InputError, match="checkpoint must be a whole file"):
-        Checkpoint(path, lambda: {"seed": 1}).load()
 
 
 def test_an_edited_configuration_is_refused_by_name_and_says_what_to_do(tmp_path: Path) -> None:
@@ -148,26 +104,3 @@ def test_an_edited_configuration_is_refused_by_name_and_says_what_to_do(tmp_path
 def test_a_file_with_the_right_checksum_that_is_no_runs_is_refused(metadata: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "run").write_bytes(mended(safetensors.torch.save({"x": torch.zeros(2)}, metadata)))
     read_checkpoint(tmp_path / "run")
-
-
-FORGERIES: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
-    "renamed federation": lambda _, values: values.update(other=values.pop("federation")),
-    "renamed base": lambda _, values: values["federation"].update(other=values["federation"].pop("base")),
-    "renamed x": lambda tensors, _: tensors.update(other=tensors.pop("x")),
-    "state of another shape": lambda tensors, _: tensors.update(
-        {slot: torch.zeros(5) for slot in tensors if slot.startswith("state.")}
-    ),
-    "fewer clients": lambda _, values: values["federation"].update(client_rounds=[1]),
-    "a round that is no number": lambda _, values: values["federation"].update(round="x"),
-    "a configuration that is none": lambda _, values: values.update(config=3),
-}
-
-
-@pytest.mark.parametrize("name", FORGERIES)
-def test_a_run_that_somebody_else_wrote_under_a_checksum_is_refused_by_its_file(name: str, tmp_path: Path) -> None:
-    train(TINY, out=tmp_path)
-    tensors, values = map(dict, read_checkpoint(tmp_path / CHECKPOINT_FILE))
-    FORGERIES[name](tensors, values)
-    write_checkpoint(tmp_path / CHECKPOINT_FILE, tensors, values)
-    with pytest.raises(InputError, match=f"(saved run must|{tmp_path})"):
-        load_run(tmp_path)

@@ -58,7 +58,10 @@ def test_one_of_several_gpus_is_named_by_its_number(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("words", [["train"], ["paper"], ["bench", "rebuild"], ["verify"]])
+@pytest.mark.parametrize(
+    "words",
+    [["train"], ["paper"], ["bench", "rebuild"], ["verify"], ["kappa", "--data", "digits", "--model", "logistic"]],
+)
 def test_a_device_that_is_not_there_is_refused_before_anything_is_done(
     words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,11 +136,3 @@ def test_nothing_is_written_through_a_lock_that_is_none(kind: str, tmp_path: Pat
     assert not (tmp_path / "nowhere").exists()
     if kind == "file":
         assert (out / ".lock").read_text() == "diary of 1893"
-
-
-def test_a_checkpoint_of_an_estimate_has_no_lock_through_a_link_either(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("kept")
-    (tmp_path / ".kappa.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(InputError, match="must be a lock"), held_file("checkpoint", tmp_path / "kappa"):
-        pass
-    assert (tmp_path / "precious").read_text() == "kept"

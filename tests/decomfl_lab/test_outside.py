@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import decomfl_lab as lab
-from decomfl_lab.checkpoint import read_checkpoint, read_values, write_checkpoint
+from decomfl_lab.checkpoint import read_values
 from decomfl_lab.cli.main import main
-from decomfl_lab.outside import Header, Offer, SavedRun, read_as, require_rows
+from decomfl_lab.outside import Offer, read_as, require_rows
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig
@@ -26,7 +26,7 @@ from decomfl_lab.runs.folder import (
     read_rows,
     table_is_sound,
 )
-from decomfl_lab.runs.run import load_run, train
+from decomfl_lab.runs.run import train
 from figures.command import curves_of
 from tests.refusals import refuses
 
@@ -141,41 +141,6 @@ def test_a_run_goes_on_from_its_log_alone(out: Path, whole: Path) -> None:
     assert looked_at(out).last["test_loss"] == looked_at(whole).last["test_loss"]
 
 
-FORGED: dict[str, Any] = {
-    "rows of text": lambda own: own["rows"][0].update(test_accuracy="high"),
-    "an accuracy above 1": lambda own: own["rows"][0].update(test_accuracy=1.5),
-    "rows that go back": lambda own: own["rows"].reverse(),
-    "a row after the end": lambda own: own["rows"][-1].update(round=100),
-    "half a byte": lambda own: own["rows"][0].update(wire_bytes=0.5),
-    "no rows": lambda own: own.update(rows="none"),
-    "a list as a loss": lambda own: own["losses"].append([]),
-    "seconds below 0": lambda own: own.update(seconds=-1.0),
-    "a client held in the future": lambda own: own["federation"].update(held=[99] * 4),
-    "a billion clients": lambda own: own["config"].update(clients=10**9),
-    "a ledger of others": lambda own: own["federation"]["ledger"].update(up=[[1, 1, 1, 1]]),
-    "bytes below 0": lambda own: own["federation"]["ledger"]["up"][0].__setitem__(1, -5),
-    "a code that is none": lambda own: own.update(codes=[5]),
-    "examples of nobody": lambda own: own["federation"].update(examples=[[7, 3]]),
-}
-
-
-@pytest.mark.parametrize("name", FORGED)
-def test_a_checkpoint_under_a_true_checksum_that_tells_nonsense_is_refused_by_name(
-    name: str, out: Path, capsys: Any
-) -> None:
-    tensors, values = read_checkpoint(out / CHECKPOINT_FILE)
-    values = json.loads(json.dumps(values))
-    read_as(SavedRun, values, "checkpoint")
-    FORGED[name](values)
-    write_checkpoint(out / CHECKPOINT_FILE, dict(tensors), values)
-    with pytest.raises(lab.InputError, match=f"checkpoint {out}"):
-        load_run(out)
-    found = looked_at(out)
-    assert (found.state, bool(found.trouble)) == ("damaged", True)
-    assert main(["runs", str(out)]) == 0
-    assert "damaged: " in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("model", ["mlp", "logistic", "gpt-tiny", "resnet8"])
 def test_classes_that_would_fill_the_memory_are_refused_before_it_is_taken(
     model: str, out: Path, monkeypatch: pytest.MonkeyPatch
@@ -194,16 +159,6 @@ def test_a_model_that_no_machine_can_hold_is_refused_with_its_size() -> None:
 
     with pytest.raises(lab.InputError, match=r"parameters d of logistic must fit into the \d+ GB of memory here"):
         build_model("logistic", seed=0, in_shape=(1, 8, 8), classes=2**40)
-
-
-def test_what_is_read_names_the_place_the_rule_and_the_value(whole: Path) -> None:
-    with RunLog.open(whole / LOG_FILE, write=False) as log:
-        header = log.header
-    assert read_as(Header, header, "header").d == 650
-    with pytest.raises(lab.InputError, match=r"^shape\[1\] in the header must be a whole number >= 1, got -8$"):
-        read_as(Header, header | {"shape": [1, -8, 8]}, "header")
-    with pytest.raises(lab.InputError, match=r"^header must have d, got "):
-        read_as(Header, {name: own for name, own in header.items() if name != "d"}, "header")
 
 
 @refuses(

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
+
+from hessian import MeanLoss
+from tests.hessian.problems import dense_hessian
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "kappa.py"
 
 
 def kappa_of_dense_hessian() -> float:
-    """tr(H)/‖H‖₂ in float64, from the H that all unit vectors' products make."""
+    """tr(H)/‖H‖₂ in float64."""
     spec = importlib.util.spec_from_file_location("examples_kappa", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
@@ -28,18 +29,8 @@ def kappa_of_dense_hessian() -> float:
         module = example.trained().double()
         batches = list(example.loader())
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    shapes = {name: p.shape for name, p in module.named_parameters()}
-
-    def loss(x: Tensor) -> Tensor:
-        parts = x.split([shape.numel() for shape in shapes.values()])
-        tensors = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-        return cross_entropy(functional_call(module, tensors, (images.double(),)), labels)
-
-    x = torch.cat([p.detach().flatten() for p in module.parameters()])
-    gradient = torch.func.grad(loss)
-    _, product = torch.func.vjp(gradient, x)
-    H = torch.func.vmap(lambda v: product(v)[0], chunk_size=64)(torch.eye(len(x), dtype=torch.float64))
-    values = torch.linalg.eigvalsh(H)
+    f = MeanLoss(module, cross_entropy, [(images.double(), labels)])
+    values = torch.linalg.eigvalsh(dense_hessian(f, module, images.double(), labels))
     return float(values.sum() / values.abs().max())
 
 

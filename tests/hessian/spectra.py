@@ -75,15 +75,39 @@ def eigenvalues(hidden: int = 20) -> Tensor:
 
 
 class Broken(DenseOperator):
-    """Gives NaN from product number ``broken_from`` on, counted from 1; or stops there as a killed process does."""
+    """Gives NaN from product number ``broken_from`` on, counted from 1."""
 
-    def __init__(self, right: DenseOperator, broken_from: int, *, killed: bool = False) -> None:
+    def __init__(self, right: DenseOperator, broken_from: int) -> None:
         super().__init__(right.matrix, right.name)
         self.left = broken_from - 1
-        self.killed = killed
 
     def matvec(self, v: Tensor) -> Tensor:
         self.left -= 1
-        if self.left < 0 and self.killed:
-            raise KeyboardInterrupt
         return super().matvec(v) if self.left >= 0 else torch.full_like(v, float("nan"))
+
+
+class Watched(DenseOperator):
+    """Remembers every product and form, and stops instead of number ``killed_at``, as a killed process does."""
+
+    def __init__(self, right: DenseOperator, killed_at: int = 0) -> None:
+        super().__init__(right.matrix, right.name)
+        self.asked: list[tuple[str, Tensor]] = []
+        self.killed_at = killed_at
+
+    @property
+    def calls(self) -> int:
+        return len(self.asked)
+
+    @property
+    def forms(self) -> int:
+        return [kind for kind, _ in self.asked].count("form")
+
+    def matvec(self, v: Tensor) -> Tensor:
+        if self.calls + 1 == self.killed_at:
+            raise KeyboardInterrupt
+        self.asked.append(("product", v.clone()))
+        return self.matrix @ v
+
+    def quad(self, v: Tensor) -> float:
+        self.asked.append(("form", v.clone()))
+        return float(v @ (self.matrix @ v))

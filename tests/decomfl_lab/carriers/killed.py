@@ -43,11 +43,16 @@ class Processes:
             process.kill()
             process.wait()
 
-    def start(self, name: str, *arguments: str, program: Sequence[str] = ("-m", "decomfl_lab")) -> None:
-        """Start one, a command of decomfl if nothing else is said; it appends to NAME.err and writes NAME.out."""
+    def start(
+        self, name: str, *arguments: str, program: Sequence[str] = ("-m", "decomfl_lab"), **variables: str
+    ) -> None:
+        """Start one, a command of decomfl if nothing else is said; it appends to NAME.err and writes NAME.out.
+
+        Its environment is that of this process, with ``variables``.
+        """
         words = [sys.executable, *program, *arguments]
         with (self.folder / f"{name}.out").open("wb") as output, (self.folder / f"{name}.err").open("ab") as errors:
-            own = subprocess.Popen(words, stdout=output, stderr=errors, env=environment(), cwd=self.current)
+            own = subprocess.Popen(words, stdout=output, stderr=errors, env=environment(variables), cwd=self.current)
         self.running[name] = own
 
     def kill(self, name: str) -> None:
@@ -84,6 +89,13 @@ def rounds_of(log: Path) -> int:
         return len(own)
 
 
+def free_address() -> str:
+    """HOST:PORT on loopback that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
 def over_stream(config: TrainConfig, folder: Path, current: Path | None = None) -> dict[str, str]:
     """The digests of all models by decomfl serve and decomfl join, of which client 1 and the server are killed.
 
@@ -92,9 +104,7 @@ def over_stream(config: TrainConfig, folder: Path, current: Path | None = None) 
         folder: An empty folder, for the run and for what the processes say.
         current: The folder in which they run.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = free_address()
     (folder / "run.toml").write_text(config.to_toml())
     serve = ["serve", "--config", str(folder / "run.toml"), "--bind", address, "--out", str(folder / "server")]
     serve += ["--quorum", str(config.sampled), "--trust-code", "--json"]

@@ -61,10 +61,6 @@ def test_without_nvflare_the_error_says_which_extra_to_install(monkeypatch):
 class TestJob:
     pytestmark = engine
 
-    def test_digests_of_server_and_sites_in_simenv_are_the_simulators(self, tmp_path):
-        _end(_start(tmp_path, EXAMPLE, "sim"), tmp_path)
-        assert _digests(tmp_path) == dict.fromkeys(["server", *SITES], _simulated(tmp_path))
-
     def test_digests_in_pocenv_are_the_same_and_nobody_gets_in_without_a_certificate(self, tmp_path):
         job = _start(tmp_path, EXAMPLE, "poc")
         kit = tmp_path / "poc/example_project/prod_00/site-1/startup"

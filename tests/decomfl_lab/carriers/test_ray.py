@@ -230,16 +230,6 @@ def test_the_command_line_gives_the_same_in_actors_with_progress(capsys):
     assert told[0] == told[1]
 
 
-def test_the_command_line_refuses_workers_and_federations_by_name(capsys):
-    for more, words in {
-        ("--federation", "spark"): "federation must be one of in-process, ray, got 'spark'",
-        ("--workers", "2"): "workers must be left out for federation in-process, got 2",
-        ("--federation", "ray", "--workers", "0"): "workers must be an integer of at least 1, got 0",
-    }.items():
-        assert main([*ARGS, *more]) == 2
-        assert words in capsys.readouterr().err
-
-
 COMMAND = "import sys; from decomfl_lab.cli.main import main; main()"
 
 

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from types import SimpleNamespace
@@ -17,24 +16,21 @@ from rich.console import Console
 pytest.importorskip("grpc", reason="the extra stream is not installed")
 
 from decomfl_lab import InputError, Run, TrainConfig
-from decomfl_lab.carriers.commands.join import _agreed
 from decomfl_lab.carriers.commands.serve import _picture
 from decomfl_lab.carriers.stream import client as client_module
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.interrupts import interrupt
-from decomfl_lab.outside import Offer
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import config_from_mapping, read_config
+from tests.decomfl_lab.carriers.killed import free_address
 
 FLAGS = "--data digits --model logistic --clients 2 --sampled 2 --perturbations 3 --batch-size 8 --eval-every 100"
 
 
 @pytest.fixture
 def address():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return free_address()
 
 
 @pytest.fixture(autouse=True)
@@ -89,12 +85,12 @@ def test_server_and_clients_print_the_digest_of_the_simulated_run(secured, tmp_p
     assert {each["round"] for each in found if "client" in each} == {3}
 
 
-def stopped(serving, log):
-    """The exit code of a server that is interrupted once its log has some rounds."""
+def stopped(serving, ready):
+    """The exit code of a server that is interrupted as soon as it is ready for that."""
     before = signal.signal(signal.SIGTERM, interrupt)
 
     def stop():
-        while not log.exists() or log.stat().st_size < 3000:
+        while not ready():
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -103,21 +99,6 @@ def stopped(serving, log):
         return serving()
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_a_server_that_is_stopped_saves_the_round_and_the_same_command_goes_on_with_the_same_clients(
-    tmp_path, address, capsys
-):
-    codes, log = [], tmp_path / "fl" / "run.dcl"
-    threads = [joining(tmp_path / "fl", address, codes, i) for i in range(2)]
-    assert stopped(lambda: serve(tmp_path / "fl", address, 100_000), log) == 143
-    told = capsys.readouterr().err
-    reached = int(told.split("interrupted after round ")[1].split(";")[0])
-    assert f"saved in {tmp_path / 'fl'}" in told
-    assert serve(tmp_path / "fl", address, reached + 2) == 0
-    for thread in threads:
-        thread.join(30)
-    assert {each["digest"] for each in said(capsys)} == {simulated(reached + 2)}
 
 
 OWN = """import os
@@ -130,7 +111,9 @@ def clients():
 """
 
 
-def test_a_client_joins_a_run_that_is_served_while_the_others_stay(tmp_path, address, capsys, monkeypatch):
+def test_a_server_that_is_stopped_saves_the_round_and_a_client_joins_while_the_others_stay(
+    tmp_path, address, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hospitals.py").write_text(OWN)
     run = "data = 'hospitals:clients'\nmodel = 'logistic'\nsampled = 2\nperturbations = 3\nbatch_size = 8\n"
@@ -140,8 +123,10 @@ def test_a_client_joins_a_run_that_is_served_while_the_others_stay(tmp_path, add
     monkeypatch.setenv("CLIENTS", "2")
     threads = [joining(fl, address, codes, i, more=" --config 2.toml --trust-code") for i in range(2)]
     argv = f"serve --config 2.toml --trust-code --rounds 100000 --out {fl} --bind {address}".split()
-    assert stopped(lambda: main(argv), log) == 143
-    reached = int(capsys.readouterr().err.split("interrupted after round ")[1].split(";")[0])
+    assert stopped(lambda: main(argv), lambda: log.exists() and log.stat().st_size >= 3000) == 143
+    told = capsys.readouterr().err
+    assert f"saved in {fl}" in told
+    reached = int(told.split("interrupted after round ")[1].split(";")[0])
     monkeypatch.setenv("CLIENTS", "3")
     threads.append(joining(fl, address, codes, 2, more=" --config 3.toml --trust-code"))
     again = f"serve --config 3.toml --trust-code --rounds {reached + 6} --out {fl} --bind {address} --json"
@@ -159,51 +144,14 @@ def test_a_client_joins_a_run_that_is_served_while_the_others_stay(tmp_path, add
 
 
 def test_a_server_that_waits_for_a_client_that_is_away_stops_at_the_first_signal(tmp_path, address):
-    before = signal.signal(signal.SIGTERM, interrupt)
+    log = tmp_path / "fl" / "run.dcl"
 
-    def stop():
-        while not (tmp_path / "fl" / "run.dcl").exists():
-            time.sleep(0.02)
-        time.sleep(1.0)
-        os.kill(os.getpid(), signal.SIGTERM)
+    def waits():
+        if log.exists():
+            time.sleep(1.0)
+        return log.exists()
 
-    threading.Thread(target=stop, daemon=True).start()
-    try:
-        assert serve(tmp_path / "fl", address, 5, "--patience 10") == 143
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@pytest.mark.parametrize("name", ["method", "model", "data", "loss"])
-def test_a_configuration_from_the_wire_names_no_code(name):
-    values = TrainConfig().to_dict()
-    assert _agreed(Offer("", "", values), trust_code=False).model == "cnn-mnist"
-    with pytest.raises(InputError, match=rf"the server's config must name no code, .* got {name} = 'os:system': read"):
-        _agreed(Offer("", "", values | {name: "os:system"}), trust_code=False)
-
-
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        (f"serve {FLAGS}", "out must be a folder, where the run is kept"),
-        (f"serve {FLAGS} --out OUT --bind 0.0.0.0:8470", "bind must be of loopback"),
-        (f"serve {FLAGS} --out OUT --bind nowhere", "bind must be HOST:PORT, as 127.0.0.1:8470, got 'nowhere'"),
-        (f"serve {FLAGS} --out OUT --certificates OUT/none", "certificates must have a readable ca.crt"),
-        (f"serve fedavg {FLAGS} --out OUT", "perturbations must be left out for fedavg"),
-        (
-            "serve fedavg --data digits --model logistic --out OUT",
-            "method must be one of decomfl, decomfl-projection, hiso, fzoo, feedsign, fedkseed where",
-        ),
-        ("join 127.0.0.1:1 --client 0", "--key or --certificates must be given, one of the two, got 'neither'"),
-        ("join 127.0.0.1:1 --client 0 --key OUT/none", "key must be a readable file"),
-        ("join 127.0.0.1:1 --client -1 --key OUT/none", "client must be an integer of at least 0"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_nothing(command, told, tmp_path, capsys):
-    out = tmp_path / "run"
-    assert main(command.replace("OUT", str(out)).split()) == 2
-    assert told in capsys.readouterr().err
-    assert not out.exists()
+    assert stopped(lambda: serve(tmp_path / "fl", address, 5, "--patience 10"), waits) == 143
 
 
 @pytest.mark.parametrize("words", ["[red]FORGED[/red]", "[/]", "[bold"])

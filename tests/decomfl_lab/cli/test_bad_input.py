@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
 import click
@@ -12,15 +12,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
-from decomfl_lab.cli.lazy import Contribution
-from decomfl_lab.cli.main import application, main
+from decomfl_lab.cli.main import main
 from decomfl_lab.errors import MOST_OPERATIONS, InputError, require_int, require_possible
 from decomfl_lab.files import require_writable
 from decomfl_lab.runs import building
+from tests.decomfl_lab.cli.test_screens import EVERY
 from tests.refusals import refused
 
 HUGE, LONG = str(2**70), "1" * 5000
 RUN = "train --data digits --model logistic"
+SERVE = "serve --data digits --model logistic --clients 2 --sampled 2"
 SIX = f"{RUN} --clients 6 --sampled 2 --rounds 4"
 THEOREM_2 = "--theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 2 --eta 0.01"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "my_bound.py"
@@ -36,12 +37,9 @@ CASES = [
     (f"{RUN} --lr nan", "lr η must be a finite number above 0, got nan"),
     (f"{RUN} --lr 1e400", "lr η must be a finite number above 0, got inf"),
     (f"{RUN} --lr-schedule ,", "lr_schedule must be ROUND=VALUE pieces joined by commas, got ''"),
-    (f"{RUN} --lr-schedule 1=2=3", "lr_schedule must be ROUND=VALUE pieces joined by commas, got '1=2=3'"),
     (f"{RUN} --beta2 nan", "beta2 must be left out with Momentum("),
-    (f"{RUN} --epsilon -1", "epsilon must be left out with Momentum("),
     (f"{RUN} --rule sign --momentum 0.5", "momentum must be left out with SignSgd("),
     (f"{RUN} --clip -1", "clip must be left out with Mean("),
-    (f"{RUN} --tolerated 5", "tolerated must be left out with Mean("),
     (f"{RUN} --out /proc/x", "out must be a folder that can be written, got /proc/x (No such file or directory)"),
     (f"{RUN} --out file", "out must be a folder that can be written, got file (File exists)"),
     (f"{RUN} --out ", "--out must not be empty, got ''"),
@@ -52,8 +50,8 @@ CASES = [
     ("train --config digits.toml", "config must be valid TOML, got digits.toml"),
     ("train --config binary", "config must be valid TOML, got binary"),
     ("train --config list.toml", "lr in config list.toml must be of type float, got [1]"),
+    ("train --config key.toml", ", got 'learning_rate'"),
     ("noise --key xyz", "key must be a hexadecimal number of at most 16 digits, got 'xyz'"),
-    ("noise --key -1", "key must be a hexadecimal number of at most 16 digits, got '-1'"),
     (f"noise --first {HUGE}", "first must be an integer in 0..9223372036854775807, got 1180591620717411303424"),
     ("noise --count 100000000000000", "count must ask for at most 1e+15 operations"),
     ("noise --count 1000000000000 --json", "count must fit into the"),
@@ -67,7 +65,11 @@ CASES = [
     ("stepsize --theorem 1 --L 1 --d 9 --sigma inf", "sigma must be a finite number of at least 0, got inf"),
     ("check theorem-1 --effort 1000000000000", "effort must ask for at most 1e+15 operations"),
     ("certificates certs --clients 1000000000000", "clients M must be an integer in 1..100000, got 1000000000000"),
+    ("certificates certs --clients 0", "clients M must be an integer in 1..100000, got 0"),
+    ("certificates certs --host a/b", "host must be a name or an IP address, got 'a/b'"),
+    ("certificates certs --days 0", "days must be an integer in 1..36500, got 0"),
     ("certificates /proc/x", "DIR must be a folder that can be written, got /proc/x (No such file or directory)"),
+    ("replay nowhere --measure 1,two", "measure must be rounds joined by commas, got '1,two'"),
     ("replay nowhere --save /proc/x", "save must be a file that can be written, got '/proc/x' (No such file"),
     ("bench rebuild --d 1e14 --pairs 1", "d must fit into the"),
     ("bench rebuild --d 9 --pairs 1e15", "d and pairs must ask for at most 1e+15 operations"),
@@ -82,15 +84,11 @@ CASES = [
     ("train --data exits.py:f", "that can be imported, got 'exits.py:f' (SystemExit: 0, exits.py line 1)"),
     ("train --data mine.py:f --model mine.py:exits", "run without an error, got 'mine.py:exits' (SystemExit"),
     ("train --data mine.py:f --model mine.py:net --loss mine.py:stops", "must take the examples of"),
-    ("kappa --threads 100000 --data digits --model mlp", "threads must be an integer in 1..1024, got 100000"),
     # train
     (f"{SIX} --sampled 7", "sampled clients m (of M=6) must be an integer in 1..6, got 7"),
-    (f"{SIX} --sampled 0", "sampled clients m (of M=6) must be an integer in 1..6, got 0"),
     (f"{SIX} --local-steps 0", "local_steps K must be an integer of at least 1, got 0"),
     (f"{SIX} --perturbations 0", "perturbations P must be an integer of at least 1, got 0"),
-    (f"{SIX} --lr -0.1", "lr η must be a finite number above 0, got -0.1"),
     (f"{SIX} --mu 0", "mu μ must be a finite number above 0, got 0"),
-    (f"{SIX} --mu inf", "mu μ must be a finite number above 0, got inf"),
     (f"{SIX} --momentum 1", "momentum β must be in [0, 1), got 1.0"),
     (f"{SIX} --data imagenet", "digits, text, module:function, FILE.py:function, got 'imagenet'"),
     (f"{SIX} --model vgg", "resnet20, resnet20-bn, mlp, logistic, gpt-tiny, gpt-tiny-tied, gpt-10m, got 'vgg'"),
@@ -99,9 +97,7 @@ CASES = [
     ("train --log-to mlflow:x", "log_to must be one of tensorboard, wandb, got 'mlflow'"),
     ("train --log-to wandb", "log_to must say where to, as wandb:runs, got 'wandb'"),
     ("train --log-to wandb:", "log_to must say where to, as wandb:runs, got 'wandb:'"),
-    (f"{RUN} --rounds 3 --local-steps 100000000", "K and P must be 1 to 65535 on the wire, got (100000000, 20)"),
     (f"{RUN} --rounds 3 --perturbations 65536", "K and P must be 1 to 65535 on the wire, got (1, 65536)"),
-    (f"{RUN} --rounds 3 --perturbation-schedule 2=100000", "K and P must be 1 to 65535 on the wire"),
     (f"{RUN} --rounds 3 --local-steps 60000 --perturbations 60000", "K·P must be at most"),
     (
         f"{RUN} --rounds 3 --mu 1e38",
@@ -109,10 +105,7 @@ CASES = [
     ),
     (f"{RUN} --method feedsign --rounds 3 --mu 1e38", "try a smaller mu"),
     (f"{SIX} --clients 2000 --sampled 1", "clients M must be at most the 1397 training examples"),
-    (f"{SIX} --lr-schedule 5:0.1", "lr_schedule must be ROUND=VALUE pieces joined by commas, got '5:0.1'"),
     (f"{SIX} --perturbation-schedule 0=3", "round in perturbation_schedule must be an integer of at least 1, got 0"),
-    (f"{SIX} --threads 0", "threads must be an integer in 1..1024, got 0"),
-    (f"{SIX} --rounds many", "'many' is not a valid int"),
     (f"{SIX} --learning-rate 1", "No such option '--learning-rate'. Did you mean '--lr'?"),
     (f"{SIX} -K 2", "No such option '-K'. Did you mean '--local-steps'?"),
     (
@@ -122,7 +115,11 @@ CASES = [
     (f"{SIX} --aggregation krum --tolerated 2", "sampled clients m must be at least 7 for Krum(tolerated=2), got 2"),
     (f"{SIX} --aggregation clipped --clip -1", "clip c must be a finite number of at least 0, got -1.0"),
     (f"{SIX} --aggregation medain", "must be one of mean, clipped, median, trimmed, krum, got 'medain'"),
-    (f"{SIX} --out file/run", "out must be a folder that can be written"),
+    (f"{SIX} --lr automatic", "'automatic' is not a valid float"),
+    (f"{SIX} --federation spark", "federation must be one of in-process, ray, got 'spark'"),
+    (f"{SIX} --workers 2", "workers must be left out for federation in-process, got 2"),
+    (f"{SIX} --federation ray --workers 0", "workers must be an integer of at least 1, got 0"),
+    ("train --data mine.py:f --model mine.py:net --sampled 4", "m (of M=1) must be an integer in 1..1, got 4"),
     ("paper --out file/o", "out must be a folder that can be written"),
     (
         f"{SIX} --alpha 0.1",
@@ -135,6 +132,15 @@ CASES = [
     ("paper --only fig9", "table1, llm, smollm2, board, memory, hessian, sizes, theory, audit, got 'fig9'"),
     ("paper --count miles", "count must be one of wire, table1, plotted, got 'miles'"),
     ("paper --reading aloud", "reading must be one of as-plotted, as-written, both, got 'aloud'"),
+    ("paper --scale smoke --set fig2.M=9 --from-recorded", "--set must be left out with --from-recorded"),
+    ("paper --scale smoke --set fig2.M=9 --record kept", "--set must be left out with --record"),
+    ("paper --scale smoke --set fig2.M=9 --only fig3", "--set must change a part that is made"),
+    ("paper --only ,", "only must have names, joined by ',', got ','"),
+    ("paper --only ", "--only must not be empty, got ''"),
+    ("paper --scale smoke --only fig2 --from-recorded", "--only must name a part that is recorded at scale smoke, got"),
+    ("paper --record /proc/x", "--record must be a file that can be written"),
+    ("paper --runs /proc/x", "--runs must be a file that can be written"),
+    ("paper --jobs 99999999999", "jobs must be an integer in 0..4096"),
     ("paper --reference /nowhere", "reference must be a folder with a readable authors_curves.csv"),
     ("verify --plant bug", "fault must be one of 103 names, got 'bug': revert-forgotten"),
     ("verify --target mine:Mine --plant all --device cpu", "plant must be left out where device is given, got 'all'"),
@@ -146,7 +152,20 @@ CASES = [
     ("verify --identity nowhere.jsonl", "identity must be a file of JSON lines, got 'nowhere.jsonl'"),
     ("verify --cases 0", "cases must be an integer of at least 1, got 0"),
     ("verify --law gravity", "law must be one of"),
-    ("frobnicate", "No such command 'frobnicate'"),
+    ("verfy", "No such command 'verfy'. Did you mean 'verify'?"),
+    # serve and join
+    (SERVE, "out must be a folder, where the run is kept"),
+    (f"{SERVE} --out run --bind 0.0.0.0:8470", "bind must be of loopback"),
+    (f"{SERVE} --out run --bind nowhere", "bind must be HOST:PORT, as 127.0.0.1:8470, got 'nowhere'"),
+    (f"{SERVE} --out run --certificates run/none", "certificates must have a readable ca.crt"),
+    ("serve fedavg --perturbations 3 --out run", "perturbations must be left out for fedavg"),
+    (
+        "serve fedavg --data digits --model logistic --out run",
+        "method must be one of decomfl, decomfl-projection, hiso, fzoo, feedsign, fedkseed where",
+    ),
+    ("join 127.0.0.1:1 --client 0", "--key or --certificates must be given, one of the two, got 'neither'"),
+    ("join 127.0.0.1:1 --client 0 --key none", "key must be a readable file"),
+    ("join 127.0.0.1:1 --client -1 --key none", "client must be an integer of at least 0"),
     # runs, plot and export
     ("runs nowhere", "error: folder must be a folder that exists, got 'nowhere'"),
     ("runs --sort colour", "error: sort must be one of folder, method, data"),
@@ -157,8 +176,6 @@ CASES = [
     ("export nowhere no/m.safetensors", "error: out must be in a folder that exists"),
     # bench and noise
     ("bench rebuild --d x", "d must be integers separated by commas, got 'x'"),
-    ("bench rebuild --d 1.5e0", "d must be integers separated by commas, got '1.5e0'"),
-    ("bench rebuild --d 1e999", "d must be integers separated by commas, got '1e999'"),
     ("bench rebuild --d 0", "d must be an integer of at least 1, got 0"),
     ("bench rebuild --pairs 0", "pairs must be an integer of at least 1, got 0"),
     ("bench rebuild --distribution cauchy", "distribution must be one of gaussian, sphere, rademacher, got 'cauchy'"),
@@ -172,9 +189,7 @@ CASES = [
     (f"bound {THEOREM_2} --statement theorem-1", "error: theorem must stay unset where statement is given, got 2"),
     ("bound --statement the.9 --d 9 --L 1", "error: statement must be one of 26 names, got 'the.9': theorem-1,"),
     ("stepsize --theorem 2 --d 9 --L 1", "error: kappa must be given"),
-    ("stepsize --theorem 1 --L 1", "error: d must be given, got None"),
     ("bound --theorem 2 --P 3", "error: d, L, kappa must be given, got None"),
-    ("bound --theorem 1 --P 3", "error: d, L must be given, got None"),
     ("stepsize --theorem 1 --d 9 --L 0", "error: L must be a finite number above 0, got 0.0"),
     (f"bound {THEOREM_2} --K 2", "error: K must be 1 in theorem-2, got 2"),
     (f"bound {THEOREM_2} --m 10 --M 3", "error: m must be an integer in 1..3, got 10"),
@@ -200,11 +215,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = tmp_path / "here"  # beside it is the cache of the libraries
     (here / "folder").mkdir(parents=True)
     monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the folder of a module:function is added
     code = "import sys, torch\nexits = sys.exit\ndef net(): return torch.nn.Linear(3, 2)\n"
     code += "def stops(outputs, targets): sys.exit(0)\n"
     code += "def f(): return [(torch.ones(4, 3), torch.zeros(4).long())], (torch.ones(4, 3), torch.zeros(4).long())\n"
     texts = {"exits.py": "raise SystemExit(0)", "mine.py": code}
-    texts |= {"file": "", "twice.toml": "rounds=1\nrounds=2", "digits.toml": f"seed={LONG}", "list.toml": "lr=[1]"}
+    texts |= {
+        "file": "",
+        "key.toml": "learning_rate = 0.1\n",
+        "twice.toml": "rounds=1\nrounds=2",
+        "digits.toml": f"seed={LONG}",
+        "list.toml": "lr=[1]",
+    }
     for name, text in texts.items():
         (here / name).write_text(text)
     (here / "binary").write_bytes(bytes(range(256)))
@@ -222,35 +244,18 @@ def test_bad_input_is_one_line_before_anything_is_begun_or_written(
     assert sorted(folder.rglob("*")) == there
 
 
-def _commands(command: click.Command | None) -> Iterator[click.Command]:
-    """Every command below, loaded."""
-    command = command.load() if isinstance(command, Contribution) else command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            yield from _commands(command.get_command(context, name))
-    elif command is not None:
-        yield command
-
-
 def _numeric(option: click.Parameter) -> bool:
     return isinstance(option, click.Option) and not option.is_flag and option.type.name.lower() != "text"
 
 
+OPTIONS = [(command, each) for _, command in EVERY for each in command.params if _numeric(each)]
 TEXTS = st.text() | st.floats().map(str) | st.integers().map(str) | st.sampled_from([HUGE, LONG, "٣", "1e400", "-0"])
 
 
-@pytest.fixture(scope="module")
-def options() -> list[tuple[click.Command, click.Parameter]]:
-    return [(command, each) for command in _commands(application()) for each in command.params if _numeric(each)]
-
-
-@given(data=st.data(), text=TEXTS)
+@given(st.sampled_from(OPTIONS), TEXTS)
 @settings(max_examples=200)
-def test_no_text_for_a_number_is_more_than_refused(
-    data: st.DataObject, text: str, options: list[tuple[click.Command, click.Parameter]]
-) -> None:
-    command, option = data.draw(st.sampled_from(options))
+def test_no_text_for_a_number_is_more_than_refused(own: tuple[click.Command, click.Parameter], text: str) -> None:
+    command, option = own
     with contextlib.suppress(click.ClickException):  # whatever else is raised is a fault
         option.type_cast_value(click.Context(command), (text,) if option.multiple else text)
 

@@ -15,7 +15,6 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.plain import plain, print_json
-from decomfl_lab.runs.folder import METRICS
 from tests.decomfl_lab.cli.test_screens import EVERY
 
 ROOT = Path(__file__).parents[3]
@@ -95,16 +94,6 @@ def test_no_command_prints_json_in_another_way() -> None:
     asked = {path: text for path, text in sources.items() if "as_json" in text}
     assert len(asked) >= len(LINES)
     assert [str(path) for path, text in asked.items() if re.search(r"json\.dumps|print\(.*to_json", text)] == []
-
-
-def test_runs_that_know_no_number_say_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.toml").write_text('method = "decomfl"\nlr = inf\nlocal_steps = nan\n')
-    row = dict.fromkeys(METRICS, "1") | {"test_accuracy": "", "test_loss": "inf", "train_loss": "-inf"}
-    (tmp_path / "metrics.csv").write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
-    (found,) = _of(f"runs {tmp_path}", capsys)
-    assert (found["η"], found["K"], found["loss"], found["accuracy"]) == (None, None, None, None)
-    assert main(["runs", str(tmp_path)]) == 0  # for people it is still what was measured
-    assert "inf" in capsys.readouterr().out
 
 
 def test_a_value_becomes_json_wherever_it_hides(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from decomfl_lab.cli import layers
-from decomfl_lab.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -29,12 +28,6 @@ def test_what_is_asked_of_torch_is_asked_everywhere_alike() -> None:
     (wanted,) = re.findall(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert f"pip install --no-cache-dir torch=={wanted} " in (ROOT / "Dockerfile").read_text()
     assert "--constraint constraints.txt" in (ROOT / "environment.yml").read_text()
-
-
-def test_the_first_screen_offers_every_job(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"decomfl kappa --data digits --model mlp.*\n  plot .*\n  paper ", out, re.DOTALL)
 
 
 def test_a_broken_module_of_a_layer_is_no_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

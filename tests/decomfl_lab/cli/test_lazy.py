@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import click
 import pytest
 
 from benchmarks.group import bench
-from decomfl_lab.cli.lazy import Contribution, LazyGroup
-from decomfl_lab.cli.main import application, main
+from decomfl_lab.cli.lazy import Contribution
+from decomfl_lab.cli.main import application
 
 HEAVY = ("hypothesis", "matplotlib", "numba", "pandas", "scipy", "sympy", "torch", "transformers")
 COMMAND = "from decomfl_lab.cli.main import main; assert main({}) == 0"
@@ -49,18 +48,3 @@ def test_a_help_that_only_running_the_source_tells_is_told(tmp_path: Path, monke
     (tmp_path / "own_commands.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert Contribution(EntryPoint("making", "own_commands:making", "own")).get_short_help_str() == "Is made."
-
-
-def test_the_command_that_is_run_is_the_one_that_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = []
-    monkeypatch.setattr(Contribution, "load", lambda self: loaded.append(self.name) or click.Command(self.name))
-    group = LazyGroup("all", [EntryPoint(name, f"decomfl_lab.cli.{name}:{name}", "own") for name in ("noise", "train")])
-    group.main(["noise"], standalone_mode=False)
-    assert loaded == ["noise"]
-
-
-def test_a_misspelt_command_is_told_its_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verfy"]) == 2
-    assert "No such command 'verfy'. Did you mean 'verify'?" in capsys.readouterr().err.replace("(", "").replace(
-        ")", ""
-    )

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -17,7 +17,6 @@ import torch
 from click.shell_completion import ShellComplete
 
 import decomfl_lab as lab
-from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application, main
 from decomfl_lab.errors import InputError
 from decomfl_lab.plugins import TORCH_LOSSES, code_in, named, require_trusted
@@ -25,6 +24,8 @@ from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.run import load_run
 from hessian.named import from_run, scale_of
 from paper_repro.workflow.runs import _identities
+from tests.decomfl_lab.carriers.test_engines_of_others import module
+from tests.decomfl_lab.cli.test_screens import EVERY
 
 MARKS = """
 from dataclasses import dataclass
@@ -268,7 +269,7 @@ def test_a_job_of_nvflare_runs_nothing_but_where_the_site_says_so(
     collab = SimpleNamespace(publish=lambda f: f, main=lambda f: f)
     fake = SimpleNamespace(CollabCallError=OSError, CollabRecipe=None, collab=collab)
     for name in ("nvflare", "nvflare.collab"):
-        monkeypatch.setitem(sys.modules, name, _module(name, vars(fake)))
+        monkeypatch.setitem(sys.modules, name, module(name, **vars(fake)))
     monkeypatch.delitem(sys.modules, "decomfl_lab.carriers.nvflare", raising=False)
     nvflare = import_module("decomfl_lab.carriers.nvflare")  # anew, whatever another test has imported
     job = (theirs.run / "config.toml").read_text()
@@ -280,12 +281,6 @@ def test_a_job_of_nvflare_runs_nothing_but_where_the_site_says_so(
     nvflare._run(job)
     assert theirs.mark.exists()
     sys.modules.pop("decomfl_lab.carriers.nvflare", None)
-
-
-def _module(name: str, content: dict[str, Any]) -> ModuleType:
-    module = ModuleType(name)
-    vars(module).update(content)
-    return module
 
 
 def test_only_whole_names_of_torchs_losses_are_free() -> None:
@@ -348,26 +343,11 @@ PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
 READ = [key for key, how in PATHS.items() if not isinstance(how, str)]
 
 
-def _leaves(command: click.Command) -> Iterator[click.Command]:
-    if isinstance(command, Contribution):
-        yield from _leaves(command.load())
-    elif isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            found = command.get_command(click.Context(command), name)
-            assert found is not None
-            yield from _leaves(found)
-    else:
-        yield command
-
-
 def test_the_walk_has_every_path_of_every_command() -> None:
-    app = application()
-    assert isinstance(app, click.Group)
     found = {
-        (name, str(param.name))
-        for name, entry in app.commands.items()
-        for leaf in _leaves(entry)
-        for param in leaf.params
+        (path.split()[1], str(param.name))
+        for path, command in EVERY
+        for param in command.params
         if isinstance(param.type, click.Path)
     }
     assert found == PATHS.keys()

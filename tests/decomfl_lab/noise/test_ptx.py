@@ -111,17 +111,6 @@ def test_every_barrier_that_is_missing_is_noticed(gpu: int, n: int) -> None:
         _square_sums(_without_barrier(n), gpu=gpu)
 
 
-def test_an_access_outside_of_a_buffer_is_noticed() -> None:
-    with pytest.raises(PtxError, match=r"outside of buffer 0 \(152 bytes\): 8 bytes at 152"):
-        _square_sums(sums=torch.empty(TILES - 1, dtype=torch.float64))
-
-
-def test_a_misaligned_access_is_noticed() -> None:
-    odd = torch.frombuffer(bytearray(8 * TILES + 4), dtype=torch.float64, offset=4, count=TILES)
-    with pytest.raises(PtxError, match="a misaligned access: 8 bytes at 0x"):
-        _square_sums(sums=odd)
-
-
 @refuses(
     (1 << 16, "outside of shared memory"),
     (4, "misaligned access: 16 bytes"),

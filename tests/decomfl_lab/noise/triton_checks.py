@@ -398,14 +398,6 @@ def test_more_replicas_than_fit_in_one_program_step_alone(replicas: int, togethe
         assert each.digest() == alone.digest()
 
 
-def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise, "_LEAST_WORK", 0)
-    ys = [np.zeros(3000) for _ in range(2)]
-    for workers, y in zip((1, 3), ys, strict=True):
-        noise.axpy(y, 1, np.ones(3), d=3000, backend="triton", workers=workers)
-    assert ys[0].tobytes() == ys[1].tobytes()
-
-
 # Tensors ----------------------------------------------------------------------------------------------------
 
 

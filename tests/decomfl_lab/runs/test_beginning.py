@@ -21,28 +21,16 @@ from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.run import train
+from tests.decomfl_lab.runs.rewritten import rewritten
+from tests.decomfl_lab.runs.test_replay import PAIRS
 from tests.refusals import refused, refuses
 
 TINY = TrainConfig(data="digits", model="mlp", clients=4, sampled=2, rounds=3, perturbations=2, lr=0.01)
-x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
-PAIRS = [(x[n : n + 20], (x[n : n + 20, 0] > 0).long()) for n in (0, 20, 40)]
 
 
 def own(seed: int) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Linear(6, 2)
-
-
-def changed(out: Path, path: Path, version: int = logs.VERSION, **header: Any) -> Path:
-    """A log that somebody has written anew, so that its chain is true; None drops a key."""
-    with RunLog.open(out / LOG_FILE, write=False) as log:
-        said = {key: value for key, value in (log.header | header).items() if value is not None}
-        begin = logs._beginning(version, said, log.start)
-        path.write_bytes(begin)
-        with RunLog.open(path) as other:
-            for entry in log.entries():
-                other.append(entry)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +58,7 @@ def test_another_scale_in_the_log_is_noticed(out: Path, tmp_path: Path) -> None:
     with RunLog.open(out / LOG_FILE, write=False) as log:
         start = log.header["start"]
     start["tensors"][2]["scale"] *= 1.001
-    found = lab.replay(changed(out, tmp_path / "log", start=start))
+    found = lab.replay(rewritten(out, tmp_path / "log", start=start))
     assert not found.agrees
     assert "x_0 is not the run's" in str(found)
 
@@ -106,10 +94,10 @@ def test_a_log_of_version_1_is_replayed_as_torch_drew_it(tmp_path: Path) -> None
     with RunLog.open(tmp_path / LOG_FILE, write=False) as log:
         assert log.header["start"] == {"by": "libraries"}
         config = {key: value for key, value in log.header["config"].items() if key != "draws"}
-    old = changed(tmp_path, tmp_path / "old", version=1, start=None, config=config)
+    old = rewritten(tmp_path, tmp_path / "old", version=1, start=None, config=config)
     assert old.read_bytes()[8] == 1
     assert lab.replay(old).agrees
-    assert not lab.replay(changed(tmp_path, tmp_path / "new", config=config | {"draws": "stream"})).agrees
+    assert not lab.replay(rewritten(tmp_path, tmp_path / "new", config=config | {"draws": "stream"})).agrees
 
 
 PACKED = zlib.compress(np.zeros(4, np.float32).tobytes())
@@ -156,12 +144,6 @@ def test_x_0_that_does_not_unpack_to_d_numbers_is_refused(packed: bytes) -> None
         made_again(StartInFile("float32", len(packed)), packed, 4)
 
 
-def test_a_hostile_start_ends_with_a_sentence_and_2(out: Path, tmp_path: Path, capsys: Any) -> None:
-    start = {"by": "stream", "key": 16 * "0", "tensors": [{"shape": [2410], "draw": "normal", "scale": "big"}]}
-    path = changed(out, tmp_path / "log", start=start)
-    assert "start.tensors[0].scale in the header of the log" in refused(capsys, "replay", str(path))
-
-
 def test_a_run_of_an_earlier_version_goes_on_by_its_own_file_as_it_was_begun(tmp_path: Path) -> None:
     out, whole = tmp_path / "run", tmp_path / "whole"
     old = TINY.but(draws="libraries", eval_every=1)
@@ -181,24 +163,6 @@ def test_a_new_run_in_a_folder_that_holds_no_run_is_drawn_by_the_stream(tmp_path
     assert 'draws = "stream"' in (tmp_path / "config.toml").read_text()
 
 
-KEPT = {
-    "float32": {},
-    "bfloat16": {"precision": "bfloat16"},
-    "float16": {"precision": "float16"},
-    "compensated": {"precision": "bfloat16", "rounding": "compensated"},
-    "grid": {"grid": -20, "weight_decay": 0.0, "momentum": 0.0},
-}
-
-
-@pytest.mark.parametrize("start", ["stream", "file"])
-@pytest.mark.parametrize("kept", KEPT)
-def test_x_0_is_in_the_log_however_replicas_keep_it(kept: str, start: str, tmp_path: Path) -> None:
-    train(TINY.but(rounds=2, log_start=start == "file", **KEPT[kept]), out=tmp_path)
-    with RunLog.open(tmp_path / LOG_FILE, write=False) as log:
-        assert log.header["start"]["by"] == start
-    assert lab.replay(tmp_path).agrees
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -213,7 +177,7 @@ def test_x_0_is_in_the_log_however_replicas_keep_it(kept: str, start: str, tmp_p
 def test_a_header_that_tells_nonsense_ends_with_a_sentence_and_2(
     key: str, value: Any, out: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    path = changed(out, tmp_path / "log")
+    path = rewritten(out, tmp_path / "log")
     with RunLog.open(path, write=False) as log:
         said = log.header | {key: value}
     path.write_bytes(logs._beginning(2, said, b""))

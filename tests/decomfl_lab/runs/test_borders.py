@@ -16,15 +16,9 @@ from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE
 from decomfl_lab.runs.run import Run, load_run, train
+from tests.decomfl_lab.runs.test_replay import PAIRS
 
 TINY = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds=4, eval_every=2)
-x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
-PAIRS = [(x[n : n + 20], (x[n : n + 20, 0] > 0).long()) for n in (0, 20, 40)]
-
-
-def test_a_learning_rate_that_is_too_large_is_still_named_where_it_was(tmp_path: Path) -> None:
-    with pytest.raises(lab.InputError, match=r"at lr = 1e\+30; try lr = 1e\+29"):
-        train(TINY.but(lr=1e30))
 
 
 def test_a_batch_of_a_clients_whole_data_is_said(capsys: Any) -> None:
@@ -43,21 +37,22 @@ def test_other_things_in_the_folder_of_a_new_run_are_told_of_and_left_alone(tmp_
     assert (tmp_path / "notes.txt").read_text() == "precious"
 
 
-FOREIGN = {
-    CONFIG_FILE: 'title = "a site"\n',
-    METRICS_FILE: "name,price\ntea,3\n",
-    PROVENANCE_FILE: '{"who": "me"}',
-    LOG_FILE: "a log of something else",
-}
+FOREIGN = [
+    (CONFIG_FILE, 'title = "a site"\n'),
+    (METRICS_FILE, "name,price\ntea,3\n"),
+    (METRICS_FILE, "my notes\n"),
+    (PROVENANCE_FILE, '{"who": "me"}'),
+    (LOG_FILE, "a log of something else"),
+]
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_a_file_of_somebody_else_with_a_name_of_ours_is_not_replaced(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(FOREIGN[name])
+@pytest.mark.parametrize(("name", "text"), FOREIGN)
+def test_a_file_of_somebody_else_with_a_name_of_ours_is_not_replaced(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
     with pytest.raises(lab.InputError):
         train(TINY, out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_text() == FOREIGN[name]
+    assert (tmp_path / name).read_text() == text
 
 
 def test_a_log_that_was_cut_is_not_told_to_be_the_whole_run(tmp_path: Path, capsys: Any) -> None:

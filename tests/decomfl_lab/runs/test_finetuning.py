@@ -111,21 +111,14 @@ def test_the_first_row_is_the_model_as_it_came(config: TrainConfig) -> None:
     assert [row["test_accuracy"] for row in told] == [first["test_accuracy"]]
 
 
-def test_decomfl_learns_a_task_and_its_replicas_are_one(config: TrainConfig) -> None:
+def test_decomfl_learns_a_task(config: TrainConfig) -> None:
     data = dataset_of(config)
     longer = replace(config, rounds=100, eval_every=100, server_model=True)
     rows = train(longer, dataset=data)
     assert rows["test_accuracy"].iloc[-1] > rows["test_accuracy"].iloc[0] + 0.2
     assert rows["test_loss"].iloc[-1] < rows["test_loss"].iloc[0]
-    federation, _, layout = build_federation(config, data)
+    _, _, layout = build_federation(config, data)
     assert layout.d == sum(p.numel() for p in task_module(config).parameters())
-    for _ in range(5):
-        federation.advance()
-    before = federation.x.clone()
-    again, _, _ = build_federation(config, data)
-    for _ in range(5):
-        again.advance()
-    assert torch.equal(before, again.x)
 
 
 @pytest.mark.parametrize(

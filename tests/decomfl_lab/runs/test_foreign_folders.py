@@ -16,12 +16,10 @@ import torch
 import decomfl_lab as lab
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
-from decomfl_lab.protocol import log as logs
-from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE, looked_at
-from decomfl_lab.runs.run import Run, load_run, train
-from tests.decomfl_lab.protocol.chained import chained
+from decomfl_lab.runs.run import load_run, train
+from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.refusals import refused
 
 SIZES: dict[str, Any] = {
@@ -122,8 +120,66 @@ FORGED: dict[str, tuple[str, str, Change]] = {
     ),
     "seconds below 0 in a row": ("mezo", "seconds in rows", lambda _, v: v["rows"][-1].update(seconds=-1.0)),
     "a row without a column": ("mezo", "wire_scalars in rows", lambda _, v: v["rows"][-1].pop("wire_scalars")),
+    "no optimizers of clients": (
+        "fedavg",
+        "checkpoint must have what client . keeps from round to round",
+        lambda t, v: [
+            v["federation"].pop("states"),
+            *(t.pop(each) for each in list(t) if each.startswith("client.")),
+        ],
+    ),
+    "a renamed base": (
+        "decomfl",
+        "saved run must",
+        lambda _, v: v["federation"].update(other=v["federation"].pop("base")),
+    ),
+    "a renamed x": ("decomfl", "saved run must|in the checkpoint|without", lambda t, _: t.update(other=t.pop("x"))),
+    "a state of another shape": (
+        "decomfl",
+        "saved run must|in the checkpoint",
+        lambda t, _: t.update({slot: torch.zeros(5) for slot in t if slot.startswith("state.")}),
+    ),
     "a decay of 400 digits": ("mezo", "a number of 64 bits", lambda _, v: v["config"].update(weight_decay=10**400)),
 }
+
+
+NONSENSE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "rows of text": lambda own: own["rows"][0].update(test_accuracy="high"),
+    "an accuracy above 1": lambda own: own["rows"][0].update(test_accuracy=1.5),
+    "rows that go back": lambda own: own["rows"].reverse(),
+    "a row after the end": lambda own: own["rows"][-1].update(round=100),
+    "half a byte": lambda own: own["rows"][0].update(wire_bytes=0.5),
+    "no rows": lambda own: own.update(rows="none"),
+    "a list as a loss": lambda own: own["losses"].append([]),
+    "seconds below 0": lambda own: own.update(seconds=-1.0),
+    "a client held in the future": lambda own: own["federation"].update(held=[99] * 4),
+    "a billion clients": lambda own: own["config"].update(clients=10**9),
+    "a ledger of others": lambda own: own["federation"]["ledger"].update(up=[[1, 1, 1, 1]]),
+    "bytes below 0": lambda own: own["federation"]["ledger"]["up"][0].__setitem__(1, -5),
+    "a code that is none": lambda own: own.update(codes=[5]),
+    "examples of nobody": lambda own: own["federation"].update(examples=[[7, 3]]),
+    "a renamed federation": lambda own: own.update(other=own.pop("federation")),
+    "fewer clients": lambda own: own["federation"].update(client_rounds=[1]),
+    "a round that is no number": lambda own: own["federation"].update(round="x"),
+    "a configuration that is none": lambda own: own.update(config=3),
+}
+"""What the types of a saved run refuse, so that a list of runs calls the folder damaged."""
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_a_checkpoint_that_tells_nonsense_is_refused_by_its_file_and_listed_as_damaged(
+    name: str, made: dict[str, Path], tmp_path: Path, capsys: Any
+) -> None:
+    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+    tensors, values = read_checkpoint(out / CHECKPOINT_FILE)
+    values = json.loads(json.dumps(values))
+    NONSENSE[name](values)
+    write_checkpoint(out / CHECKPOINT_FILE, dict(tensors), values)
+    with pytest.raises(lab.InputError, match=f"{out}"):
+        load_run(out)
+    assert looked_at(out).state == "damaged"
+    assert main(["runs", str(out)]) == 0
+    assert "damaged: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", FORGED)
@@ -143,22 +199,6 @@ def test_a_checkpoint_that_cannot_be_so_is_refused_and_the_folder_left_as_it_is(
     assert contents(out) == before
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_sound_checkpoint_goes_on(name: str, made: dict[str, Path], tmp_path: Path) -> None:
-    run = load_run(Path(shutil.copytree(made[name], tmp_path / "run"))).more(2)
-    whole = Run(CONFIGS[name].but(rounds=6))
-    whole.train()
-    assert run.federation.x.equal(whole.federation.x)
-
-
-def rewritten(path: Path, change: Callable[[int, LogEntry], LogEntry], **header: Any) -> None:
-    """The log with other entries, under a true chain."""
-    with RunLog.open(path, write=False) as log:
-        text = json.dumps(log.header | header, sort_keys=True).encode()
-        bodies = [logs._body(change(r, entry)) for r, entry in enumerate(log.entries())]
-        path.write_bytes(chained(text, bodies, log.start, log.version))
-
-
 ENTRIES: dict[str, tuple[dict[str, Any], str]] = {
     "a client that there is not": (
         {"sampled": (0, 9), "answered": (0, 9)},
@@ -176,7 +216,9 @@ ENTRIES: dict[str, tuple[dict[str, Any], str]] = {
 def test_an_entry_of_a_log_that_cannot_be_so_is_refused(name: str, made: dict[str, Path], tmp_path: Path) -> None:
     fields, told = ENTRIES[name]
     out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
-    rewritten(out / LOG_FILE, lambda r, entry: dataclasses.replace(entry, **fields) if r == 1 else entry)
+    rewritten(
+        out, out / LOG_FILE, lambda entry: dataclasses.replace(entry, **fields) if entry.record.round == 1 else entry
+    )
     with pytest.raises(lab.InputError, match=told):
         lab.replay(out)
     (out / CHECKPOINT_FILE).unlink()
@@ -192,7 +234,7 @@ def test_half_a_character_is_refused_by_name_wherever_it_stands(
 ) -> None:
     out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
     if name == LOG_FILE:
-        rewritten(out / LOG_FILE, lambda _, entry: entry, source="\ud800")
+        rewritten(out, out / LOG_FILE, source="\ud800")
     else:
         facts = json.loads((out / name).read_text()) | {"devices": ["\udfff"]}
         (out / name).write_text(json.dumps(facts))
@@ -210,7 +252,7 @@ def test_a_log_whose_header_is_of_another_model_is_not_gone_on_with(
     header: dict[str, Any], saved: bool, made: dict[str, Path], tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
-    rewritten(out / LOG_FILE, lambda _, entry: entry, **header, start={"by": "libraries"})
+    rewritten(out, out / LOG_FILE, **header, start={"by": "libraries"})
     if not saved:
         (out / CHECKPOINT_FILE).unlink()
     with pytest.raises(lab.InputError, match=f"{next(iter(header))} of {out}/run.dcl must be"):
@@ -289,10 +331,3 @@ def test_a_link_to_itself_is_no_configuration_that_was_left(made: dict[str, Path
     (tmp_path / LOG_FILE).symlink_to(LOG_FILE)
     run.save(tmp_path)
     assert lab.replay(tmp_path).agrees
-
-
-def test_a_line_of_somebodys_is_no_table_and_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / METRICS_FILE).write_text("my notes\n")
-    with pytest.raises(lab.InputError, match="must be a table of numbers, as a run writes it"):
-        lab.train(torch.nn.Linear(2, 2), clients=[(torch.zeros(2, 2), torch.tensor([0, 1]))], rounds=1, out=tmp_path)
-    assert (tmp_path / METRICS_FILE).read_text() == "my notes\n"

@@ -36,15 +36,6 @@ def test_every_role_needs_what_its_vectors_take(table: pd.DataFrame) -> None:
     assert ((above >= 0) & (above < 0.05)).all(), table
 
 
-@pytest.mark.thorough
-def test_servers_need_nothing_and_lean_clients_the_model_and_a_layer(table: pd.DataFrame) -> None:
-    assert _models(table, "server") < 0.02
-    for role in ("client-lean-k1", "client-lean-grid", "client-lean-sync"):
-        assert 1 + 1 / 8 <= _models(table, role) < 1 + 1 / 8 + 0.05
-    assert _models(table, "client-k1") > 2  # so that the difference shows
-    assert _models(table, "fedzo") > 3
-
-
 PLANTED = """
 import dataclasses, sys
 import numpy as np

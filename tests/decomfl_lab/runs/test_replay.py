@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,8 +26,10 @@ from decomfl_lab.runs import replay as module
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.run import Run, load_run, train
+from tests.decomfl_lab.runs.rewritten import rewritten
+from tests.decomfl_lab.runs.variants import VARIANTS
 from tests.decomfl_lab.test_files import holder
-from tests.refusals import refused, refuses
+from tests.refusals import refuses
 from tests.thorough import sampled
 
 TINY = TrainConfig(
@@ -58,14 +59,6 @@ def _entries(path: Path) -> list[LogEntry]:
         return list(log.entries())
 
 
-def _rewritten(out: Path, path: Path, change: Callable[[LogEntry], LogEntry], **header: Any) -> Path:
-    """A log that somebody has written anew, so that its chain is true."""
-    with RunLog.open(out / LOG_FILE, write=False) as log, RunLog.create(path, log.header | header) as other:
-        for entry in log.entries():
-            other.append(change(entry))
-    return path
-
-
 def _liar(r: int, factor: float) -> Callable[[LogEntry], LogEntry]:
     """One scalar of round r is another one."""
 
@@ -90,17 +83,6 @@ def test_a_run_logs_who_took_part_and_what_came_of_it(out: Path) -> None:
     assert [last.get(i, 0) for i in range(5)] == found.server.held
 
 
-def test_a_killed_run_goes_on_with_its_log_cut_to_its_checkpoint(out: Path, tmp_path: Path) -> None:
-    train(replace(TINY, rounds=3), out=tmp_path)
-    kept = {name: (tmp_path / name).read_bytes() for name in (CHECKPOINT_FILE, "config.toml")}
-    train(replace(TINY, rounds=6), out=tmp_path)
-    for name, content in kept.items():  # what a run that is killed in round 6 leaves
-        (tmp_path / name).write_bytes(content)
-    os.truncate(tmp_path / LOG_FILE, (tmp_path / LOG_FILE).stat().st_size - 5)
-    train(TINY, out=tmp_path)
-    assert _entries(tmp_path / LOG_FILE) == _entries(out / LOG_FILE)
-
-
 @pytest.mark.parametrize("changes", [{}, {"lr": 0.02}])
 def test_a_log_that_lacks_rounds_or_is_of_another_run_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     train(TINY, out=tmp_path / "a")
@@ -123,20 +105,7 @@ def test_no_checkpoint_is_ahead_of_its_log(tmp_path: Path, monkeypatch: pytest.M
     assert synced == [1, -1, 2, -1, 2, -1]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"tracking": "clients", "seeds": "per-run", "private_seeds": True, "distribution": "sphere"},
-        {"method": "decomfl-projection", "rule": "adamm", "rebuild": "copy", "local_steps": 3},
-        {"precision": "bfloat16", "perturbation_schedule": {2: 5}, "lr_schedule": {3: 0.005}},
-        {"server_model": True, "history": 2, "pull": "auto"},
-        {"method": "baffle", "seeds": "per-direction"},
-        {"method": "feedsign", "local_steps": 2},
-        {"lean": True, "grid": -20, "model": "mlp"},
-        {"weighting": "examples"},
-    ],
-)
+@pytest.mark.parametrize("changes", sampled(VARIANTS, 11))
 def test_the_log_alone_gives_the_model_and_its_scalars_are_measured_again(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +118,7 @@ def test_the_log_alone_gives_the_model_and_its_scalars_are_measured_again(
     assert lab.replay(tmp_path, measure=[5]).agrees
     monkeypatch.setattr(module, "dataset_of", lambda _: pytest.fail("no data are needed"))
     alone = lab.replay(tmp_path / LOG_FILE)
-    assert (alone.agrees, alone.digest, len(alone.compared)) == (True, again.digest, 4)
+    assert (alone.agrees, alone.digest, len(alone.compared)) == (True, again.digest, 1 + len(trained.metrics))
     for one, other in zip(alone.model.parameters(), trained.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -158,7 +127,7 @@ def test_the_log_alone_gives_the_model_and_its_scalars_are_measured_again(
 def test_a_wrong_scalar_with_a_true_chain_is_caught_by_the_digest_and_by_measuring(
     factor: float, out: Path, tmp_path: Path
 ) -> None:
-    found = lab.replay(_rewritten(out, tmp_path / LOG_FILE, _liar(4, factor)), measure=[3, 4])
+    found = lab.replay(rewritten(out, tmp_path / LOG_FILE, _liar(4, factor)), measure=[3, 4])
     assert [each.agrees for each in found.compared] == [True, True, False, False]
     assert [each.agrees for each in found.measured] == [True, False]
     assert str(found).startswith("the model does NOT agree: after 6 rounds its bits are not")
@@ -176,13 +145,13 @@ def test_a_record_that_the_configuration_does_not_give_is_named(
     def change(entry: LogEntry) -> LogEntry:
         return replace(entry, record=replace(entry.record, **given)) if entry.record.round == 2 else entry
 
-    found = lab.replay(_rewritten(out, tmp_path / LOG_FILE, change), measure=[2])
+    found = lab.replay(rewritten(out, tmp_path / LOG_FILE, change), measure=[2])
     assert (found.measured[0].others, found.measured[0].agrees, found.agrees) == (named, False, False)
 
 
 def test_a_number_of_examples_that_the_data_do_not_have_is_named(tmp_path: Path) -> None:
     train(TINY.but(weighting="examples"), out=tmp_path / "true")
-    more = _rewritten(tmp_path / "true", tmp_path / LOG_FILE, lambda entry: replace(entry, examples=(9, 9)))
+    more = rewritten(tmp_path / "true", tmp_path / LOG_FILE, lambda entry: replace(entry, examples=(9, 9)))
     (found,) = lab.replay(more, measure=[2]).measured
     assert (found.others, found.agrees) == (("numbers of examples",), False)
 
@@ -263,7 +232,7 @@ def test_the_command_saves_the_statistics_where_the_data_are_here_and_says_where
     whole = load_run(tmp_path).model.state_dict()
     assert whole.keys() == load_file(saved).keys()
     assert all(torch.equal(whole[name], tensor) for name, tensor in load_file(saved).items())
-    other = _rewritten(tmp_path, tmp_path / "other", lambda entry: entry, data="0" * 16)
+    other = rewritten(tmp_path, tmp_path / "other", data="0" * 16)
     assert main(["replay", str(other), "--save", str(saved)]) == 0
     said = capsys.readouterr().out
     assert "parameters only, no BatchNorm statistics: data must be those of the log" in said
@@ -314,49 +283,14 @@ def test_the_command_says_it_in_words_in_json_and_by_its_exit_code(
         torch.equal(tensor, load_run(out).model.state_dict()[name])
         for name, tensor in load_file(tmp_path / "m.safetensors").items()
     )
-    forged = str(_rewritten(out, tmp_path / LOG_FILE, _liar(4, -1.0)))
+    forged = str(rewritten(out, tmp_path / LOG_FILE, _liar(4, -1.0)))
     assert main(["replay", forged, "--json", "--save", str(tmp_path / "wrong")]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["agrees"], [each["agrees"] for each in found["compared"]]) == (False, [True, True, False, False])
     assert not (tmp_path / "wrong").exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (["--measure", "1,two"], "measure must be rounds joined by commas, got '1,two'"),
-        (["--save", "/proc/x"], "save must be a file that can be written, got '/proc/x' (No such file or directory)"),
-        (["--round", "9"], "round must be an integer in 0..7, got 9"),
-    ],
-)
-def test_bad_flags_of_the_command_are_one_line(
-    flags: list[str], told: str, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert refused(capsys, "replay", str(out), *flags) == f"decomfl: error: {told}\n"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    sampled(
-        [
-            {},
-            {"rebuild": "copy", "momentum": 0.9, "weight_decay": 1e-3},
-            {"tracking": "clients", "seeds": "per-direction", "eval_every": 2},
-            {"log_kappa": True},
-            {"pull": "auto", "history": 2, "server_model": True},
-            {"method": "decomfl-projection", "rule": "adamm"},
-            {"method": "feedsign"},
-            {"method": "fedkseed"},
-            {"method": "fzoo"},
-            {"method": "hiso"},
-            {"method": "baffle"},
-            {"aggregation": "trimmed", "sampled": 4},
-            {"weighting": "examples", "seeds": "per-run"},
-            {"perturbation_schedule": {3: 5}, "lr_schedule": {4: 0.005}},
-        ],
-        5,
-    ),
-)
+@pytest.mark.parametrize("changes", sampled(VARIANTS, 7))
 def test_a_run_whose_checkpoint_is_gone_goes_on_by_its_log_to_the_same_bits(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,7 +332,7 @@ def test_a_log_that_is_not_that_of_the_folders_rows_is_refused_and_left_alone(
     shutil.copytree(out, tmp_path / "run")
     (tmp_path / "run" / CHECKPOINT_FILE).unlink()
     entries = {2: change}
-    _rewritten(out, tmp_path / "run" / LOG_FILE, lambda own: entries.get(own.record.round, lambda e: e)(own), **header)
+    rewritten(out, tmp_path / "run" / LOG_FILE, lambda own: entries.get(own.record.round, lambda e: e)(own), **header)
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     with pytest.raises(lab.InputError, match=told):
         train(TINY, out=tmp_path / "run")

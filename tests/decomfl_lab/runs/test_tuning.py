@@ -174,11 +174,3 @@ def test_a_tuned_run_is_the_run_with_the_number_and_says_how_it_was_found(tmp_pa
 )
 def test_what_cannot_be_tuned_is_refused_by_name(options: dict[str, Any]) -> None:
     searched(**options)
-
-
-def test_the_command_line_refuses_what_is_neither_a_number_nor_auto(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "--data", "digits", "--lr", "automatic", "--out", str(tmp_path / "run")]) == 2
-    assert "'automatic' is not a valid float" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()

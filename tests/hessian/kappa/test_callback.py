@@ -95,14 +95,6 @@ def test_a_run_of_the_lab_is_watched_and_is_the_same_run(tmp_path: Path) -> None
     assert watch.history[2][1].kappa == again.kappa
 
 
-def test_on_round_is_called_after_every_round_beside_a_bar() -> None:
-    seen: list[int] = []
-    lab.train(
-        nn.Linear(6, 3), cross_entropy, CLIENTS, rounds=4, progress=True, on_round=lambda run: seen.append(run.round)
-    )
-    assert seen == [1, 2, 3, 4]
-
-
 def test_what_cannot_be_measured_is_an_error_at_first_and_a_warning_later(caplog: pytest.LogCaptureFixture) -> None:
     model = net()
     with pytest.raises(InputError, match="option of effective_rank must be .*, got 'product'"):

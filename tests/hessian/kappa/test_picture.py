@@ -88,11 +88,5 @@ def test_a_result_draws_itself_to_a_file_in_a_new_folder(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
-    result = effective_rank(rotated([1.0, 2.0]), seed=0)
-    with pytest.raises(InputError, match=r"plot must end in one of \..*, got '.*k\.doc'"):
-        result.plot(tmp_path / "k.doc")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="plot must be a file that can be written, got .*k.png"):
-        result.plot(tmp_path / "file" / "k.png")
     with pytest.raises(InputError, match="result must have a κ, for a picture, got nan"):
         effective_rank(DenseOperator(torch.zeros(30, 30)), seed=0).plot(tmp_path / "k.png")

@@ -1,8 +1,7 @@
-"""The operators against dense matrices made another way, against other libraries, and on what is not differentiable."""
+"""The operators against dense matrices made another way, and on what is not differentiable."""
 
 from __future__ import annotations
 
-import copy
 import math
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from decomfl_lab.errors import InputError
-from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss, SmoothedOperator, effective_rank
+from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss, SmoothedOperator
 from tests.hessian import problems
 from tests.nets import Around
 
@@ -32,15 +31,21 @@ DENSE = {
 }
 
 
+@pytest.mark.parametrize("penalty", [0.0, 0.3])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", DENSE)
-def test_products_and_quadratic_forms_are_those_of_the_dense_matrix(case, kind):
+def test_products_and_quadratic_forms_are_those_of_the_dense_matrix(case, kind, penalty):
+    """A penalty adds its multiple of the identity, but not to the Fisher matrix."""
     module, (inputs, targets) = CASES[case]
-    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5)
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, weight_decay=penalty)
     operator = kind(f)
-    dense = DENSE[kind](f, module, inputs, targets)
+    own = 0.0 if kind is FisherOperator else penalty
+    dense = DENSE[kind](f, module, inputs, targets) + own * torch.eye(f.d, dtype=torch.float64)
+    assert operator.shape == dense.shape
     scale = float(dense.abs().max())
     assert (problems.columns(operator, f.d) - dense).abs().max() < 1e-13 * max(scale, 1)
+    V = torch.randn(f.d, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(operator @ V, dense @ V)
     v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
     assert operator.quad(v) == pytest.approx(float(v @ dense @ v), rel=1e-12)
     assert torch.equal(operator.matvec(v), operator.matvec(v))
@@ -134,39 +139,10 @@ class Attention(nn.Module):
         return self.out(scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1).mean(1))
 
 
-class ByHand(Attention):
-    """The same, written out."""
-
-    def forward(self, h):
-        q, k, v = self.project(h).chunk(3, -1)
-        scores = (q @ k.transpose(1, 2) / 2).masked_fill(torch.ones(5, 5).triu(1).bool(), -math.inf)
-        return self.out((scores.softmax(-1) @ v).mean(1))
-
-
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-        self.out = nn.Linear(4, 3)
-
-    def forward(self, h):
-        return self.out(self.layer(h).mean(1))
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell, self.out = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 3)
-
-    def forward(self, h):
-        return self.out(self.cell(h)[0].mean(1))
-
-
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("build", [Attention, Encoder, Recurrent])
-def test_fused_kernels_stand_aside(build, training):
+def test_fused_kernels_stand_aside(training):
     """Against central differences of the gradient and of the outputs, which need first derivatives only."""
-    module = problems.seeded(build).train(training)
+    module = problems.seeded(Attention).train(training)
     inputs, targets = problems.data(shape=(5, 4))
     f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=8)
     HessianOperator(MeanLoss(module, cross_entropy, [(inputs, targets)], dtype=torch.float32))  # other kernels
@@ -183,17 +159,9 @@ def test_fused_kernels_stand_aside(build, training):
     assert float(v @ GaussNewtonOperator(f).matvec(v)) == pytest.approx(form, rel=1e-6)
 
 
-def test_fused_attention_has_the_curvature_of_attention_written_out():
-    batch = problems.data(shape=(5, 4))
-    fused, written = (MeanLoss(problems.seeded(kind), cross_entropy, [batch]) for kind in (Attention, ByHand))
-    v = torch.linspace(-1, 1, fused.d, dtype=torch.float64)
-    for kind in (HessianOperator, GaussNewtonOperator):
-        torch.testing.assert_close(kind(fused).matvec(v), kind(written).matvec(v), rtol=1e-10, atol=1e-13)
-
-
 def test_global_switches_are_put_back():
     before = (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled)
-    f = MeanLoss(problems.seeded(Recurrent), cross_entropy, [problems.data(shape=(5, 4))])
+    f = MeanLoss(problems.seeded(Attention), cross_entropy, [problems.data(shape=(5, 4))])
     HessianOperator(f).matvec(f.x)
     assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled) == before
     z = torch.zeros(1, 1, 2, 4, requires_grad=True)
@@ -274,17 +242,21 @@ def test_a_product_that_is_not_finite_is_refused():
 # --- Fisher -----------------------------------------------------------------------------------------------------------
 
 
-def test_fisher_weighs_examples_as_the_mean_does():
-    """With ω of ragged, weighted batches."""
-    inputs, targets = problems.data()
-    module = problems.mlp(nn.GELU)
-    batches, weights = [(inputs[:3], targets[:3]), (inputs[3:], targets[3:])], [1.0, 2.0]
-    f = MeanLoss(module, cross_entropy, batches, weights=weights, chunk=2)
-    assert_fisher_of(f, module, inputs, targets, [1 / 9] * 3 + [2 / 27] * 9)
+OWN = torch.tensor([1.0, 5.0, 0.0], dtype=torch.float64)
+"""Weights of the examples, by their classes."""
 
 
-def assert_fisher_of(f, module, inputs, targets, weights):
-    """F = Σ ω_i g_i g_iᵀ of gradients of examples, one at a time."""
+@pytest.mark.parametrize("own", [False, True], ids=["weighted batches", "weighted examples"])
+def test_fisher_weighs_examples_as_the_mean_does(own):
+    """F = Σ ω_i g_i g_iᵀ of gradients of examples, one at a time, with ω of ragged, weighted batches or of examples."""
+    module, (inputs, targets) = CASES["mlp-gelu"]
+    if own:
+        f = MeanLoss(module, nn.CrossEntropyLoss(OWN), [(inputs, targets)], weights=lambda y: OWN[y], chunk=5)
+        weights = OWN[targets] / OWN[targets].sum()
+    else:
+        batches = [(inputs[:3], targets[:3]), (inputs[3:], targets[3:])]
+        f = MeanLoss(module, cross_entropy, batches, weights=[1.0, 2.0], chunk=2)
+        weights = [1 / 9] * 3 + [2 / 27] * 9
     v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
     expected = torch.zeros_like(v)
     for i, weight in enumerate(weights):
@@ -307,42 +279,7 @@ def test_fisher_refuses_losses_that_couple_examples():
     assert GaussNewtonOperator(coupled[0]).quad(coupled[0].x) > 0
 
 
-# --- other libraries --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("case", CASES)
-def test_curvlinops_agrees(case):
-    library = pytest.importorskip("curvlinops")
-    module, (inputs, targets) = CASES[case]
-    batches = [(inputs[:5], targets[:5]), (inputs[5:], targets[5:])]
-    f = MeanLoss(module, cross_entropy, batches)
-    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
-    theirs = {"HessianLinearOperator": HessianOperator, "GGNLinearOperator": GaussNewtonOperator}
-    for name, kind in theirs.items():
-        operator = getattr(library, name)(
-            module, nn.CrossEntropyLoss(), list(module.parameters()), batches, check_deterministic=False
-        )
-        torch.testing.assert_close(kind(f).matvec(v), operator @ v, rtol=1e-10, atol=1e-13)
-
-
-@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
-@pytest.mark.parametrize("case", CASES)
-def test_pyhessian_agrees_on_the_largest_eigenvalue_and_roughly_on_the_trace(case):
-    """Its ``density`` needs torch.eig, which torch no longer has; the other two work."""
-    library = pytest.importorskip("pyhessian")
-    module, (inputs, targets) = CASES[case]
-    f = MeanLoss(module, cross_entropy, [(inputs, targets)])
-    largest = effective_rank(HessianOperator(f), trace=0.0, rtol=1e-6).norm
-    dense = problems.dense_hessian(f, module, inputs, targets)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        theirs = library.hessian(copy.deepcopy(module), nn.CrossEntropyLoss(), data=(inputs, targets), cuda=False)
-        values, _ = theirs.eigenvalues(maxIter=1000, tol=1e-9)
-        samples = theirs.trace(maxIter=200, tol=0)
-    assert largest == pytest.approx(values[0], rel=1e-5)
-    error = float(np.std(samples)) / math.sqrt(len(samples))
-    assert abs(float(np.mean(samples)) - float(dense.trace())) < 4 * error
+# --- a language model -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -376,26 +313,3 @@ def test_a_language_model_of_transformers(tied):
     layer = MeanLoss(module, next_token, [(named, tokens)], parameters=["model.layers.1.self_attn"])
     assert 0 < layer.d < f.d
     assert all(name.startswith("model.layers.1.self_attn.") for name in layer.names)
-
-
-# --- a penalty, and weights by a function -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", DENSE)
-def test_a_penalty_adds_its_multiple_of_the_identity_but_not_to_the_fisher_matrix(case, kind):
-    module, (inputs, targets) = CASES[case]
-    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, weight_decay=0.3)
-    own = 0.0 if kind is FisherOperator else 0.3
-    dense = DENSE[kind](f, module, inputs, targets) + own * torch.eye(f.d, dtype=torch.float64)
-    operator = kind(f)
-    assert (problems.columns(operator, f.d) - dense).abs().max() < 1e-13 * max(1.0, float(dense.abs().max()))
-    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
-    assert operator.quad(v) == pytest.approx(float(v @ dense @ v), rel=1e-12)
-
-
-def test_examples_with_weights_of_their_own_have_these_in_the_fisher_matrix():
-    module, (inputs, targets) = CASES["mlp-gelu"]
-    own = torch.tensor([1.0, 5.0, 0.0], dtype=torch.float64)
-    f = MeanLoss(module, nn.CrossEntropyLoss(own), [(inputs, targets)], weights=lambda y: own[y], chunk=5)
-    assert_fisher_of(f, module, inputs, targets, own[targets] / own[targets].sum())

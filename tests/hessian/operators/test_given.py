@@ -50,6 +50,7 @@ def test_kappa_is_that_of_the_dense_matrix(kind: str) -> None:
     assert sampled.interval[0] <= KAPPA <= sampled.interval[1]
     assert hessian.lanczos(KINDS[kind], steps=15, seed=0).ritz_values[-1] == pytest.approx(9.0, rel=1e-4)
     assert hessian.spectral_density(KINDS[kind], products=D).lambda_max == pytest.approx(9.0, rel=1e-4)
+    assert hessian.top_eigenvalues(KINDS[kind], rtol=1e-5).values == pytest.approx([9.0], rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, "float64"])

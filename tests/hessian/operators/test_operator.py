@@ -32,15 +32,6 @@ def made(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Operator, Tenso
     return hessian.curvature(f, operator=kind), problems.DENSE[kind](wide, module, INPUTS, TARGETS)
 
 
-@pytest.mark.parametrize("kind", problems.DENSE)
-def test_products_with_vectors_and_matrices_are_those_of_the_dense_matrix(kind: str) -> None:
-    operator, dense = made(kind)
-    assert operator.shape == dense.shape
-    V = torch.randn(operator.d, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    torch.testing.assert_close(operator @ V, dense @ V)
-    torch.testing.assert_close(operator @ V[:, 0], dense @ V[:, 0])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", problems.DENSE)
 def test_eigsh_of_scipy_runs_on_every_operator(kind: str, dtype: torch.dtype) -> None:

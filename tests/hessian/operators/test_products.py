@@ -1,4 +1,4 @@
-"""The numbers of products and values that results tell are those that were asked for, counted where they are made."""
+"""Products and values that results tell are those that were asked for, and what was killed goes on to the same bits."""
 
 from __future__ import annotations
 
@@ -10,33 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from hessian import DenseOperator, EffectiveRankProgress, effective_rank, forward_only, lanczos
+from hessian import EffectiveRankProgress, effective_rank, forward_only, lanczos
 from hessian.kappa.forward import mu_ladder
-from tests.hessian.spectra import rotated
+from tests.hessian.spectra import Watched, rotated
 
 VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 55)]).double()
-
-
-class Counting(DenseOperator):
-    """Counts products and forms, and stops instead of product number ``killed_at``, as a killed process does."""
-
-    def __init__(self, right: DenseOperator, killed_at: int = 0) -> None:
-        super().__init__(right.matrix, right.name)
-        self.products, self.forms, self.killed_at = 0, 0, killed_at
-
-    @property
-    def calls(self) -> int:
-        return self.products + self.forms
-
-    def matvec(self, v: Tensor) -> Tensor:
-        if self.calls + 1 == self.killed_at:
-            raise KeyboardInterrupt
-        self.products += 1
-        return self.matrix @ v
-
-    def quad(self, v: Tensor) -> float:
-        self.forms += 1
-        return float(v @ (self.matrix @ v))
 
 
 @pytest.fixture
@@ -45,9 +23,9 @@ def always_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessian.resume._SHARE", math.inf)
 
 
-def asked(settings: dict[str, Any]) -> tuple[list[Counting], dict[str, Any]]:
+def asked(settings: dict[str, Any]) -> tuple[list[Watched], dict[str, Any]]:
     """The operators that are counted, and the arguments of ``effective_rank`` with them."""
-    operator, twin = Counting(rotated(VALUES)), Counting(rotated(VALUES, seed=1))
+    operator, twin = Watched(rotated(VALUES)), Watched(rotated(VALUES, seed=1))
     both = settings.get("trace_operator")
     return [operator, twin], {"model": operator, **settings, **({"trace_operator": twin} if both else {})}
 
@@ -62,6 +40,7 @@ WAYS = [
     pytest.param({"trace": float(VALUES.sum()), "products": 20, "max_basis": 4}, id="restarts"),
     pytest.param({"whiten": torch.linspace(0.5, 2, 60)}, id="whitened"),
     pytest.param({"trace_operator": True, "rtol": 0.3}, id="forms of another operator"),
+    pytest.param({"trace_operator": True, "rtol": 1e-3, "max_products": 33}, id="both, and a most"),
     pytest.param({"trace_operator": True, "rtol": 0.3, "whiten": torch.linspace(0.5, 2, 60)}, id="both whitened"),
 ]
 
@@ -72,6 +51,7 @@ def test_an_effective_rank_tells_its_products(settings: dict[str, Any]) -> None:
     seen: list[EffectiveRankProgress] = []
     found = effective_rank(**arguments, seed=3, on_progress=seen.append)
     assert found.products == sum(each.calls for each in operators)
+    assert found.products <= settings.get("max_products", found.products)
     assert found.quadratic_forms == sum(each.forms for each in operators)
     assert (seen[-1].products, found.history[-1][0]) == (found.products, found.products)
 
@@ -79,9 +59,10 @@ def test_an_effective_rank_tells_its_products(settings: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("always_saved")
 @pytest.mark.parametrize("killed_at", [2, 6, 9])
 @pytest.mark.parametrize("settings", WAYS)
-def test_a_run_that_goes_on_tells_the_products_of_all_its_parts(
+def test_a_killed_run_goes_on_to_the_same_bits_and_tells_the_products_of_all_its_parts(
     settings: dict[str, Any], killed_at: int, tmp_path: Path
 ) -> None:
+    whole = effective_rank(**asked(settings)[1], seed=3)
     operators, arguments = asked({**settings, "checkpoint": tmp_path / "kappa.safetensors"})
 
     def stop(progress: EffectiveRankProgress) -> None:
@@ -92,15 +73,15 @@ def test_a_run_that_goes_on_tells_the_products_of_all_its_parts(
         effective_rank(**arguments, seed=3, on_progress=stop)
     before = sum(each.calls for each in operators)
     found = effective_rank(**arguments, seed=3)
+    assert {**found.to_json(), "seconds": 0.0} == {**whole.to_json(), "seconds": 0.0}
     assert found.products == sum(each.calls for each in operators) >= before >= killed_at
-    assert found.quadratic_forms == sum(each.forms for each in operators)
     assert effective_rank(**arguments, seed=3).products == found.products == sum(each.calls for each in operators)
 
 
 @pytest.mark.parametrize(("another", "products"), [(False, 1 + 1 + 3), (True, 1 + 1 + 1 + 3)])
 def test_of_a_multiple_of_the_identity_the_products_are_foretold_to_the_last(another: bool, products: int) -> None:
     """A scout, a step (and the form of its vector by another operator), and three probes without any variance."""
-    operator, twin = Counting(rotated([2.0] * 50)), Counting(rotated([2.0] * 50))
+    operator, twin = Watched(rotated([2.0] * 50)), Watched(rotated([2.0] * 50))
     seen: list[EffectiveRankProgress] = []
     effective_rank(operator, trace_operator=twin if another else None, on_progress=seen.append)
     assert operator.calls + twin.calls == products
@@ -113,14 +94,21 @@ def test_of_a_multiple_of_the_identity_the_products_are_foretold_to_the_last(ano
     [({"steps": 17}, 9), ({"steps": 17, "max_basis": 5}, 9), ({"steps": 90}, 30), ({"steps": 50, "tol": 1e-6}, 4)],
     ids=str,
 )
-def test_lanczos_tells_the_products_of_all_its_parts(settings: dict[str, Any], killed_at: int, tmp_path: Path) -> None:
-    path, operator = tmp_path / "lanczos.safetensors", Counting(rotated(VALUES), killed_at)
+def test_lanczos_goes_on_to_the_same_bits_and_tells_the_products_of_all_its_parts(
+    settings: dict[str, Any], killed_at: int, tmp_path: Path
+) -> None:
+    path, operator = tmp_path / "lanczos.safetensors", Watched(rotated(VALUES), killed_at)
     with pytest.raises(KeyboardInterrupt):
         lanczos(operator, seed=0, checkpoint=path, **settings)
     operator.killed_at = 0
-    assert lanczos(operator, seed=0, checkpoint=path, **settings).products == operator.calls > killed_at
-    whole = Counting(rotated(VALUES))
-    assert lanczos(whole, seed=0, **settings).products == whole.calls == operator.calls
+    found = lanczos(operator, seed=0, checkpoint=path, **settings)
+    assert found.products == operator.calls > killed_at
+    other = Watched(rotated(VALUES))
+    whole = lanczos(other, seed=0, **settings)
+    assert whole.products == other.calls == operator.calls
+    assert torch.equal(found.projected, whole.projected)
+    assert torch.equal(found.coupling, whole.coupling)
+    assert torch.equal(torch.stack(found.vectors), torch.stack(whole.vectors))
 
 
 @pytest.mark.parametrize("count", [2, 7])

@@ -125,6 +125,7 @@ def test_every_operator_is_whitened_and_says_so(
         (["--trace", "gauss-newton", "--products", "12"], ("estimate", "trace", "value")),
         (["--forward-only", "8", "--mu", "1e-2", "--dtype", "float64"], ("forward_only", "trace", "value")),
         (["--ball", "0.1", "--ball-points", "1"], ("ball", "lambda_max")),
+        (["--ball-lr", "1e-6", "--ball-points", "1"], ("ball", "lambda_max")),
         (["--products", "8", "--split-sample"], ("split_sample", "above")),
     ],
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,8 +9,7 @@ import torch
 from hessian.operators.operator import DenseOperator
 from hessian.operators.probes import probe
 from hessian.spectrum.density import PROBES, spectral_density
-from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
-from tests.refusals import refuses
+from tests.hessian.spectra import eigenvalues, mlp_hessian, rotated
 
 BULK = [20.0, 12.0, -5.0, *np.linspace(-1.0, 2.0, 197)]
 
@@ -124,17 +121,3 @@ def test_curve_integrates_to_one_and_its_band_covers() -> None:
     _, low, high = spectral_density(operator, seed=0, probes=1).curve(grid)
     assert not low.any()
     assert np.isinf(high).all()
-
-
-SMALL = rotated([1.0, 2.0])
-
-
-@refuses(
-    (lambda: spectral_density(SMALL, seed=0, probes=0), "probes must be an integer of at least 1"),
-    (lambda: spectral_density(SMALL, seed=0, products=2), "products must be an integer of at least 3, got 2"),
-    (lambda: spectral_density(SMALL, seed=-1), "seed must be an integer in 0"),
-    (lambda: spectral_density(SMALL, seed=0).curve([0.0], bandwidth=0.0), "bandwidth must be a finite number above"),
-    (lambda: spectral_density(Broken(rotated(BULK), 28), seed=0), "product 28 of dense must be finite"),
-)
-def test_bad_arguments(attempt: Any) -> None:
-    attempt()

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-from hessian import DenseOperator, spectral_density
-
-
-def diagonal(*values: float) -> DenseOperator:
-    return DenseOperator(torch.diag(torch.tensor(values, dtype=torch.float64)))
+from hessian import spectral_density
+from tests.hessian.spectra import Diagonal
 
 
 def test_where_lanczos_spans_everything_the_readings_are_exact() -> None:
-    found = spectral_density(diagonal(4.0, 1.0, -8.0, 2.0), products=12).kappas()
+    found = spectral_density(Diagonal([4.0, 1.0, -8.0, 2.0]), products=12).kappas()
     for name, value in {"signed": -1 / 8, "positive": 7 / 4, "absolute": 15 / 8}.items():
         assert found[name] == pytest.approx((value,) * 3), name
 
@@ -23,7 +19,7 @@ def test_where_lanczos_spans_everything_the_readings_are_exact() -> None:
 def test_intervals_hold_the_truth_over_many_seeds() -> None:
     generator = np.random.default_rng(0)
     values = np.concatenate([[9.0, 5.0, -2.0], generator.normal(0.0, 0.2, 197)])
-    operator = diagonal(*values)
+    operator = Diagonal(values)
     truth = {
         "signed": values.sum() / 9,
         "positive": values.clip(0).sum() / 9,
@@ -38,5 +34,5 @@ def test_intervals_hold_the_truth_over_many_seeds() -> None:
 
 
 def test_a_norm_that_is_not_positive_leaves_its_reading_out() -> None:
-    found = spectral_density(diagonal(-1.0, -2.0))
+    found = spectral_density(Diagonal([-1.0, -2.0]))
     assert set(found.kappas()) == {"signed", "absolute"}

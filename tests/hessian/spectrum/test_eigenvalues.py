@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from scipy.sparse.linalg import aslinearoperator
-from torch.nn.functional import cross_entropy
 
 import hessian
-from hessian.operators.mean_loss import MeanLoss
-from tests.hessian import problems
 from tests.hessian.spectra import rotated
-from tests.refusals import refuses
 
 VALUES = np.sort(np.concatenate([[9.0, 7.0, 4.0, -8.0, -5.0], np.linspace(-1, 1, 195)]))
 WANTED = {"magnitude": [9.0, -8.0, 7.0], "largest": [9.0, 7.0, 4.0], "smallest": [-8.0, -5.0, -1.0]}
@@ -40,20 +33,6 @@ def test_vectors_are_eigenvectors_and_no_json() -> None:
         assert float(u.norm()) == pytest.approx(1.0)
     assert "vectors" not in found.to_json()
     assert found.to_json()["values"] == list(found.values)
-
-
-def test_a_model_a_matrix_of_scipy_and_a_function_will_do() -> None:
-    module, data = problems.mlp(), problems.data()
-    H = problems.dense_hessian(MeanLoss(module, cross_entropy, data), module, *data)
-    top = float(torch.linalg.eigvalsh(H)[-1])
-    sources: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
-        ((module, cross_entropy, data), {}),
-        ((aslinearoperator(H.numpy()),), {}),
-        ((lambda v: H @ v,), {"d": len(H), "dtype": "float64"}),
-    )
-    for source, options in sources:
-        found = hessian.top_eigenvalues(*source, which="largest", rtol=1e-5, **options)
-        assert found.values == pytest.approx([top], rel=1e-4)
 
 
 def test_a_small_residual_is_no_end_where_the_start_hardly_sees_the_top() -> None:
@@ -92,15 +71,3 @@ def test_what_is_not_proved_is_said() -> None:
     whole = hessian.top_eigenvalues(rotated([3.0, 2.0, -1.0]), k=3)
     assert (whole.converged, whole.bound) == (True, whole.values[0])
     assert str(whole).endswith("(3 products; all are known)")
-
-
-@refuses(
-    ({"k": 0}, "k must be an integer of at least 1, got 0"),
-    ({"k": 4}, "k must be an integer in 1..3, got 4"),
-    ({"k": 3, "max_products": 2}, "max_products must be an integer of at least 3, got 2"),
-    ({"which": "LM"}, "which must be one of magnitude, largest, smallest, got 'LM'"),
-    ({"rtol": 0.0}, "rtol must be a finite number above 0"),
-    ({"seed": -1}, "seed must be an integer in 0"),
-)
-def test_bad_arguments(options: dict[str, Any]) -> None:
-    hessian.top_eigenvalues(rotated([1.0, 2.0, 3.0]), **options)

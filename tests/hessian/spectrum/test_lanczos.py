@@ -1,4 +1,4 @@
-"""Lanczos against dense spectra, closed forms, scipy, and a Lanczos without reorthogonalisation."""
+"""Lanczos against dense spectra, closed forms, and a Lanczos without reorthogonalisation."""
 
 from __future__ import annotations
 
@@ -9,26 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
 from hessian.operators.counted import Counted
 from hessian.operators.operator import DenseOperator
 from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos
-from tests.hessian.spectra import Broken, eigenvalues, mlp_hessian, rotated
-from tests.refusals import refuses
+from tests.hessian.spectra import eigenvalues, mlp_hessian, rotated
 
 OUTLIERS = [10.0, 7.0, -6.0, 4.0, *np.linspace(-1, 1, 60)]
-
-
-def same(a: Lanczos, b: Lanczos) -> bool:
-    return (
-        torch.equal(a.projected, b.projected)
-        and torch.equal(a.coupling, b.coupling)
-        and torch.equal(torch.stack(a.vectors), torch.stack(b.vectors))
-        and a.products == b.products
-    )
 
 
 def recurrence_error(operator: DenseOperator, found: Lanczos) -> float:
@@ -86,14 +75,6 @@ def test_outer_eigenvalues_converge_and_are_certified() -> None:
     assert residual == pytest.approx(float(found.ritz_residuals[found.top]), rel=1e-3)
 
 
-def test_agrees_with_scipy() -> None:
-    operator = rotated(OUTLIERS)
-    found = lanczos(operator, steps=50, seed=0)
-    expected = np.sort(eigsh(operator.matrix.numpy(), k=4, which="LM", return_eigenvectors=False))
-    ours = found.ritz_values[found.ritz_values.abs() > 3.9].numpy()
-    np.testing.assert_allclose(ours, expected, rtol=1e-9)
-
-
 def without_reorthogonalisation(H: Tensor, steps: int) -> Tensor:
     """The textbook's three-term recurrence: Ritz values."""
     generator = torch.Generator().manual_seed(0)
@@ -143,17 +124,6 @@ def test_spaces_that_end(values: list[float], steps: int, ritz: list[float], dty
     assert not found.ritz_residuals.any()
 
 
-@pytest.mark.parametrize("max_basis", [None, 6])
-def test_a_killed_run_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path: Path, max_basis: int | None) -> None:
-    operator, path = rotated(OUTLIERS, dtype=torch.float32), tmp_path / "lanczos.safetensors"
-    whole = lanczos(operator, steps=17, seed=5, max_basis=max_basis)
-    with pytest.raises(KeyboardInterrupt):
-        lanczos(Broken(operator, 9, killed=True), steps=17, seed=5, max_basis=max_basis, checkpoint=path)
-    spared = Broken(operator, 17, killed=True)  # one product fewer than from the start, at least
-    assert same(lanczos(spared, steps=17, seed=5, max_basis=max_basis, checkpoint=path), whole)
-    assert same(lanczos(Broken(operator, 1), steps=17, seed=5, max_basis=max_basis, checkpoint=path), whole)
-
-
 def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "lanczos.safetensors"
     lanczos(rotated(OUTLIERS), steps=3, seed=5, checkpoint=path)
@@ -161,9 +131,6 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
         lanczos(rotated(OUTLIERS), steps=3, seed=6, checkpoint=path)
     with pytest.raises(InputError, match=r"of this run \(operator differ\)"):
         lanczos(rotated(OUTLIERS, seed=1), steps=3, seed=5, checkpoint=path)
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(InputError, match="whole file"):
-        lanczos(rotated(OUTLIERS), steps=3, seed=5, checkpoint=path)
 
 
 def test_restarts_keep_the_basis_small_and_still_converge() -> None:
@@ -174,18 +141,3 @@ def test_restarts_keep_the_basis_small_and_still_converge() -> None:
         assert found.products == steps
         assert recurrence_error(operator, found) < 1e-12
     np.testing.assert_allclose(found.ritz_values[found.ritz_values.abs() > 5], [-6, 7, 10], rtol=1e-8)
-
-
-def test_products_that_are_not_finite_are_named() -> None:
-    with pytest.raises(InputError, match=r"product 4 of dense must be finite, got 'NaN or infinity in 64 of 64"):
-        lanczos(Broken(rotated(OUTLIERS), 4), steps=9, seed=0)
-
-
-@refuses(
-    ({"steps": 0}, "steps must be an integer of at least 1"),
-    ({"seed": -1}, "seed must be an integer in 0"),
-    ({"tol": 0.0}, "tol must be a finite number above 0"),
-    ({"max_basis": 3}, "max_basis must be an integer of at least 4"),
-)
-def test_bad_arguments(settings: dict[str, object]) -> None:
-    lanczos(rotated([1.0, 2.0]), **{"steps": 2, "seed": 0, **settings})  # type: ignore[arg-type]

@@ -16,13 +16,12 @@ import torch
 from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
-from figures.sizes import READINGS
 from paper_repro.language_models import sizes
-from paper_repro.language_models.sizes import SizeWork, Slope, claims, run_table
-from paper_repro.workflow.part import Options
+from paper_repro.language_models.sizes import SizeWork, claims, run_table
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.scales import SCALES, SizesScale
 from tests.decomfl_lab.language.toy import toy_sst2
+from tests.paper_repro.parts.test_parts import options
 
 SIZE = SizesScale(
     models=("a", "b", "c"),
@@ -35,11 +34,6 @@ SIZE = SizesScale(
     examples=16,
     products=6,
 )
-PROVENANCE = [{"data": "SST-2: made up; a: opt", "code": "none"}] * 3
-
-
-def options(scale: str = "full") -> Options:
-    return Options(scale=SCALES[scale], readings=(), count="wire")
 
 
 def run(model: str, d: int, seed: int, time: float, *, fall: float = 0.2, **changes: Any) -> pd.DataFrame:
@@ -179,16 +173,6 @@ def test_kappa_is_judged_by_its_intervals() -> None:
     assert verdicts(near)["low-rank"] == "not tested at this scale"  # d hardly grows
 
 
-def test_the_slope_is_the_exponent_with_students_interval() -> None:
-    d = np.array([10.0, 10.0, 1e3, 1e3])
-    exact = Slope.of(pd.DataFrame({"d": d, "rounds": 3 * d**0.5}))
-    assert (exact.value, exact.low, exact.high) == pytest.approx((0.5, 0.5, 0.5))
-    noisy = Slope.of(pd.DataFrame({"d": d, "rounds": np.exp([-0.1, 0.1, -0.1, 0.1])}))
-    # residuals ±0.1, s² = 0.04/2, Σ(log d − mean)² = log(10)²·4: stderr = √(0.02)/(2 log 10); t(2 dof) = 4.303
-    assert noisy.high == pytest.approx(4.3027 * math.sqrt(0.02) / (2 * math.log(10)), rel=1e-4)
-    assert math.isnan(Slope.of(pd.DataFrame({"d": d[:2], "rounds": d[:2]})).value)
-
-
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy_sst2(tmp_path / "data", monkeypatch)
@@ -244,18 +228,3 @@ def test_a_run_that_diverges_ends_its_rows(tmp_path: Path) -> None:
     rows, _ = work.result(tmp_path, work.run(tmp_path, lambda _: None))
     assert list(rows[rows.what == "kappa"]["at"]) == ["start"]
     assert not run_table(rows, size).settled.any()
-
-
-def test_the_figure_shows_the_numbers() -> None:
-    rows = family(FLAT)
-    made = sizes.make(rows, PROVENANCE, options("default"))
-    accuracy, loss, needed = made.figures["sizes"].axes
-    assert [line.get_label() for line in accuracy.get_lines()] == ["a", "b", "c"]
-    assert loss.get_lines()[0].get_ydata()[0] == 1.0
-    table = run_table(rows, SIZE)
-    of_a = table[table.model == "a"].rounds.mean()
-    ends = [line.get_xydata()[0] for line in needed.get_lines() if line.get_marker() in READINGS.values()]
-    assert np.allclose(sorted(x for x, _ in ends), [2, 2, 2, *D])
-    assert np.allclose([y for x, y in ends if x == 10**5], of_a)
-    (by_d,) = [line for line in needed.get_lines() if line.get_linestyle() == "--"]
-    assert np.allclose(by_d.get_xydata(), [[10**5, of_a], [10**7, 100 * of_a]])

@@ -1,15 +1,12 @@
-"""Figure 2: its runs, its countings, its verdicts (each can come out either way), and the whole command."""
+"""Figure 2: its runs, its countings, and its verdicts, each of which can come out either way."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from decomfl_lab.cli.main import main
 from paper_repro.parts import fig2
 from paper_repro.workflow import scales
 from paper_repro.workflow.measures import ordered
@@ -130,19 +127,6 @@ def test_each_verdict_can_come_out_either_way() -> None:
     assert mixed["saving"] == "depends on how it is counted"
 
 
-def test_each_reading_has_its_row_and_fedavg_stands_in_both_panels() -> None:
-    rows = _frame(k_helps=True, p_helps=True, saves=True)
-    rows = pd.concat([rows, rows[rows.panel == "local-updates"].assign(reading="as-written")])
-    axes = fig2.make(rows, [{"data": "made up"}], options("smoke")).figures["fig2"].axes
-    assert [ax.get_title(loc="left").split(" ")[0] for ax in axes] == ["as-plotted"] * 2 + ["as-written"] * 2
-    fedavg, by_p = ["FedAvg K=5", "FedAvg K=10"], [f"DeComFL K=4 P={P}" for P in (10, 20, 40)]
-    by_k = [f"DeComFL K={K} P=20" for K in (1, 4, 10)]
-    drawn = [sorted(str(line.get_label()) for line in ax.get_lines()) for ax in axes]
-    assert drawn == [sorted(own + fedavg) for own in (by_k, by_p, by_k, [])]
-    shared = [line for ax in axes[:2] for line in ax.get_lines() if line.get_label() == "DeComFL K=4 P=20"]
-    assert len({line.get_color() for line in shared}) == 1
-
-
 def test_what_happens_eventually_is_judged_only_when_the_curves_are_flat() -> None:
     rows = _frame(k_helps=True, p_helps=True, saves=True)
     rising = rows["panel"].eq("perturbations") & rows["round"].eq(2)
@@ -176,30 +160,6 @@ def test_the_authors_curves_are_read_with_their_own_counting(tmp_path: Path) -> 
     one = rows[rows.series == "DeComFL K=1 P=20"].iloc[0]
     assert (one["round"], one.plotted_scalars, one.table1_scalars) == (20, 380.0, pytest.approx(840.0))
     assert rows[rows.method == "FedAvg"].series.tolist() == ["FedAvg K=5"]
-
-
-@pytest.mark.thorough
-def test_the_command_makes_everything_and_reuses_its_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], fig2=TINY))
-    (tmp_path / "authors_curves.csv").write_text(REFERENCE)
-    out = tmp_path / "out"
-    argv = ["paper", "--scale", "smoke", "--only", "fig2", "--out", str(out), "--jobs", "1", "--json"]
-    assert main([*argv, "--reading", "as-plotted"]) == 0
-    claims = json.loads(capsys.readouterr().out)
-    assert claims == json.loads((out / "claims.json").read_text())
-    assert {"id", "claim", "source", "status", "measures", "rule", "verdict", "measured", "scale"} == set(claims[0])
-    for name in ("report.html", "figures/fig2.png", "figures/fig2.pdf", "figures/fig2-table1.png", "tables/fig2.csv"):
-        assert (out / name).stat().st_size > 500, name
-    page = (out / "report.html").read_text()
-    assert "embedded: 5,000 MNIST training digits" in page
-    assert 'src="http' not in page
-    runs = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")}
-    assert len(runs) == 3 * 2 + 3 + 2 * 2 + 2
-    assert main([*argv, "--reading", "as-plotted", "--count", "table1", "--reference", str(tmp_path)]) == 0
-    assert runs == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")}
-    assert not list(out.rglob("*.tmp"))
 
 
 def test_equal_gains_refute_that_one_is_larger_and_unclear_ones_do_not() -> None:

@@ -1,11 +1,9 @@
-"""The figure of Hessian eigenvalues: its work is cached and resumes, and every verdict can come out either way."""
+"""The figure of Hessian eigenvalues: numbers of dense matrices, and every verdict can come out either way."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.cli.main import main
 from decomfl_lab.runs.told import Progress
 from hessian.named import untrained
 from hessian.spectrum.density import SpectralDensity, spectral_density
 from paper_repro.parts import hessian
 from paper_repro.parts.hessian import DensityCheck, SpectrumWork, claims
-from paper_repro.workflow import recorded
-from paper_repro.workflow.scales import SCALES, HessianScale
+from paper_repro.workflow.scales import HessianScale
 
 TINY = HessianScale(
     model="mlp",
@@ -135,30 +131,3 @@ def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeyp
     monkeypatch.setattr(hessian, "spectral_density", off)
     rows, _ = small.result(tmp_path / "off", small.run(tmp_path / "off", lambda _: None))
     assert rows.set_index("name")["value"]["distance"] > 2 * sound
-
-
-def test_the_command_makes_the_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("DECOMFL_DATA", raising=False)
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], hessian=TINY))
-    monkeypatch.setattr(hessian, "DensityCheck", SMALL_CHECK)
-    monkeypatch.setattr(recorded, "load", lambda *_: None)  # they decide what so short a run cannot
-    argv = ["paper", "--scale", "smoke", "--only", "hessian", "--out", str(tmp_path), "--jobs", "1", "--json"]
-    assert main(argv) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [claim["id"] for claim in found] == ["hessian.majority-zero", "hessian.low-rank", "hessian.stays-low"]
-    assert all("CIFAR-10 was not available here" in claim["scale"] for claim in found)
-    assert (tmp_path / "figures" / "hessian.png").stat().st_size > 10_000
-    table = pd.read_csv(tmp_path / "tables" / "hessian.csv")
-    assert list(table.step) == [0, 5, 10]
-    report = (tmp_path / "report.html").read_text()
-    assert "Hessian eigenvalue distribution" in report
-    assert "reduced, not the paper" in report
-    assert "Wasserstein-1 distance of the density from the dense spectrum is 0." in report
-
-    def never(*_: Any) -> str:
-        raise AssertionError("what is there is not computed again")
-
-    monkeypatch.setattr(SpectrumWork, "run", never)
-    assert main(argv) == 0

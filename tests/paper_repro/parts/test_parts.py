@@ -1,4 +1,4 @@
-"""Figure 3, top-k, projection and Table 1: settings, countings, and verdicts that can come out either way."""
+"""Figure 3, top-k, projection and Table 1: settings, countings, verdicts either way; eight parts by the command."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from paper_repro import making
-from paper_repro.parts import fig2, fig3, hessian, projection, table1, topk
+from paper_repro.parts import audit, fig2, fig3, hessian, projection, sweeps, table1, topk
 from paper_repro.workflow.claims import UNKNOWN, ClaimOutcome
 from paper_repro.workflow.drawing import ingredients
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section
-from paper_repro.workflow.scales import SCALES, Fig3Scale, ProjectionScale, changed
-from tests.paper_repro.parts import test_hessian
+from paper_repro.workflow.scales import SCALES, Fig3Scale, ProjectionScale, TheoryScale, changed
+from tests.paper_repro.parts import test_hessian, test_theory
 from tests.paper_repro.parts.test_fig2 import REFERENCE as FIG2_REFERENCE
 from tests.paper_repro.parts.test_fig2 import TINY
 from tests.refusals import refuses
@@ -246,7 +246,7 @@ def test_the_authors_curves_of_figure_3_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_the_command_makes_every_part(
+def test_the_command_makes_every_part_and_reuses_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], fig2=TINY))
@@ -271,20 +271,49 @@ def test_the_command_makes_every_part(
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], projection=size))
     out = tmp_path / "out"
     (tmp_path / "authors_curves.csv").write_text(FIG2_REFERENCE + REFERENCE.partition("\n")[2])
-    argv = ["paper", "--scale", "smoke", "--only", "topk,fig3,projection,table1", "--out", str(out), "--jobs", "1"]
-    argv += ["--reference", str(tmp_path)]
+    theory = TheoryScale(per_decade=1, runs=2, factor=4, cells=2, models=("logistic",), rounds=2, seeds=(0,))
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], theory=theory))
+    monkeypatch.setattr(sweeps, "LOUD", 1.0)
+    monkeypatch.setattr(sweeps, "REACH", dict.fromkeys("mPK", 4))
+    few = [test_theory.entry("correct"), test_theory.entry("misprint", label="b")]
+    monkeypatch.setattr(audit, "ENTRIES", tuple(result.entry for result in few))
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], hessian=test_hessian.TINY))
+    monkeypatch.setattr(hessian, "DensityCheck", test_hessian.SMALL_CHECK)
+    parts = ["fig2", "fig3", "projection", "topk", "table1", "hessian", "theory", "audit"]
+    argv = ["paper", "--scale", "smoke", "--only", ",".join(parts), "--out", str(out), "--jobs", "1"]
+    argv += ["--reading", "as-plotted", "--reference", str(tmp_path)]
     assert main([*argv, "--json"]) == 0
-    ids = [claim["id"] for claim in json.loads(capsys.readouterr().out)]
-    assert [each.split(".")[0] for each in ids] == sorted(
-        (each.split(".")[0] for each in ids), key=["fig3", "projection", "topk", "table1"].index
-    )
-    assert {"fig3.saving-in-the-logs", "fig3.twenty-times-in-the-logs"} < set(ids)
-    for name in ("fig3", "fig3-table1", "fig3-plotted", "projection", "topk"):
+    claims = json.loads(capsys.readouterr().out)
+    assert claims == json.loads((out / "claims.json").read_text())
+    assert {"id", "claim", "source", "status", "measures", "rule", "verdict", "measured", "scale"} == set(claims[0])
+    ids = [claim["id"] for claim in claims]
+    assert [each.split(".")[0] for each in ids] == sorted((each.split(".")[0] for each in ids), key=parts.index)
+    assert {"fig3.saving-in-the-logs", "theory.speed-up-P", "theory.trained-logistic", "audit.b"} < set(ids)
+    for name in (
+        "fig2",
+        "fig2-table1",
+        "fig3",
+        "fig3-table1",
+        "fig3-plotted",
+        "projection",
+        "topk",
+        "hessian",
+        "theory-training",
+    ):
         assert (out / "figures" / f"{name}.png").stat().st_size > 5000, name
-    for name in ("fig3", "projection", "topk", "table1"):
+    for name in ("fig2", "fig3", "projection", "topk", "table1"):
         assert len(pd.read_csv(out / "tables" / f"{name}.csv")) >= 4, name
     lost = pd.read_csv(out / "tables" / "projection.csv")
     assert lost[lost.eta > 1].diverged.any()
+    page = (out / "report.html").read_text()
+    assert "embedded: 5,000 MNIST training digits" in page
+    assert 'src="http' not in page
+    assert "Wasserstein-1 distance of the density from the dense spectrum is 0." in page
+    assert page.count("<code>b</code>") == 1  # what is correct is counted, not listed
+    runs = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")}
+    assert main([*argv, "--count", "table1"]) == 0
+    assert runs == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")} != {}
+    assert not list(out.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize("left_out", ["DeComFL", "FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"])
@@ -352,26 +381,3 @@ def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:
     assert making._record("llm", options("default", changes=changes)) is None
     keys = {ingredients("llm", pd.DataFrame(), [], options(changes=own)) for own in ({}, changes)}
     assert len(keys) == 2  # nor from what was drawn of others
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (["--set", "fig2.M=9", "--from-recorded"], "--set must be left out with --from-recorded"),
-        (["--set", "fig2.M=9", "--record", "kept"], "--set must be left out with --record"),
-        (["--set", "fig2.M=9", "--only", "fig3"], "--set must change a part that is made"),
-        (["--only", ","], "only must have names, joined by ',', got ','"),
-        (["--only", ""], "--only must not be empty, got ''"),
-        (["--only", "fig2", "--from-recorded"], "--only must name a part that is recorded at scale smoke, got 'fig2'"),
-        (["--record", "/proc/x"], "--record must be a file that can be written"),
-        (["--runs", "/proc/x"], "--runs must be a file that can be written"),
-        (["--jobs", "99999999999"], "jobs must be an integer in 0..4096"),
-    ],
-)
-def test_what_cannot_be_made_is_refused_before_anything_is_left(
-    more: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["paper", "--scale", "smoke", *more]) == 2
-    assert says in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -1,21 +1,18 @@
-"""Parts theory and audit: work that is cached, and every verdict made to come out either way."""
+"""Parts theory and audit: sweeps, training, and every verdict made to come out either way."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.runs.told import Progress
-from paper_repro.parts import audit, sweeps, theory, trained
+from paper_repro.parts import audit, theory, trained
 from paper_repro.parts.sweeps import KAPPA, SWEEPS
 from paper_repro.parts.trained import TrainingWork
 from paper_repro.workflow.scales import SCALES, TheoryScale
@@ -225,29 +222,3 @@ def test_each_finding_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
     assert first.measured == {"ratio": 2.0}
     assert verdicts(audit.claims(audited(entry("correct"))))["all"] == "holds"
     assert verdicts(audit.claims(audited(entry("correct", holds=False))))["a"] == "not tested at this scale"
-
-
-@pytest.mark.thorough
-def test_the_command_makes_both_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tiny = TheoryScale(per_decade=1, runs=2, factor=4, cells=2, models=("logistic",), rounds=2, seeds=(0,))
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], theory=tiny))
-    monkeypatch.setattr(sweeps, "LOUD", 1.0)
-    monkeypatch.setattr(sweeps, "REACH", dict.fromkeys("mPK", 4))
-    few = [entry("correct"), entry("misprint", label="b")]
-    monkeypatch.setattr(audit, "ENTRIES", tuple(result.entry for result in few))
-    argv = ["paper", "--scale", "smoke", "--only", "theory,audit", "--out", str(tmp_path), "--jobs", "1", "--json"]
-    assert main(argv) == 0
-    ids = [claim["id"] for claim in json.loads(capsys.readouterr().out)]
-    assert ids[0] == "theory.dimension-free"
-    assert {"theory.speed-up-P", "theory.trained-logistic", "audit.all", "audit.b"} <= set(ids)
-    for name in ("dimension", "rounds", "step-sizes", "training"):
-        assert (tmp_path / "figures" / f"theory-{name}.png").stat().st_size > 10_000
-    rounds = pd.read_csv(tmp_path / "tables" / "theory-rounds.csv")
-    assert set(rounds["series"]) == {"measured", "corrected bound", "stated bound"}
-    assert np.isfinite(rounds["rounds"]).all()
-    assert len(pd.read_csv(tmp_path / "tables" / "audit.csv")) == 2
-    report = (tmp_path / "report.html").read_text()
-    assert report.count("<code>b</code>") == 1  # what is correct is counted, not listed
-    assert "reduced, not the paper" in report

@@ -1,4 +1,4 @@
-"""The board's figure: what stands in the frame stands on its axes."""
+"""The board's figure: who did not get there is hollow and last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from paper_repro.studies.figure_board import line_styles, races
 
@@ -28,16 +27,6 @@ FRAME = pd.concat(
         run("silent", 0, [0.9], 0),
     ]
 )
-
-
-def test_curves_rise_and_the_ranking_has_the_geometric_mean_of_those_who_got_there() -> None:
-    above, _, below, _ = races(FRAME, STYLES).axes
-    curves = [line.get_ydata() for line in above.get_lines()[1:]]
-    assert [list(curve) for curve in curves] == [[0.5, 0.5, 0.9], [0.5, 0.8], [0.1, 0.2]]  # silent has no bytes
-    assert [text.get_text() for text in below.get_yticklabels()] == ["A", "B"]
-    assert (below.get_xscale(), below.get_xlim()) == ("log", above.get_xlim())
-    dots = [line for line in below.get_lines() if line.get_marker() == "o"]
-    assert [float(dot.get_xdata()[0]) for dot in dots] == pytest.approx([60.0, 14.0])  # √(30·120), and in vain
 
 
 def test_who_did_not_get_there_is_hollow_and_last() -> None:

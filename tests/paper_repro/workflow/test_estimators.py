@@ -6,14 +6,12 @@ import pandas as pd
 import pytest
 
 from paper_repro.workflow import estimators
-
-BY = ("panel", "series")
+from tests.paper_repro.workflow import test_bands
+from tests.paper_repro.workflow.test_bands import BY
 
 
 def curve(accuracies: list[float], *, check: bool, seed: int = 0, series: str = "a") -> pd.DataFrame:
-    rounds = range(20, 20 * len(accuracies) + 1, 20)
-    frame = pd.DataFrame({"round": rounds, "test_accuracy": accuracies})
-    return frame.assign(panel="left", series=series, seed=seed, check=check, examples=10_000)
+    return test_bands.curve(accuracies, seed=seed, series=series).assign(check=check)
 
 
 LINE = [0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.86, 0.87, 0.88, 0.9, 0.91, 0.92]

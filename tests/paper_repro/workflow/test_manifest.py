@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from decomfl_lab.cli.main import main
+from benchmarks.page import PageOptions, page
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import claims, manifest, recorded, runs
 
@@ -41,25 +43,21 @@ def test_a_changed_table_is_an_error_that_names_it(results: Path) -> None:
     assert manifest.wrong(results) == ["fig3-full.csv.gz"]
 
 
-def test_a_changed_provenance_is_an_error_too(results: Path) -> None:
-    path = results / "fig3-full.json"
-    path.write_text(path.read_text().replace("2026", "2025"))
-    with pytest.raises(InputError, match=r"fig3-full\.json must be"):
-        recorded.load("fig3", "full")
-
-
-def test_changed_outcomes_are_an_error(results: Path) -> None:
-    path = results / "claims.json"
-    path.write_text(path.read_text().replace("does not hold", "holds", 1))
-    with pytest.raises(InputError, match=r"claims\.json must be"):
-        claims.rows()
-
-
-def test_a_changed_benchmark_is_an_error(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = results / "benchmarks" / "round.json"
-    path.write_text(path.read_text().replace("1", "2", 1))
-    assert main(["bench", "page", str(results / "benchmarks")]) == 2
-    assert "benchmarks/round.json must be the file" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("file", "old", "new", "read"),
+    [
+        ("fig3-full.json", "2026", "2025", lambda: recorded.load("fig3", "full")),
+        ("claims.json", "does not hold", "holds", claims.rows),
+        ("benchmarks/round.json", "1", "2", lambda: page.run(PageOptions(records=recorded.RESULTS / "benchmarks"))),
+    ],
+)
+def test_a_changed_file_is_an_error_wherever_it_is_read(
+    file: str, old: str, new: str, read: Callable[[], object], results: Path
+) -> None:
+    path = results / file
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(InputError, match=f"{re.escape(file)} must be the file"):
+        read()
 
 
 @pytest.mark.parametrize("name", ["engines.json", "runs/smollm2/run.dcl"])

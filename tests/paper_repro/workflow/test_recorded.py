@@ -110,11 +110,15 @@ def test_what_is_kept_with_the_code_is_whole_and_says_what_it_is() -> None:
             assert unfinished(found.rows, ["series"]) or found.runs[0] < found.runs[1]
 
 
+SHORT = pd.concat(
+    pd.DataFrame({"round": range(1, last + 1)}).assign(series=name, seed=seed, planned=9, whole=last == 9)
+    for name, seed, last in (("a", 0, 9), ("a", 1, 4), ("b", 0, 2), ("b", 1, 5))
+)
+"""Of four runs of nine rounds one is whole."""
+
+
 def test_a_run_under_way_is_left_out_of_means_unless_there_is_no_other() -> None:
-    rows = pd.concat(
-        pd.DataFrame({"round": range(1, last + 1)}).assign(series=name, seed=seed, planned=9, finished=last == 9)
-        for name, seed, last in (("a", 0, 9), ("a", 1, 4), ("b", 0, 2), ("b", 1, 5))
-    )
+    rows = SHORT.assign(finished=SHORT.whole)
     kept = settled(rows, ["series"]).groupby("series")
     assert {name: set(own.seed) for name, own in kept} == {"a": {0}, "b": {1}}
     assert unfinished(rows, ["series"]) == [
@@ -128,12 +132,7 @@ def test_a_run_under_way_is_left_out_of_means_unless_there_is_no_other() -> None
 
 
 def test_a_run_that_diverged_is_left_out_of_means_and_named_unless_all_of_its_series_did() -> None:
-    rows = pd.concat(
-        pd.DataFrame({"round": range(1, last + 1)}).assign(
-            series=name, seed=seed, planned=9, finished=True, diverged=last < 9
-        )
-        for name, seed, last in (("a", 0, 9), ("a", 1, 4), ("b", 0, 2), ("b", 1, 5))
-    )
+    rows = SHORT.assign(finished=True, diverged=~SHORT.whole)
     kept = settled(rows, ["series"]).groupby("series")
     assert {name: set(own.seed) for name, own in kept} == {"a": {0}, "b": {0, 1}}
     assert unready(rows, ["series"]) == "Diverged, and not in the means: a, seed 1, after round 4."

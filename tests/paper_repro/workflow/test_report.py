@@ -285,14 +285,6 @@ def test_outcomes_are_rows_with_the_words_place_and_rule_of_their_claims() -> No
     assert second["verdict"] == "does not hold"
 
 
-def test_an_atomic_write_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "file.txt"
-    write_atomically(path, "old\n")
-    write_atomically(path, b"new\r\n")
-    assert path.read_bytes() == b"new\r\n"
-    assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
-
-
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.txt"
     write_atomically(path, "old")

@@ -159,64 +159,47 @@ def test_another_version_goes_on_where_it_was_asked_to_and_the_provenance_lists_
     assert len(list(root.glob("*/config.toml"))) == 2
 
 
-def test_a_run_under_way_is_kept_by_its_records_and_goes_on_from_them_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+WITHOUT_LOG = Job(CONFIG.but("fedcom", rounds=60, eval_every=2), {"series": "b"}, "no log")
+BESIDE = (CONFIG_FILE, METRICS_FILE, provenance.PROVENANCE_FILE)
+
+
+@pytest.mark.parametrize(
+    ("work", "names", "federation", "first"),
+    [
+        pytest.param(job(), (*BESIDE, LOG_FILE), DeComFLFederation, 8, id="by its records"),
+        pytest.param(WITHOUT_LOG, (CHECKPOINT_FILE, *BESIDE), FedAvgFederation, 9, id="by a small checkpoint"),
+    ],
+)
+def test_a_run_under_way_is_kept_and_goes_on_elsewhere(
+    work: Job, names: tuple[str, ...], federation: Any, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, _ = _one(run_all([job()], tmp_path / "whole", n_jobs=1))
+    """Rounds that are kept are not measured again, unless they are not asked for."""
+    whole, _ = _one(run_all([work], tmp_path / "whole", n_jobs=1))
     here, kept = tmp_path / "here", tmp_path / "kept"
     monkeypatch.setattr(runs, "KEPT", kept)
-    _stopped_after(9, here, monkeypatch)
-    dense = Job(replace(CONFIG.but("fedavg"), rounds=60), {}, "no log")
-    runs.keep([job(), dense], here, kept, resume=True)
-    assert sorted(path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()) == [
-        f"{job().name()}/{name}" for name in (CONFIG_FILE, METRICS_FILE, provenance.PROVENANCE_FILE, LOG_FILE)
-    ]
-    before = {path: path.read_bytes() for path in kept.rglob("*.*")}
-    begun = []  # rounds that are measured: those of the records are not, unless they are not asked for
-    advance = DeComFLFederation.advance
-    monkeypatch.setattr(DeComFLFederation, "advance", lambda own: begun.append(own.round) or advance(own))
-    result = rows, _ = _one(run_all([job()], tmp_path / "there", n_jobs=1, resume=True))
-    assert (begun[0], len(begun), finished(result)) == (8, 52, True)
+    _stopped_after(9, here, monkeypatch, work)
+    runs.keep([work], here, kept, resume=True)
+    before = {path.relative_to(kept).as_posix(): path.read_bytes() for path in kept.rglob("*.*")}
+    assert sorted(before) == [f"{work.name()}/{name}" for name in names]
+    begun: list[int] = []
+    advance = federation.advance
+    monkeypatch.setattr(federation, "advance", lambda own: begun.append(own.round) or advance(own))
+    result = rows, _ = _one(run_all([work], tmp_path / "there", n_jobs=1, resume=True))
+    assert (begun, finished(result)) == (list(range(first, 60)), True)
     pd.testing.assert_frame_equal(rows.drop(columns="seconds"), whole.drop(columns="seconds"))
-    run_all([job()], tmp_path / "anew", n_jobs=1)
-    assert begun[52:] == list(range(60))
-    assert before == {path: path.read_bytes() for path in kept.rglob("*.*")}
-    other = job(rounds=2)  # of the same title
+    begun.clear()
+    run_all([work], tmp_path / "anew", n_jobs=1)
+    assert begun == list(range(60))
+    other = replace(work, config=replace(work.config, rounds=2))  # of the same title
     run_all([other], tmp_path / "other", n_jobs=1)
     runs.keep([other], tmp_path / "other", kept, resume=True)
-    assert before == {path: path.read_bytes() for path in kept.rglob("*.*")}
-    assert (other.title, other.name()[:7]) == (job().title, job().name()[:7])
-    assert other.name() != job().name()
-    runs.keep([job()], tmp_path / "there", kept, resume=True)
+    assert (other.title, other.name() == work.name()) == (work.title, False)
+    assert before == {path.relative_to(kept).as_posix(): path.read_bytes() for path in kept.rglob("*.*")}
+    runs.keep([work], tmp_path / "there", kept, resume=True)
     assert not list(kept.iterdir())
-
-
-def test_a_run_without_a_log_is_kept_by_its_checkpoint_if_that_is_small(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = tmp_path / "kept"
-    monkeypatch.setattr(runs, "KEPT", tmp_path / "none")
-    dense = Job(CONFIG.but("fedcom", rounds=60, eval_every=2), {}, "no log")
-    whole, _ = _one(run_all([dense], tmp_path / "whole", n_jobs=1))
-    _stopped_after(9, tmp_path / "here", monkeypatch, dense)
     monkeypatch.setattr(runs, "MOST_KEPT", 100)
-    runs.keep([dense], tmp_path / "here", kept, resume=True)
-    assert not kept.exists()
-    monkeypatch.undo()
-    monkeypatch.setattr(runs, "KEPT", kept)
-    runs.keep([dense], tmp_path / "here", kept, resume=True)
-    names = (CHECKPOINT_FILE, CONFIG_FILE, METRICS_FILE, provenance.PROVENANCE_FILE)
-    assert sorted(path.relative_to(kept).as_posix() for path in kept.rglob("*.*")) == [
-        f"{dense.name()}/{name}" for name in names
-    ]
-    begun = []
-    advance = FedAvgFederation.advance
-    monkeypatch.setattr(FedAvgFederation, "advance", lambda own: begun.append(own.round) or advance(own))
-    rows, _ = _one(run_all([dense], tmp_path / "there", n_jobs=1, resume=True))
-    assert begun == list(range(9, 60))
-    pd.testing.assert_frame_equal(rows.drop(columns="seconds"), whole.drop(columns="seconds"))
-    runs.keep([dense], tmp_path / "there", kept, resume=True)
-    assert not list(kept.iterdir())
+    runs.keep([work], here, tmp_path / "little", resume=True)
+    assert (tmp_path / "little").exists() == (LOG_FILE in names)
 
 
 def test_what_came_further_stays_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
