@@ -96,7 +96,15 @@ def training_spectra(
         axes[0].set_ylabel("density")
         by_step, outer = cast(list[Axes], list(lower.subplots(1, 2, width_ratios=[1.2, 1.0])))
         _kappas(by_step, kappas, d)
-        _outer(outer, extremes)
+        rows = extremes.sort_values("step")
+        outer.plot(rows["step"], rows["lambda_max"], color=_RED, marker="s", markersize=3.8, label="λ_max")
+        outer.plot(rows["step"], -rows["lambda_min"], color=OKABE_ITO[4], marker="v", markersize=3.8, label="−λ_min")
+        outer.plot(rows["step"], rows["loss"], color=_SOFT, marker=".", linestyle=":", label="loss")
+        outer.set_yscale("log")
+        outer.set_title("outer eigenvalues and loss")
+        outer.set_xlabel("steps of training")
+        outer.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        outer.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
     return figure
 
 
@@ -160,18 +168,6 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
     ax.axhline(d, color=_SOFT, linewidth=1.0, linestyle=(0, (4, 2)), label=f"d = {d:,}")
     ax.set_yscale("log")
     ax.set_title("effective rank κ")
-    ax.set_xlabel("steps of training")
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
-
-
-def _outer(ax: Axes, extremes: pd.DataFrame) -> None:
-    rows = extremes.sort_values("step")
-    ax.plot(rows["step"], rows["lambda_max"], color=_RED, marker="s", markersize=3.8, label="λ_max")
-    ax.plot(rows["step"], -rows["lambda_min"], color=OKABE_ITO[4], marker="v", markersize=3.8, label="−λ_min")
-    ax.plot(rows["step"], rows["loss"], color=_SOFT, marker=".", linestyle=":", label="loss")
-    ax.set_yscale("log")
-    ax.set_title("outer eigenvalues and loss")
     ax.set_xlabel("steps of training")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
