@@ -111,11 +111,7 @@ class _Actor:
 
 
 class Actors:
-    """The ``Carrier`` of frames to actors.
-
-    Attributes:
-        actors: The handles of the actors; client i is in number i mod their number.
-    """
+    """The ``Carrier`` of frames to actors."""
 
     def __init__(self, make: MakeHost, M: int, workers: int) -> None:
         """At most ``workers`` actors for M clients, in the Ray that this process is connected to."""
@@ -127,7 +123,7 @@ class Actors:
             why = str(error).partition("\n")[0]
             raise InputError(f"model and loss must be such that pickle can carry them to actors, got {why}") from None
         self._M = M
-        self.actors: list[Any] = []
+        self.actors: list[Any] = []  # the handles of the actors; client i is in number i mod their number
         self._end = weakref.finalize(self, _end, self.actors)
         count = min(workers, M)
         self.actors += [self._made(range(n, M, count)) for n in range(count)]

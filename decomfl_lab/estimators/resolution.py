@@ -36,16 +36,12 @@ def span(estimator: Estimator, mu: float) -> float:
 
 
 class Resolution:
-    """It sees the scalars of a run's first rounds, of all clients, until it is sure whether they are rounding.
-
-    Attributes:
-        over: Whether it has made up its mind, and looks at nothing any more.
-    """
+    """It sees the scalars of a run's first rounds, of all clients, until it is sure whether they are rounding."""
 
     def __init__(self, numbers: str) -> None:
         """A watch over losses that are computed in these ``numbers``, a key of ``ROUNDING``."""
         self.numbers = numbers
-        self.over = False
+        self.over = False  # whether it has made up its mind, and looks at nothing any more
         self._mu = math.nan
         self._units: list[NDArray[np.float32]] = []  # the differences of each local step, in units of rounding
         self._losses: list[float] = []

@@ -53,18 +53,14 @@ class Ledger:
     """Counts every encoded message, up and down, for each client; lag is in it by nature.
 
     Attributes:
-        M: Clients.
-        up: Client → server, one Traffic a client.
-        down: Server → client.
-        encode: The codec.
         total_up: The sum of all that went up.
         total_down: The sum of all that went down.
     """
 
-    M: int
-    up: list[Traffic] = field(default_factory=list)
-    down: list[Traffic] = field(default_factory=list)
-    encode: Callable[[Message], bytes] = field(default=encode, repr=False, compare=False)
+    M: int  # clients
+    up: list[Traffic] = field(default_factory=list)  # client → server, one Traffic a client
+    down: list[Traffic] = field(default_factory=list)  # server → client
+    encode: Callable[[Message], bytes] = field(default=encode, repr=False, compare=False)  # the codec
 
     def __post_init__(self) -> None:
         self.up = self.up or [Traffic() for _ in range(self.M)]

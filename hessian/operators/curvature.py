@@ -40,11 +40,7 @@ _UNKNOWN = 1 << 60
 
 
 class _CurvatureOperator(Operator):
-    """What the operators share: an objective, the point where its curvature is asked for, and the sum over pieces.
-
-    Attributes:
-        remark: What was not tried of the derivatives, and why; empty where they were, or will be at the first product.
-    """
+    """What the operators share: an objective, the point where its curvature is asked for, and the sum over pieces."""
 
     name: str
     decays = True
@@ -59,6 +55,7 @@ class _CurvatureOperator(Operator):
         self.d = objective.d
         self.dtype = objective.dtype
         self.device = objective.device
+        # what was not tried of the derivatives, and why; empty where they were, or will be at the first product
         self.remark = ""
         self._tried = objective.trusted
         self._recurrent = objective.has(nn.RNNBase)

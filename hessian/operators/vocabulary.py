@@ -26,13 +26,9 @@ _BLOCK = 1 << 20
 
 
 class LeanCrossEntropy(TorchFunctionMode):
-    """Inside, torch's cross-entropy of ``LARGE`` logits is the one of this module: by numbers of classes, unweighted.
+    """Inside, torch's cross-entropy of ``LARGE`` logits is this module's: by numbers of classes, unweighted."""
 
-    Attributes:
-        seen: Whether there was one.
-    """
-
-    seen = False
+    seen = False  # whether there was one
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is cross_entropy:

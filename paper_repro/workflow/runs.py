@@ -406,14 +406,10 @@ def _execute_all(
 
 
 class _Tally:
-    """How many works are done, and how long the rest takes at the pace so far, by their costs.
-
-    Attributes:
-        before: The number of works that were done at the start.
-    """
+    """How many works are done, and how long the rest takes at the pace so far, by their costs."""
 
     def __init__(self, works: Mapping[Path, Work], before: int) -> None:
-        self.before = before
+        self.before = before  # the number of works that were done at the start
         self._costs = {folder: max(1.0, work.cost()) for folder, work in works.items()}
         self._shares = dict.fromkeys(works, 0.0)
         self._first: tuple[float, float] | None = None
@@ -442,16 +438,13 @@ class _Watcher(threading.Thread):
 
     They then have ``PATIENCE_SECONDS`` to save what they have. It also ends when the ``seconds`` are over; then they
     have the time that the round takes.
-
-    Attributes:
-        late: Whether the time was over.
     """
 
     def __init__(
         self, works: Mapping[Path, Work], before: int, turn: _Turn, came: Sequence[int], seconds: float, *, each: bool
     ) -> None:
         super().__init__(daemon=True)
-        self.late = False
+        self.late = False  # whether the time was over
         self._each = each
         self._until = time.monotonic() + seconds
         self._titles = {folder: work.title for folder, work in works.items()}
