@@ -40,8 +40,7 @@ from decomfl_lab.plain import print_json
 
 __all__ = ["BenchmarkCommand", "BenchmarkRow", "Tabulated", "benchmark", "column", "names", "numbers"]
 
-_WIDTH = 160
-"""Characters of a line where stdout is no terminal."""
+_WIDTH = 160  # characters of a line where stdout is no terminal
 
 
 # What a row is ---------------------------------------------------------------------------------------------------
@@ -137,8 +136,7 @@ class Tabulated:
 # What a benchmark is ---------------------------------------------------------------------------------------------
 
 
-Quoted = Callable[[Sequence[Any], Any], tuple[str, str] | None]
-"""See ``BenchmarkCommand.quoted``."""
+Quoted = Callable[[Sequence[Any], Any], tuple[str, str] | None]  # see ``BenchmarkCommand.quoted``
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,11 @@ from decomfl_lab.options import option
 
 __all__ = ["RoundOptions", "RoundRow", "round_"]
 
-_ENGINES_ON_GPU = ("plain", "serial", "batched")
-"""Engines that evaluate losses where a GPU has the model."""
+_ENGINES_ON_GPU = ("plain", "serial", "batched")  # engines that evaluate losses where a GPU has the model
 _PROJECTING = ("fused", "batched", "serial")
 """Engines that are measured by gradient projection too: the kernel, the batched pass, and torch's autograd."""
 _MODELS = {"mnist": "cnn-mnist", "fashion": "cnn-fashion"}
-_CHECKED = 2
-"""Directions whose scalars are compared with those of float64."""
+_CHECKED = 2  # directions whose scalars are compared with those of float64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,16 +32,12 @@ _PLACES: Final = ("d", "x", "y", "transform", "width", "height", "viewBox")
 """Attributes whose numbers are places on the page, of which a tenth of a point is enough."""
 _DEFAULTS: Final = "fill:var(--grey-000000,#000000);stroke-linejoin:round"
 """What matplotlib leaves out of the style of an element."""
-_EVEN: Final = 24
-"""How far the three parts of a grey may lie apart, of 255."""
-_DARK: Final = 0.9
-"""The lightness in the dark of what is black in the light."""
+_EVEN: Final = 24  # how far the three parts of a grey may lie apart, of 255
+_DARK: Final = 0.9  # the lightness in the dark of what is black in the light
 
 
-_OUTSIDE: Final = 40.0
-"""Pixels around a figure in which labels may stand that the figure itself does not show."""
-_MARGIN: Final = 2.0
-"""Points left free around a drawing, so that no line is cut in half."""
+_OUTSIDE: Final = 40.0  # pixels around a figure in which labels may stand that the figure itself does not show
+_MARGIN: Final = 2.0  # points left free around a drawing, so that no line is cut in half
 
 
 @dataclass(frozen=True)

@@ -76,10 +76,8 @@ PARTS: dict[str, Part] = {
 PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "table1", "smollm2")
 """Parts that can be drawn while some of their runs are not finished."""
 LARGEST: Final = "full"
-LIVE: Final = "live"
-"""The folder, in that of the report, of figures and tables of live runs."""
-FEW: Final = 3
-"""Parts that are drawn by this process alone: to start others takes as long."""
+LIVE: Final = "live"  # the folder, in that of the report, of figures and tables of live runs
+FEW: Final = 3  # parts that are drawn by this process alone: to start others takes as long
 MOST_JOBS: Final = 4096
 """Processes at a time; joblib ends where a number does not fit 32 bits, and a machine long before."""
 

@@ -39,10 +39,8 @@ __all__ = ["kappa"]
 
 TRACES = ("probes", "gauss-newton", "exact")
 
-FORETOLD = 10
-"""Products from which on the number that is needed, and the time, are foretold well enough to say so."""
-LONG = 0.2
-"""Hours from which on the time is told."""
+FORETOLD = 10  # products from which on the number that is needed, and the time, are foretold well enough to say so
+LONG = 0.2  # hours from which on the time is told
 
 
 @dataclass(frozen=True, kw_only=True)

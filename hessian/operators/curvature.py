@@ -29,14 +29,11 @@ from hessian.operators.probes import probe
 
 __all__ = ["CACHE_BYTES", "FisherOperator", "GaussNewtonOperator", "HessianOperator"]
 
-CACHE_BYTES = 2 << 30
-"""Memory for the graphs that ``HessianOperator`` keeps, unless told otherwise."""
+CACHE_BYTES = 2 << 30  # memory for the graphs that ``HessianOperator`` keeps, unless told otherwise
 
-_TRIAL = 9
-"""Purpose of the vector that a product is tried with where the first one has many zeros."""
+_TRIAL = 9  # purpose of the vector that a product is tried with where the first one has many zeros
 
-_UNKNOWN = 1 << 60
-"""The bytes of a graph of which nothing is known: too many to keep it."""
+_UNKNOWN = 1 << 60  # the bytes of a graph of which nothing is known: too many to keep it
 
 
 class _CurvatureOperator(Operator):

@@ -19,10 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["LARGE", "LeanCrossEntropy"]
 
-LARGE = 1 << 22
-"""Logits from which on derivatives are recomputed."""
-_BLOCK = 1 << 20
-"""Logits whose p is made at a time."""
+LARGE = 1 << 22  # logits from which on derivatives are recomputed
+_BLOCK = 1 << 20  # logits whose p is made at a time
 
 
 class LeanCrossEntropy(TorchFunctionMode):

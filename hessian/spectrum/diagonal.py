@@ -25,8 +25,7 @@ from hessian.spectrum.lanczos import Krylov, require_room
 
 __all__ = ["Diagonal", "diagonal"]
 
-_SIGNS = 12
-"""Stage of the random signs."""
+_SIGNS = 12  # stage of the random signs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -40,8 +40,7 @@ __all__ = ["claims"]
 
 LIMITS = limits("llm")
 
-_Columns = tuple[str, str]
-"""A column of results: the end of the row's name ("" or +LoRA), and the series."""
+_Columns = tuple[str, str]  # a column of results: the end of the row's name ("" or +LoRA), and the series
 
 
 def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:

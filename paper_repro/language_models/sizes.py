@@ -45,8 +45,7 @@ from theory.notation.setting import effective_factor
 __all__ = ["SizeWork", "Slope", "claims", "jobs", "kappa_table", "make", "run_table"]
 
 TASK: Final = "sst2"
-TESTED: Final = 872
-"""Its test examples."""
+TESTED: Final = 872  # its test examples
 LIMITS: Final = limits("sizes")
 SHARE: Final[float] = LIMITS.share
 """The share of the fall of a run's test loss to its lowest at which a run counts as converged."""
