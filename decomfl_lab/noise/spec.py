@@ -51,12 +51,9 @@ SQRT_HALF_BITS: Final = 0x3F3504F3
 class Distribution(StrEnum):
     """The distribution of a direction z in R^d; each has E[z] = 0 and E[z zᵀ] = I."""
 
-    GAUSSIAN = "gaussian"
-    """z ~ N(0, I), the default and Theorem 1's."""
-    SPHERE = "sphere"
-    """z uniform on the sphere of radius √d, Theorem 2's."""
-    RADEMACHER = "rademacher"
-    """z_j = ±1 with equal chance: one bit an element."""
+    GAUSSIAN = "gaussian"  # z ~ N(0, I), the default and Theorem 1's
+    SPHERE = "sphere"  # z uniform on the sphere of radius √d, Theorem 2's
+    RADEMACHER = "rademacher"  # z_j = ±1 with equal chance: one bit an element
 
 
 LOW_RANK: Final = "low-rank"  # a distribution that version 0.1 had, and its files may name

@@ -32,8 +32,7 @@ DIRECTIONS = 2
 class Tracking(StrEnum):
     """Who remembers which round a client holds."""
 
-    SERVER = "server"
-    """The server: a number for each client."""
+    SERVER = "server"  # the server: a number for each client
     CLIENTS = "clients"
     """Each client its own: it says so when it is sampled, and the server keeps nothing about anybody."""
 

@@ -47,16 +47,11 @@ StepSeed = int | tuple[int, ...] | Picks
 class Seeding(StrEnum):
     """How many seeds a plan or a record carries."""
 
-    PER_DIRECTION = "per-direction"
-    """K·P seeds."""
-    PER_STEP = "per-step"
-    """K seeds."""
-    PER_ROUND = "per-round"
-    """One seed."""
-    PER_RUN = "per-run"
-    """No seed: each client is told the run's seed once."""
-    POOL = "pool"
-    """K·P places in the run's pool, of two bytes each: each client is told the run's seed once."""
+    PER_DIRECTION = "per-direction"  # K·P seeds
+    PER_STEP = "per-step"  # K seeds
+    PER_ROUND = "per-round"  # one seed
+    PER_RUN = "per-run"  # no seed: each client is told the run's seed once
+    POOL = "pool"  # K·P places in the run's pool, of two bytes each: each client is told the run's seed once
 
     @property
     def needs_run_seed(self) -> bool:

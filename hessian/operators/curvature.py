@@ -40,8 +40,7 @@ class _CurvatureOperator(Operator):
     """What the operators share: an objective, the point where its curvature is asked for, and the sum over pieces."""
 
     name: str
-    decays = True
-    """Whether a penalty (λ/2)‖x‖² of the objective adds λI."""
+    decays = True  # whether a penalty (λ/2)‖x‖² of the objective adds λI
 
     def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
         """Curvature of ``objective`` at ``x``, by default ``objective.x``; InputError where f(x) is not finite."""
@@ -249,8 +248,7 @@ class HessianOperator(_CurvatureOperator):
 class _OutputOperator(_CurvatureOperator):
     """JᵀMJ summed over pieces, J the Jacobian of the module's outputs in x, M a matrix on the outputs of one piece."""
 
-    second_derivatives = True
-    """Whether M is made of the loss's second derivatives."""
+    second_derivatives = True  # whether M is made of the loss's second derivatives
 
     def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
         """See ``_CurvatureOperator``; InputError if the module's outputs are not one tensor."""

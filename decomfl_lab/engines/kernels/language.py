@@ -384,18 +384,13 @@ class LanguageNetwork:
         classes: The number C of verbalizers.
     """
 
-    layers: ClassVar[str]
-    """Name of the list of layers in the module that knows no head."""
+    layers: ClassVar[str]  # name of the list of layers in the module that knows no head
     linears: ClassVar[tuple[str, ...]]
     """Maps of a layer: to keys, values and queries, from attention, up, down and, where there is one, to the gate."""
-    norms: ClassVar[tuple[str, ...]]
-    """Norms of a layer, and of the model after the last."""
-    pair: ClassVar[tuple[str, ...]]
-    """Parameters of a map and of a norm."""
-    tables: ClassVar[tuple[str, ...]]
-    """Embeddings of tokens and, where there are any, of positions."""
-    form: ClassVar[dict[str, object]]
-    """What the configuration has to say."""
+    norms: ClassVar[tuple[str, ...]]  # norms of a layer, and of the model after the last
+    pair: ClassVar[tuple[str, ...]]  # parameters of a map and of a norm
+    tables: ClassVar[tuple[str, ...]]  # embeddings of tokens and, where there are any, of positions
+    form: ClassVar[dict[str, object]]  # what the configuration has to say
 
     def __init__(self, module: Verbalized, layout: Layout) -> None:
         """Find the parameters.
