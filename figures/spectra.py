@@ -86,8 +86,14 @@ def training_spectra(
         axes = cast(list[Axes], list(upper.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]))
         widths = curves.groupby("step")["bandwidth"].first()
         for ax, step in zip(axes, steps, strict=True):
-            own = curves[curves["step"] == step]
-            _density(ax, own, single.loc[single["step"] == step, "value"], d=d, bandwidth=float(widths[step]))
+            # The curve with its band, and single eigenvalues as stems.
+            at = curves[curves["step"] == step].sort_values("value")
+            alone, one = single.loc[single["step"] == step, "value"], _one(d, float(widths[step]))
+            low = at["low"].clip(lower=one / 1e3)
+            ax.fill_between(at["value"], low, at["high"], color=_BLUE, alpha=0.22, linewidth=0)
+            ax.plot(at["value"], at["density"], color=_BLUE, linewidth=1.4, label="density")
+            ax.vlines(alone, one / 1e3, one, color=_RED, linewidth=1.1, label="single eigenvalues")
+            ax.plot(alone, np.full(len(alone), one), "o", color=_RED, markersize=2.8, label="_heads")
             _set_scale(ax, curves, float(widths.max()), d)
             share = float(extremes.loc[extremes["step"] == step, "near zero"].iloc[0])
             ax.text(0.98, 0.96, f"{share:.1%} near 0", transform=ax.transAxes, ha="right", va="top", color=_SOFT)
@@ -133,16 +139,6 @@ def _set_scale(ax: Axes, curves: pd.DataFrame, bandwidth: float, d: int) -> None
 def _one(d: int, bandwidth: float) -> float:
     """The height of a single one of d eigenvalues, smoothed."""
     return 1.0 / (d * bandwidth * math.sqrt(2 * math.pi))
-
-
-def _density(ax: Axes, curve: pd.DataFrame, single: pd.Series[float], *, d: int, bandwidth: float) -> None:
-    """The curve with its band, and single eigenvalues as stems."""
-    one = _one(d, bandwidth)
-    at = curve.sort_values("value")
-    ax.fill_between(at["value"], at["low"].clip(lower=one / 1e3), at["high"], color=_BLUE, alpha=0.22, linewidth=0)
-    ax.plot(at["value"], at["density"], color=_BLUE, linewidth=1.4, label="density")
-    ax.vlines(single, one / 1e3, one, color=_RED, linewidth=1.1, label="single eigenvalues")
-    ax.plot(single, np.full(len(single), one), "o", color=_RED, markersize=2.8, label="_heads")
 
 
 def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
