@@ -145,14 +145,7 @@ class _Output:
 
 
 class BenchmarkCommand(Screened):
-    """The command of a benchmark; its help ends with what the columns are.
-
-    Attributes:
-        rows: The benchmark: the rows of its options.
-        quoted: Of rows and options, what was measured and how much, as the README's table says them; None of rows that
-            it says nothing of.
-        meanings: What its columns are.
-    """
+    """The command of a benchmark; its help ends with what the columns are."""
 
     def __init__(self, rows: Callable[[Any], Iterator[Any]], quoted: Quoted | None) -> None:
         kinds = get_type_hints(rows)
@@ -164,8 +157,11 @@ class BenchmarkCommand(Screened):
             callback=beside(self._measure, options),
             help=inspect.getdoc(rows),
         )
-        self.rows, self.quoted = rows, quoted
-        self.meanings: dict[str, str] = {}
+        self.rows = rows  # the benchmark: the rows of its options
+        # of rows and options, what was measured and how much, as the README's table says them; None of rows that it
+        # says nothing of
+        self.quoted = quoted
+        self.meanings: dict[str, str] = {}  # what its columns are
         for row in get_args(yielded) or (yielded,):  # one class of rows, or several
             self.meanings |= row.meanings()
 

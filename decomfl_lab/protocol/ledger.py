@@ -50,12 +50,7 @@ def _total(traffic: Iterable[Traffic]) -> Traffic:
 
 @dataclass
 class Ledger:
-    """Counts every encoded message, up and down, for each client; lag is in it by nature.
-
-    Attributes:
-        total_up: The sum of all that went up.
-        total_down: The sum of all that went down.
-    """
+    """Counts every encoded message, up and down, for each client; lag is in it by nature."""
 
     M: int  # clients
     up: list[Traffic] = field(default_factory=list)  # client → server, one Traffic a client
@@ -65,7 +60,8 @@ class Ledger:
     def __post_init__(self) -> None:
         self.up = self.up or [Traffic() for _ in range(self.M)]
         self.down = self.down or [Traffic() for _ in range(self.M)]
-        self.total_up, self.total_down = _total(self.up), _total(self.down)
+        self.total_up = _total(self.up)  # the sum of all that went up
+        self.total_down = _total(self.down)  # the sum of all that went down
 
     def _went(self, client: int, message: bytes, scalars: int, seeds: int = 0, *, upwards: bool) -> bytes:
         each, total = (self.up[client], self.total_up) if upwards else (self.down[client], self.total_down)

@@ -94,11 +94,6 @@ class RunLog:
 
     Where a file system has no locks, and where this process opens it twice, whoever finds that another has written to
     it stops: its end is looked at before every write.
-
-    Attributes:
-        header: What the run is: plain values, of which ``run_seed`` is needed to read records without seeds.
-        start: The bytes of x_0, compressed, where the header's ``start`` says how many there are; else none.
-        version: The version of the file.
     """
 
     def __init__(
@@ -116,7 +111,12 @@ class RunLog:
         self._place = None if name == _NAMELESS else Path(name).absolute()  # this process may go to another folder
         self._closing = contextlib.ExitStack()
         self.name = name  # the file, as errors call it
-        self.header, self.start, self.version = dict(header), start, version
+        # what the run is: plain values, of which ``run_seed`` is needed to read records without seeds
+        self.header = dict(header)
+        self.start = (
+            start  # the bytes of x_0, compressed, where the header's ``start`` says how many there are; else none
+        )
+        self.version = version  # the version of the file
         self.chain = chain  # the chain value after the last entry, which stands for the header and all entries
         self._starts = array("Q", [first])  # of each entry, and the end of the last one
 

@@ -379,9 +379,6 @@ class LanguageNetwork:
     """A language model that answers a task, as tables for the kernels; the loss is cross entropy over the verbalizers.
 
     Every parameter is in x, in float32. A kind of model says what it has by the attributes that have a value here.
-
-    Attributes:
-        classes: The number C of verbalizers.
     """
 
     layers: ClassVar[str]  # name of the list of layers in the module that knows no head
@@ -403,7 +400,8 @@ class LanguageNetwork:
         self.width, self.heads = config.hidden_size, config.num_attention_heads
         self.each = getattr(config, "head_dim", self.width // self.heads)
         self.group = self.heads // getattr(config, "num_key_value_heads", self.heads)
-        self.classes, self.pad, self.d = len(module.verbalizers), module.pad, layout.d
+        self.classes = len(module.verbalizers)  # the number C
+        self.pad, self.d = module.pad, layout.d
         self.vocabulary, self.context = config.vocab_size, config.max_position_embeddings
         for name, wanted in self.form.items():
             found = getattr(config, name)
