@@ -569,18 +569,17 @@ def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float | None) -> di
         facts |= {
             # Runs share data and models, so pieces repeat.
             "data": _once(piece for each in provenance for piece in str(each["data"]).split("; ")),
-            "versions": _once(map(_versions, provenance)),
+            "versions": _once(
+                f"Python {each['python']}, torch {each['torch']}, numpy {each['numpy']}"
+                + (f", transformers {each['transformers']}" if "transformers" in each else "")
+                for each in provenance
+            ),
             "device": _once(each["device"] for each in provenance),
             "noise": _once(
                 f"stream version {each['stream_version']}, backend {each['noise_backend']}" for each in provenance
             ),
         }
     return facts
-
-
-def _versions(run: Mapping[str, Any]) -> str:
-    hub = f", transformers {run['transformers']}" if "transformers" in run else ""
-    return f"Python {run['python']}, torch {run['torch']}, numpy {run['numpy']}{hub}"
 
 
 def _once(said: Iterable[str]) -> str:

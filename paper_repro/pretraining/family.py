@@ -175,10 +175,7 @@ def pretrain(
         def save(step: int) -> None:
             nonlocal saved_step
             state = {"step": step, "rows": rows, "losses": losses, "seconds": seconds, "identity": identity}
-            tensors = {f"x.{name}": p.detach() for name, p in model.named_parameters()}
-            for name, p in model.named_parameters():
-                tensors |= {f"{key}.{name}": optimizer.state[p][key] for key in ("exp_avg", "exp_avg_sq")}
-            write_checkpoint(out / CHECKPOINT_FILE, tensors, state)
+            write_checkpoint(out / CHECKPOINT_FILE, _save(model, optimizer), state)
             saved_step = step
 
         every = max(1, config.total // EVALUATIONS)
@@ -289,6 +286,13 @@ def _held_out_loss(model: nn.Module, stream: Tensor, T: int, tokenizer: Any) -> 
     windows = windows[:: max(1, len(windows) * T // EVALUATED_TOKENS)]
     losses = [_next_token_loss(model, _begun(part, tokenizer)) * len(part) for part in windows.split(8)]
     return float(torch.stack(losses).sum()) / len(windows)
+
+
+def _save(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
+    tensors = {f"x.{name}": p.detach() for name, p in model.named_parameters()}
+    for name, p in model.named_parameters():
+        tensors |= {f"{key}.{name}": optimizer.state[p][key] for key in ("exp_avg", "exp_avg_sq")}
+    return tensors
 
 
 @torch.no_grad()
