@@ -22,11 +22,9 @@ __all__ += ["coverage_runs"]
 GROSS = 5
 """An estimate that is further from the truth than so many half-widths, and is called reached, is a gross error."""
 
-_MOST_PRODUCTS = 1000
-"""Products that an estimate may take."""
+_MOST_PRODUCTS = 1000  # products that an estimate may take
 
-PROBES = (0, 2, 3, 6, 12, 24, 48)
-"""Ends of the classes of probes that runs are counted by."""
+PROBES = (0, 2, 3, 6, 12, 24, 48)  # ends of the classes of probes that runs are counted by
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,8 +40,7 @@ from decomfl_lab.plain import print_json
 
 __all__ = ["BenchmarkCommand", "BenchmarkRow", "Tabulated", "benchmark", "column", "names", "numbers"]
 
-_WIDTH = 160
-"""Characters of a line where stdout is no terminal."""
+_WIDTH = 160  # characters of a line where stdout is no terminal
 
 
 # What a row is ---------------------------------------------------------------------------------------------------
@@ -137,8 +136,7 @@ class Tabulated:
 # What a benchmark is ---------------------------------------------------------------------------------------------
 
 
-Quoted = Callable[[Sequence[Any], Any], tuple[str, str] | None]
-"""See ``BenchmarkCommand.quoted``."""
+Quoted = Callable[[Sequence[Any], Any], tuple[str, str] | None]  # see ``BenchmarkCommand.quoted``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +145,7 @@ class _Output:
 
 
 class BenchmarkCommand(Screened):
-    """The command of a benchmark; its help ends with what the columns are.
-
-    Attributes:
-        rows: The benchmark: the rows of its options.
-        quoted: Of rows and options, what was measured and how much, as the README's table says them; None of rows that
-            it says nothing of.
-        meanings: What its columns are.
-    """
+    """The command of a benchmark; its help ends with what the columns are."""
 
     def __init__(self, rows: Callable[[Any], Iterator[Any]], quoted: Quoted | None) -> None:
         kinds = get_type_hints(rows)
@@ -166,8 +157,11 @@ class BenchmarkCommand(Screened):
             callback=beside(self._measure, options),
             help=inspect.getdoc(rows),
         )
-        self.rows, self.quoted = rows, quoted
-        self.meanings: dict[str, str] = {}
+        self.rows = rows  # the benchmark: the rows of its options
+        # of rows and options, what was measured and how much, as the README's table says them; None of rows that it
+        # says nothing of
+        self.quoted = quoted
+        self.meanings: dict[str, str] = {}  # what its columns are
         for row in get_args(yielded) or (yielded,):  # one class of rows, or several
             self.meanings |= row.meanings()
 

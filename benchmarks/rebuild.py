@@ -28,10 +28,8 @@ __all__ = ["RebuildOptions", "RebuildRow", "RebuildSetting", "rebuild", "rebuild
 
 _D = "28938,1206590,125000000"
 _PAIRS = "1,10,100,1000"
-_QUOTED = 100
-"""Missed directions of the rebuild that the README quotes."""
-_MOST_WORK = 1.3e10
-"""Elements times pairs beyond which a default row is left out: 10⁹ take about a second and worker."""
+_QUOTED = 100  # missed directions of the rebuild that the README quotes
+_MOST_WORK = 1.3e10  # elements times pairs beyond which a default row is left out: 10⁹ take about a second and worker
 _PLAIN_WORK = 250_000_000
 """Elements times pairs that the plain way is measured on; its time per pair does not depend on their number."""
 

@@ -16,13 +16,11 @@ from decomfl_lab.options import option
 
 __all__ = ["RoundOptions", "RoundRow", "round_"]
 
-_ENGINES_ON_GPU = ("plain", "serial", "batched")
-"""Engines that evaluate losses where a GPU has the model."""
+_ENGINES_ON_GPU = ("plain", "serial", "batched")  # engines that evaluate losses where a GPU has the model
 _PROJECTING = ("fused", "batched", "serial")
 """Engines that are measured by gradient projection too: the kernel, the batched pass, and torch's autograd."""
 _MODELS = {"mnist": "cnn-mnist", "fashion": "cnn-fashion"}
-_CHECKED = 2
-"""Directions whose scalars are compared with those of float64."""
+_CHECKED = 2  # directions whose scalars are compared with those of float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +84,11 @@ def round_(options: RoundOptions) -> Iterator[RoundRow]:
     client after client, z by torch.Generator and randn and added in place, the batch in one forward pass, torch's own
     threads.
     """
-    from decomfl_lab.devices import find_device, use_tf32_
+    import torch
+
+    from benchmarks.ways.in_place import scalar_error
+    from benchmarks.ways.step import EngineStep
+    from decomfl_lab.devices import describe, find_device, use_tf32_
 
     place = find_device(options.device)
     models = names("model", options.model, _MODELS)
@@ -100,43 +102,33 @@ def round_(options: RoundOptions) -> Iterator[RoundRow]:
     pixels = options.batch * options.clients * 28 * 28
     require_possible("batch and clients", (options.batch, options.clients), memory=4.0 * pixels)
     use_tf32_(False)
-    for name in models:
-        yield from _rows(_MODELS[name], engines, options)
-
-
-def _rows(model: str, engines: tuple[str, ...], options: RoundOptions) -> Iterator[RoundRow]:
-    """A row for the usual way, for every engine, and by projection for those of ``_PROJECTING``."""
-    import torch
-
-    from benchmarks.ways.in_place import scalar_error
-    from benchmarks.ways.step import EngineStep
-    from decomfl_lab.devices import describe, find_device
-
-    m, batch, P, place = options.clients, options.batch, options.perturbations, find_device(options.device)
-    step, few = (EngineStep(model, batch, m, directions, place) for directions in (P, min(P, _CHECKED)))
-    ways = {(IN_PLACE, "central"): EngineStep.in_place}
-    for name in engines:
-        ways[name, "central"] = partial(EngineStep.scalars, engine=make_engine(name))
-    for name in engines:
-        if name in _PROJECTING:
-            ways[name, "projection"] = partial(EngineStep.slopes, engine=make_engine(name))
-    # Every way first measures a few directions, which are compared with float64. After that its code is warm.
-    right = {"central": few.reference(), "projection": few.wide_slopes()}
-    errors = {way: scalar_error(measure(few), right[way[1]]) for way, measure in ways.items()}
-    errors[IN_PLACE, "central"] = scalar_error(few.in_place(), few.in_place(torch.float64))  # its own directions
-    runs = {way: partial(measure, step) for way, measure in ways.items()}
-    seconds = in_turns(runs, options.repeats)
-    for way, taken in seconds.items():
-        yield RoundRow(
-            model=model,
-            engine=way[0],
-            estimator=way[1],
-            batch=batch,
-            clients=m,
-            directions=P,
-            threads=torch.get_num_threads(),
-            device=describe(place),
-            seconds=taken,
-            ratio=seconds[IN_PLACE, "central"] / taken,
-            scalar_error=errors[way],
-        )
+    m, batch, P = options.clients, options.batch, options.perturbations
+    for model in models:
+        # A row for the usual way, for every engine, and by projection for those of ``_PROJECTING``.
+        step, few = (EngineStep(_MODELS[model], batch, m, directions, place) for directions in (P, min(P, _CHECKED)))
+        ways = {(IN_PLACE, "central"): EngineStep.in_place}
+        for name in engines:
+            ways[name, "central"] = partial(EngineStep.scalars, engine=make_engine(name))
+        for name in engines:
+            if name in _PROJECTING:
+                ways[name, "projection"] = partial(EngineStep.slopes, engine=make_engine(name))
+        # Every way first measures a few directions, which are compared with float64. After that its code is warm.
+        right = {"central": few.reference(), "projection": few.wide_slopes()}
+        errors = {way: scalar_error(measure(few), right[way[1]]) for way, measure in ways.items()}
+        errors[IN_PLACE, "central"] = scalar_error(few.in_place(), few.in_place(torch.float64))  # its own directions
+        runs = {way: partial(measure, step) for way, measure in ways.items()}
+        seconds = in_turns(runs, options.repeats)
+        for way, taken in seconds.items():
+            yield RoundRow(
+                model=_MODELS[model],
+                engine=way[0],
+                estimator=way[1],
+                batch=batch,
+                clients=m,
+                directions=P,
+                threads=torch.get_num_threads(),
+                device=describe(place),
+                seconds=taken,
+                ratio=seconds[IN_PLACE, "central"] / taken,
+                scalar_error=errors[way],
+            )

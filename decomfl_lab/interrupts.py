@@ -15,15 +15,11 @@ _held: list[int] = []
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has ended the work; the message is one line that says what is kept of it.
-
-    Attributes:
-        number: The signal's number.
-    """
+    """A signal has ended the work; the message is one line that says what is kept of it."""
 
     def __init__(self, words: str = "", number: int = signal.SIGINT) -> None:
         super().__init__(words)
-        self.number = number
+        self.number = number  # the signal's number
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

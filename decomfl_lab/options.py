@@ -18,8 +18,7 @@ from typing import Any, Final, Protocol, get_type_hints
 
 __all__ = ["REQUIRED", "TRUST_CODE", "Codec", "Option", "declared", "option"]
 
-REQUIRED: Final[Any] = dataclasses.MISSING
-"""The default of an option that must be given."""
+REQUIRED: Final[Any] = dataclasses.MISSING  # the default of an option that must be given
 TRUST_CODE: Final = (
     "Run the code that a file names as module:function, for its model, data, loss or method. Without it only "
     "what you name yourself is run."
@@ -29,27 +28,16 @@ TRUST_CODE: Final = (
 
 @dataclass(frozen=True)
 class Option:
-    """A value that Python, a file or a flag gives.
+    """A value that Python, a file or a flag gives."""
 
-    Attributes:
-        default: Its default, or ``REQUIRED``.
-        help: What it is, in sentences; the default is added where they do not tell it.
-        group: The title under which the full help lists it; "" for the usual ones.
-        flag: How it is written, where that is not --name.
-        argument: Whether it stands without a flag.
-        metavar: What the help shows for the value, where that is not its type.
-        earlier: The value of runs of versions that did not have the option, where that is not the default.
-        rare: Whether files leave it out at its default, as those of versions that did not have it do.
-    """
-
-    default: Any
-    help: str
-    group: str = ""
-    flag: str = ""
-    argument: bool = False
-    metavar: str | None = None
-    earlier: Any = None
-    rare: bool = False
+    default: Any  # its default, or ``REQUIRED``
+    help: str  # what it is, in sentences; the default is added where they do not tell it
+    group: str = ""  # the title under which the full help lists it; "" for the usual ones
+    flag: str = ""  # how it is written, where that is not --name
+    argument: bool = False  # whether it stands without a flag
+    metavar: str | None = None  # what the help shows for the value, where that is not its type
+    earlier: Any = None  # the value of runs of versions that did not have the option, where that is not the default
+    rare: bool = False  # whether files leave it out at its default, as those of versions that did not have it do
 
     @property
     def is_schedule(self) -> bool:

@@ -58,8 +58,7 @@ _PLAIN = {
     "object": "a table",
 }
 """What JSON has, in plain words."""
-_MOST_NUMBERS = 1 << 26
-"""The most numbers of an example of a log: more of it is refused before memory is taken for it."""
+_MOST_NUMBERS = 1 << 26  # the most numbers of an example of a log: more of it is refused before memory is taken for it
 
 
 def read_as(kind: type[T], values: Any, what: str) -> T:
@@ -73,7 +72,17 @@ def read_as(kind: type[T], values: Any, what: str) -> T:
     Raises:
         InputError: If they are not such; it names the first that is not.
     """
-    _require_text(values, what)
+    # InputError where a text has half of a character, as JSON can write it: no file and no terminal takes that.
+    left = [values]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            whole = value.isascii() or not re.search("[\ud800-\udfff]", value)
+            require(whole, f"text in the {what}", "be of whole characters", value)
+        elif isinstance(value, Mapping):
+            left += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            left += value
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -91,20 +100,6 @@ def read_as(kind: type[T], values: Any, what: str) -> T:
         if rule.startswith(("be ", "have ")):
             require(False, where, rule, found)
         raise InputError(f"{where} must be sound: {said}") from None
-
-
-def _require_text(values: Any, what: str) -> None:
-    """InputError where a text has half of a character, as JSON can write it: no file and no terminal takes that."""
-    left = [values]
-    while left:
-        value = left.pop()
-        if isinstance(value, str):
-            whole = value.isascii() or not re.search("[\ud800-\udfff]", value)
-            require(whole, f"text in the {what}", "be of whole characters", value)
-        elif isinstance(value, Mapping):
-            left += [*value, *value.values()]
-        elif isinstance(value, list | tuple):
-            left += value
 
 
 # What a log says of itself (docs/run-log.md).

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["curves_of", "plot"]
 
-APART = ("seed", "rounds", "eval_every")
-"""Options that tell no two curves apart: seeds are averaged."""
+APART = ("seed", "rounds", "eval_every")  # options that tell no two curves apart: seeds are averaged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from figures.style import LineStyle, rc
 
 __all__ = ["Panel", "by_communication", "comparison"]
 
-_LEAST_WIDTH: Final = 9.6
-"""Inches of a figure at least; long labels need them."""
+_LEAST_WIDTH: Final = 9.6  # inches of a figure at least; long labels need them
 _LOGIT_TICKS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 
 

@@ -32,16 +32,12 @@ _PLACES: Final = ("d", "x", "y", "transform", "width", "height", "viewBox")
 """Attributes whose numbers are places on the page, of which a tenth of a point is enough."""
 _DEFAULTS: Final = "fill:var(--grey-000000,#000000);stroke-linejoin:round"
 """What matplotlib leaves out of the style of an element."""
-_EVEN: Final = 24
-"""How far the three parts of a grey may lie apart, of 255."""
-_DARK: Final = 0.9
-"""The lightness in the dark of what is black in the light."""
+_EVEN: Final = 24  # how far the three parts of a grey may lie apart, of 255
+_DARK: Final = 0.9  # the lightness in the dark of what is black in the light
 
 
-_OUTSIDE: Final = 40.0
-"""Pixels around a figure in which labels may stand that the figure itself does not show."""
-_MARGIN: Final = 2.0
-"""Points left free around a drawing, so that no line is cut in half."""
+_OUTSIDE: Final = 40.0  # pixels around a figure in which labels may stand that the figure itself does not show
+_MARGIN: Final = 2.0  # points left free around a drawing, so that no line is cut in half
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,18 @@ def picture(figure: Figure, name: str) -> Picture:
         figure.draw_without_rendering()  # finds the places
         figure.set_layout_engine(None)
         for ax in figure.axes:
-            _stand_alone(ax)
+            # Show the ticks and labels of the axes that a panel shares, which a figure shows at its edges alone.
+            beside_x, beside_y = (
+                [other for other in shared.get_siblings(ax) if other is not ax]
+                for shared in (ax.get_shared_x_axes(), ax.get_shared_y_axes())
+            )
+            # A figure may have emptied the labels of its inner panels.
+            if beside_x:
+                ax.tick_params(axis="x", labelbottom=True)
+                ax.set_xlabel(next(filter(None, (each.get_xlabel() for each in (ax, *beside_x))), ""))
+            if beside_y:
+                ax.tick_params(axis="y", labelleft=True)
+                ax.set_ylabel(next(filter(None, (each.get_ylabel() for each in (ax, *beside_y))), ""))
         legends = [legend for each in (figure, *figure.subfigs) for legend in each.legends]
         # An artist far outside its axes, as one at 0 on a logarithmic axis, has no place in the figure.
         paper = Bbox.from_bounds(0, 0, renderer.width, renderer.height).padded(_OUTSIDE)
@@ -122,21 +129,6 @@ def picture(figure: Figure, name: str) -> Picture:
     said = [*dict.fromkeys(text.replace("\n", " ") for text in (*headings, *panels) if text)]
     label = ". ".join(said) or "Figure"
     return Picture(label, [[drawn[part] for part in row] for row in rows], [drawn[e] for e in entries], caption)
-
-
-def _stand_alone(ax: Axes) -> None:
-    """Show the ticks and labels of the axes that a panel shares, which a figure shows at its edges alone."""
-    beside_x, beside_y = (
-        [other for other in shared.get_siblings(ax) if other is not ax]
-        for shared in (ax.get_shared_x_axes(), ax.get_shared_y_axes())
-    )
-    # A figure may have emptied the labels of its inner panels.
-    if beside_x:
-        ax.tick_params(axis="x", labelbottom=True)
-        ax.set_xlabel(next(filter(None, (each.get_xlabel() for each in (ax, *beside_x))), ""))
-    if beside_y:
-        ax.tick_params(axis="y", labelleft=True)
-        ax.set_ylabel(next(filter(None, (each.get_ylabel() for each in (ax, *beside_y))), ""))
 
 
 def _rows(axes: list[Axes], renderer: RendererAgg) -> list[list[Axes]]:

@@ -24,8 +24,7 @@ X = {
 """What can be on the x-axis: the column, and what is said of it."""
 Y = {"accuracy": ("test_accuracy", "accuracy on held-out data"), "loss": ("test_loss", "loss on held-out data")}
 """What can be on the y-axis."""
-_WIDTH = 80
-"""The characters of a line of the legend."""
+_WIDTH = 80  # the characters of a line of the legend
 
 
 def run_curves(frame: pd.DataFrame, *, x: str = "rounds", y: str = "accuracy") -> Figure:

@@ -17,10 +17,8 @@ from figures.style import LineStyle, rc
 
 __all__ = ["READINGS", "size_figure"]
 
-READINGS: Final[Mapping[str, str]] = {"kappa": "o", "d": "s"}
-"""What the rounds are drawn against, with its marker."""
-ROOM: Final = 3.0
-"""Times the rounds of the smallest model, up and down, that the last panel shows at least."""
+READINGS: Final[Mapping[str, str]] = {"kappa": "o", "d": "s"}  # what the rounds are drawn against, with its marker
+ROOM: Final = 3.0  # times the rounds of the smallest model, up and down, that the last panel shows at least
 _SOFT = "#57606A"
 
 

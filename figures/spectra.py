@@ -86,8 +86,14 @@ def training_spectra(
         axes = cast(list[Axes], list(upper.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]))
         widths = curves.groupby("step")["bandwidth"].first()
         for ax, step in zip(axes, steps, strict=True):
-            own = curves[curves["step"] == step]
-            _density(ax, own, single.loc[single["step"] == step, "value"], d=d, bandwidth=float(widths[step]))
+            # The curve with its band, and single eigenvalues as stems.
+            at = curves[curves["step"] == step].sort_values("value")
+            alone, one = single.loc[single["step"] == step, "value"], _one(d, float(widths[step]))
+            low = at["low"].clip(lower=one / 1e3)
+            ax.fill_between(at["value"], low, at["high"], color=_BLUE, alpha=0.22, linewidth=0)
+            ax.plot(at["value"], at["density"], color=_BLUE, linewidth=1.4, label="density")
+            ax.vlines(alone, one / 1e3, one, color=_RED, linewidth=1.1, label="single eigenvalues")
+            ax.plot(alone, np.full(len(alone), one), "o", color=_RED, markersize=2.8, label="_heads")
             _set_scale(ax, curves, float(widths.max()), d)
             share = float(extremes.loc[extremes["step"] == step, "near zero"].iloc[0])
             ax.text(0.98, 0.96, f"{share:.1%} near 0", transform=ax.transAxes, ha="right", va="top", color=_SOFT)
@@ -96,7 +102,15 @@ def training_spectra(
         axes[0].set_ylabel("density")
         by_step, outer = cast(list[Axes], list(lower.subplots(1, 2, width_ratios=[1.2, 1.0])))
         _kappas(by_step, kappas, d)
-        _outer(outer, extremes)
+        rows = extremes.sort_values("step")
+        outer.plot(rows["step"], rows["lambda_max"], color=_RED, marker="s", markersize=3.8, label="λ_max")
+        outer.plot(rows["step"], -rows["lambda_min"], color=OKABE_ITO[4], marker="v", markersize=3.8, label="−λ_min")
+        outer.plot(rows["step"], rows["loss"], color=_SOFT, marker=".", linestyle=":", label="loss")
+        outer.set_yscale("log")
+        outer.set_title("outer eigenvalues and loss")
+        outer.set_xlabel("steps of training")
+        outer.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        outer.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
     return figure
 
 
@@ -127,16 +141,6 @@ def _one(d: int, bandwidth: float) -> float:
     return 1.0 / (d * bandwidth * math.sqrt(2 * math.pi))
 
 
-def _density(ax: Axes, curve: pd.DataFrame, single: pd.Series[float], *, d: int, bandwidth: float) -> None:
-    """The curve with its band, and single eigenvalues as stems."""
-    one = _one(d, bandwidth)
-    at = curve.sort_values("value")
-    ax.fill_between(at["value"], at["low"].clip(lower=one / 1e3), at["high"], color=_BLUE, alpha=0.22, linewidth=0)
-    ax.plot(at["value"], at["density"], color=_BLUE, linewidth=1.4, label="density")
-    ax.vlines(single, one / 1e3, one, color=_RED, linewidth=1.1, label="single eigenvalues")
-    ax.plot(single, np.full(len(single), one), "o", color=_RED, markersize=2.8, label="_heads")
-
-
 def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
     """Every κ against steps, with its interval, under the line κ = d."""
     for name in (each for each in KAPPAS if each in set(kappas["kappa"])):
@@ -160,18 +164,6 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
     ax.axhline(d, color=_SOFT, linewidth=1.0, linestyle=(0, (4, 2)), label=f"d = {d:,}")
     ax.set_yscale("log")
     ax.set_title("effective rank κ")
-    ax.set_xlabel("steps of training")
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
-
-
-def _outer(ax: Axes, extremes: pd.DataFrame) -> None:
-    rows = extremes.sort_values("step")
-    ax.plot(rows["step"], rows["lambda_max"], color=_RED, marker="s", markersize=3.8, label="λ_max")
-    ax.plot(rows["step"], -rows["lambda_min"], color=OKABE_ITO[4], marker="v", markersize=3.8, label="−λ_min")
-    ax.plot(rows["step"], rows["loss"], color=_SOFT, marker=".", linestyle=":", label="loss")
-    ax.set_yscale("log")
-    ax.set_title("outer eigenvalues and loss")
     ax.set_xlabel("steps of training")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))

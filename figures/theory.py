@@ -59,8 +59,7 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "smoothing": _GREEN,
 }
 """Conditions of Theorem 1 as printed."""
-FLAT_FROM: Final = 1000
-"""Parameters from which on ``dimension_free`` says how much what is measured still changes."""
+FLAT_FROM: Final = 1000  # parameters from which on ``dimension_free`` says how much what is measured still changes
 _AVERAGE: Final = "mean over rounds of E‖∇f‖²"
 
 

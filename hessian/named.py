@@ -43,8 +43,7 @@ from hessian.operators.options import CurvatureOptions
 
 __all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "scale_of", "trained_here", "untrained"]
 
-_EXAMPLES = 8
-"""Purpose of the random choice of examples (see ``fixed_choice``)."""
+_EXAMPLES = 8  # purpose of the random choice of examples (see ``fixed_choice``)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

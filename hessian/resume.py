@@ -18,8 +18,7 @@ __all__ = ["Checkpoint", "State"]
 
 State = tuple[dict[str, Tensor], dict[str, Any]]
 
-_SHARE = 0.1
-"""Share of the time that writing may take."""
+_SHARE = 0.1  # share of the time that writing may take
 
 
 class Checkpoint:

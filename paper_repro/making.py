@@ -76,10 +76,8 @@ PARTS: dict[str, Part] = {
 PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "table1", "smollm2")
 """Parts that can be drawn while some of their runs are not finished."""
 LARGEST: Final = "full"
-LIVE: Final = "live"
-"""The folder, in that of the report, of figures and tables of live runs."""
-FEW: Final = 3
-"""Parts that are drawn by this process alone: to start others takes as long."""
+LIVE: Final = "live"  # the folder, in that of the report, of figures and tables of live runs
+FEW: Final = 3  # parts that are drawn by this process alone: to start others takes as long
 MOST_JOBS: Final = 4096
 """Processes at a time; joblib ends where a number does not fit 32 bits, and a machine long before."""
 
@@ -571,18 +569,17 @@ def _facts(provenance: Sequence[Mapping[str, Any]], minutes: float | None) -> di
         facts |= {
             # Runs share data and models, so pieces repeat.
             "data": _once(piece for each in provenance for piece in str(each["data"]).split("; ")),
-            "versions": _once(map(_versions, provenance)),
+            "versions": _once(
+                f"Python {each['python']}, torch {each['torch']}, numpy {each['numpy']}"
+                + (f", transformers {each['transformers']}" if "transformers" in each else "")
+                for each in provenance
+            ),
             "device": _once(each["device"] for each in provenance),
             "noise": _once(
                 f"stream version {each['stream_version']}, backend {each['noise_backend']}" for each in provenance
             ),
         }
     return facts
-
-
-def _versions(run: Mapping[str, Any]) -> str:
-    hub = f", transformers {run['transformers']}" if "transformers" in run else ""
-    return f"Python {run['python']}, torch {run['torch']}, numpy {run['numpy']}{hub}"
 
 
 def _once(said: Iterable[str]) -> str:

@@ -18,10 +18,8 @@ __all__ = ["ProcessOutcome", "apart", "fastest", "in_turns"]
 
 Name = TypeVar("Name", bound=Hashable)
 
-_SECONDS = 0.4
-"""Time that a measurement should last."""
-_LONG = 5.0
-"""Seconds beyond which a measurement is not repeated."""
+_SECONDS = 0.4  # time that a measurement should last
+_LONG = 5.0  # seconds beyond which a measurement is not repeated
 
 
 def fastest(work: Callable[[], None], synchronize: Callable[[], None] = lambda: None) -> float:

@@ -41,13 +41,11 @@ __all__ += ["reference_scalars", "way_of"]
 LENGTHS = (4, 6, 7, 8, 9, 11, 14, 17, 21, 28, 31)
 """Deciles 0, 10, ... 100 % of the number of tokens of SST-2's training prompts, GPT-2's vocabulary, at most 31."""
 SMOLLM2 = "smollm2-135m"
-RANDOM = (*SIZES, SMOLLM2)
-"""Models that are initialised at random; the others are loaded."""
+RANDOM = (*SIZES, SMOLLM2)  # models that are initialised at random; the others are loaded
 MU, ETA = 1e-3, 1e-6
 _SEED = 1
 
-Batch = tuple[Tensor, Tensor]
-"""Prompts (n, T), left padded, in any order, and classes (n,)."""
+Batch = tuple[Tensor, Tensor]  # prompts (n, T), left padded, in any order, and classes (n,)
 Way = Callable[[], NDArray[np.float32]]
 """How a round can be done: a function that does one and returns the scalars, (m, P)."""
 

@@ -38,12 +38,9 @@ __all__ += ["our_kappa", "quiet"]
 
 OURS = "decomfl-lab"
 _CONFIDENCE = 0.95
-_TRACE_PRODUCTS = 30
-"""Products that the traces of curvlinops and hessian-eigenthings are given."""
-_EXAMPLES = 9
-"""Purpose of the random choice of digits (see ``fixed_choice``)."""
-_CHUNK = 250
-"""Examples at once: of these sizes convolutions stay in the cache."""
+_TRACE_PRODUCTS = 30  # products that the traces of curvlinops and hessian-eigenthings are given
+_EXAMPLES = 9  # purpose of the random choice of digits (see ``fixed_choice``)
+_CHUNK = 250  # examples at once: of these sizes convolutions stay in the cache
 
 
 class KappaProblem:
@@ -115,8 +112,7 @@ class KappaEstimate(NamedTuple):
     interval: tuple[float, float] | None = None
 
 
-KappaRun = Callable[[int], KappaEstimate]
-"""A run of a method with a seed."""
+KappaRun = Callable[[int], KappaEstimate]  # a run of a method with a seed
 
 
 @contextmanager

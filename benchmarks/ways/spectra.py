@@ -22,8 +22,7 @@ from hessian.operators.operator import DenseOperator, Operator, digest
 
 __all__ = ["SPECTRA", "Matrix"]
 
-Matrix = tuple[Operator, NDArray[np.float64]]
-"""A matrix, and its eigenvalues."""
+Matrix = tuple[Operator, NDArray[np.float64]]  # a matrix, and its eigenvalues
 
 
 class _Diagonal(Operator):

@@ -27,10 +27,8 @@ from decomfl_lab.protocol.session import Frames, Host
 
 __all__ = ["Actors", "Ray", "connect"]
 
-MOST_DEATHS = 3
-"""How often an actor is made anew while one round is exchanged."""
-LONG = 86400.0
-"""A deadline above this many seconds is none to Ray."""
+MOST_DEATHS = 3  # how often an actor is made anew while one round is exchanged
+LONG = 86400.0  # a deadline above this many seconds is none to Ray
 
 logger = logging.getLogger(__name__)
 
@@ -111,11 +109,7 @@ class _Actor:
 
 
 class Actors:
-    """The ``Carrier`` of frames to actors.
-
-    Attributes:
-        actors: The handles of the actors; client i is in number i mod their number.
-    """
+    """The ``Carrier`` of frames to actors."""
 
     def __init__(self, make: MakeHost, M: int, workers: int) -> None:
         """At most ``workers`` actors for M clients, in the Ray that this process is connected to."""
@@ -127,7 +121,7 @@ class Actors:
             why = str(error).partition("\n")[0]
             raise InputError(f"model and loss must be such that pickle can carry them to actors, got {why}") from None
         self._M = M
-        self.actors: list[Any] = []
+        self.actors: list[Any] = []  # the handles of the actors; client i is in number i mod their number
         self._end = weakref.finalize(self, _end, self.actors)
         count = min(workers, M)
         self.actors += [self._made(range(n, M, count)) for n in range(count)]

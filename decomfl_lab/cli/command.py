@@ -57,18 +57,14 @@ class Argument(click.Argument):
 
 
 class OptionsCommand(Screened):
-    """A command of one dataclass of options.
-
-    Attributes:
-        run: What it does with them.
-    """
+    """A command of one dataclass of options."""
 
     def __init__(self, run: Callable[[Any], None], kind: type, **attributes: Any) -> None:
         def call(**values: Any) -> None:
             run(made_of(kind, values))
 
         super().__init__(params=flags_of(kind), callback=call, help=inspect.getdoc(run), **attributes)
-        self.run = run
+        self.run = run  # what it does with them
 
 
 def command(run: Callable[[Any], None]) -> OptionsCommand:

@@ -262,7 +262,16 @@ def _tell_planted(
                 rows.append({"fault": fault, "law": law, "status": outcome.status, "meant": law == meant[fault]})
         print_json(rows)
         return int(bool(missed))
-    print(_table(table, meant))
+    # A row a fault, a column a law; [ ] around the law that is meant to catch the fault.
+    laws = list(dict.fromkeys(law for row in table.values() for law in row))
+    width = max(map(len, table), default=0)
+    lines = [f"{n:3d}  {law}" for n, law in enumerate(laws, 1)]
+    lines += ["", " " * width + "".join(f"{n:3d}" for n in range(1, len(laws) + 1))]
+    for fault, row in table.items():
+        marks = [(_MARKS[row[law].status] if law in row else " ", law == meant[fault]) for law in laws]
+        lines.append(fault.ljust(width) + "".join(f"[{mark}]" if aim else f" {mark} " for mark, aim in marks))
+    lines += ["", "x broken, ! broken by a crash, . holds, blank: the fault is in no part that the law is about,"]
+    print("\n".join([*lines, "[ ] the law that is meant to catch the fault"]))
     caught = f"{len(table) - len(missed)} of {len(table)} faults are caught by the law that is meant to"
     print(f"{caught} (seed {options.seed}, {time.monotonic() - started:.0f} s)")
     for fault, reason in left.items():
@@ -316,16 +325,3 @@ def _simulate(implementation: Implementation | None, options: VerifyOptions) -> 
         rate = f"{seconds:.0f} s of processor time, {60 * count / seconds:,.0f} a minute"
         print(f"ok     {count:,} histories from seed {options.seed} ({rate})")
     return int(found is not None)
-
-
-def _table(table: dict[str, dict[str, Outcome]], meant: dict[str, str]) -> str:
-    """A row a fault, a column a law; [ ] around the law that is meant to catch the fault."""
-    laws = list(dict.fromkeys(name for row in table.values() for name in row))
-    width = max(map(len, table), default=0)
-    lines = [f"{n:3d}  {name}" for n, name in enumerate(laws, 1)]
-    lines += ["", " " * width + "".join(f"{n:3d}" for n in range(1, len(laws) + 1))]
-    for fault, row in table.items():
-        marks = [(_MARKS[row[name].status] if name in row else " ", name == meant[fault]) for name in laws]
-        lines.append(fault.ljust(width) + "".join(f"[{mark}]" if aim else f" {mark} " for mark, aim in marks))
-    lines += ["", "x broken, ! broken by a crash, . holds, blank: the fault is in no part that the law is about,"]
-    return "\n".join([*lines, "[ ] the law that is meant to catch the fault"])

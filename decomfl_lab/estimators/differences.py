@@ -25,10 +25,8 @@ __all__ = [
     "projection",
 ]
 
-Point = tuple[int, float]
-"""(p, c) for x + c·z_p; (0, 0.0) is x."""
-Values = Any
-"""float64, an array or, of a GPU that is not waited for, a tensor."""
+Point = tuple[int, float]  # (p, c) for x + c·z_p; (0, 0.0) is x
+Values = Any  # float64, an array or, of a GPU that is not waited for, a tensor
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,7 @@ class ScalarEstimate:
 class Estimator(Protocol):
     """It makes the scalars g_p, p = 0..P-1, of values of the loss on the lines x + c z_p."""
 
-    wants_slopes: bool
-    """Whether ``combine`` reads the slopes ⟨∇f(x), z_p⟩, which need a backward pass."""
+    wants_slopes: bool  # whether ``combine`` reads the slopes ⟨∇f(x), z_p⟩, which need a backward pass
 
     def points(self, P: int, mu: float) -> list[Point]:
         """The points at which the loss must be known, at smoothing radius μ."""

@@ -23,10 +23,8 @@ of μ from 1e-8 to 1e-5). In bfloat16 logits are widened before the loss, which 
 """
 LEAST = 4.0
 """The median difference that is enough, in units of rounding; of a smaller one a third and more can be rounding."""
-ENOUGH = 20
-"""The scalars to be seen before anything is said."""
-AIM = 100.0
-"""The difference that another μ is recommended for."""
+ENOUGH = 20  # the scalars to be seen before anything is said
+AIM = 100.0  # the difference that another μ is recommended for
 
 
 def span(estimator: Estimator, mu: float) -> float:
@@ -36,16 +34,12 @@ def span(estimator: Estimator, mu: float) -> float:
 
 
 class Resolution:
-    """It sees the scalars of a run's first rounds, of all clients, until it is sure whether they are rounding.
-
-    Attributes:
-        over: Whether it has made up its mind, and looks at nothing any more.
-    """
+    """It sees the scalars of a run's first rounds, of all clients, until it is sure whether they are rounding."""
 
     def __init__(self, numbers: str) -> None:
         """A watch over losses that are computed in these ``numbers``, a key of ``ROUNDING``."""
         self.numbers = numbers
-        self.over = False
+        self.over = False  # whether it has made up its mind, and looks at nothing any more
         self._mu = math.nan
         self._units: list[NDArray[np.float32]] = []  # the differences of each local step, in units of rounding
         self._losses: list[float] = []

@@ -180,15 +180,13 @@ class CurvatureLog:
     Likewise mean tr H / max ‖H‖ ≤ t̄_1²/t̄_2 for positive semi-definite H.
 
     Along scaled directions u = s ⊙ z, uᵀHu = zᵀDHDz with D = diag(s): all this is of DHD then.
-
-    Attributes:
-        names: ``CURVATURE_COLUMNS``, each with "whitened_" before it where directions are scaled.
     """
 
     def __init__(self, d: int, distribution: Distribution, *, whitened: bool = False) -> None:
         """An empty log for models of d parameters and directions of this distribution, ``whitened`` if scaled."""
         self.d = d
         self.distribution = distribution
+        # ``CURVATURE_COLUMNS``, each with "whitened_" before it where directions are scaled
         self.names = tuple(f"whitened_{name}" if whitened else name for name in CURVATURE_COLUMNS)
         self.steps: list[list[float]] = []  # k_1, k_2, k_3 of every local step
 

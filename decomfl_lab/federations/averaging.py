@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FedAvgFederation", "Floats", "Trainer", "Uplink", "whole_model"]
 
-Floats = Any
-"""A float32 or float64 vector (d,)."""
+Floats = Any  # a float32 or float64 vector (d,)
 
 
 class Trainer(Protocol):

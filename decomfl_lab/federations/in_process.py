@@ -34,22 +34,15 @@ logger = logging.getLogger(__name__)
 
 
 class DeComFLFederation:
-    """DeComFL: scalars up, records down. The observer is the lab's own replica, outside the protocol.
+    """DeComFL: scalars up, records down. The observer is the lab's own replica, outside the protocol."""
 
-    Attributes:
-        log: The log that every closed round is written to; None for none.
-        follows: Whether rounds that the log has are taken from it, and not computed again, so that each is on the disk
-            before the next one begins.
-        remote: Whether clients are in other processes.
-        digest_next: Whether the log gets the model's digest with the next round.
-        attack: What some of the clients send in place of what they measured; None where nobody lies.
-    """
-
-    attack: Attack | None = None
-    log: RunLog | None = None
+    attack: Attack | None = None  # what some of the clients send in place of what they measured; None where nobody lies
+    log: RunLog | None = None  # the log that every closed round is written to; None for none
+    # whether rounds that the log has are taken from it, and not computed again, so that each is on the disk before the
+    # next one begins
     follows: ClassVar[bool] = False
-    remote: ClassVar[bool] = False
-    digest_next = False
+    remote: ClassVar[bool] = False  # whether clients are in other processes
+    digest_next = False  # whether the log gets the model's digest with the next round
 
     def __init__(
         self,

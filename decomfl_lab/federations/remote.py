@@ -37,17 +37,10 @@ def host_of(federation: DeComFLFederation, run: bytes, ids: Iterable[int] | None
 
 
 class RemoteFederation(DeComFLFederation):
-    """DeComFL with clients elsewhere; here are the server, and a replica that follows its records.
+    """DeComFL with clients elsewhere; here are the server, and a replica that follows its records."""
 
-    Attributes:
-        quorum: The replies that a round needs at least.
-        coordinator: The server's side of the session.
-        carrier: Who carries the frames.
-        like: A client as those elsewhere are, which knows how scalars are measured and who watches; None for none.
-    """
-
+    # a client as those elsewhere are, which knows how scalars are measured and who watches; None for none
     like: Client | None = None
-
     follows: ClassVar[bool] = True
     remote: ClassVar[bool] = True
 
@@ -85,6 +78,7 @@ class RemoteFederation(DeComFLFederation):
             InputError: If a value is out of range.
         """
         m, least = delivery.server.m, delivery.server.aggregation.least
+        # the replies that a round needs at least
         self.quorum = max(m // 2 + 1, least) if quorum is None else require_int("quorum", quorum, least, m)
         self.deadline = None if deadline is None else require_finite_positive("deadline", deadline)
         self.patience = require_finite_positive("patience", patience)
@@ -94,6 +88,7 @@ class RemoteFederation(DeComFLFederation):
         self.clients, self.copies, self.forgetful, self.base = [], False, False, None
         self.drift = self.curvature = None
         self.log_to(log)
+        # the server's side of the session
         self.coordinator = Coordinator(delivery, run, digest=observer.digest, check_every=check_every)
 
     @classmethod

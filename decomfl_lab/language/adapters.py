@@ -26,12 +26,6 @@ __all__ = ["AdaptedLinear", "lora_", "merge_", "norms_"]
 class AdaptedLinear(nn.Module):
     """A linear layer with a low-rank update: y = base(u) + (α/r) B A u.
 
-    Attributes:
-        base: The layer, frozen.
-        A: Factor (r, in).
-        B: Factor (out, r), 0 at first, so that the layer begins as it was.
-        scale: α/r.
-
     Source: Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang and Chen, "LoRA: Low-Rank Adaptation of Large Language Models",
     ICLR 2022, section 4.1.
     """
@@ -39,10 +33,11 @@ class AdaptedLinear(nn.Module):
     def __init__(self, base: nn.Linear, A: Tensor, scale: float) -> None:
         """The layer ``base`` with A (r, in) and B = 0."""
         super().__init__()
-        self.base = base
-        self.A = nn.Parameter(A)
+        self.base = base  # the layer, frozen
+        self.A = nn.Parameter(A)  # factor (r, in)
+        # factor (out, r), 0 at first, so that the layer begins as it was
         self.B = nn.Parameter(A.new_zeros(base.out_features, len(A)))
-        self.scale = scale
+        self.scale = scale  # α/r
         begin_(self, A=uniform(1 / math.sqrt(base.in_features)), B=constant(0.0))
 
     def forward(self, u: Tensor) -> Tensor:

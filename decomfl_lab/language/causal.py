@@ -43,23 +43,18 @@ __all__ = ["CausalLM", "HubTokens", "Verbalized", "is_pretrained", "load_causal"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB = "from the Hugging Face hub"
-_NO_CODE = {"trust_remote_code": False}
-"""Said, as transformers asks on a terminal where it is not."""
-REACHED_SECONDS = 5.0
-"""How long the hub may take to answer."""
+_NO_CODE = {"trust_remote_code": False}  # said, as transformers asks on a terminal where it is not
+REACHED_SECONDS = 5.0  # how long the hub may take to answer
 
 
 class HubTokens:
-    """A tokenizer of transformers, as ``decomfl_lab.language.encoding`` wants one.
-
-    Attributes:
-        pad: The id that fills up: the tokenizer's own for padding, or else the one for the end of a text.
-    """
+    """A tokenizer of transformers, as ``decomfl_lab.language.encoding`` wants one."""
 
     def __init__(self, tokenizer: Any, model: str) -> None:
         self._tokenizer = tokenizer
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         require(isinstance(pad, int), f"tokenizer of model {model}", "have a token for padding, or for the end", pad)
+        # the id that fills up: the tokenizer's own for padding, or else the one for the end of a text
         self.pad: int = pad
 
     def encode(self, text: str) -> list[int]:
@@ -92,11 +87,6 @@ class Verbalized(nn.Module):
     left; columns of padding alone are cut off, and positions count from a prompt's own first token, so that neither
     the length of the batch nor the rest of it matters but for rounding. On the CPU in float32, where nothing is
     differentiated and the model takes a mask of pairs, padding is left out altogether; a GPU would multiply all pairs.
-
-    Attributes:
-        module: The causal LM.
-        verbalizers: Token ids v_c of the C classes.
-        pad: The id of padding.
     """
 
     def __init__(self, module: nn.Module, verbalizers: tuple[int, ...], pad: int) -> None:
@@ -107,9 +97,9 @@ class Verbalized(nn.Module):
                 token are not these (it scales them, say).
         """
         super().__init__()
-        self.module = module.eval()
-        self.verbalizers = tuple(verbalizers)
-        self.pad = pad
+        self.module = module.eval()  # the causal LM
+        self.verbalizers = tuple(verbalizers)  # token ids v_c of the C classes
+        self.pad = pad  # the id of padding
         rows = len(self._head.weight)
         for v in self.verbalizers:
             require(0 <= v < rows, "verbalizers", f"be tokens of the vocabulary, 0..{rows - 1}", v)

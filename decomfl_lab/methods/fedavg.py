@@ -133,17 +133,15 @@ class FedAvgClient:
 
     "sgd" with momentum β is torch's: v ← βv + (∇f_i(x; ξ) + λx), x ← x − ηv; "adam" is torch's Adam with its
     default β₁, β₂ and ε.
-
-    Attributes:
-        kept_tensors: What the optimizer has noted, vectors (d,) by torch's names for them, from round to round: v, or
-            Adam's two moments and its number of steps; empty before the first step. None where each round begins anew,
-            or plain SGD, which notes nothing.
     """
 
     def __init__(self, objective: Objective, method: FedAvg, engine: Engine) -> None:
         self.objective, self.method, self.engine = objective, method, engine
         self.steps_taken = 0
         notes = method.optimizer == "adam" or method.momentum > 0
+        # what the optimizer has noted, vectors (d,) by torch's names for them, from round to round: v, or Adam's two
+        # moments and its number of steps; empty before the first step. None where each round begins anew, or plain SGD,
+        # which notes nothing.
         self.kept_tensors: dict[str, Tensor] | None = {} if notes and method.optimizer_state == KEPT else None
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:

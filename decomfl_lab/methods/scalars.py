@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Differences", "LoggingDifferences", "Scalars", "Updating"]
 
-NOBODY = "none"
-"""The attack where nobody lies."""
+NOBODY = "none"  # the attack where nobody lies
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,43 +34,27 @@ __all__ = [
     "is_sphere",
 ]
 
-SCRATCH = "scratch"
-"""The register that no memory belongs to; a program must write it before it reads it."""
-MOST_NAMES = 8
-"""Tensors that a program may have on a GPU: each holds registers of every thread."""
+SCRATCH = "scratch"  # the register that no memory belongs to; a program must write it before it reads it
+MOST_NAMES = 8  # tensors that a program may have on a GPU: each holds registers of every thread
 
 
 class Op(IntEnum):
     """What an instruction does with register r (``to``), register s (``of``) and number a; fl rounds to nearest."""
 
-    NOISE = 0
-    """r ← fl(r + fl(c_p · z_p)) for its directions p in turn."""
-    FILL = 1
-    """r ← a"""
-    COPY = 2
-    """r ← s"""
-    SCALE = 3
-    """r ← fl(a · r)"""
-    ADD = 4
-    """r ← fl(r + fl(a · s))"""
-    OFFSET = 5
-    """r ← fl(r + a)"""
-    MULTIPLY = 6
-    """r ← fl(r · s)"""
-    DIVIDE_INTO = 7
-    """r ← fl(s / r)"""
-    SQUARE_ROOT = 8
-    """r ← fl(√r)"""
-    MAXIMUM = 9
-    """r ← max(r, s); s where one is NaN"""
-    SIGN = 10
-    """r ← −1, 0 or 1; NaN stays"""
-    SNAP = 11
-    """r ← fl(fl(r + C) − C), C = 1.5 · 2^(mantissa bits) · a: the nearest multiple of a, ties to even"""
-    LIMIT = 12
-    """count the elements with not |r| ≤ a; r stays"""
-    NARROW = 13
-    """r ← the nearest number of a 16-bit format, ties to even (float32 registers only)"""
+    NOISE = 0  # r ← fl(r + fl(c_p · z_p)) for its directions p in turn
+    FILL = 1  # r ← a
+    COPY = 2  # r ← s
+    SCALE = 3  # r ← fl(a · r)
+    ADD = 4  # r ← fl(r + fl(a · s))
+    OFFSET = 5  # r ← fl(r + a)
+    MULTIPLY = 6  # r ← fl(r · s)
+    DIVIDE_INTO = 7  # r ← fl(s / r)
+    SQUARE_ROOT = 8  # r ← fl(√r)
+    MAXIMUM = 9  # r ← max(r, s); s where one is NaN
+    SIGN = 10  # r ← −1, 0 or 1; NaN stays
+    SNAP = 11  # r ← fl(fl(r + C) − C), C = 1.5 · 2^(mantissa bits) · a: the nearest multiple of a, ties to even
+    LIMIT = 12  # count the elements with not |r| ≤ a; r stays
+    NARROW = 13  # r ← the nearest number of a 16-bit format, ties to even (float32 registers only)
     NARROW_RANDOMLY = 14
     """r ← one of the two neighbours in a 16-bit format, the nearer the likelier (float32 registers only)"""
 

@@ -28,18 +28,10 @@ __all__ = ["Client", "handle_all"]
 
 
 class Client:
-    """Rebuilds, measures, reverts.
+    """Rebuilds, measures, reverts."""
 
-    Attributes:
-        id: The client's number i.
-        replica: x and optimizer state; between two calls of ``handle`` always those of a whole round.
-        mu: Smoothing radius μ, rounded to float32.
-        steps_taken: Local steps measured so far; picks the data sample of the next one.
-        run_seed: The run's seed once the client has been told it (seeds per run), else None.
-        resolution: It sees what the client measures, to tell whether that is rounding; None for nobody.
-    """
-
-    run_seed: int | None = None
+    run_seed: int | None = None  # the run's seed once the client has been told it (seeds per run), else None
+    # it sees what the client measures, to tell whether that is rounding; None for nobody
     resolution: Resolution | None = None
 
     def __init__(
@@ -72,14 +64,15 @@ class Client:
             raise InputError(f"lean clients need a rule of directions that are not scaled, got {replica.rule}")
         self.lean = lean
         self.engine = Serial() if engine is None else engine
-        self.id = client_id
-        self.replica = replica
+        self.id = client_id  # the client's number i
+        self.replica = replica  # x and optimizer state; between two calls of ``handle`` always those of a whole round
         self.objective = objective
         self.estimator = estimator
         require_finite_positive("mu", mu)
         # The stream multiplies z by a float32: the divisor must be the same number as the step.
+        # smoothing radius μ, rounded to float32
         self.mu = require_finite_positive("mu rounded to float32", float(np.float32(mu)))
-        self.steps_taken = 0
+        self.steps_taken = 0  # local steps measured so far; picks the data sample of the next one
         self._taken: list[Step] = []  # local steps of this round that the replica has taken
 
     def report(self) -> Held:

@@ -41,18 +41,9 @@ logger = logging.getLogger(__name__)
 
 
 class Delivery:
-    """The server's side of a federation: what goes to whom, and what becomes of what comes back.
+    """The server's side of a federation: what goes to whom, and what becomes of what comes back."""
 
-    Attributes:
-        server: It plans and aggregates; another with the same history may take its place between two rounds.
-        policy: It has the server send its model where that is there sooner than the records; None for never.
-        ledger: It encodes what is sent, and counts it.
-        decode: It reads what arrives.
-        told: The clients that know the run's seed, for they have answered a plan.
-        pulls: How often the model was sent instead of records.
-        lags: Whether clients keep their model between rounds, and are sent the records that they missed.
-    """
-
+    # whether clients keep their model between rounds, and are sent the records that they missed
     lags: ClassVar[bool] = True
 
     def __init__(
@@ -66,12 +57,14 @@ class Delivery:
         """A delivery; InputError for a policy where the server keeps no model."""
         if policy is not None and server.replica is None:
             raise InputError("pull must be never where the server keeps no model (server_model), got a policy")
+        # it plans and aggregates; another with the same history may take its place between two rounds
         self.server = server
+        # it has the server send its model where that is there sooner than the records; None for never
         self.policy = policy
-        self.ledger = Ledger(server.M) if ledger is None else ledger
-        self.decode = decode
-        self.told: set[int] = set()
-        self.pulls = 0
+        self.ledger = Ledger(server.M) if ledger is None else ledger  # it encodes what is sent, and counts it
+        self.decode = decode  # it reads what arrives
+        self.told: set[int] = set()  # the clients that know the run's seed, for they have answered a plan
+        self.pulls = 0  # how often the model was sent instead of records
 
     @property
     def wants_reports(self) -> bool:

@@ -50,26 +50,18 @@ def _total(traffic: Iterable[Traffic]) -> Traffic:
 
 @dataclass
 class Ledger:
-    """Counts every encoded message, up and down, for each client; lag is in it by nature.
+    """Counts every encoded message, up and down, for each client; lag is in it by nature."""
 
-    Attributes:
-        M: Clients.
-        up: Client → server, one Traffic a client.
-        down: Server → client.
-        encode: The codec.
-        total_up: The sum of all that went up.
-        total_down: The sum of all that went down.
-    """
-
-    M: int
-    up: list[Traffic] = field(default_factory=list)
-    down: list[Traffic] = field(default_factory=list)
-    encode: Callable[[Message], bytes] = field(default=encode, repr=False, compare=False)
+    M: int  # clients
+    up: list[Traffic] = field(default_factory=list)  # client → server, one Traffic a client
+    down: list[Traffic] = field(default_factory=list)  # server → client
+    encode: Callable[[Message], bytes] = field(default=encode, repr=False, compare=False)  # the codec
 
     def __post_init__(self) -> None:
         self.up = self.up or [Traffic() for _ in range(self.M)]
         self.down = self.down or [Traffic() for _ in range(self.M)]
-        self.total_up, self.total_down = _total(self.up), _total(self.down)
+        self.total_up = _total(self.up)  # the sum of all that went up
+        self.total_down = _total(self.down)  # the sum of all that went down
 
     def _went(self, client: int, message: bytes, scalars: int, seeds: int = 0, *, upwards: bool) -> bytes:
         each, total = (self.up[client], self.total_up) if upwards else (self.down[client], self.total_down)

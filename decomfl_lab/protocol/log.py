@@ -36,10 +36,8 @@ from decomfl_lab.records.record import History, RoundRecord
 
 __all__ = ["ArchivedHistory", "LogEntry", "RunLog"]
 
-MAGIC = b"\x89DCLOG\r\n"
-"""A file that went through a change of line endings has another one."""
-VERSION = 2
-"""The version that is written; a log of version 1 is read, too, and lacks what the header says of x_0."""
+MAGIC = b"\x89DCLOG\r\n"  # a file that went through a change of line endings has another one
+VERSION = 2  # the version that is written; a log of version 1 is read, too, and lacks what the header says of x_0
 _NAMELESS = "a nameless log"
 _FILE = struct.Struct("<8sII")  # magic, version, bytes of the header
 _ENTRY = struct.Struct("<III")  # round, bytes of the body, CRC-32 of the 8 bytes before it
@@ -87,23 +85,6 @@ def _body(entry: LogEntry) -> bytes:
     return head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
 
 
-def _entry(body: bytes, run_seed: int) -> LogEntry:
-    sampled, answered, flags, digest = _BODY.unpack_from(body)
-    has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
-    counts = sampled, answered, sampled * has_held, answered * has_examples
-    numbers = iter(struct.unpack_from(f"<{sum(counts)}I", body, _BODY.size))
-    (record,) = read(tuple, body[_BODY.size + 4 * sum(counts) :], run_seed)
-    asked, came, held, examples = (tuple(islice(numbers, count)) for count in counts)
-    return LogEntry(
-        record,
-        asked,
-        came,
-        held if has_held else None,
-        digest.hex() if has_digest else None,
-        examples if has_examples else None,
-    )
-
-
 def _chained(chain: bytes, entry: bytes) -> bytes:
     return hashlib.blake2b(chain + entry, digest_size=_CHAIN).digest()
 
@@ -113,13 +94,6 @@ class RunLog:
 
     Where a file system has no locks, and where this process opens it twice, whoever finds that another has written to
     it stops: its end is looked at before every write.
-
-    Attributes:
-        name: The file, as errors call it.
-        header: What the run is: plain values, of which ``run_seed`` is needed to read records without seeds.
-        start: The bytes of x_0, compressed, where the header's ``start`` says how many there are; else none.
-        version: The version of the file.
-        chain: The chain value after the last entry, which stands for the header and all entries.
     """
 
     def __init__(
@@ -136,9 +110,14 @@ class RunLog:
         self._file = file
         self._place = None if name == _NAMELESS else Path(name).absolute()  # this process may go to another folder
         self._closing = contextlib.ExitStack()
-        self.name = name
-        self.header, self.start, self.version = dict(header), start, version
-        self.chain = chain
+        self.name = name  # the file, as errors call it
+        # what the run is: plain values, of which ``run_seed`` is needed to read records without seeds
+        self.header = dict(header)
+        self.start = (
+            start  # the bytes of x_0, compressed, where the header's ``start`` says how many there are; else none
+        )
+        self.version = version  # the version of the file
+        self.chain = chain  # the chain value after the last entry, which stands for the header and all entries
         self._starts = array("Q", [first])  # of each entry, and the end of the last one
 
     @classmethod
@@ -364,7 +343,22 @@ class RunLog:
         for r in range(first, end):
             start, stop = self._starts[r] + _ENTRY.size, self._starts[r + 1] - _CHAIN
             try:
-                found = _entry(self._at(start, stop - start), self.header["run_seed"])
+                body = self._at(start, stop - start)
+                run_seed = self.header["run_seed"]
+                sampled, answered, flags, digest = _BODY.unpack_from(body)
+                has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
+                counts = sampled, answered, sampled * has_held, answered * has_examples
+                numbers = iter(struct.unpack_from(f"<{sum(counts)}I", body, _BODY.size))
+                (record,) = read(tuple, body[_BODY.size + 4 * sum(counts) :], run_seed)
+                asked, came, held, examples = (tuple(islice(numbers, count)) for count in counts)
+                found = LogEntry(
+                    record,
+                    asked,
+                    came,
+                    held if has_held else None,
+                    digest.hex() if has_digest else None,
+                    examples if has_examples else None,
+                )
                 require(found.record.round == r, "record", f"be of round {r}", found.record.round)
             except (struct.error, ValueError) as error:
                 raise InputError(f"entry of round {r} in {self.name} must be one that can be read: {error}") from None

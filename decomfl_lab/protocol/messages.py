@@ -33,15 +33,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Held:
-    """Client → server, where clients track their own last round: which round's model the client holds.
+    """Client → server, where clients track their own last round: which round's model the client holds."""
 
-    Attributes:
-        client: The client's number i.
-        round: t_i, the round whose model it holds.
-    """
-
-    client: int
-    round: int
+    client: int  # the client's number i
+    round: int  # t_i, the round whose model it holds
 
 
 @dataclass(frozen=True)
@@ -54,22 +49,14 @@ class Examples:
 
 @dataclass(frozen=True)
 class Plan:
-    """Server → client: the records it missed, then what to measure in round ``round``.
+    """Server → client: the records it missed, then what to measure in round ``round``."""
 
-    Attributes:
-        round: The round r to measure in.
-        eta: The learning rate η of this round, for the local steps.
-        P: The number of directions a local step.
-        distribution: The distribution of the directions z.
-        seeds: The seeds s_r^k, k = 1..K, in one of the forms of ``draw_seeds``.
-        records: The records of the rounds that the server believes the client has not applied.
-    """
-
-    round: int
-    eta: float
-    P: int
-    distribution: Distribution
-    seeds: Sequence[StepSeed]
+    round: int  # the round r to measure in
+    eta: float  # the learning rate η of this round, for the local steps
+    P: int  # the number of directions a local step
+    distribution: Distribution  # the distribution of the directions z
+    seeds: Sequence[StepSeed]  # the seeds s_r^k, k = 1..K, in one of the forms of ``draw_seeds``
+    # the records of the rounds that the server believes the client has not applied
     records: tuple[RoundRecord, ...] = ()
 
     @property
@@ -85,20 +72,14 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """Client → server: g_{i,r,p}^k.
+    """Client → server: g_{i,r,p}^k."""
 
-    Attributes:
-        client: The client's number i.
-        round: The round r that was measured.
-        scalars: The measured g_{i,r,p}^k, shape (K, P): float32, or int8 signs.
-        loss: The mean loss over the local steps; it serves the log alone, and is neither sent nor counted.
-        curvature: The second differences, shape (K, P), where they are measured; they serve the log alone, too.
-    """
-
-    client: int
-    round: int
-    scalars: ScalarArray
+    client: int  # the client's number i
+    round: int  # the round r that was measured
+    scalars: ScalarArray  # the measured g_{i,r,p}^k, shape (K, P): float32, or int8 signs
+    # the mean loss over the local steps; it serves the log alone, and is neither sent nor counted
     loss: float = float("nan")
+    # the second differences, shape (K, P), where they are measured; they serve the log alone, too
     curvature: NDArray[np.float64] | None = None
 
 

@@ -32,8 +32,7 @@ DIRECTIONS = 2
 class Tracking(StrEnum):
     """Who remembers which round a client holds."""
 
-    SERVER = "server"
-    """The server: a number for each client."""
+    SERVER = "server"  # the server: a number for each client
     CLIENTS = "clients"
     """Each client its own: it says so when it is sampled, and the server keeps nothing about anybody."""
 
@@ -49,46 +48,30 @@ def sample_clients(seed: int, r: int, M: int, m: int) -> tuple[int, ...]:
 class Server:
     """DeComFL's server, sans I/O: ``plan_round`` → replies → ``aggregate``.
 
-    Attributes:
-        M: The number of clients.
-        m: The number of clients sampled a round, 1..M.
-        K: The number of local steps.
-        P: The number of directions a step, a schedule over rounds.
-        eta: The learning rate η, a schedule over rounds.
-        seed: The seed from which everything random derives: directions and the sampled clients.
-        distribution: The distribution of the directions z.
-        replica: The server's own model, or None: the algorithm does not need one.
-        seeding: How many seeds travel.
-        tracking: Says who remembers t_i, the server or the clients.
-        keep: The most records that are kept, the newest; 0 for as many as someone may need. With ``tracking`` by the
-            server those are the records since min_i t_i; with tracking by the clients the server cannot know which
-            are needed, and forgets none.
-        pool: The directions S of the pool, where they come from one (seeding POOL).
-        aggregation: The rule that makes a round's scalars of the replies; m must be as many as it needs at least.
-        present: M_r, how many clients there are in a round, where some of the M join later; None for all M.
-        history: The records.
-        held: The round t_i of every client, empty if the clients track it.
-        weights: What each client weighs in a round's mean.
-
     Source: [DeComFL, Algorithm 3; appendix "Reduce the Memory on the Server Side"].
     """
 
-    M: int
-    m: int
-    K: int
-    P: Schedule[int]
-    eta: Schedule[float]
-    seed: int
-    distribution: Distribution = Distribution.GAUSSIAN
-    replica: Replica | None = None
-    seeding: Seeding = Seeding.PER_STEP
-    tracking: Tracking = Tracking.SERVER
+    M: int  # the number of clients
+    m: int  # the number of clients sampled a round, 1..M
+    K: int  # the number of local steps
+    P: Schedule[int]  # the number of directions a step, a schedule over rounds
+    eta: Schedule[float]  # the learning rate η, a schedule over rounds
+    seed: int  # the seed from which everything random derives: directions and the sampled clients
+    distribution: Distribution = Distribution.GAUSSIAN  # the distribution of the directions z
+    replica: Replica | None = None  # the server's own model, or None: the algorithm does not need one
+    seeding: Seeding = Seeding.PER_STEP  # how many seeds travel
+    tracking: Tracking = Tracking.SERVER  # says who remembers t_i, the server or the clients
+    # the most records that are kept, the newest; 0 for as many as someone may need. With ``tracking`` by the server
+    # those are the records since min_i t_i; with tracking by the clients the server cannot know which are needed, and
+    # forgets none.
     keep: int = 0
-    pool: int = POOL
+    pool: int = POOL  # the directions S of the pool, where they come from one (seeding POOL)
+    # the rule that makes a round's scalars of the replies; m must be as many as it needs at least
     aggregation: Aggregation = Mean()  # noqa: RUF009
-    history: History = field(default_factory=History)
-    held: list[int] = field(default_factory=list)
-    weights: Weights = field(default_factory=Weights)
+    history: History = field(default_factory=History)  # the records
+    held: list[int] = field(default_factory=list)  # the round t_i of every client, empty if the clients track it
+    weights: Weights = field(default_factory=Weights)  # what each client weighs in a round's mean
+    # M_r, how many clients there are in a round, where some of the M join later; None for all M
     present: Schedule[int] | None = None
 
     def __post_init__(self) -> None:

@@ -53,8 +53,7 @@ __all__ = ["Coordinator", "Farewell", "Frames", "Host"]
 
 logger = logging.getLogger(__name__)
 
-MOST_WELCOMES = 3
-"""How often a client may begin anew in one round before the round goes on without it."""
+MOST_WELCOMES = 3  # how often a client may begin anew in one round before the round goes on without it
 
 
 class Frames(Mapping[int, bytes]):
@@ -117,13 +116,7 @@ class _StrangerError(InputError):
 
 
 class Host:
-    """The clients' side: some clients of a run, and the one model that all of them share.
-
-    Attributes:
-        clients: {i: client}, each without a model of its own between its rounds.
-        replica: The model of the latest round that any of them took part in.
-        losses: {i: mean training loss} of the latest round of each, for a log; it is not sent.
-    """
+    """The clients' side: some clients of a run, and the one model that all of them share."""
 
     def __init__(self, clients: Mapping[int, Client], run: bytes, terms: Terms) -> None:
         """A host at round 0.
@@ -137,9 +130,11 @@ class Host:
             InputError: If there are no clients, or their replicas drift (revert sync), so that they share nothing.
         """
         require(bool(clients), "clients", "number at least 1", 0)
-        self.clients = dict(clients)
+        self.clients = dict(clients)  # {i: client}, each without a model of its own between its rounds
+        # the model of the latest round that any of them took part in
         self.replica: Replica = next(iter(clients.values())).replica.clone()
         require(not self.replica.drifts, "revert", "be snapshot where clients are in other processes", "sync")
+        # {i: mean training loss} of the latest round of each, for a log; it is not sent
         self.losses: dict[int, float] = {}
         self._run, self._terms = run, terms
         self._start = self.replica.snapshot()
@@ -298,21 +293,7 @@ class Host:
 
 
 class Coordinator:
-    """The server's side of a session, around a ``Delivery``.
-
-    Attributes:
-        delivery: It makes the messages of the rounds and counts each once, as in a run where nothing is lost.
-        session: It counts what is said beyond these since this coordinator was made: hellos and welcomes, refusals, and
-            all that is sent again. Both ledgers together are the bytes of the frames that went, for each client.
-        steps: The local steps that each client has measured in the rounds of the record, M of them.
-        chosen: The clients that were chosen for the round.
-        asked: Those of them that were sent a plan of it.
-        replies: {i: reply} accepted in the round under way.
-        losses: {i: mean training loss} of these, NaN where it is not known.
-        refused: {i: why} of the clients that the round under way goes on without.
-        digests: {i: digest} of the models that clients said, and proved, to hold after the last round (``finish``).
-        healed: How often a client that held another model than the server's had to begin anew.
-    """
+    """The server's side of a session, around a ``Delivery``."""
 
     def __init__(
         self, delivery: Delivery, run: bytes, *, digest: Callable[[], str] | None = None, check_every: int = 0
@@ -326,17 +307,22 @@ class Coordinator:
             check_every: How many rounds there are between two in which every participant has to say its model's
                 digest before its reply counts; 0 for only those that come anew.
         """
+        # it makes the messages of the rounds and counts each once, as in a run where nothing is lost
         self.delivery = delivery
+        # it counts what is said beyond these since this coordinator was made: hellos and welcomes, refusals, and all
+        # that is sent again. Both ledgers together are the bytes of the frames that went, for each client.
         self.session = Ledger(delivery.server.M, encode=delivery.ledger.encode)
+        # the local steps that each client has measured in the rounds of the record, M of them
         self.steps = [0] * delivery.server.M
-        self.chosen: tuple[int, ...] = ()
-        self.asked: set[int] = set()
-        self.replies: dict[int, Reply] = {}
-        self.losses: dict[int, float] = {}
-        self.refused: dict[int, str] = {}
+        self.chosen: tuple[int, ...] = ()  # the clients that were chosen for the round
+        self.asked: set[int] = set()  # those of them that were sent a plan of it
+        self.replies: dict[int, Reply] = {}  # {i: reply} accepted in the round under way
+        self.losses: dict[int, float] = {}  # {i: mean training loss} of these, NaN where it is not known
+        self.refused: dict[int, str] = {}  # {i: why} of the clients that the round under way goes on without
         self.diverged = False
+        # {i: digest} of the models that clients said, and proved, to hold after the last round (``finish``)
         self.digests: dict[int, str] = {}
-        self.healed = 0
+        self.healed = 0  # how often a client that held another model than the server's had to begin anew
         self._run, self._digest, self._check_every = run, digest, check_every
         self._known: tuple[int, str] | None = None
         self._welcomes: Counter[int] = Counter()

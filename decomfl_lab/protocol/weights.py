@@ -18,10 +18,8 @@ MOST_EXAMPLES = 2**29 - 1
 class Weighting(StrEnum):
     """What a client weighs in a round's mean."""
 
-    CLIENTS = "clients"
-    """As much as every other client: the paper's mean over the sampled ones."""
-    EXAMPLES = "examples"
-    """Its number n_i of examples, so that every example weighs the same. The client says it once."""
+    CLIENTS = "clients"  # as much as every other client: the paper's mean over the sampled ones
+    EXAMPLES = "examples"  # its number n_i of examples, so that every example weighs the same. The client says it once.
 
 
 @dataclass

@@ -33,22 +33,15 @@ def require_sound(name: str, scalars: ScalarArray, hint: str = "") -> None:
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What every replica applies for round r.
+    """What every replica applies for round r."""
 
-    Attributes:
-        round: The round r, 0-based.
-        eta: The learning rate η in force in round r.
-        distribution: The distribution of the directions z.
-        seeds: The seeds s_r^k, K of them, in one of the forms of ``draw_seeds``: a 64-bit seed that all P directions of
-            a step share, or one for each.
-        scalars: The aggregated g_{r,p}^k, shape (K, P): float32, all finite, or int8 signs, −1 or 1.
-    """
-
-    round: int
-    eta: float
-    distribution: Distribution
+    round: int  # the round r, 0-based
+    eta: float  # the learning rate η in force in round r
+    distribution: Distribution  # the distribution of the directions z
+    # the seeds s_r^k, K of them, in one of the forms of ``draw_seeds``: a 64-bit seed that all P directions of a step
+    # share, or one for each
     seeds: Sequence[StepSeed]
-    scalars: ScalarArray
+    scalars: ScalarArray  # the aggregated g_{r,p}^k, shape (K, P): float32, all finite, or int8 signs, −1 or 1
 
     def __post_init__(self) -> None:
         require_int("round", self.round, 0)

@@ -26,10 +26,8 @@ from decomfl_lab.noise import derive_seed
 __all__ = ["LARGEST_POOL", "POOL", "DerivedSeeds", "Picks", "PooledSeeds", "Seeding", "StepSeed", "draw_seeds"]
 __all__ += ["keyed", "pooled", "seeding_of", "step_seed", "stream_of"]
 
-POOL = 1024
-"""The directions S of a pool, if nothing else is said."""
-LARGEST_POOL = 1 << 16
-"""Places in a pool take two bytes."""
+POOL = 1024  # the directions S of a pool, if nothing else is said
+LARGEST_POOL = 1 << 16  # places in a pool take two bytes
 _POOL_PATH = 0, 0  # a path of two numbers under the run's seed, where rounds have one
 
 
@@ -49,16 +47,11 @@ StepSeed = int | tuple[int, ...] | Picks
 class Seeding(StrEnum):
     """How many seeds a plan or a record carries."""
 
-    PER_DIRECTION = "per-direction"
-    """K·P seeds."""
-    PER_STEP = "per-step"
-    """K seeds."""
-    PER_ROUND = "per-round"
-    """One seed."""
-    PER_RUN = "per-run"
-    """No seed: each client is told the run's seed once."""
-    POOL = "pool"
-    """K·P places in the run's pool, of two bytes each: each client is told the run's seed once."""
+    PER_DIRECTION = "per-direction"  # K·P seeds
+    PER_STEP = "per-step"  # K seeds
+    PER_ROUND = "per-round"  # one seed
+    PER_RUN = "per-run"  # no seed: each client is told the run's seed once
+    POOL = "pool"  # K·P places in the run's pool, of two bytes each: each client is told the run's seed once
 
     @property
     def needs_run_seed(self) -> bool:

@@ -33,16 +33,12 @@ class PooledSgd(UpdateRule):
 
     A local step that a client takes between two measurements, and takes back, is one of plain SGD.
 
-    Attributes:
-        size: The directions S of the pool, at most 65536.
-        exponent: The exponent e of the grid that the sums are on; −30 admits |2^e A_j| < 2 and resolves 1e-9.
-
     Source: Qin et al., "Federated full-parameter tuning of billion-sized language models with communication cost under
     18 kilobytes" (FedKSeed), ICML 2024, eq. (5), with exact sums.
     """
 
-    size: int = POOL
-    exponent: int = -30
+    size: int = POOL  # the directions S of the pool, at most 65536
+    exponent: int = -30  # the exponent e of the grid that the sums are on; −30 admits |2^e A_j| < 2 and resolves 1e-9
 
     def __post_init__(self) -> None:
         require_int("pool S", self.size, 1, LARGEST_POOL)

@@ -48,19 +48,11 @@ class Replica:
 
     Snapshots, clones and replicas of equal bits share their vectors until one of them steps on, so a federation of
     which most clients hold the same model needs it once.
-
-    Attributes:
-        x: The parameters, a flat tensor of shape (d,); nobody may write to it before calling ``own``.
-        state: {slot: tensor of shape (d,)}; nobody may write to it before calling ``own``.
-        device: The device that the vectors are on.
-        round: The number of records applied, so x is x_round.
-        rule: The update rule.
-        private_key: The key that clients share, or None: see ``stream_seed``.
-        drifts: Whether it takes a way of its own, up to rounding, and is no replay of the records to the bit.
-        taken: The local steps of round ``round`` that x has taken and that nothing has taken back yet, where it drifts.
     """
 
+    # whether it takes a way of its own, up to rounding, and is no replay of the records to the bit
     drifts: ClassVar[bool] = False
+    # the local steps of round ``round`` that x has taken and that nothing has taken back yet, where it drifts
     taken: tuple[Step, ...] = ()
 
     def __init__(
@@ -85,19 +77,21 @@ class Replica:
         """
         require(x.ndim == 1 and x.numel() > 0, "x", "be a non-empty vector", tuple(x.shape))
         rule.admit(x)
+        # the parameters, a flat tensor of shape (d,); nobody may write to it before calling ``own``
         self.x = x.detach().clone().contiguous()
-        self.device = self.x.device
-        self.rule = rule
+        self.device = self.x.device  # the device that the vectors are on
+        self.rule = rule  # the update rule
+        # {slot: tensor of shape (d,)}; nobody may write to it before calling ``own``
         self.state = {slot: torch.full_like(self.x, rule.start(slot)) for slot in rule.slots}
         self._shared = False  # whether others may hold these vectors too; they are copied before they are written
-        self.round = 0
+        self.round = 0  # the number of records applied, so x is x_round
         self.sizes = tuple(sizes) if sizes is not None else (self.d,)
         require(sum(self.sizes) == self.d, "sizes", f"add up to d={self.d}", self.sizes)
         self.backend = backend_for(x) if backend is None else backend
         self.workers = workers
         if private_key is not None:
             require_int("private_key", private_key, 0, 2**64 - 1)
-        self.private_key = private_key
+        self.private_key = private_key  # the key that clients share, or None: see ``stream_seed``
 
     def stream_seed(self, seed: StepSeed) -> StepSeed:
         """The seed that z is really made of: ``seed`` itself, or its keyed hash under the private key.

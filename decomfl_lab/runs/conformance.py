@@ -40,8 +40,7 @@ from decomfl_lab.runs.config import config_from_mapping
 
 __all__ = ["write_conformance"]
 
-_SEED = 0xFEEDFACECAFEBEEF
-"""The seed of all runs: a number that a double cannot hold."""
+_SEED = 0xFEEDFACECAFEBEEF  # the seed of all runs: a number that a double cannot hold
 _TENSORS = (
     ((9, 5), Start("uniform", 0.2)),
     ((9,), Start("constant", 0.5)),
@@ -216,7 +215,15 @@ def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
     beginning, rounds = _vectors(replica), []
     with TemporaryDirectory() as folder, RunLog.create(Path(folder) / "run.dcl", header) as log:
         for r in range(_ROUNDS):
-            entry = _entry(small, header["run_seed"], r, method.distribution, replica)
+            # The entry of round r, whose record the replica has applied; optional fields come and go.
+            seeds = draw_seeds(small.seeding, header["run_seed"], r, small.K, small.P, S=100)
+            g = _scalars(r, small.K, small.P)
+            scalars = np.where(g > 0, 1, -1).astype(np.int8) if small.signs else g
+            record = RoundRecord(r, _ETA / (1 + r), Distribution(method.distribution), seeds, scalars)
+            replica.apply(record)
+            digest = replica.digest() if r % 3 == 1 or r == _ROUNDS - 1 else None
+            held = (r, r, 0) if r % 2 else None
+            entry = LogEntry(record, (0, 2, 5), (2, 5), held=held, digest=digest, examples=(7, 9) if r % 3 else None)
             log.append(entry)
             rounds.append(_said(entry, key, log.chain))
         content = Path(log.name).read_bytes()
@@ -229,18 +236,6 @@ def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
         "after": _vectors(replica),
         "digest": replica.digest(),
     }
-
-
-def _entry(small: _Small, run_seed: int, r: int, distribution: str, replica: Replica) -> LogEntry:
-    """The entry of round r, whose record the replica has applied; optional fields come and go."""
-    seeds = draw_seeds(small.seeding, run_seed, r, small.K, small.P, S=100)
-    g = _scalars(r, small.K, small.P)
-    scalars = np.where(g > 0, 1, -1).astype(np.int8) if small.signs else g
-    record = RoundRecord(r, _ETA / (1 + r), Distribution(distribution), seeds, scalars)
-    replica.apply(record)
-    digest = replica.digest() if r % 3 == 1 or r == _ROUNDS - 1 else None
-    held = (r, r, 0) if r % 2 else None
-    return LogEntry(record, (0, 2, 5), (2, 5), held=held, digest=digest, examples=(7, 9) if r % 3 else None)
 
 
 def _said(entry: LogEntry, key: int | None, chain: bytes) -> dict[str, Any]:

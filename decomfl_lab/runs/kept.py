@@ -128,16 +128,12 @@ def read_saved(
 
 
 class NotGivenError(InputError):
-    """What the run's user brought is not given again.
-
-    Attributes:
-        lacking: What is not given.
-        call: The call that gives it, in Python.
-    """
+    """What the run's user brought is not given again."""
 
     def __init__(self, lacking: str, call: str) -> None:
         super().__init__(f"{lacking} must be given again, as {call}: the run trained its user's own, got None")
-        self.lacking, self.call = lacking, call
+        self.lacking = lacking  # what is not given
+        self.call = call  # the call that gives it, in Python
 
 
 def require_own(config: TrainConfig, call: str, **given: Any) -> None:

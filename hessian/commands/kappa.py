@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from decomfl_lab.runs.progress import RunBars
     from hessian.named import TrainedModel
 
+    Other = hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer  # what is measured in place of κ by products
+
 __all__ = ["kappa"]
 
 TRACES = ("probes", "gauss-newton", "exact")
 
-FORETOLD = 10
-"""Products from which on the number that is needed, and the time, are foretold well enough to say so."""
-LONG = 0.2
-"""Hours from which on the time is told."""
+FORETOLD = 10  # products from which on the number that is needed, and the time, are foretold well enough to say so
+LONG = 0.2  # hours from which on the time is told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +196,11 @@ class KappaOptions:
     as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
 
     @property
+    def asked(self) -> dict[str, Any]:
+        """The settings by name, but the trace, which is measured."""
+        return {name: value for name, value in asdict(self.settings).items() if name != "trace"}
+
+    @property
     def products_of_density(self) -> int:
         """Products for the spectral density."""
         return (50 if self.plot else 0) if self.density_products is None else self.density_products
@@ -273,17 +278,16 @@ def kappa(options: KappaOptions) -> None:
     alone = held_file("checkpoint", checkpoint) if checkpoint is not None else nullcontext()
     with telling(interrupted), alone:
         # Whether the file is whole, and has these settings, is known before anything is trained.
-        Checkpoint(checkpoint, lambda: {k: v for k, v in asdict(settings).items() if k != "trace"}).load()
+        Checkpoint(checkpoint, lambda: options.asked).load()
         use_tf32_(False)
         measured = _Measured(options)
-        if options.other.forward_only:
-            measured.tell("forward_only", measured.forward_only())
-            return
-        if options.other.has_ball:
-            measured.tell("ball", measured.ball())
-            return
-        if options.other.by_layer:
-            measured.tell("by_layer", measured.by_layer())
+        others: dict[str, Callable[[], Other]] = {
+            "forward_only": measured.forward_only,
+            "ball": measured.ball,
+            "by_layer": measured.by_layer,
+        }
+        if options.other.chosen:
+            measured.tell(options.other.chosen, others[options.other.chosen]())
             return
         with RunBars() as bars:
             result = measured.effective_rank(bars)
@@ -307,12 +311,7 @@ def kappa(options: KappaOptions) -> None:
 
 
 class _Measured:
-    """The loss that was asked for, and what can be measured of it.
-
-    Attributes:
-        objective: The mean loss over the examples, at the model's weights.
-        facts: What the numbers belong to.
-    """
+    """The loss that was asked for, and what can be measured of it."""
 
     def __init__(self, options: KappaOptions) -> None:
         """The model is trained here first, if that is asked for."""
@@ -326,7 +325,7 @@ class _Measured:
         s = None if whiten is None else scale_of(whiten, trust_code=options.source.trusted)
         self.trained = _trained(options.source, options.settings.seed, place)
         self.trained.module.to(place)
-        (self.objective,) = self.losses(1)
+        (self.objective,) = self.losses(1)  # the mean loss over the examples, at the model's weights
         # What the numbers belong to.
         where = provenance(self.trained.dataset)
         self.facts = {
@@ -366,7 +365,7 @@ class _Measured:
 
         return matrix_of(objective, self.options.curvature, x, whiten=self.s)
 
-    def tell(self, name: str, found: hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer) -> None:
+    def tell(self, name: str, found: Other) -> None:
         """Print what was found, with its facts."""
         if self.options.as_json:
             print_json({**self.facts, name: found.to_json()})
@@ -416,17 +415,11 @@ class _Measured:
         """κ of every layer, with a bar of the layers."""
         from decomfl_lab.runs.progress import RunBars
 
-        settings = self.options.settings
         with RunBars() as bars:
             return hessian.by_layer(
                 self.curvature,
+                **self.options.asked,
                 depth=self.options.other.depth,
-                rtol=settings.rtol,
-                confidence=settings.confidence,
-                max_products=settings.max_products,
-                products=settings.products,
-                seed=settings.seed,
-                max_basis=settings.max_basis,
                 on_layer=lambda layer, number, layers: bars.show("layers", number, layers, layer),
             )
 
@@ -440,16 +433,11 @@ class _Measured:
             scaled = twin if self.s is None else hessian.WhitenedOperator(twin, self.s)
         return hessian.effective_rank(
             self.curvature,
-            rtol=settings.rtol,
-            confidence=settings.confidence,
-            max_products=settings.max_products,
-            products=settings.products,
-            seed=settings.seed,
+            **self.options.asked,
             checkpoint=self.options.checkpoint,
             on_progress=_Progress(settings, self.objective.d, bars),
             trace_operator=scaled if trace == "gauss-newton" else None,
             trace=hessian.gauss_newton_trace(twin, whiten=self.s) if twin is not None and trace == "exact" else None,
-            max_basis=settings.max_basis,
         )
 
     def density(self, bars: RunBars) -> hessian.SpectralDensity | None:

@@ -65,14 +65,11 @@ def effective_rank(
     no rule with scouts did better); where B ≥ d, the d steps that make κ exact.
 
     Args:
-        model: The module that has H, or H itself: an operator, a matrix of torch, numpy or scipy, an operator of scipy
-            or curvlinops, or a function of a vector with ``d`` (see ``curvature``).
-        loss: The loss(outputs, targets) of a module, the mean over the examples of a batch, or its loss(model, batch),
-            if the first parameter is called ``model``; None for the module's own loss, and with H itself.
-        data: The data of a module: batches (inputs, targets) in a list or a DataLoader, a Dataset, or a pair of
-            tensors or arrays; None with H itself. Every example weighs the same, while ``lab.train`` weighs every
-            client the same unless told weighting="examples". With one batch a client, weights=[1.0] * len(clients)
-            gives κ of the clients' mean.
+        model: See ``curvature``.
+        loss: See ``curvature``.
+        data: See ``curvature``. Every example weighs the same, while ``lab.train`` weighs every client the same unless
+            told weighting="examples". With one batch a client, weights=[1.0] * len(clients) gives κ of the clients'
+            mean.
         rtol: Half-width of κ's interval to reach, relative to κ.
         confidence: The confidence of the interval, in (0, 1).
         max_products: The most products to spend.

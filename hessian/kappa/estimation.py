@@ -35,14 +35,12 @@ PROBES, SCOUT = 2, 3
 SAFETY = 4.0
 """The scout's variance counts so much more where steps are chosen: it may have missed an outlier (best of 1 to 8)."""
 
-FEW = 8
-"""So many dimensions are rather spanned by Lanczos than sampled."""
+FEW = 8  # so many dimensions are rather spanned by Lanczos than sampled
 
 GROSS = 5.0
 """A ‖H‖₂ larger by so many times the half-width asked for must be as good as excluded, or that is not reached."""
 
-LEAST_PROBES = 3
-"""The fewest that an interval rests on: each of them measures the variance too."""
+LEAST_PROBES = 3  # the fewest that an interval rests on: each of them measures the variance too
 
 
 BESIDE = 6
@@ -52,14 +50,12 @@ half of the digits, and two that a product with the Hessian works in (measured; 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
 
-_WINDOW = 3
-"""Steps over which the falling variance of the complement is extrapolated, to choose the steps."""
+_WINDOW = 3  # steps over which the falling variance of the complement is extrapolated, to choose the steps
 
 _FALL = (0.5, 2.0)
 """Ends of the power of k by which the variance is taken to fall where the products in all are foretold."""
 
-_FARTHEST = 10_000
-"""Steps more that are considered there."""
+_FARTHEST = 10_000  # steps more that are considered there
 
 
 class _Run:

@@ -10,7 +10,6 @@ from typing import Unpack
 
 from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import InputError, known_options, plural, require_int
-from decomfl_lab.layout import Layout
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.pictures import save_picture
@@ -156,7 +155,13 @@ def by_layer(
     layout = operator.layout
     if layout is None:
         raise InputError(f"model must be a module, or an operator of a module's parameters, got {operator.name}")
-    layers = _places(layout, depth)
+    # Where the parameters of every layer lie in x.
+    layers: dict[str, list[slice]] = {}
+    begin = 0
+    for name, size in zip(layout.names, layout.sizes, strict=True):
+        module = name.rpartition(".")[0]
+        layers.setdefault(".".join(module.split(".")[:depth]), []).append(slice(begin, begin + size))
+        begin += size
     ranks: dict[str, EffectiveRank] = {}
     for number, (layer, places) in enumerate(layers.items()):
         if on_layer is not None:
@@ -183,18 +188,6 @@ def by_layer(
         confidence=confidence,
         reason="; ".join(operator.remarks),
     )
-
-
-def _places(layout: Layout, depth: int | None) -> dict[str, list[slice]]:
-    """Where the parameters of every layer lie in x."""
-    found: dict[str, list[slice]] = {}
-    begin = 0
-    for name, size in zip(layout.names, layout.sizes, strict=True):
-        module = name.rpartition(".")[0]
-        layer = ".".join(module.split(".")[:depth])
-        found.setdefault(layer, []).append(slice(begin, begin + size))
-        begin += size
-    return found
 
 
 def _share(part: Estimate, whole: Estimate) -> Estimate:

@@ -45,10 +45,8 @@ STYLE: Final[Mapping[Any, Any]] = {
     "pdf.fonttype": 42,
 }
 """The rcParams of a picture, on which those of all figures are built."""
-_CONVERGED = 0.01
-"""A Ritz value with a residual of at most this share of its magnitude is drawn as one eigenvalue."""
-_LEAST = 0.3
-"""The least number of eigenvalues on the logarithmic axis, so that a single one stands out of it."""
+_CONVERGED = 0.01  # a Ritz value with a residual of at most this share of its magnitude is drawn as one eigenvalue
+_LEAST = 0.3  # the least number of eigenvalues on the logarithmic axis, so that a single one stands out of it
 
 
 def picture(result: EffectiveRank, density: SpectralDensity | None = None, caption: str = "") -> Figure:

@@ -11,12 +11,9 @@ from hessian.operators.options import HOW
 
 __all__ = ["SCOUTS", "Settings"]
 
-SCOUTS = 1
-"""Probes that choose the number of steps: the fewer, the cheaper, and two are no better."""
-FINEST = 1e-12
-"""The least ``rtol``: numbers of 64 bits are no finer."""
-COARSEST = 1e3
-"""The largest: who asks for less asks for nothing."""
+SCOUTS = 1  # probes that choose the number of steps: the fewer, the cheaper, and two are no better
+FINEST = 1e-12  # the least ``rtol``: numbers of 64 bits are no finer
+COARSEST = 1e3  # the largest: who asks for less asks for nothing
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,11 @@ from hessian.operators.whitened import WHITENED, WhitenedObjective, WhitenedOper
 
 __all__ = ["Source", "curvature", "matrix_of", "mean_loss_of"]
 
-Source = Any
-"""What has a matrix: a torch module, a ``MeanLoss``, an ``Operator``, or what ``as_operator`` takes."""
+Source = Any  # what has a matrix: a torch module, a ``MeanLoss``, an ``Operator``, or what ``as_operator`` takes
 
 _KINDS = {"hessian": HessianOperator, "gauss-newton": GaussNewtonOperator, "fisher": FisherOperator}
-_MU = 1e-3
-"""The μ of the smoothed operator unless told otherwise."""
-_OF_MATRICES = ("operator", "mu")
-"""The options that say which matrix of a function; the others say which function."""
+_MU = 1e-3  # the μ of the smoothed operator unless told otherwise
+_OF_MATRICES = ("operator", "mu")  # the options that say which matrix of a function; the others say which function
 
 
 @known_options

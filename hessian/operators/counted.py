@@ -14,20 +14,15 @@ __all__ = ["Counted"]
 
 
 class Counted(Around):
-    """An operator that counts its products and refuses those that are not finite.
-
-    Attributes:
-        products: The number of products so far, quadratic forms included.
-        quadratic_forms: The number of those that gave only vᵀHv.
-    """
+    """An operator that counts its products and refuses those that are not finite."""
 
     def __init__(self, operator: Operator, products: int = 0, quadratic_forms: int = 0) -> None:
         """Count products of ``operator`` from ``products`` on; InputError if its dimension or dtype is none."""
         require(operator.d >= 1, "operator", "have a dimension of at least 1", operator.d)
         require(operator.dtype in (torch.float32, torch.float64), "operator", "be float32 or float64", operator.dtype)
         super().__init__(operator)
-        self.products = products
-        self.quadratic_forms = quadratic_forms
+        self.products = products  # the number of products so far, quadratic forms included
+        self.quadratic_forms = quadratic_forms  # the number of those that gave only vᵀHv
 
     def matvec(self, v: Tensor) -> Tensor:
         """H v, see ``Operator``; InputError that names the product if it is not finite."""

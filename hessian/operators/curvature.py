@@ -29,26 +29,18 @@ from hessian.operators.probes import probe
 
 __all__ = ["CACHE_BYTES", "FisherOperator", "GaussNewtonOperator", "HessianOperator"]
 
-CACHE_BYTES = 2 << 30
-"""Memory for the graphs that ``HessianOperator`` keeps, unless told otherwise."""
+CACHE_BYTES = 2 << 30  # memory for the graphs that ``HessianOperator`` keeps, unless told otherwise
 
-_TRIAL = 9
-"""Purpose of the vector that a product is tried with where the first one has many zeros."""
+_TRIAL = 9  # purpose of the vector that a product is tried with where the first one has many zeros
 
-_UNKNOWN = 1 << 60
-"""The bytes of a graph of which nothing is known: too many to keep it."""
+_UNKNOWN = 1 << 60  # the bytes of a graph of which nothing is known: too many to keep it
 
 
 class _CurvatureOperator(Operator):
-    """What the operators share: an objective, the point where its curvature is asked for, and the sum over pieces.
-
-    Attributes:
-        remark: What was not tried of the derivatives, and why; empty where they were, or will be at the first product.
-    """
+    """What the operators share: an objective, the point where its curvature is asked for, and the sum over pieces."""
 
     name: str
-    decays = True
-    """Whether a penalty (λ/2)‖x‖² of the objective adds λI."""
+    decays = True  # whether a penalty (λ/2)‖x‖² of the objective adds λI
 
     def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
         """Curvature of ``objective`` at ``x``, by default ``objective.x``; InputError where f(x) is not finite."""
@@ -59,6 +51,7 @@ class _CurvatureOperator(Operator):
         self.d = objective.d
         self.dtype = objective.dtype
         self.device = objective.device
+        # what was not tried of the derivatives, and why; empty where they were, or will be at the first product
         self.remark = ""
         self._tried = objective.trusted
         self._recurrent = objective.has(nn.RNNBase)
@@ -255,8 +248,7 @@ class HessianOperator(_CurvatureOperator):
 class _OutputOperator(_CurvatureOperator):
     """JᵀMJ summed over pieces, J the Jacobian of the module's outputs in x, M a matrix on the outputs of one piece."""
 
-    second_derivatives = True
-    """Whether M is made of the loss's second derivatives."""
+    second_derivatives = True  # whether M is made of the loss's second derivatives
 
     def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
         """See ``_CurvatureOperator``; InputError if the module's outputs are not one tensor."""

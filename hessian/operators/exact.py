@@ -13,8 +13,7 @@ from hessian.operators.mean_loss import MeanLoss
 
 __all__ = ["gauss_newton_trace"]
 
-_BYTES = 1 << 26
-"""Memory for the Jacobians of the examples that are worked on together."""
+_BYTES = 1 << 26  # memory for the Jacobians of the examples that are worked on together
 
 
 def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, whiten: Tensor | None = None) -> float:

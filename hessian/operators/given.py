@@ -27,8 +27,7 @@ from hessian.operators.probes import probe
 
 __all__ = ["FunctionOperator", "as_operator", "dtype_of"]
 
-_TRIAL = 11
-"""Stage of the vectors u and v."""
+_TRIAL = 11  # stage of the vectors u and v
 _AGREES = 1e-3
 """What may differ, relative to ‖Hu‖: products by differences are no finer. What does differ is how fine they are taken
 to be, and κ's interval has room for it. A fault of order 1 is seen; one of a hundredth of ‖H‖_F may pass."""

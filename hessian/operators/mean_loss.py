@@ -34,8 +34,7 @@ __all__ = ["MeanLoss", "differentiating", "good_chunk"]
 Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""
 
-IGNORED = -100
-"""The label that torch's cross-entropy and the models of transformers leave out of their mean."""
+IGNORED = -100  # the label that torch's cross-entropy and the models of transformers leave out of their mean
 
 _DTYPES = (torch.float32, torch.float64)
 _TRAINING = (
@@ -455,8 +454,7 @@ def differentiating(what: str) -> Iterator[None]:
 
 # --- labels of tokens -------------------------------------------------------------------------------------------------
 
-_FEW = 8
-"""Examples by which it is seen whether a loss is the mean over labels."""
+_FEW = 8  # examples by which it is seen whether a loss is the mean over labels
 
 
 def _counted(labels: Tensor) -> Tensor:
@@ -524,5 +522,4 @@ def good_chunk(inputs: Any, device: torch.device) -> int:
     return chunk * (4 if device.type == "cuda" else 1)
 
 
-_TOKENS = 256
-"""Tokens that go through a model at once, unless one text has more."""
+_TOKENS = 256  # tokens that go through a model at once, unless one text has more

@@ -21,12 +21,9 @@ OPERATORS = ("hessian", "gauss-newton", "fisher", "smoothed")
 NORMALISATIONS = ("eval", "batch")
 DTYPES = ("float32", "float64")
 
-HOW = "How closely, and by what"
-"""The group of options that say how much is computed."""
-MODEL = "Model and data"
-"""The group of options that say of which function H is."""
-OTHERS = "Other matrices, and a ball"
-"""The group of options that say which matrix H is."""
+HOW = "How closely, and by what"  # the group of options that say how much is computed
+MODEL = "Model and data"  # the group of options that say of which function H is
+OTHERS = "Other matrices, and a ball"  # the group of options that say which matrix H is
 
 
 @dataclass(frozen=True, kw_only=True)

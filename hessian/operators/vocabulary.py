@@ -19,20 +19,14 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["LARGE", "LeanCrossEntropy"]
 
-LARGE = 1 << 22
-"""Logits from which on derivatives are recomputed."""
-_BLOCK = 1 << 20
-"""Logits whose p is made at a time."""
+LARGE = 1 << 22  # logits from which on derivatives are recomputed
+_BLOCK = 1 << 20  # logits whose p is made at a time
 
 
 class LeanCrossEntropy(TorchFunctionMode):
-    """Inside, torch's cross-entropy of ``LARGE`` logits is the one of this module: by numbers of classes, unweighted.
+    """Inside, torch's cross-entropy of ``LARGE`` logits is this module's: by numbers of classes, unweighted."""
 
-    Attributes:
-        seen: Whether there was one.
-    """
-
-    seen = False
+    seen = False  # whether there was one
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is cross_entropy:

@@ -16,8 +16,7 @@ from hessian.operators.smoothed import SmoothableObjective
 
 __all__ = ["WHITENED", "WhitenedObjective", "WhitenedOperator"]
 
-WHITENED: Final = "whitened "
-"""What the name of an operator begins with that is whitened."""
+WHITENED: Final = "whitened "  # what the name of an operator begins with that is whitened
 
 
 def _scale(s: Tensor, d: int, dtype: torch.dtype, device: torch.device) -> Tensor:

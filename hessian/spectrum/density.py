@@ -24,17 +24,14 @@ from hessian.spectrum.lanczos import band, require_room
 
 __all__ = ["SpectralDensity", "density_frame", "spectral_density"]
 
-PROBES = 4
-"""Stage of the probes of a density."""
+PROBES = 4  # stage of the probes of a density
 
-CERTIFIED = 0.01
-"""A Ritz value is an eigenvalue if its residual is at most this share of its magnitude."""
+CERTIFIED = 0.01  # a Ritz value is an eigenvalue if its residual is at most this share of its magnitude
 
 CLUSTERED = 1e-4
 """An eigenvalue is taken for several if the probes see a weight there that one has with no larger probability."""
 
-_POINTS = 1500
-"""Values of λ in a frame, beside those around 0."""
+_POINTS = 1500  # values of λ in a frame, beside those around 0
 
 Floats = NDArray[np.float64]
 Function = Callable[[Floats], Floats]

@@ -25,8 +25,7 @@ from hessian.spectrum.lanczos import Krylov, require_room
 
 __all__ = ["Diagonal", "diagonal"]
 
-_SIGNS = 12
-"""Stage of the random signs."""
+_SIGNS = 12  # stage of the random signs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,7 +146,13 @@ def diagonal(
                 off = z * krylov.complement_(counted.matvec(Pz).sub_(Pz, alpha=rho)) - values
                 values.add_(off, alpha=1 / samples)
                 squares.add_(off.square_(), alpha=1 - 1 / samples)
-            values += _known(krylov, rho)
+            # diag(QᵀTQ + qcᵀQ + Qᵀcqᵀ + ρP), by Ritz pairs as ρ + Σ (θ − ρ)u² and c, which is 0 but for its last entry.
+            assert krylov.following is not None
+            known = krylov.vectors[-1] * krylov.following * (2 * float(krylov.coupling[-1])) + rho
+            for i, value in enumerate(found.ritz_values.tolist()):
+                (u,) = found.ritz_vectors([i])
+                known.add_(u.square_(), alpha=value - rho)
+            values += known
     return Diagonal(
         operator=operator.name,
         values=values,
@@ -157,14 +162,3 @@ def diagonal(
         seed=seed,
         layout=operator.layout,
     )
-
-
-def _known(krylov: Krylov, rho: float) -> Tensor:
-    """diag(QᵀTQ + qcᵀQ + Qᵀcqᵀ + ρP), by Ritz pairs as ρ + Σ (θ − ρ)u² and c, which is 0 but for its last entry."""
-    assert krylov.following is not None
-    found = krylov.result()
-    total = krylov.vectors[-1] * krylov.following * (2 * float(krylov.coupling[-1])) + rho
-    for i, value in enumerate(found.ritz_values.tolist()):
-        (u,) = found.ritz_vectors([i])
-        total.add_(u.square_(), alpha=value - rho)
-    return total

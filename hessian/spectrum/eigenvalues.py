@@ -28,8 +28,7 @@ _ORDERS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 """What the eigenvalues that are wanted have most of."""
 
-_CHANCE = 0.01
-"""The probability that is left to ``bound``."""
+_CHANCE = 0.01  # the probability that is left to ``bound``
 
 
 @dataclass(frozen=True, kw_only=True)

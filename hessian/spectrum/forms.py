@@ -50,19 +50,14 @@ class SphereForms:
     h and c are measured by what does not depend on how long the few u_i happen to be along the few eigenvectors that
     matter: h by the cosines of the y_i, c by the correlation of u_iᵀy_j and y_iᵀy_j over the pairs. With one eigenvalue
     left both are exact from two products on.
-
-    Attributes:
-        n: The dimension of the space.
-        values: The quadratic forms.
-        squares: The squares ‖Bu − ρu‖² of the first of them.
-        pairs: The products (u_jᵀy_i, y_jᵀy_i, ‖y_j − ..‖²‖y_i − ..‖²) of their pairs.
     """
 
     def __init__(self, n: int = 0) -> None:
         """Begin without forms on a space of ``n`` dimensions."""
-        self.n = n
-        self.values: list[float] = []
-        self.squares: list[float] = []
+        self.n = n  # the dimension of the space
+        self.values: list[float] = []  # the quadratic forms
+        self.squares: list[float] = []  # the squares ‖Bu − ρu‖² of the first of them
+        # the products (u_jᵀy_i, y_jᵀy_i, ‖y_j − ..‖²‖y_i − ..‖²) of their pairs
         self.pairs: list[tuple[float, float, float]] = []
         self._images: list[Tensor] = []  # y_i/‖y_i‖, as long as there are pairs to come
         self._lengths: list[float] = []  # ‖y_i‖

@@ -33,8 +33,7 @@ from scipy.special import betainc
 __all__ = ["FAR", "UNLIKELY", "Hidden", "Pole"]
 
 Array = NDArray[np.float64]
-Pole = tuple[Sequence[float], Sequence[float]]
-"""Poles of a rational function, and the numerator above each."""
+Pole = tuple[Sequence[float], Sequence[float]]  # poles of a rational function, and the numerator above each
 
 FAR, UNLIKELY = 0.25, 1e-4
 """An end of the spectrum that is further out by this share of ‖H‖₂ must be so unlikely before it is called found."""

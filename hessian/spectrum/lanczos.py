@@ -27,11 +27,9 @@ __all__ = ["Krylov", "Lanczos", "band", "dot", "lanczos", "require_room"]
 
 Array = NDArray[np.float64]
 
-START = 1
-"""Stage of the probes that Lanczos starts from, and starts again from when its space is invariant."""
+START = 1  # stage of the probes that Lanczos starts from, and starts again from when its space is invariant
 
-_TILE = 1 << 16
-"""Elements of a tile on the CPU, where float64 copies of a basis are to stay in the cache."""
+_TILE = 1 << 16  # elements of a tile on the CPU, where float64 copies of a basis are to stay in the cache
 
 _DEVICE_TILES = 1 << 25
 """Elements of the tiles of all vectors together on other devices: 256 MiB in float64, in a few launches."""

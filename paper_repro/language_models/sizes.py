@@ -45,8 +45,7 @@ from theory.notation.setting import effective_factor
 __all__ = ["SizeWork", "Slope", "claims", "jobs", "kappa_table", "make", "run_table"]
 
 TASK: Final = "sst2"
-TESTED: Final = 872
-"""Its test examples."""
+TESTED: Final = 872  # its test examples
 LIMITS: Final = limits("sizes")
 SHARE: Final[float] = LIMITS.share
 """The share of the fall of a run's test loss to its lowest at which a run counts as converged."""
@@ -319,7 +318,23 @@ def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[ClaimOutcom
         values = [(float(end), binomial_error(float(end), size.test_examples or TESTED)) for end in ends]
         told = {f"accuracy, {name}": end for name, end in ends.items()}
         accuracy = ClaimOutcome("sizes.larger-better", ordered(values), told)
-    return judged("sizes", words, [*_of_rounds(runs), accuracy, _flat(kappas)])
+    # Judged by the intervals at the largest and at the smallest model, where the runs begin and where they end.
+    measured: dict[str, float | None] = {}
+    verdicts: list[Verdict] = []
+    for at, found in kappas.groupby("at", sort=False):
+        low, high = (found.groupby("d")[end].agg(how) for end, how in (("low", "min"), ("high", "max")))
+        for d, own in found.groupby("d"):
+            measured[f"κ at the {at}, d = {d:,}"] = float(own["kappa"].mean())
+        surely, possibly = low.iloc[-1] / high.iloc[0], high.iloc[-1] / low.iloc[0]
+        measured[f"κ at the {at}, largest model / smallest, from"] = float(surely)
+        measured[f"κ at the {at}, largest model / smallest, to"] = float(possibly)
+        flat = possibly <= LIMITS.grown
+        verdicts.append(verdict_of(flat, tested=flat or surely > LIMITS.grown))
+    wide = len(kappas) > 0 and kappas["d"].max() > LIMITS.grown * kappas["d"].min()
+    verdict: Verdict = UNTESTED
+    if wide and UNTESTED not in verdicts:
+        verdict = verdicts[0] if len(set(verdicts)) == 1 else "depends on how it is counted"
+    return judged("sizes", words, [*_of_rounds(runs), accuracy, ClaimOutcome("sizes.low-rank", verdict, measured)])
 
 
 def _of_rounds(runs: pd.DataFrame) -> Iterator[ClaimOutcome]:
@@ -338,26 +353,6 @@ def _of_rounds(runs: pd.DataFrame) -> Iterator[ClaimOutcome]:
     yield ClaimOutcome("sizes.same-round", slope.below(LIMITS.same), measured)
     yield ClaimOutcome("sizes.larger-later", slope.above(0.0), measured)
     yield ClaimOutcome("sizes.not-by-d", slope.below(1.0), measured)
-
-
-def _flat(kappas: pd.DataFrame) -> ClaimOutcome:
-    """Judged by the intervals at the largest and at the smallest model, where the runs begin and where they end."""
-    measured: dict[str, float | None] = {}
-    verdicts: list[Verdict] = []
-    for at, found in kappas.groupby("at", sort=False):
-        low, high = (found.groupby("d")[end].agg(how) for end, how in (("low", "min"), ("high", "max")))
-        for d, own in found.groupby("d"):
-            measured[f"κ at the {at}, d = {d:,}"] = float(own["kappa"].mean())
-        surely, possibly = low.iloc[-1] / high.iloc[0], high.iloc[-1] / low.iloc[0]
-        measured[f"κ at the {at}, largest model / smallest, from"] = float(surely)
-        measured[f"κ at the {at}, largest model / smallest, to"] = float(possibly)
-        flat = possibly <= LIMITS.grown
-        verdicts.append(verdict_of(flat, tested=flat or surely > LIMITS.grown))
-    wide = len(kappas) > 0 and kappas["d"].max() > LIMITS.grown * kappas["d"].min()
-    verdict: Verdict = UNTESTED
-    if wide and UNTESTED not in verdicts:
-        verdict = verdicts[0] if len(set(verdicts)) == 1 else "depends on how it is counted"
-    return ClaimOutcome("sizes.low-rank", verdict, measured)
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------

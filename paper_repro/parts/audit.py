@@ -38,8 +38,7 @@ TONES: Final[Mapping[str, str]] = {
     "not checkable": "untested",
 }
 _NESTED: Final = ["evidence", "labels", "bounds", "runs"]
-_JUDGED: Final = ("theorem", "corollary", "lemma")
-"""Kinds whose entries are claims of their own."""
+_JUDGED: Final = ("theorem", "corollary", "lemma")  # kinds whose entries are claims of their own
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,7 @@ __all__ = [
 LOCAL_STEPS = (1, 4, 10)
 PERTURBATIONS = (10, 20, 40)
 PANELS = {"local-updates": "local updates K (P = 20)", "perturbations": "perturbations P (K = 4)"}
-CURVE = ("reading", "panel", "series")
-"""Columns that name a curve."""
+CURVE = ("reading", "panel", "series")  # columns that name a curve
 
 BANDS = {"as-plotted": "fig2.band", "as-written": "fig2.band-of-the-text"}
 """The claim that the curves of a reading run where the authors' do."""

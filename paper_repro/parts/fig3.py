@@ -85,10 +85,8 @@ LOGS_OF = {"FedAvg": "FedAvg", FEDCOM: FEDCOM, TOP_K: TOP_K, BY_VALUE: TOP_K}
 """The first-order series, and the authors' log that each is compared with."""
 EXPLAINED = (DECOMFL, "FedAvg")
 """The authors' logs of which the settings are known: of the others ``fig3.settings`` finds none that explain them."""
-PERTURBATIONS = FIG3.perturbations
-"""P as a function of the round, in the paper and here."""
-CURVE = ("series",)
-"""Columns that name a curve."""
+PERTURBATIONS = FIG3.perturbations  # P as a function of the round, in the paper and here
+CURVE = ("series",)  # columns that name a curve
 LIMITS = limits("fig3")
 
 

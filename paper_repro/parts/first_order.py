@@ -12,10 +12,8 @@ from paper_repro.workflow.measures import numbers
 
 __all__ = ["AT", "BEGIN", "DISTANCE", "END", "losses_beside", "outcome"]
 
-BEGIN, END = 30, 301
-"""Evaluations from the first of these rounds to the last are compared."""
-AT: Final = (101, 301, 991)
-"""Rounds whose training losses are told."""
+BEGIN, END = 30, 301  # evaluations from the first of these rounds to the last are compared
+AT: Final = (101, 301, 991)  # rounds whose training losses are told
 DISTANCE: Final = "largest distance of training losses"
 
 

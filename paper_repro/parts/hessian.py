@@ -39,8 +39,7 @@ from paper_repro.workflow.scales import HessianScale
 __all__ = ["DensityCheck", "SpectrumWork", "claims", "jobs", "make"]
 
 LIMITS = limits("hessian")
-NEAR: float = LIMITS.near
-"""The share of λ_max below which an eigenvalue's magnitude counts as 0."""
+NEAR: float = LIMITS.near  # the share of λ_max below which an eigenvalue's magnitude counts as 0
 CONFIDENCE = 0.95
 SEED = 0
 

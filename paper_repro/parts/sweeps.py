@@ -43,10 +43,8 @@ __all__ = [
     "grid",
 ]
 
-KAPPA: Final = 10
-"""Held fixed while d grows."""
-_D_FIXED: Final = 10**6
-"""Held fixed while κ grows."""
+KAPPA: Final = 10  # held fixed while d grows
+_D_FIXED: Final = 10**6  # held fixed while κ grows
 RUN: Final[Mapping[str, Any]] = {"m": 10, "M": 100, "P": 10, "R": 1000, "distribution": "sphere"}
 _NOISE: Final[Mapping[str, Any]] = {"D": 1.0, "sigma": 1.0, "sigma_G": 1.0}
 

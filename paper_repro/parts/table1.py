@@ -54,8 +54,7 @@ _ROWS: dict[str, _Row] = {
     OURS: _Row("mKP", "2MKP", "O(d/mPKε²); O(d/ε²); O(Md/mε²)", None),
 }
 
-CHECK_MU = 1e-3
-"""The μ of the runs of FedZO by finite differences that check those by projection, the limit μ → 0."""
+CHECK_MU = 1e-3  # the μ of the runs of FedZO by finite differences that check those by projection, the limit μ → 0
 
 _COMPARED = [series for series in _ROWS if series != FEDZO]
 """DeComFL and the first-order methods, of which table1.least is."""

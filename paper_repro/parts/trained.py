@@ -39,8 +39,7 @@ from theory.notation.setting import Setting
 __all__ = ["MARGIN", "TrainingWork"]
 
 _SEED: Final = 0
-_PILOT: Final = 100
-"""Seed of the run by whose constants η is chosen."""
+_PILOT: Final = 100  # seed of the run by whose constants η is chosen
 MARGIN: Final = 0.5
 """The share of the largest η by the constants along the pilot run that is taken: other runs meet other constants."""
 

@@ -40,13 +40,11 @@ UNFAVOURABLE = 1000
 """The file of film reviews, separated by empty lines; this many unfavourable ones come first, then the favourable."""
 
 PIECE = 1 << 14
-HELD_OUT = 20
-"""Characters that a piece of the text has at least; it ends with a line, and one in this many is held out."""
+HELD_OUT = 20  # characters that a piece of the text has at least; it ends with a line, and one in this many is held out
 
 
 T = TypeVar("T")
-Line = tuple[str, bool]
-"""A line of a film review, and whether the review is favourable."""
+Line = tuple[str, bool]  # a line of a film review, and whether the review is favourable
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,9 @@ __all__ = ["Verdicts"]
 
 PROMPT = "{} The film is"
 ANSWERS = (" bad", " good")
-MAX_LENGTH = 40
-"""The last tokens of a prompt that are kept, or as many as the model reads."""
+MAX_LENGTH = 40  # the last tokens of a prompt that are kept, or as many as the model reads
 BATCH = 64
-EVALUATED = 1000
-"""Lines that a step draws, and lines of held-out reviews, evenly chosen, that the accuracy is of."""
+EVALUATED = 1000  # lines that a step draws, and lines of held-out reviews, evenly chosen, that the accuracy is of
 
 
 class _Tokens:

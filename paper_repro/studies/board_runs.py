@@ -51,12 +51,10 @@ LINES: Final[Mapping[str, Mapping[str, Any]]] = {
     **BOARD_VARIANTS,
 }
 """The lines of the board: the methods of the registry by the names of their classes, and the variants."""
-MODELS: Final = SCALES["default"].pretrained
-"""The small language models of the board, the same at every scale."""
+MODELS: Final = SCALES["default"].pretrained  # the small language models of the board, the same at every scale
 TOP, STEP, HIGHEST, FLOOR = 0, 2, 12, -32
 """Where the search for η = 10^(n/4) begins, its step, and the least and the largest n."""
-PATIENCE: Final = 10
-"""The share of the rounds after which a run that has got worse is given up is one in so many."""
+PATIENCE: Final = 10  # the share of the rounds after which a run that has got worse is given up is one in so many
 WORSE: Final = 1.05
 """A run has got worse when its test loss is above this many times that of its start: less may be noise."""
 RULE: Final = (
@@ -73,8 +71,7 @@ FOLLOWS: Final = {
     "nobody": "no: one agent, whom nobody follows",
 }
 """What a client has the global model from, and with that whether the method is replayable and why."""
-_KEPT: Final = 80
-"""Evaluations of a run that are kept at most, with the last: enough for a curve."""
+_KEPT: Final = 80  # evaluations of a run that are kept at most, with the last: enough for a curve
 
 
 class Score(NamedTuple):

@@ -27,10 +27,8 @@ __all__ = ["claims", "jobs", "made_of", "make", "more_stable", "outcomes", "shar
 
 D: Final = 28_938
 LIMITS: Final = limits("edge")
-FALLEN: Final = 0.1
-"""An accuracy so far below its own best one has fallen."""
-TINY: Final = 1e-12
-"""The number that takes the place of ‖∇f‖² where its unbiased estimate is not above 0."""
+FALLEN: Final = 0.1  # an accuracy so far below its own best one has fallen
+TINY: Final = 1e-12  # the number that takes the place of ‖∇f‖² where its unbiased estimate is not above 0
 _POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
 
 

@@ -33,8 +33,7 @@ from paper_repro.workflow.scales import READINGS, EdgeScale
 
 __all__ = ["DIFFERENCES", "PAPER_STEP", "PROJECTION", "EdgeWork", "Point", "points"]
 
-PAPER_STEP: Final = 0.01
-"""η/(1 − β) of Figure 2 as plotted: η = 0.001, β = 0.9."""
+PAPER_STEP: Final = 0.01  # η/(1 − β) of Figure 2 as plotted: η = 0.001, β = 0.9
 PROJECTION, DIFFERENCES = "projection", "finite differences"
 _METHODS: Final = {PROJECTION: "decomfl-projection", DIFFERENCES: "decomfl"}
 _TEST_IMAGES, _HESSIAN_IMAGES = 5, 7  # purposes of ``fixed_choice``; 5 is what ``train`` evaluates on

@@ -27,8 +27,7 @@ _BANDS: Final = (_GREEN, _PINK)
 _STAYED, _APART = _BLUE, _RED
 _HIGHEST: Final = 20.0
 _SLANTED: Final[dict[str, Any]] = {"rotation": 38, "ha": "right", "rotation_mode": "anchor"}
-_LEAST_ROOM: Final = 0.055
-"""Between two series at one point, as a share of the distance to the next point."""
+_LEAST_ROOM: Final = 0.055  # between two series at one point, as a share of the distance to the next point
 
 
 def edge(

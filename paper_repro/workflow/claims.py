@@ -64,8 +64,7 @@ UNHEALTHY: Final = "not decided: our baseline did not train"
 """A run that the claim rests on is ill, see ``workflow.health``."""
 UNKNOWN: Final = "not decided: the authors' setting is not known"
 """Our runs do not bear the claim out, and neither do they refute it, see ``Claim.unknown``."""
-SCALE_NAMES: Final = ("smoke", "default", "full")
-"""From small to large."""
+SCALE_NAMES: Final = ("smoke", "default", "full")  # from small to large
 RECORDED: Final = Path(__file__).parents[1] / "results" / "claims.json"
 """The outcomes of the recorded runs: ``decomfl paper --from-recorded --record paper_repro/results`` writes them."""
 
@@ -124,8 +123,7 @@ class PartFacts:
 
 # The file has a table a part; beside them "words" and "limits" (which all parts share).
 _DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
-WORDS: Final[Mapping[str, str]] = _DATA.pop("words")
-"""What the words of scales, readings and countings mean."""
+WORDS: Final[Mapping[str, str]] = _DATA.pop("words")  # what the words of scales, readings and countings mean
 _LIMITS: Final = {name: SimpleNamespace(**part.get("limits", {})) for name, part in _DATA.items() if name != "limits"}
 
 

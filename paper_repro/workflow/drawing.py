@@ -27,8 +27,7 @@ from paper_repro.workflow.report import page_section
 __all__ = ["DrawnPart", "drawn", "ingredients", "label"]
 
 FOLDER: Final = "drawn"
-TABLES: Final = Path(__file__).parent
-"""Where the tables of claims and scales are."""
+TABLES: Final = Path(__file__).parent  # where the tables of claims and scales are
 _LAYERS: Final = (decomfl_lab, figures, hessian, paper_repro, theory)
 _LIBRARIES: Final = ("matplotlib", "numpy", "pandas", "scipy")
 

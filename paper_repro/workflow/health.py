@@ -35,14 +35,12 @@ __all__ = [
 
 COMMON: Final[int] = limits().common
 """The least number of evaluations of a run, and of each of two series that are compared."""
-CHANCE: Final = 0.1
-"""The accuracy of guessing in the image sets, of ten equal classes; the loss is −ln of it."""
+CHANCE: Final = 0.1  # the accuracy of guessing in the image sets, of ten equal classes; the loss is −ln of it
 LEARNT: Final = 0.1
 """The share of the loss of guessing that a run has to lose at least, or the accuracy that it has to gain."""
 FELL: Final = 0.02
 """The share of its own test loss before the first round that a run has to lose, where that was evaluated."""
-RISE: Final = 0.1
-"""The share of its least value by which a training loss may end above it ..."""
+RISE: Final = 0.1  # the share of its least value by which a training loss may end above it ..
 SURE: Final = 10.0
 """... unless that rise is within this many standard errors of the difference of two means of independent noise.
 
@@ -50,16 +48,13 @@ The least is that of many means, and noise may be correlated, so that 3 would ra
 ill in at most one of a hundred runs of 30, 100 or 500 evaluations with independent noise of up to 30 %, and in at most
 five of a hundred where neighbours correlate by 0.7 (``tests/paper_repro/workflow/test_health.py``).
 """
-LEAST: Final = 5
-"""The least number of evaluations that a mean is taken over ..."""
+LEAST: Final = 5  # the least number of evaluations that a mean is taken over ..
 LAST: Final = 3
 """... but for the last, which are looked at by themselves, so that a run that breaks at its very end is found too."""
-GROWN: Final = 2.0
-"""The growth of the norm of the parameters up to which it does not matter whether it slows down ..."""
+GROWN: Final = 2.0  # the growth of the norm of the parameters up to which it does not matter whether it slows down ..
 SLOWING: Final = 0.75
 """... and the share of what the first half of a run adds to it below which the second half counts as slower."""
-MOST: Final = 10.0
-"""The growth of the norm above which it does not matter that it slows down."""
+MOST: Final = 10.0  # the growth of the norm above which it does not matter that it slows down
 _FEW: Final = f"fewer than {COMMON}"
 _CURVE: Final = ("reading", "panel", "row", "task", "series", "model")
 """Columns that name a series, of which a part has some."""

@@ -17,14 +17,11 @@ from paper_repro.workflow.runs import Job, Recordable, Result, Work
 
 __all__ = ["SHARE", "Agreement", "Overlay", "agreement", "beginning", "overlay"]
 
-SHARE: Final = 0.15
-"""The share of a training run's rounds that is run live."""
+SHARE: Final = 0.15  # the share of a training run's rounds that is run live
 _POINTS: Final = 0.02
 """Accuracies that differ by less are alike: processors round losses differently, and training magnifies it."""
-_RELATIVE: Final = 0.05
-"""The same of other numbers, as a share of the larger one."""
-_PEAK: Final = 0.5
-"""The same of measured memory: small models lie within the granularity of what a process takes."""
+_RELATIVE: Final = 0.05  # the same of other numbers, as a share of the larger one
+_PEAK: Final = 0.5  # the same of measured memory: small models lie within the granularity of what a process takes
 _MEMORY: Final = ("peak_bytes", "models", "phi_share")
 _ACCURACIES: Final = ("test_accuracy", "calibrated_accuracy")
 _NOT_COMPARED: Final = ("seconds", "finished", "planned", "diverged")

@@ -55,18 +55,14 @@ CHECKED: Final = "check"
 """The column that is true for runs by finite differences whose curve is drawn by projection: dots over a line."""
 COUNTS: tuple[Count, ...] = ("wire", "table1", "plotted")
 LEVELS = (0.97, 0.95, 0.90, 0.85, 0.80, 0.75, 0.70, 0.65, 0.60, 0.55, 0.50, 0.40, 0.30, 0.20)
-LEAST_LEVEL: float = limits().least_level
-"""Below this accuracy a comparison on MNIST says nothing about training."""
-MANY: Final = 3
-"""Where more runs than this were only begun, a caption gives their number and not their names."""
+LEAST_LEVEL: float = limits().least_level  # below this accuracy a comparison on MNIST says nothing about training
+MANY: Final = 3  # where more runs than this were only begun, a caption gives their number and not their names
 LOGS = "the authors' logs: M=100, m=10; scalars by formula, expectation"
 """The scale of an outcome on the authors' own logged curves."""
 TEST_ERROR = 0.016
 """A bound on one standard error √(p(1-p)/n) of an accuracy on n ≥ 1,000 held-out images: see ``sampling_error``."""
-TOLERANCE: float = limits().errors
-"""Standard errors that two measurements of the same thing may lie apart ..."""
-WITHIN: float = limits().within
-"""... at this share of their evaluations at least."""
+TOLERANCE: float = limits().errors  # standard errors that two measurements of the same thing may lie apart ..
+WITHIN: float = limits().within  # ... at this share of their evaluations at least.
 
 
 def settled(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -290,8 +286,7 @@ def verdict_of_likeness(differences: Sequence[tuple[float, float]], *, or_better
     return "does not hold" if -1 in found or (1 in found and not or_better) else "holds"
 
 
-RISEN: Final[float] = limits("edge").risen
-"""A test loss so many times its own smallest one is lost."""
+RISEN: Final[float] = limits("edge").risen  # a test loss so many times its own smallest one is lost
 
 
 def diverges(run: pd.DataFrame) -> bool:

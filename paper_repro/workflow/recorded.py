@@ -29,8 +29,7 @@ from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
 __all__ = ["RESULTS", "Recorded", "is_there", "largest", "load", "save", "save_outcomes", "source"]
 
 RESULTS = Path(__file__).parents[1] / "results"
-_CURVE: Final = ("reading", "panel", "series", "estimator")
-"""Columns that name a curve, of which a part has some."""
+_CURVE: Final = ("reading", "panel", "series", "estimator")  # columns that name a curve, of which a part has some
 
 
 @dataclass(frozen=True)

@@ -64,10 +64,8 @@ _COUNTED: Final = re.compile(r"(.+?): [\d,]+ (?:train|examples)\b")
 """A piece of what is said of data that begins with the name of a data set."""
 _SPLITS: Final = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α = 1", "iid": "i.i.d."}
 _FINDINGS: Final = 5
-_NUMBERS: Final = 8
-"""How many numbers of a claim are told."""
-_SUBJECT: Final = 40
-"""A longer subject of a claim about several is told without the question that they share."""
+_NUMBERS: Final = 8  # how many numbers of a claim are told
+_SUBJECT: Final = 40  # a longer subject of a claim about several is told without the question that they share
 
 
 def settings(part: str, **here: Any) -> pd.DataFrame:

@@ -65,14 +65,11 @@ __all__ = [
     "so_far_words",
 ]
 
-Result = tuple[pd.DataFrame, dict[str, Any]]
-"""Rows and provenance."""
+Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance
 KEPT = Path(__file__).parents[1] / "results" / "runs"
 """What is kept with the code of runs under way: what they can go on from, elsewhere too."""
-MOST_KEPT: Final = 2**20
-"""The largest checkpoint that is kept so, in bytes."""
-SO_FAR = "so_far"
-"""The key in the provenance of an unfinished run that says how many of its rounds there are."""
+MOST_KEPT: Final = 2**20  # the largest checkpoint that is kept so, in bytes
+SO_FAR = "so_far"  # the key in the provenance of an unfinished run that says how many of its rounds there are
 
 DONE_FILE = "done"
 DIVERGED = "diverged"
@@ -80,12 +77,9 @@ PROGRESS_FILE = "progress.json"
 TURN_FILE = ".turn"
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 10.0
-SETTLED_SECONDS = 20.0
-"""How long a pace is watched before the time left is told from it."""
-UNSEALED = 0.999
-"""The most of a work that counts as done before its folder says that it is."""
-ALL = "all runs"
-"""The bar that sums up the others, and stays."""
+SETTLED_SECONDS = 20.0  # how long a pace is watched before the time left is told from it
+UNSEALED = 0.999  # the most of a work that counts as done before its folder says that it is
+ALL = "all runs"  # the bar that sums up the others, and stays
 
 
 class Work(Protocol):
@@ -291,8 +285,7 @@ def _rounds_in(folder: Path) -> int:
     return int(max((row["round"] for row in read_rows(folder / METRICS_FILE)), default=0))
 
 
-_COSTS = {"cnn-fashion": 6.0}
-"""What a forward pass takes, in passes of the MNIST CNN."""
+_COSTS = {"cnn-fashion": 6.0}  # what a forward pass takes, in passes of the MNIST CNN
 
 
 def _sealed(ended: str, folder: Path) -> str:
@@ -406,14 +399,10 @@ def _execute_all(
 
 
 class _Tally:
-    """How many works are done, and how long the rest takes at the pace so far, by their costs.
-
-    Attributes:
-        before: The number of works that were done at the start.
-    """
+    """How many works are done, and how long the rest takes at the pace so far, by their costs."""
 
     def __init__(self, works: Mapping[Path, Work], before: int) -> None:
-        self.before = before
+        self.before = before  # the number of works that were done at the start
         self._costs = {folder: max(1.0, work.cost()) for folder, work in works.items()}
         self._shares = dict.fromkeys(works, 0.0)
         self._first: tuple[float, float] | None = None
@@ -442,16 +431,13 @@ class _Watcher(threading.Thread):
 
     They then have ``PATIENCE_SECONDS`` to save what they have. It also ends when the ``seconds`` are over; then they
     have the time that the round takes.
-
-    Attributes:
-        late: Whether the time was over.
     """
 
     def __init__(
         self, works: Mapping[Path, Work], before: int, turn: _Turn, came: Sequence[int], seconds: float, *, each: bool
     ) -> None:
         super().__init__(daemon=True)
-        self.late = False
+        self.late = False  # whether the time was over
         self._each = each
         self._until = time.monotonic() + seconds
         self._titles = {folder: work.title for folder, work in works.items()}

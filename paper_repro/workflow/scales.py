@@ -320,34 +320,26 @@ def _first_order_settings(model: str) -> dict[str, TaskTuning]:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageScale:
-    """Sizes of the runs behind the tables of fine-tuning. What a mapping of tasks does not have is not run.
+    """Sizes of the runs behind the tables of fine-tuning. What a mapping of tasks does not have is not run."""
 
-    Attributes:
-        models: The stand-in for each of the paper's models: a size of ``Scale.pretrained``, or a name of the hub.
-        settings: The settings of zeroth-order methods, by default the paper's: {model, or model+LoRA: {task:
-            tuning}}; "cb-two-way" is CB in the authors' reading.
-        first_order: The settings of FedAvg, by default the authors' script's; the paper has it for all parameters only.
-        split: How the training examples go to the clients; the authors have dirichlet-total with α = 1.
-        mezo_batch: The batch size B of MeZO's one agent.
-        five: The tasks for which DeComFL also runs with P = 5 where all parameters are trained (the paper: none).
-        max_length: The most tokens of a prompt, except for SST-2 (31 at most); 0 for the authors' 2047.
-        test_examples: The number of test examples of an evaluation; 0 for all.
-        eval_every: The number of rounds between two evaluations.
-    """
-
+    # the stand-in for each of the paper's models: a size of ``Scale.pretrained``, or a name of the hub
     models: Mapping[str, str]
+    # the settings of zeroth-order methods, by default the paper's: {model, or model+LoRA: {task: tuning}}; "cb-two-way"
+    # is CB in the authors' reading
     settings: Mapping[str, Mapping[str, TaskTuning]] = field(
         default_factory=lambda: {row: _papers_settings(row) for row in ROUNDS}
     )
+    # the settings of FedAvg, by default the authors' script's; the paper has it for all parameters only
     first_order: Mapping[str, Mapping[str, TaskTuning]] = field(
         default_factory=lambda: {model: _first_order_settings(model) for model in RESULTS}
     )
-    split: str
-    mezo_batch: int
+    split: str  # how the training examples go to the clients; the authors have dirichlet-total with α = 1
+    mezo_batch: int  # the batch size B of MeZO's one agent
+    # the tasks for which DeComFL also runs with P = 5 where all parameters are trained (the paper: none)
     five: tuple[str, ...]
-    max_length: int
-    test_examples: int
-    eval_every: int
+    max_length: int  # the most tokens of a prompt, except for SST-2 (31 at most); 0 for the authors' 2047
+    test_examples: int  # the number of test examples of an evaluation; 0 for all
+    eval_every: int  # the number of rounds between two evaluations
 
     def __post_init__(self) -> None:
         for row, tasks in self.settings.items():

@@ -28,8 +28,7 @@ from decomfl_lab.files import write_atomically
 
 __all__ = ["LOOPBACK", "Identity", "client_name", "client_number", "make_certificates", "read_identity"]
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""The names that every server's certificate has."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")  # the names that every server's certificate has
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,14 @@ def make_certificates(folder: Path, clients: int, hosts: Sequence[str] = (), day
     """
     require_int("clients M", clients, 1, 100_000)
     require_int("days", days, 1, 36_500)
-    names = [_subject_name(host) for host in dict.fromkeys([*LOOPBACK, *hosts])]
+    names: list[x509.GeneralName] = []
+    for host in dict.fromkeys([*LOOPBACK, *hosts]):
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            is_name = re.fullmatch(r"[\w-]+(\.[\w-]+)*", host, re.ASCII) is not None
+            require(is_name, "host", "be a name or an IP address", host)
+            names.append(x509.DNSName(host))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -173,16 +179,6 @@ def _builder(
         not_valid_before=now - datetime.timedelta(hours=1),  # for clocks that are behind
         not_valid_after=now + datetime.timedelta(days=days),
     )
-
-
-def _subject_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        require(
-            re.fullmatch(r"[\w-]+(\.[\w-]+)*", host, re.ASCII) is not None, "host", "be a name or an IP address", host
-        )
-        return x509.DNSName(host)
 
 
 def _write(folder: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> list[Path]:

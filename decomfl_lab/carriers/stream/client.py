@@ -55,13 +55,7 @@ breaks."""
 
 
 class StreamClient:
-    """One client of a run, as its connections to the server see it.
-
-    Attributes:
-        address: HOST:PORT of the server.
-        i: The client's number.
-        patience: Seconds without a server after which it gives up.
-    """
+    """One client of a run, as its connections to the server see it."""
 
     def __init__(
         self, address: str, i: int, *, identity: Identity | None = None, key: bytes | None = None, patience: float = 60

@@ -48,29 +48,18 @@ __all__ = ["StreamServer"]
 
 logger = logging.getLogger(__name__)
 
-HELLO_SECONDS = 30.0
-"""How long a client may take from its connection to its hello."""
+HELLO_SECONDS = 30.0  # how long a client may take from its connection to its hello
 WRITE_SECONDS, WRITE_BYTES = 30.0, 1e5
 """Seconds that a client may take for a frame, and the bytes that allow it one second more; else it is cut."""
-MOST_UNHEARD = 4
-"""A client that opens more connections without a hello loses the oldest of these."""
-MOST_UNANSWERED = 8
-"""A client that lets more frames wait for an answer is cut."""
-GRACE_SECONDS = 2.0
-"""How long the end of a connection may take when the server stops."""
+MOST_UNHEARD = 4  # a client that opens more connections without a hello loses the oldest of these
+MOST_UNANSWERED = 8  # a client that lets more frames wait for an answer is cut
+GRACE_SECONDS = 2.0  # how long the end of a connection may take when the server stops
 
 Take = Callable[[int, bytes, float], bytes | None]
 
 
 class StreamServer:
-    """A carrier of frames (``federations.carrier.Carrier``) whose clients connect by gRPC.
-
-    Attributes:
-        address: HOST:PORT that it listens on.
-        connected: The clients that have said hello and are there.
-        waiting: The clients that the exchange under way still waits for.
-        cut: How many connections were refused or cut.
-    """
+    """A carrier of frames (``federations.carrier.Carrier``) whose clients connect by gRPC."""
 
     def __init__(
         self,
@@ -97,16 +86,16 @@ class StreamServer:
         """
         require_address("bind", bind, secured=identity is not None)
         require((identity is None) != (keys is None), "identity and keys", "be one of the two", "both or none")
-        self.connected: dict[int, _Connection] = {}
-        self.waiting: set[int] = set()
-        self.cut = 0
+        self.connected: dict[int, _Connection] = {}  # the clients that have said hello and are there
+        self.waiting: set[int] = set()  # the clients that the exchange under way still waits for
+        self.cut = 0  # how many connections were refused or cut
         self._missed: set[int] = set()  # who was away when an exchange had waited for as long as it may
         self._offer, self._M, self._largest, self._keys = json.dumps(offer).encode(), M, largest, keys
         self._arrived: _Arrivals = queue.SimpleQueue()
         started: Future[int] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._listen(bind, identity, started)), daemon=True)
         self._thread.start()
-        self.address = f"{bind.rpartition(':')[0]}:{started.result()}"
+        self.address = f"{bind.rpartition(':')[0]}:{started.result()}"  # HOST:PORT that it listens on
 
     def exchange(self, frames: Frames, take: Take, deadline: float | None = None) -> None:
         """Send each frame to its client, and hand what arrives to ``take`` until all are done or the time is over.

@@ -40,14 +40,10 @@ from decomfl_lab.noise.caching import njit
 __all__ = ["LanguageNetwork", "Memory", "Prompts", "language_network"]
 
 
-TOKENS = 1024
-"""Tokens that go through a layer together, or one prompt, if that is longer."""
-AHEAD = 1 << 16
-"""Least number of elements of a point that are formed together: a call costs about as much as so many."""
-_OFFSET = 2
-"""Row of the first position in OPT's table of positions."""
-_ANY = np.float32(-np.inf)
-"""Floor of a tile that has none."""
+TOKENS = 1024  # tokens that go through a layer together, or one prompt, if that is longer
+AHEAD = 1 << 16  # least number of elements of a point that are formed together: a call costs about as much as so many
+_OFFSET = 2  # row of the first position in OPT's table of positions
+_ANY = np.float32(-np.inf)  # floor of a tile that has none
 
 
 # Kernels ---------------------------------------------------------------------------------------------------------
@@ -341,8 +337,7 @@ class Memory:
         return self._kept[name][:size]
 
 
-Form = Callable[[Sequence[Tensor], int], None]
-"""Writes elements first.. of one or two points to as many vectors."""
+Form = Callable[[Sequence[Tensor], int], None]  # writes elements first.. of one or two points to as many vectors.
 
 
 class _Formed:
@@ -384,23 +379,15 @@ class LanguageNetwork:
     """A language model that answers a task, as tables for the kernels; the loss is cross entropy over the verbalizers.
 
     Every parameter is in x, in float32. A kind of model says what it has by the attributes that have a value here.
-
-    Attributes:
-        classes: The number C of verbalizers.
     """
 
-    layers: ClassVar[str]
-    """Name of the list of layers in the module that knows no head."""
+    layers: ClassVar[str]  # name of the list of layers in the module that knows no head
     linears: ClassVar[tuple[str, ...]]
     """Maps of a layer: to keys, values and queries, from attention, up, down and, where there is one, to the gate."""
-    norms: ClassVar[tuple[str, ...]]
-    """Norms of a layer, and of the model after the last."""
-    pair: ClassVar[tuple[str, ...]]
-    """Parameters of a map and of a norm."""
-    tables: ClassVar[tuple[str, ...]]
-    """Embeddings of tokens and, where there are any, of positions."""
-    form: ClassVar[dict[str, object]]
-    """What the configuration has to say."""
+    norms: ClassVar[tuple[str, ...]]  # norms of a layer, and of the model after the last
+    pair: ClassVar[tuple[str, ...]]  # parameters of a map and of a norm
+    tables: ClassVar[tuple[str, ...]]  # embeddings of tokens and, where there are any, of positions
+    form: ClassVar[dict[str, object]]  # what the configuration has to say
 
     def __init__(self, module: Verbalized, layout: Layout) -> None:
         """Find the parameters.
@@ -413,7 +400,8 @@ class LanguageNetwork:
         self.width, self.heads = config.hidden_size, config.num_attention_heads
         self.each = getattr(config, "head_dim", self.width // self.heads)
         self.group = self.heads // getattr(config, "num_key_value_heads", self.heads)
-        self.classes, self.pad, self.d = len(module.verbalizers), module.pad, layout.d
+        self.classes = len(module.verbalizers)  # the number C
+        self.pad, self.d = module.pad, layout.d
         self.vocabulary, self.context = config.vocab_size, config.max_position_embeddings
         for name, wanted in self.form.items():
             found = getattr(config, name)
