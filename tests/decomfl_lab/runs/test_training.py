@@ -152,6 +152,36 @@ def test_a_run_that_was_killed_ends_with_the_bits_and_the_table_of_one_that_was_
     assert not caplog.messages
 
 
+def test_every_client_of_a_resumed_federation_has_its_own_bits(tmp_path: Path) -> None:
+    dataset = load_dataset("digits")
+    one, two = (build_federation(TINY, dataset)[0] for _ in range(2))
+    assert isinstance(one, DeComFLFederation)
+    assert isinstance(two, DeComFLFederation)
+    for _ in range(6):
+        one.advance()
+    two.load(one.save())
+    for a, b in zip(one.clients, two.clients, strict=True):
+        assert (a.replica.round, a.replica.digest()) == (b.replica.round, b.replica.digest())
+    assert one.observer.digest() == two.observer.digest()
+    assert one.server.held == two.server.held
+    one.advance()
+    two.advance()
+    assert one.observer.digest() == two.observer.digest()
+
+
+def test_a_server_that_tracks_no_client_has_all_its_records_after_a_restart() -> None:
+    dataset = load_dataset("digits")
+    one, two = (build_federation(replace(TINY, tracking="clients"), dataset)[0] for _ in range(2))
+    assert isinstance(one, DeComFLFederation)
+    assert isinstance(two, DeComFLFederation)
+    late = one.observer.clone()
+    for _ in range(6):
+        one.advance()
+    two.load(one.save())
+    late.catch_up(two.server.history.since(0))
+    assert late.digest() == one.observer.digest()
+
+
 @pytest.mark.parametrize("more", [{}, {"log_kappa": True, "momentum": 0.9}, {"method": "fedavg"}])
 def test_a_run_that_ended_between_two_evaluations_has_the_table_of_a_longer_one_once_it_goes_on(
     more: dict[str, Any], tmp_path: Path
