@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import math
 import os
 import sys
 import traceback
@@ -32,7 +31,6 @@ __all__ = [
     "is_own",
     "made",
     "named",
-    "require_same",
     "require_trusted",
     "taking",
 ]
@@ -170,17 +168,6 @@ def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
         if "does not require grad" in told:
             told = f"what is differentiated inside needs a gradient of its own (x.requires_grad_()); {told}"
         raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
-
-
-def require_same(first: float, again: float, *, tolerance: float = 0.0) -> None:
-    """InputError unless two evaluations of a user's model and loss, at the same x and data, agree to ``tolerance``."""
-    rule = (
-        "be a function of x and the data, the same in every evaluation: call model.eval(), give F.dropout "
-        "training=self.training, draw other noise from a torch.Generator that forward seeds itself, keep no state, "
-        "write to no input"
-    )
-    same = math.isclose(first, again, rel_tol=tolerance) or math.isnan(first)
-    require(same, "loss", rule, (first, again))
 
 
 def _refusal(argument: str, rule: str, target: str, error: BaseException) -> InputError:
