@@ -54,7 +54,6 @@ def test_tensors_keys_and_directions_have_numbers_of_their_own() -> None:
         (Start("normal", 2.0), stats.norm(scale=2.0)),
         *((Start("normal", 1.0, cut), stats.truncnorm(-cut, cut)) for cut in (0.1, 1.0, 2.0)),
     ],
-    ids=str,
 )
 def test_elements_have_their_distribution(start: Start, law: Any) -> None:
     x = start.elements(1, 0, N)

@@ -27,7 +27,7 @@ def _diagonal_sum(operator: GaussNewtonOperator) -> float:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"weights": [3.0, 1.0]}, {"weights": lambda y: OWN[y]}, {"weight_decay": 0.7}], ids=str
+    "settings", [{}, {"weights": [3.0, 1.0]}, {"weights": lambda y: OWN[y]}, {"weight_decay": 0.7}]
 )
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
 def test_it_is_the_sum_of_the_diagonal(activation: type[nn.Module], settings: dict[str, Any]) -> None:
