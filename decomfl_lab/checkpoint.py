@@ -22,7 +22,8 @@ __all__ = ["Saved", "read_checkpoint", "read_values", "write_checkpoint"]
 
 T = TypeVar("T")
 
-Saved = tuple[dict[str, "Tensor"], dict[str, Any]]  # tensors and JSON-able values: what a checkpoint holds
+Saved = tuple[dict[str, "Tensor"], dict[str, Any]]
+"""Tensors and JSON-able values: what a checkpoint holds."""
 
 _KEY = "decomfl"
 _CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')

@@ -33,7 +33,8 @@ __all__ = [
     "shown",
 ]
 
-MANY_NAMES = 16  # a list of more names than these comes last in a message, behind the value and the nearest name
+MANY_NAMES = 16
+"""A list of more names than these comes last in a message, behind the value and the nearest name."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -21,8 +21,10 @@ __all__ = ["HeldError", "as_path", "held", "held_file", "is_held", "require_plai
 __all__ += ["require_writable", "write_atomically"]
 
 LOCK_FILE = ".lock"
-_SIGNED = re.compile(r"(process \d+ on [^\n]*)?")  # what a lock file says of its holder, or nothing yet
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")  # names of the temporary files of ``write_atomically``
+_SIGNED = re.compile(r"(process \d+ on [^\n]*)?")
+"""What a lock file says of its holder, or nothing yet."""
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
+"""Names of the temporary files of ``write_atomically``."""
 
 
 class HeldError(InputError):

@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol, get_type_hints
 
 __all__ = ["REQUIRED", "TRUST_CODE", "Codec", "Option", "declared", "option"]
 
-REQUIRED: Final[Any] = dataclasses.MISSING  # the default of an option that must be given
+REQUIRED: Final[Any] = dataclasses.MISSING
+"""The default of an option that must be given."""
 TRUST_CODE: Final = (
     "Run the code that a file names as module:function, for its model, data, loss or method. Without it only "
     "what you name yourself is run."

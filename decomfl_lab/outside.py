@@ -58,7 +58,8 @@ _PLAIN = {
     "object": "a table",
 }
 """What JSON has, in plain words."""
-_MOST_NUMBERS = 1 << 26  # the most numbers of an example of a log: more of it is refused before memory is taken for it
+_MOST_NUMBERS = 1 << 26
+"""The most numbers of an example of a log: more of it is refused before memory is taken for it."""
 
 
 def read_as(kind: type[T], values: Any, what: str) -> T:

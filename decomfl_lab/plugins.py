@@ -35,7 +35,8 @@ __all__ = [
     "taking",
 ]
 
-OWN = "own"  # what a run's configuration calls a model and data that its user handed over in Python
+OWN = "own"
+"""What a run's configuration calls a model and data that its user handed over in Python."""
 T = TypeVar("T")
 
 Trust = bool | Collection[str]

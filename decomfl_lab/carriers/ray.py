@@ -27,8 +27,10 @@ from decomfl_lab.protocol.session import Frames, Host
 
 __all__ = ["Actors", "Ray", "connect"]
 
-MOST_DEATHS = 3  # how often an actor is made anew while one round is exchanged
-LONG = 86400.0  # a deadline above this many seconds is none to Ray
+MOST_DEATHS = 3
+"""How often an actor is made anew while one round is exchanged."""
+LONG = 86400.0
+"""A deadline above this many seconds is none to Ray."""
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 __all__ = ["COMMANDS", "contributed", "load"]
 
-COMMANDS = "decomfl.commands"  # the group of entry points that are commands
+COMMANDS = "decomfl.commands"
+"""The group of entry points that are commands."""
 
 
 def contributed(group: str) -> list[EntryPoint]:

@@ -12,7 +12,8 @@ from decomfl_lab.cli.screen import Screened
 
 __all__ = ["ARGUMENTS", "Contribution", "LazyGroup"]
 
-ARGUMENTS = "decomfl_lab.arguments"  # the key of click's ``Context.meta`` under which the command line stands
+ARGUMENTS = "decomfl_lab.arguments"
+"""The key of click's ``Context.meta`` under which the command line stands."""
 
 
 class Contribution(click.Command):

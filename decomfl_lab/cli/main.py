@@ -25,7 +25,8 @@ from decomfl_lab.interrupts import Interrupted, interrupt
 
 __all__ = ["application", "main"]
 
-COMPLETE = "_DECOMFL_COMPLETE"  # the variable by which a shell asks what a word can be completed to
+COMPLETE = "_DECOMFL_COMPLETE"
+"""The variable by which a shell asks what a word can be completed to."""
 JOBS = {
     "Train and compare methods": "train",
     "κ of a model's curvature": "kappa --data digits --model mlp",

@@ -17,7 +17,8 @@ from decomfl_lab.words import WORDS
 
 __all__ = ["LINES", "Screened", "lines_of"]
 
-LINES = 60  # the most lines of a --help, at 80 columns
+LINES = 60
+"""The most lines of a --help, at 80 columns."""
 COMPLETED = {"model": MODEL_NAMES, "data": DATA_NAMES, "device": ("cpu", "cuda", "auto")}
 """The names that a shell completes after an option."""
 

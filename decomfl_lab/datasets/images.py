@@ -61,7 +61,8 @@ __all__ = [
 ]
 
 
-_PerChannel = float | tuple[float, ...]  # a number for all channels of an image, or one for each
+_PerChannel = float | tuple[float, ...]
+"""A number for all channels of an image, or one for each."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ IDX: dict[str, IdxSource] = {
 }
 CIFAR_ARCHIVE: dict[str, str] = _CIFAR["archive"]
 CIFAR_SUBSET: dict[str, str] = _CIFAR["subset"]
-TEXT: dict[str, str] = _WRITTEN["text"]["files"]  # file name: sha256
+TEXT: dict[str, str] = _WRITTEN["text"]["files"]
+"""File name: sha256."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,8 @@ __all__ = ["SPLITS", "split"]
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-SPLITS = ("iid", "dirichlet", "dirichlet-total")  # the names that ``split`` resolves
+SPLITS = ("iid", "dirichlet", "dirichlet-total")
+"""The names that ``split`` resolves."""
 
 _SPLIT = 4  # spawn key of splits among the streams of a seed
 _FLOOR = 1e-9  # least share of a class: keeps every fitted table feasible, moves no share visibly

@@ -13,7 +13,8 @@ from decomfl_lab.errors import require, require_int
 
 __all__ = ["LENGTH", "documentation", "next_bytes"]
 
-LENGTH = 128  # bytes of a sequence
+LENGTH = 128
+"""Bytes of a sequence."""
 
 
 def documentation() -> tuple[bytes, str]:

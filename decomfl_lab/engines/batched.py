@@ -40,8 +40,10 @@ from decomfl_lab.replicas.rebuild import form_points_
 
 __all__ = ["Batched", "Batches", "Passes", "attention", "shares_masks"]
 
-ON_CPU = 1 << 28  # bytes that a batched pass may take on the CPU; on a GPU it may take half of what is free
-KEPT = 8  # CUDA graphs that are kept: each holds the memory of its pass
+ON_CPU = 1 << 28
+"""Bytes that a batched pass may take on the CPU; on a GPU it may take half of what is free."""
+KEPT = 8
+"""CUDA graphs that are kept: each holds the memory of its pass."""
 SMALL = 1 << 26
 """Most elements that go into a pass that is recorded: larger ones keep the GPU busy, and copying them would cost."""
 

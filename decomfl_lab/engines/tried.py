@@ -19,9 +19,11 @@ from decomfl_lab.objectives.trial import refuse
 
 __all__ = ["Tried"]
 
-AGREES = 1e-3  # what engines round differently is less, relative to a loss
+AGREES = 1e-3
+"""What engines round differently is less, relative to a loss."""
 
-TINY = 1e-6  # differences of which less is not looked at
+TINY = 1e-6
+"""Differences of which less is not looked at."""
 
 T = TypeVar("T")
 logger = logging.getLogger("decomfl_lab")

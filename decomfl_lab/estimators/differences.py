@@ -25,8 +25,10 @@ __all__ = [
     "projection",
 ]
 
-Point = tuple[int, float]  # (p, c) for x + c·z_p; (0, 0.0) is x
-Values = Any  # float64, an array or, of a GPU that is not waited for, a tensor
+Point = tuple[int, float]
+"""(p, c) for x + c·z_p; (0, 0.0) is x."""
+Values = Any
+"""float64, an array or, of a GPU that is not waited for, a tensor."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,10 @@ of μ from 1e-8 to 1e-5). In bfloat16 logits are widened before the loss, which 
 """
 LEAST = 4.0
 """The median difference that is enough, in units of rounding; of a smaller one a third and more can be rounding."""
-ENOUGH = 20  # the scalars to be seen before anything is said
-AIM = 100.0  # the difference that another μ is recommended for
+ENOUGH = 20
+"""The scalars to be seen before anything is said."""
+AIM = 100.0
+"""The difference that another μ is recommended for."""
 
 
 def span(estimator: Estimator, mu: float) -> float:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FedAvgFederation", "Floats", "Trainer", "Uplink", "whole_model"]
 
-Floats = Any  # a float32 or float64 vector (d,)
+Floats = Any
+"""A float32 or float64 vector (d,)."""
 
 
 class Trainer(Protocol):

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FEDERATIONS", "Carrier", "Elsewhere", "MakeHost", "Take"]
 
-FEDERATIONS = "decomfl.federations"  # the group of entry points that make an ``Elsewhere``
+FEDERATIONS = "decomfl.federations"
+"""The group of entry points that make an ``Elsewhere``."""
 
-MakeHost = Callable[[Iterable[int]], "Host"]  # it makes the host of these clients, at x_0, in any process
+MakeHost = Callable[[Iterable[int]], "Host"]
+"""It makes the host of these clients, at x_0, in any process."""
 
 Take = Callable[[int, bytes, float], bytes | None]
 """``Coordinator.take``: of a client's number, its answer and the loss of it (NaN where it is not known)."""

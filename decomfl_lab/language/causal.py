@@ -43,8 +43,10 @@ __all__ = ["CausalLM", "HubTokens", "Verbalized", "is_pretrained", "load_causal"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB = "from the Hugging Face hub"
-_NO_CODE = {"trust_remote_code": False}  # said, as transformers asks on a terminal where it is not
-REACHED_SECONDS = 5.0  # how long the hub may take to answer
+_NO_CODE = {"trust_remote_code": False}
+"""Said, as transformers asks on a terminal where it is not."""
+REACHED_SECONDS = 5.0
+"""How long the hub may take to answer."""
 
 
 class HubTokens:

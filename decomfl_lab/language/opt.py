@@ -70,4 +70,5 @@ def build_opt(size: Size, tokenizer: Any, *, seed: int) -> nn.Module:
     return model.eval()
 
 
-SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # OPT's special tokens, ids 0 to 3; ``</s>`` begins every text
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+"""OPT's special tokens, ids 0 to 3; ``</s>`` begins every text."""

@@ -186,7 +186,8 @@ def _example(task: Task, where: str, row: Mapping[str, Any]) -> tuple[str, int]:
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
-Row = tuple[str, dict[str, Any]]  # a row of a file: where it stands, for errors, and its columns
+Row = tuple[str, dict[str, Any]]
+"""A row of a file: where it stands, for errors, and its columns."""
 
 
 def _rows(path: Path, content: bytes) -> list[Row]:

@@ -12,7 +12,8 @@ from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, S
 
 __all__ = ["DEFAULT_RULE", "REPLICA_RULE", "RULE", "require_rule"]
 
-DEFAULT_RULE = Momentum(0.9, "torch", 1e-5)  # the authors', as their logs have it
+DEFAULT_RULE = Momentum(0.9, "torch", 1e-5)
+"""The authors', as their logs have it."""
 
 _GROUP = "optimizer"
 _FORMS = ("torch", "paper")

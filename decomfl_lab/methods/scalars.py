@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Differences", "LoggingDifferences", "Scalars", "Updating"]
 
-NOBODY = "none"  # the attack where nobody lies
+NOBODY = "none"
+"""The attack where nobody lies."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,7 +136,8 @@ def _map(workers: int, work: Callable[[int], _T], items: Sequence[int]) -> Itera
     return map(work, items) if workers == 1 or len(items) == 1 else _threads(workers).map(work, items)
 
 
-_NORM_TILES = 1 << 11  # tiles whose square sums are held at a time
+_NORM_TILES = 1 << 11
+"""Tiles whose square sums are held at a time."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -177,7 +178,8 @@ def _check_place(first: int, count: int, d: int) -> None:
     require(first + count <= d, "first + count", f"be at most d={d}", first + count)
 
 
-_LEAST_WORK = 1 << 20  # elements times instructions below which a second thread costs more than it brings
+_LEAST_WORK = 1 << 20
+"""Elements times instructions below which a second thread costs more than it brings."""
 
 
 def run(
@@ -285,7 +287,8 @@ def direction(
     return source.directions(seed, p, first, count, distribution, scale)
 
 
-SLICE = 1 << 13  # elements whose products with all directions are one sum; a part of the definition of ``project``
+SLICE = 1 << 13
+"""Elements whose products with all directions are one sum; a part of the definition of ``project``."""
 
 
 def stream_arrays(

@@ -18,7 +18,8 @@ from numba.core import caching
 __all__ = ["njit"]
 
 _PACKAGE: Final = Path(__file__).parents[1]
-_KERNELS: Final = ("noise", "engines/kernels")  # folders whose files have kernels
+_KERNELS: Final = ("noise", "engines/kernels")
+"""Folders whose files have kernels."""
 
 
 @cache
@@ -55,4 +56,5 @@ _OTHERS = [each.__name__ for each in caching.CacheImpl._locator_classes]  # of f
 if not getattr(numba.config, "CACHE_LOCATOR_CLASSES", ""):  # NUMBA_CACHE_LOCATOR_CLASSES, since numba 0.62
     numba.config.CACHE_LOCATOR_CLASSES = ",".join([*_OWN, *_OTHERS])
 
-njit: Any = numba.njit  # numba's decorator, without a type of its own
+njit: Any = numba.njit
+"""numba's decorator, without a type of its own."""

@@ -26,13 +26,16 @@ __all__ = ["DRAWS", "LIBRARIES", "STREAM", "Draws", "draws_of"]
 
 STREAM: Final = "stream"
 LIBRARIES: Final = "libraries"
-DRAWS: Final = (STREAM, LIBRARIES)  # the names that ``draws_of`` resolves
+DRAWS: Final = (STREAM, LIBRARIES)
+"""The names that ``draws_of`` resolves."""
 
-_TILES: Final = 64  # tiles of words that are made at a time, at least
+_TILES: Final = 64
+"""Tiles of words that are made at a time, at least."""
 _DIGITS: Final = Context(prec=30, rounding=ROUND_HALF_EVEN)
 """Logarithms and exponentials are right to 30 digits before they are rounded to float64."""
 
-_LEAST: Final = -1e300  # a logarithm at which a variate is as good as 0
+_LEAST: Final = -1e300
+"""A logarithm at which a variate is as good as 0."""
 
 
 class Draws(Protocol):

@@ -466,4 +466,5 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
     return int(broken)
 
 
-directions = partial(directions_by, run)  # see ``reference.directions``
+directions = partial(directions_by, run)
+"""See ``reference.directions``."""

@@ -34,8 +34,10 @@ __all__ = [
     "is_sphere",
 ]
 
-SCRATCH = "scratch"  # the register that no memory belongs to; a program must write it before it reads it
-MOST_NAMES = 8  # tensors that a program may have on a GPU: each holds registers of every thread
+SCRATCH = "scratch"
+"""The register that no memory belongs to; a program must write it before it reads it."""
+MOST_NAMES = 8
+"""Tensors that a program may have on a GPU: each holds registers of every thread."""
 
 
 class Op(IntEnum):

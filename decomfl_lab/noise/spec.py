@@ -56,8 +56,10 @@ class Distribution(StrEnum):
     RADEMACHER = "rademacher"  # z_j = ±1 with equal chance: one bit an element
 
 
-LOW_RANK: Final = "low-rank"  # a distribution that version 0.1 had, and its files may name
-LOW_RANK_CODE: Final = 3  # what stood for it in messages; no other distribution takes its place
+LOW_RANK: Final = "low-rank"
+"""A distribution that version 0.1 had, and its files may name."""
+LOW_RANK_CODE: Final = 3
+"""What stood for it in messages; no other distribution takes its place."""
 NO_LOW_RANK: Final = "as only version 0.1 of decomfl-lab has low-rank directions"
 """Why a file or a message that has them is refused."""
 
@@ -83,8 +85,10 @@ TAG_ROUNDING: Final = 2
 """Counter word 3 of the bits of stochastic rounding; counter word 2 tells the roundings of one step apart."""
 
 
-TAG_START: Final = 4  # counter word 3 of initial weights (``starts``); counter word 2 is the number of the tensor
-TAG_DRAWS: Final = 5  # counter word 3 of random choices: of splits and of the order of examples (``draws``)
+TAG_START: Final = 4
+"""Counter word 3 of initial weights (``starts``); counter word 2 is the number of the tensor."""
+TAG_DRAWS: Final = 5
+"""Counter word 3 of random choices: of splits and of the order of examples (``draws``)."""
 
 
 def derive_seed(run_key: int, *path: int) -> int:

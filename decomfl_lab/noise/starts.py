@@ -26,7 +26,8 @@ __all__ = ["MOST_TENSORS", "Start"]
 MOST_TENSORS: Final = 1 << 16
 """The number t of a tensor lies below; the bits above it count the attempts of a cut normal one."""
 _ATTEMPTS: Final = 1 << 16
-_AT_ONCE: Final = 1 << 13  # tiles that are made at a time: a million elements
+_AT_ONCE: Final = 1 << 13
+"""Tiles that are made at a time: a million elements."""
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,11 @@ from decomfl_lab.errors import require
 from decomfl_lab.noise.program import DISTRIBUTIONS, MOST_NAMES, Code, Op, Program, directions_by
 from decomfl_lab.noise.spec import LANES, TILE, Distribution
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # whether kernels run in Triton's interpreter, on the CPU
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether kernels run in Triton's interpreter, on the CPU."""
 
-OLDEST = (3, 6)  # triton before 3.6 flushes subnormal numbers in float32 quotients and roots, so its bits are others
+OLDEST = (3, 6)
+"""Triton before 3.6 flushes subnormal numbers in float32 quotients and roots, so its bits are others."""
 
 if importlib.util.find_spec("triton") is None:
     raise ImportError("Triton is not installed (on Linux: pip install 'decomfl-lab[gpu]')")
@@ -56,7 +58,8 @@ Floats = NDArray[np.float32] | NDArray[np.float64]
 SUMS_AT_ONCE = 1 << 23
 """Sums of tiles that a projection holds at a time, 64 MiB, or those of one slice if they are more."""
 
-COPIED_AT_ONCE = 1 << 24  # elements of a strided tensor that are copied at a time: what a run needs beside the model
+COPIED_AT_ONCE = 1 << 24
+"""Elements of a strided tensor that are copied at a time: what a run needs beside the model."""
 
 
 def _device() -> torch.device:
@@ -184,7 +187,8 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
     return int(counter.item())
 
 
-directions = partial(directions_by, run)  # see ``reference.directions``
+directions = partial(directions_by, run)
+"""See ``reference.directions``."""
 
 
 def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: int) -> NDArray[np.float64]:

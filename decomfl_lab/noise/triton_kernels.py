@@ -50,11 +50,14 @@ __all__ = [
     "tile_products",
 ]
 
-BLOCK: Final = 128  # Philox blocks that one program instance takes: 4 elements a thread
+BLOCK: Final = 128
+"""Philox blocks that one program instance takes: 4 elements a thread."""
 
-SUMMED_TILES: Final = 16  # tiles whose square sums one program instance takes
+SUMMED_TILES: Final = 16
+"""Tiles whose square sums one program instance takes."""
 
-COLUMNS: Final = 8  # columns of the instruction table on the device: those of ``Code.table``, then the key
+COLUMNS: Final = 8
+"""Columns of the instruction table on the device: those of ``Code.table``, then the key."""
 
 STREAM_COLUMNS: Final = 5
 """Columns of a table of directions on the device: seed, p, bits of the sphere's factor, its points' begin and end."""
@@ -62,7 +65,8 @@ STREAM_COLUMNS: Final = 5
 DIRECTIONS: Final = 4
 """Directions that an instance of ``tile_products`` keeps, so that a vector is read once for all of them."""
 
-ADDED_SUMS: Final = 128  # sums that one program instance adds up in order: a thread a sum
+ADDED_SUMS: Final = 128
+"""Sums that one program instance adds up in order: a thread a sum."""
 
 OPTIONS: Final = {"enable_fp_fusion": False, "num_warps": 4, "num_stages": 1}
 """How every kernel is launched; without the first the bits would differ."""

@@ -88,7 +88,8 @@ START_ANSWERS = tuple(
 )
 
 _KEYS = ((0, 0), (0xDEADBEEF12345678, 3), (0xFFFFFFFFFFFFFFFF, 77))
-_FAR = 1 << 38  # an element whose block needs more than 32 bits
+_FAR = 1 << 38
+"""An element whose block needs more than 32 bits."""
 
 
 def hex_words(numbers: Any) -> str:

@@ -104,7 +104,8 @@ _KINDS: dict[str, tuple[float, Callable[[_Round], _F64]]] = {
 """The scale c of each kind where none is given, and what a liar sends."""
 
 ATTACKS = tuple(_KINDS)
-VOTES = ("gaussian", "sign", "constant")  # those that say something where replies are signs
+VOTES = ("gaussian", "sign", "constant")
+"""Those that say something where replies are signs."""
 
 
 @dataclass(frozen=True)

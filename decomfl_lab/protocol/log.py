@@ -36,8 +36,10 @@ from decomfl_lab.records.record import History, RoundRecord
 
 __all__ = ["ArchivedHistory", "LogEntry", "RunLog"]
 
-MAGIC = b"\x89DCLOG\r\n"  # a file that went through a change of line endings has another one
-VERSION = 2  # the version that is written; a log of version 1 is read, too, and lacks what the header says of x_0
+MAGIC = b"\x89DCLOG\r\n"
+"""A file that went through a change of line endings has another one."""
+VERSION = 2
+"""The version that is written; a log of version 1 is read, too, and lacks what the header says of x_0."""
 _NAMELESS = "a nameless log"
 _FILE = struct.Struct("<8sII")  # magic, version, bytes of the header
 _ENTRY = struct.Struct("<III")  # round, bytes of the body, CRC-32 of the 8 bytes before it

@@ -53,7 +53,8 @@ __all__ = ["Coordinator", "Farewell", "Frames", "Host"]
 
 logger = logging.getLogger(__name__)
 
-MOST_WELCOMES = 3  # how often a client may begin anew in one round before the round goes on without it
+MOST_WELCOMES = 3
+"""How often a client may begin anew in one round before the round goes on without it."""
 
 
 class Frames(Mapping[int, bytes]):

@@ -52,7 +52,8 @@ Codec = Callable[[bytes, int | None], Message]
 
 WIRE_VERSION = 2
 MAX_BODY = 2**32 - 1
-LONGEST_REFUSAL = 300  # the bytes of a reason at most
+LONGEST_REFUSAL = 300
+"""The bytes of a reason at most."""
 
 _HEADER = struct.Struct("<2sBBII")
 _ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding and whether signs follow
@@ -88,7 +89,8 @@ _MOST_INDEXED = 2 ** (8 * INDEX_BYTES)
 _SCALAR, _INDEX, _LEVEL, _SUM = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1"), np.dtype("<i4")
 _DISTRIBUTIONS = tuple(Distribution)
 _SEEDINGS = tuple(Seeding)
-_SIGNS = 0x80  # added to the seeding of a record whose scalars are signs
+_SIGNS = 0x80
+"""Added to the seeding of a record whose scalars are signs."""
 
 
 class Kind(IntEnum):

@@ -14,7 +14,8 @@ from decomfl_lab.records.seeds import LARGEST_POOL, pooled
 
 __all__ = ["FINEST", "OffGridError", "PoolSums"]
 
-FINEST = -100  # the smallest exponent of the grid
+FINEST = -100
+"""The smallest exponent of the grid."""
 _LARGEST = 2**31 - 1
 
 

@@ -26,8 +26,10 @@ from decomfl_lab.noise import derive_seed
 __all__ = ["LARGEST_POOL", "POOL", "DerivedSeeds", "Picks", "PooledSeeds", "Seeding", "StepSeed", "draw_seeds"]
 __all__ += ["keyed", "pooled", "seeding_of", "step_seed", "stream_of"]
 
-POOL = 1024  # the directions S of a pool, if nothing else is said
-LARGEST_POOL = 1 << 16  # places in a pool take two bytes
+POOL = 1024
+"""The directions S of a pool, if nothing else is said."""
+LARGEST_POOL = 1 << 16
+"""Places in a pool take two bytes."""
 _POOL_PATH = 0, 0  # a path of two numbers under the run's seed, where rounds have one
 
 

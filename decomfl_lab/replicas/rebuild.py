@@ -23,7 +23,8 @@ from decomfl_lab.noise import SCRATCH, Backend, Distribution, Program
 
 __all__ = ["BLOCK", "axpy_", "backend_for", "blocks_of", "form_points_", "project", "rebuild_"]
 
-BLOCK = 1 << 16  # elements that go through the cache at a time where a tensor cannot be updated in its place
+BLOCK = 1 << 16
+"""Elements that go through the cache at a time where a tensor cannot be updated in its place."""
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _HALF = (torch.bfloat16, torch.float16)

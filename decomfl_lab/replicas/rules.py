@@ -26,7 +26,8 @@ __all__ = ["AdaMM", "GridSgd", "LowPrecision", "Momentum", "Sgd", "SignSgd", "St
 __all__ += ["add_directions", "add_estimate"]
 
 
-_SNAPPED = 1 << 16  # elements that are put on a grid at a time
+_SNAPPED = 1 << 16
+"""Elements that are put on a grid at a time."""
 
 
 @dataclass(frozen=True)

@@ -47,13 +47,18 @@ __all__ = ["TrainConfig", "config_from_mapping", "config_like", "parse_schedule"
 
 
 CROSS_ENTROPY = "cross-entropy"
-OWN_LOSS = "model"  # the loss that a module computes of its own, from targets that it is given as ``labels``
-LOCAL_GROUPS = ("engine", "output")  # the groups of options that server and clients may have each their own of
-TREATMENTS = ("batch", "frozen")  # what becomes of BatchNorm (``objectives.normalisation``)
-OBJECTS = ("model", "data", "loss")  # the options that name what can be given as an object too
+OWN_LOSS = "model"
+"""The loss that a module computes of its own, from targets that it is given as ``labels``."""
+LOCAL_GROUPS = ("engine", "output")
+"""The groups of options that server and clients may have each their own of."""
+TREATMENTS = ("batch", "frozen")
+"""What becomes of BatchNorm (``objectives.normalisation``)."""
+OBJECTS = ("model", "data", "loss")
+"""The options that name what can be given as an object too."""
 TUNINGS = ("full", "lora", "norms")
 """What can be trained of a task's model: all of it, or what ``language.adapters`` leaves trainable."""
-_RANK_ONE = {"rank": 1}  # an option of version 0.1, with the value that it had where directions were not of low rank
+_RANK_ONE = {"rank": 1}
+"""An option of version 0.1, with the value that it had where directions were not of low rank."""
 
 
 @dataclass(frozen=True, init=False)

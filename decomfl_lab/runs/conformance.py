@@ -40,7 +40,8 @@ from decomfl_lab.runs.config import config_from_mapping
 
 __all__ = ["write_conformance"]
 
-_SEED = 0xFEEDFACECAFEBEEF  # the seed of all runs: a number that a double cannot hold
+_SEED = 0xFEEDFACECAFEBEEF
+"""The seed of all runs: a number that a double cannot hold."""
 _TENSORS = (
     ((9, 5), Start("uniform", 0.2)),
     ((9,), Start("constant", 0.5)),

@@ -68,7 +68,8 @@ _SOME = {
     "kappa_high": "The upper end of that bracket.",
     "kappa_high_psd": "The upper end for an H without negative eigenvalues.",
 }
-METRICS = tuple(_EVERY)  # the columns that every run's table has
+METRICS = tuple(_EVERY)
+"""The columns that every run's table has."""
 COLUMNS: Mapping[str, str] = _EVERY | _SOME
 """What the columns of metrics.csv mean; "whitened_" before a name says that it is of DHD, with scaled directions."""
 

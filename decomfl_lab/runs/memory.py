@@ -57,9 +57,12 @@ __all__ = [
     "status_bytes",
 ]
 
-_LAYERS = 8  # layers of the model, all of one size: φ = d/8
-_BLOCK = 1 << 14  # bytes from which the allocator maps a block by itself
-_WARM = 100_000  # parameters of the model that every role is tried on before it is measured
+_LAYERS = 8
+"""Layers of the model, all of one size: φ = d/8."""
+_BLOCK = 1 << 14
+"""Bytes from which the allocator maps a block by itself."""
+_WARM = 100_000
+"""Parameters of the model that every role is tried on before it is measured."""
 
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(_BLOCK),
@@ -71,7 +74,8 @@ ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
 }
 
-_LAW = Distribution.RADEMACHER  # the directions that are made fastest; none needs memory
+_LAW = Distribution.RADEMACHER
+"""The directions that are made fastest; none needs memory."""
 
 Round = Callable[[], object]
 

@@ -38,7 +38,8 @@ from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layo
 
 __all__ = ["Prepared", "build_federation", "build_host", "movable"]
 
-PATIENCE = 1e9  # seconds that a simulated round may take, as it may in one process
+PATIENCE = 1e9
+"""Seconds that a simulated round may take, as it may in one process."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "Rebuilt", "Sent", "curves", "diverged", "failed", "interrupted", "summary", "warn_if_risen"]
 
-RISEN = 10.0  # a run whose loss ends above so many times that of its first round is warned of
+RISEN = 10.0
+"""A run whose loss ends above so many times that of its first round is warned of."""
 
 logger = logging.getLogger("decomfl_lab")
 

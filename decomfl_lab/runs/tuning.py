@@ -29,14 +29,21 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTO", "CHOSEN", "Tuning", "cheapest_directions", "largest_step", "rehearse", "tuned", "without_auto"]
 
-AUTO: Final = "auto"  # what users write instead of a number that is to be searched
-CHOSEN: Final = ("lr", "perturbations")  # what can be searched
+AUTO: Final = "auto"
+"""What users write instead of a number that is to be searched."""
+CHOSEN: Final = ("lr", "perturbations")
+"""What can be searched."""
 
-SHARE: Final = 0.5  # how much of the stability is used up: on equal eigenvalues, d ≫ P, the fastest descent is there
-SURPLUS: Final = 1.1  # forward passes of a chosen P, in multiples of the fewest
-MOST: Final = 1000  # the largest P that is chosen
-STAGE: Final = 10  # rounds between two looks at the curvature
-STAGES: Final = 10  # stages of a rehearsal
+SHARE: Final = 0.5
+"""How much of the stability is used up: on equal eigenvalues, d ≫ P, the fastest descent is there."""
+SURPLUS: Final = 1.1
+"""Forward passes of a chosen P, in multiples of the fewest."""
+MOST: Final = 1000
+"""The largest P that is chosen."""
+STAGE: Final = 10
+"""Rounds between two looks at the curvature."""
+STAGES: Final = 10
+"""Stages of a rehearsal."""
 SAMPLED: Final = 2
 """Clients that rehearse a round: two, as their common second differences are free of the batches' scatter."""
 SMALLER: Final = 0.7
@@ -45,7 +52,8 @@ ATTEMPTS: Final = 60
 REACH: Final = 0.02
 """The least μ of a rehearsal, in multiples of the root mean square of x_0: second differences divide by μ², so that at
 a smaller one the rounding of losses hides the curvature (2 · 10⁻⁷f/μ² in float32)."""
-FIRST: Final = 20  # the directions along which the curvature at x_0 is measured where P is still to be chosen
+FIRST: Final = 20
+"""The directions along which the curvature at x_0 is measured where P is still to be chosen."""
 
 Begin = Callable[[float, int], "DeComFLFederation"]
 

@@ -34,7 +34,8 @@ __all__ = ["serve"]
 
 logger = logging.getLogger(__name__)
 
-SHOWN = 20  # the most clients that the view has a line for
+SHOWN = 20
+"""The most clients that the view has a line for."""
 USAGE = """The server of a run: it plans and averages, and clients that have the data measure; they connect by decomfl
 join. It listens on loopback unless --bind says otherwise, which needs certificates (decomfl certificates). Rounds, log
 and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves; with

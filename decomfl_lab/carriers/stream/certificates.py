@@ -28,7 +28,8 @@ from decomfl_lab.files import write_atomically
 
 __all__ = ["LOOPBACK", "Identity", "client_name", "client_number", "make_certificates", "read_identity"]
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")  # the names that every server's certificate has
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""The names that every server's certificate has."""
 
 
 @dataclass(frozen=True)

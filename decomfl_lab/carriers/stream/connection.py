@@ -13,7 +13,8 @@ __all__ = ["HALF_NONCE", "METHOD", "OFFER_BYTES", "OPTIONS", "SERVICE", "Link", 
 
 SERVICE = "decomfl.Federation"
 METHOD = f"/{SERVICE}/Join"
-OFFER_BYTES = 1 << 20  # the most bytes of what a server says of its run
+OFFER_BYTES = 1 << 20
+"""The most bytes of what a server says of its run."""
 HALF_NONCE = NONCE_BYTES // 2
 """Random bytes that each end of a connection brings into its nonce, so that neither can be made to repeat one."""
 MOST_DEFLATED, STORED, FLUSHED = 1 << 16, 0xFFFF, b"\0\0\xff\xff"

@@ -48,12 +48,16 @@ __all__ = ["StreamServer"]
 
 logger = logging.getLogger(__name__)
 
-HELLO_SECONDS = 30.0  # how long a client may take from its connection to its hello
+HELLO_SECONDS = 30.0
+"""How long a client may take from its connection to its hello."""
 WRITE_SECONDS, WRITE_BYTES = 30.0, 1e5
 """Seconds that a client may take for a frame, and the bytes that allow it one second more; else it is cut."""
-MOST_UNHEARD = 4  # a client that opens more connections without a hello loses the oldest of these
-MOST_UNANSWERED = 8  # a client that lets more frames wait for an answer is cut
-GRACE_SECONDS = 2.0  # how long the end of a connection may take when the server stops
+MOST_UNHEARD = 4
+"""A client that opens more connections without a hello loses the oldest of these."""
+MOST_UNANSWERED = 8
+"""A client that lets more frames wait for an answer is cut."""
+GRACE_SECONDS = 2.0
+"""How long the end of a connection may take when the server stops."""
 
 Take = Callable[[int, bytes, float], bytes | None]
 

@@ -55,13 +55,16 @@ from decomfl_lab.noise.caching import njit
 __all__ = ["CHUNK", "PART", "Network", "Slopes", "Workspace", "cross_entropy_of", "mean_of_parts", "pixels"]
 
 
-CHUNK = 32  # images whose features are kept at once for the linear layers
+CHUNK = 32
+"""Images whose features are kept at once for the linear layers."""
 
-PART = 128  # images whose gradient is summed in float32, by one thread; the parts of a batch are added in float64
+PART = 128
+"""Images whose gradient is summed in float32, by one thread; the parts of a batch are added in float64."""
 
 _IMAGES, _OUTPUTS = DOTS
 _DOT = 8
-_DEPTH = 512  # features of a linear layer taken at once, so that the weights of 3 outputs stay in the first-level cache
+_DEPTH = 512
+"""Features of a linear layer taken at once, so that the weights of 3 outputs stay in the first-level cache."""
 
 
 class _Kind(IntEnum):
@@ -78,8 +81,10 @@ class _Kind(IntEnum):
 
 
 _CONV, _POOL, _FLATTEN, _LINEAR, _ROUTE, _MASK, _WEIGHTS, _SCATTER, _VALUES, _VALUES_BACK = (int(k) for k in _Kind)
-_COLUMNS = 17  # numbers of a stage: its kind, then places, steps and counts, then zeros
-_ANY = np.float32(-np.inf)  # floor of a tile that has none
+_COLUMNS = 17
+"""Numbers of a stage: its kind, then places, steps and counts, then zeros."""
+_ANY = np.float32(-np.inf)
+"""Floor of a tile that has none."""
 # A bias is the weight of an input that is always 1: this one, at offset 0.
 _ONE = np.ones(1, dtype=np.float32)
 _HERE = np.zeros(1, dtype=np.int64)

@@ -40,10 +40,14 @@ from decomfl_lab.noise.caching import njit
 __all__ = ["LanguageNetwork", "Memory", "Prompts", "language_network"]
 
 
-TOKENS = 1024  # tokens that go through a layer together, or one prompt, if that is longer
-AHEAD = 1 << 16  # least number of elements of a point that are formed together: a call costs about as much as so many
-_OFFSET = 2  # row of the first position in OPT's table of positions
-_ANY = np.float32(-np.inf)  # floor of a tile that has none
+TOKENS = 1024
+"""Tokens that go through a layer together, or one prompt, if that is longer."""
+AHEAD = 1 << 16
+"""Least number of elements of a point that are formed together: a call costs about as much as so many."""
+_OFFSET = 2
+"""Row of the first position in OPT's table of positions."""
+_ANY = np.float32(-np.inf)
+"""Floor of a tile that has none."""
 
 
 # Kernels ---------------------------------------------------------------------------------------------------------
@@ -337,7 +341,8 @@ class Memory:
         return self._kept[name][:size]
 
 
-Form = Callable[[Sequence[Tensor], int], None]  # writes elements first.. of one or two points to as many vectors.
+Form = Callable[[Sequence[Tensor], int], None]
+"""Writes elements first.. of one or two points to as many vectors."""
 
 
 class _Formed:

@@ -42,12 +42,16 @@ __all__ = [
 
 LANES: Final = 16 if "+avx512f" in cpu_target.target_context.codegen()._customize_tm_features() else 8
 """Float32 numbers in the widest register that the compiled code may use."""
-BLOCK: Final = 16  # columns of a tile, and what channels are filled up to a multiple of
-WIDE: Final = 2 * LANES  # columns of the widest tile: two registers
+BLOCK: Final = 16
+"""Columns of a tile, and what channels are filled up to a multiple of."""
+WIDE: Final = 2 * LANES
+"""Columns of the widest tile: two registers."""
 PIXELS: Final = 12 if LANES == 16 else 6
 """Rows of a tile: sums, columns and one row's number fill the 32 (16) registers without spilling."""
-_DOT = 8  # partial sums of a dot product; a part of its definition, whatever the machine
-DOTS: Final = (4, 3)  # left and right vectors of ``dots_block``
+_DOT = 8
+"""Partial sums of a dot product; a part of its definition, whatever the machine."""
+DOTS: Final = (4, 3)
+"""Left and right vectors of ``dots_block``."""
 
 
 def _sums(builder: Any, count: int, lanes: int) -> list[Any]:
@@ -149,7 +153,8 @@ def _adding(rows: int, width: int) -> Any:
     return on_rows(write)
 
 
-_FEW: Final = PIXELS * 2 // 3  # rows of a smaller tile; a divisor of ``BLOCK``
+_FEW: Final = PIXELS * 2 // 3
+"""Rows of a smaller tile; a divisor of ``BLOCK``."""
 _wide_rows, _rows, _wide_few, _few, _wide_row, _row = (_adding(n, w) for n in (PIXELS, _FEW, 1) for w in (WIDE, BLOCK))
 
 

@@ -51,8 +51,10 @@ __all__ = [
 POINTS: Final = (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), Fraction(-3, 2))
 """Where values are taken; the sixth point is ∞."""
 _SIDE: Final = len(POINTS) + 1
-VALUES: Final = _SIDE**2  # the number of values of a tile
-LEAST_TILES: Final = 9  # the fewest tiles of an image for which this pays; a multiplication takes as many at once
+VALUES: Final = _SIDE**2
+"""The number of values of a tile."""
+LEAST_TILES: Final = 9
+"""The fewest tiles of an image for which this pays; a multiplication takes as many at once."""
 _KERNELS: Final = (3, 5)
 _MOST: Final = max(_KERNELS) ** 2
 Matrix = NDArray[np.float32]
@@ -109,7 +111,8 @@ def scratch(tiles: int, inputs: int, outputs: int, pixels: int) -> int:
 
 # Transforms of 16 channels ---------------------------------------------------------------------------------------
 
-_Grid = Callable[[int, int], Any]  # the pointer to what is y down and x across
+_Grid = Callable[[int, int], Any]
+"""The pointer to what is y down and x across."""
 
 
 def _combination(coefficients: Iterable[np.float32], vectors: Iterable[Lanes]) -> Lanes:
