@@ -45,7 +45,6 @@ SLOPES = (1e-6, 1e-4, 1e-3)
 """Steps relative to |x| at which differences of values in float64 are tried: coarser ones where a module computes in
 float32 whatever it is given. A kink changes them by as much as the step."""
 
-
 _ROUNDED = 8
 """Rounding of a loss in its own precision, in ε|f|: sums over tokens leave a few."""
 
@@ -112,8 +111,10 @@ def sloped(f: Function, x: Tensor, method: str, *, varies: bool) -> Iterator[str
     def agrees(own: Function, gradient: Tensor, piece: Piece) -> tuple[bool, float, float]:
         return is_gradient(x.double(), gradient, z, lambda at: own.piece_value(at.to(own.dtype), piece))
 
-    with enabled():
-        for piece in f.pieces:
+    # A finding leaves this function with torch's modes as they were: who gets it may never come back.
+    for piece in f.pieces:
+        blamed = ""
+        with enabled():
             with taking(piece.name, tensors(piece.batch)):
                 gradient = f.piece_gradient(x, piece).double()
             flat = flat and not gradient.any()
@@ -126,17 +127,21 @@ def sloped(f: Function, x: Tensor, method: str, *, varies: bool) -> Iterator[str
             if not found[0]:
                 with f.at(x):
                     blamed = culprit(f.module, f.measure, [piece.batch], [Order.FIRST])
-                yield (
-                    f"loss must have the derivative that torch gives, for {method}, got {found[1]:.3g} along a "
-                    f"direction where values of {piece.name} change by {found[2]:.3g}: is there a backward of your "
-                    f"own, a hook, or detach in between? {mend}{blamed}"
-                )
-        near = moved(x, FAR[0])
-        if flat and not any(f.piece_gradient(near, piece).any() for piece in f.pieces):
+        if not found[0]:
             yield (
-                f"loss must have slopes for {method}, got a gradient that is 0 in every parameter, at x_0 and near it, "
-                f"though the loss changes there: round, sign, argmax and comparisons have none. {mend}"
+                f"loss must have the derivative that torch gives, for {method}, got {found[1]:.3g} along a direction "
+                f"where values of {piece.name} change by {found[2]:.3g}: is there a backward of your own, a hook, or "
+                f"detach in between? {mend}{blamed}"
             )
+    if flat:
+        near = moved(x, FAR[0])
+        with enabled():
+            flat = not any(f.piece_gradient(near, piece).any() for piece in f.pieces)
+    if flat:
+        yield (
+            f"loss must have slopes for {method}, got a gradient that is 0 in every parameter, at x_0 and near it, "
+            f"though the loss changes there: round, sign, argmax and comparisons have none. {mend}"
+        )
 
 
 # --- products ---------------------------------------------------------------------------------------------------------

@@ -279,3 +279,16 @@ def test_where_vmap_fails_an_automatic_engine_is_replaced_and_one_that_was_asked
         ) as error:
             trained(branching(), engine="batched", method=method)
         assert "\n" not in str(error.value)
+
+
+def test_a_refusal_that_is_kept_holds_none_of_torchs_modes():
+    kept = None
+    try:
+        lab.train(mlp(), lambda o, t: ce(o * o.detach(), t), DATA, method="fedavg", rounds=1)
+    except lab.InputError as error:
+        kept = error
+    assert "must have the derivative that torch gives, for fedavg" in str(kept)
+    with torch.inference_mode():
+        del kept
+        assert torch.is_inference_mode_enabled()
+        assert not torch.is_grad_enabled()
