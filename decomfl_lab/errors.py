@@ -18,6 +18,7 @@ __all__ = [
     "DivergedError",
     "HookError",
     "InputError",
+    "LabWarning",
     "RoundingWarning",
     "brief",
     "is_number",
@@ -77,8 +78,12 @@ class HookError(InputError):
     run: Any = None
 
 
-class RoundingWarning(UserWarning):
-    """What is computed is mostly rounding; the message is one line, and says what would be better."""
+class LabWarning(UserWarning):
+    """What is computed may not be what was meant; the message is one line, and says what would be better."""
+
+
+class RoundingWarning(LabWarning):
+    """What is computed is mostly rounding."""
 
 
 THEIRS = (Exception, SystemExit)

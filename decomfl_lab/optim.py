@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,9 +27,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from decomfl_lab.devices import room
 from decomfl_lab.errors import (
     DivergedError,
     InputError,
+    LabWarning,
     is_number,
     require,
     require_choice,
@@ -35,18 +39,23 @@ from decomfl_lab.errors import (
     require_int,
 )
 from decomfl_lab.estimators.differences import central
+from decomfl_lab.estimators.resolution import Resolution, span
 from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
 from decomfl_lab.objectives.apart import require_apart
+from decomfl_lab.objectives.function import enabled
+from decomfl_lab.objectives.lines import LINES, Line, continuous
 from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.perturbed import moved, stamp_of
+from decomfl_lab.objectives.trial import ROUNDING, SPARE, STILL, refuse, unlike
+from decomfl_lab.objectives.vectors import inner
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.server import DIRECTIONS
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
-from decomfl_lab.replicas.rebuild import rebuild_
+from decomfl_lab.replicas.rebuild import axpy_, rebuild_
 from decomfl_lab.replicas.rules import LowPrecision, Sgd, Step, UpdateRule
 from decomfl_lab.runs.config import OWN_LOSS, TrainConfig
 from decomfl_lab.runs.provenance import code_version
@@ -54,6 +63,7 @@ from decomfl_lab.runs.provenance import code_version
 __all__ = ["MeZO", "MeZOTraining"]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_NUMBERS = {torch.float32: "float32", torch.float64: "float64"}
 _STATE = "mezo"
 
 Closure = Callable[[], "Tensor | float"]
@@ -65,8 +75,9 @@ class MeZO(torch.optim.Optimizer):
         g_p = (f(x + μ z_p) − f(x − μ z_p)) / 2μ,   x ← (1 − ηλ)x,   x ← x − (η/P) Σ_p g_p z_p
 
     It is an optimizer as torch's: ``step(closure)``, schedulers of the learning rate, ``state_dict``. The closure
-    returns the loss of the batch, forward only; it is called 2P times. Each time torch's random generators are where
-    they were, so that dropout is the same. Beside the model it needs one tensor at a time, of those that one function
+    returns the loss of the batch, forward only; it is called 2P times, and some 30 times more in the first step, in
+    which it is tried, and twice in each step that writes a digest. Each time torch's random generators are where they
+    were, so that dropout is the same. Beside the model it needs one tensor at a time, of those that one function
     of torch takes.
 
     With ``log`` each step is a record of DeComFL with one client, K = 1, no seeds in it (docs/run-log.md). A step whose
@@ -93,6 +104,7 @@ class MeZO(torch.optim.Optimizer):
         log_start: bool = False,
         digest_every: int = 100,
         strict: bool = True,
+        trust: bool = False,
     ) -> None:
         """An optimizer before its first step; nothing is written until then.
 
@@ -110,11 +122,13 @@ class MeZO(torch.optim.Optimizer):
             log_start: Whether x_0 goes into the log, packed in memory first. Else a replay must be given it.
             digest_every: The number of steps from one digest of x in the log to the next.
             strict: Whether a parameter that a closure does not use is an error.
+            trust: Whether to take it on trust that the closure is one function of the parameters, with slopes at μ.
 
         Raises:
             InputError: If a value breaks a rule, or parameters differ in type, or are of more than one group.
         """
         self._named, self._frozen = _split(params)
+        self._d = sum(w.numel() for _, w in self._named)
         dtype = self._named[0][1].dtype
         require_choice("rounding", rounding, ("stochastic", "nearest"))
         require_int("digest_every", digest_every, 1)
@@ -133,12 +147,12 @@ class MeZO(torch.optim.Optimizer):
         self.steps = 0
         self._run_seed = derive_seed(seed, DIRECTIONS)
         self._path = None if log is None else as_path("log", log)
-        self._log_start, self._digest_every, self._strict = log_start, digest_every, strict
+        self._log_start, self._digest_every, self._strict, self._trust = log_start, digest_every, strict, trust
         self._log: RunLog | None = None
         self._stamps: list[Any] | None = None  # of the parameters after the last step; None before the first one
         self._resumed: tuple[str, str | None] | None = None  # digest of x and chain of the log, as a state has them
         self._measured: NDArray[np.float32] | None = None
-        self._needs = Needs()
+        self._needs, self._resolution = Needs(), Resolution(_NUMBERS.get(dtype, "bfloat16"))
         self._torn = False  # whether an update began and its record is not in the log
         super().__init__([w for _, w in self._named], {"lr": _at_least_zero("lr η", lr)})
 
@@ -163,12 +177,15 @@ class MeZO(torch.optim.Optimizer):
 
         Raises:
             DivergedError: If a loss is no finite number; x and the log are as before.
-            InputError: If the closure returns no such number, writes to the parameters or does not use one, or
-                somebody else wrote to them since the last step.
+            InputError: If the closure returns no such number, or another one when it is called again, writes to the
+                parameters or does not use one, or somebody else wrote to them since the last step.
+
+        The first closure is tried (``objectives.trial``): a ``LabWarning`` says where the loss jumps, or is not what
+        torch's derivative is of.
         """
         require(callable(closure), "closure", "be a function of nothing that returns the loss", closure)
         require(self._measured is None, "measure", "be followed by step(), or zero_grad() to forget it", "another one")
-        self._begin()
+        first = self._begin()
         seed, kind = draw_seeds(*self._seeding, self.steps, 1, self._method.perturbations)[0], self._distribution
         named = [(name or str(n), w) for n, (name, w) in enumerate(self._named)]
         values = []
@@ -180,14 +197,54 @@ class MeZO(torch.optim.Optimizer):
                 with moved(named, seed, p, c, distribution=kind, strict=self._strict):  # type: ignore[arg-type]
                     return _number(closure())
 
+            def value(p: int, c: float) -> float:
+                return _loss_of(partial(self._needs.met, partial(evaluated, p, c)))
+
+            if not self._trust and (first or self.steps % self._digest_every == 0):
+                self._try(value, partial(self._slopes, closure, rewind, seed) if first else None)  # type: ignore[arg-type]
             for p, c in central.points(self._method.perturbations, self._method.mu):
-                values.append(_loss_of(partial(self._needs.met, partial(evaluated, p, c))))
+                values.append(value(p, c))
         self._require_untouched()
         found = central.combine(np.array(values), np.empty(0), self._method.mu)
         if not np.isfinite(found.g).all():
             raise DivergedError(f"losses of step {self.steps}", f"(got {values})")
         self._measured = found.g
+        self._resolution.note(found.g, float(found.loss), span(central, self._method.mu), self._method.mu)
+        self._resolution.tell()
         return float(found.loss)
+
+    def _try(self, value: Line, slopes: Callable[[], list[float]] | None) -> None:
+        """InputError where the closure is no function of x alone; a warning where differences at μ are no slopes."""
+        eps = torch.finfo(self._named[0][1].dtype).eps
+        remedy = f"draw the batch before the closure, and from torch's generators whatever is random in it; {STILL}"
+        for place in (0.0, self._method.mu):
+            refuse(unlike(value(0, place), value(0, place), ROUNDING * eps, remedy=remedy))
+        if slopes is not None:
+            size = math.hypot(*(float(w.norm()) for _, w in self._named)) / math.sqrt(self._d)
+            step = max(self._method.mu / 10, 1e-3 * size)
+            for finding in continuous(value, self._method.mu, eps, exact=None, step=step, slopes=slopes):
+                warnings.warn(finding, LabWarning, stacklevel=5)
+
+    def _slopes(self, closure: Closure, rewind: Callable[[], None], seed: int) -> list[float]:
+        """∇fᵀz_p by torch; nothing where there is no gradient, or no room for one."""
+        own = [w for _, w in self._named]
+        if SPARE * self._d * own[0].element_size() > room(own[0].device):
+            return []
+        rewind()
+        try:
+            with enabled():
+                loss: Any = closure()
+                gradients = torch.autograd.grad(loss, own, allow_unused=True, materialize_grads=True)
+        except Exception:  # which no step needs
+            return []
+        found, first = [0.0] * LINES, 0
+        for gradient in gradients:
+            for p in range(LINES):
+                z = torch.zeros(gradient.numel(), device=gradient.device)
+                axpy_(z, seed, [1.0], d=self._d, first=first, first_p=p, distribution=self._distribution)
+                found[p] += inner(gradient.reshape(-1), z)
+            first += gradient.numel()
+        return found
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
@@ -258,10 +315,11 @@ class MeZO(torch.optim.Optimizer):
         rule = "be written to by steps alone, as others are not in the log; load_state_dict, or begin anew, after that"
         require(not touched, "parameters", rule, touched)
 
-    def _begin(self) -> None:
-        """Be ready for a step: before the first one x_0 is looked at, and the log begun or found again."""
+    def _begin(self) -> bool:
+        """Be ready for a step: before the first one, if it is this, x_0 is looked at, and the log begun or found."""
         if self._stamps is not None:
-            return self._require_untouched()
+            self._require_untouched()
+            return False
         require_apart((name or str(n), w) for n, (name, w) in enumerate([*self._named, *self._frozen]))
         if self._resumed is not None:
             digest, chain = self._resumed
@@ -279,7 +337,7 @@ class MeZO(torch.optim.Optimizer):
                 require(not self._path.exists(), "log", rule, str(self._path))
                 self._log = RunLog.create(self._path, *self._header())
         self._resumed, self._stamps = None, self._stamps_now()
-        return None
+        return True
 
     # The log ---------------------------------------------------------------------------------------------------------
 
@@ -303,7 +361,7 @@ class MeZO(torch.optim.Optimizer):
             "classes": 0,
             "shape": [],
             "dtype": "float32",
-            "d": sum(w.numel() for _, w in self._named),
+            "d": self._d,
             "x0": self.digest(),
             "run_seed": self._run_seed,
             "stream": STREAM_VERSION,
