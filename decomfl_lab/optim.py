@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from decomfl_lab.devices import room
 from decomfl_lab.errors import (
     DivergedError,
     InputError,
@@ -44,11 +44,11 @@ from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
 from decomfl_lab.objectives.apart import require_apart
-from decomfl_lab.objectives.function import enabled
+from decomfl_lab.objectives.function import back, enabled
 from decomfl_lab.objectives.lines import LINES, Line, continuous
 from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.perturbed import moved, stamp_of
-from decomfl_lab.objectives.trial import ROUNDING, SPARE, STILL, refuse, unlike
+from decomfl_lab.objectives.trial import ROUNDING, STILL, refuse, unlike
 from decomfl_lab.objectives.vectors import inner
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import LogEntry, RunLog
@@ -63,6 +63,8 @@ from decomfl_lab.runs.provenance import code_version
 __all__ = ["MeZO", "MeZOTraining"]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+LIGHT = 1 << 20
+"""Elements of models of which a gradient is taken before the first step; larger ones come here for want of memory."""
 _NUMBERS = {torch.float32: "float32", torch.float64: "float64"}
 _STATE = "mezo"
 
@@ -78,7 +80,7 @@ class MeZO(torch.optim.Optimizer):
     returns the loss of the batch, forward only; it is called 2P times, and some 30 times more in the first step, in
     which it is tried, and twice in each step that writes a digest. Each time torch's random generators are where they
     were, so that dropout is the same. Beside the model it needs one tensor at a time, of those that one function
-    of torch takes.
+    of torch takes; the trial of a model of at most 2²⁰ elements takes a gradient, too.
 
     With ``log`` each step is a record of DeComFL with one client, K = 1, no seeds in it (docs/run-log.md). A step whose
     η is 0 moves nothing and has no record. ``decomfl replay`` makes the model again, bit for bit.
@@ -226,24 +228,26 @@ class MeZO(torch.optim.Optimizer):
                 warnings.warn(finding, LabWarning, stacklevel=5)
 
     def _slopes(self, closure: Closure, rewind: Callable[[], None], seed: int) -> list[float]:
-        """∇fᵀz_p by torch; nothing where there is no gradient, or no room for one."""
-        own = [w for _, w in self._named]
-        if SPARE * self._d * own[0].element_size() > room(own[0].device):
+        """∇fᵀz_p by torch; nothing where there is no gradient, or it may need memory that nobody has given."""
+        if self._d > LIGHT:
             return []
+        own: list[Tensor] = [w for _, w in self._named]
+        firsts = [0, *accumulate(w.numel() for w in own)]
+        found = [0.0] * LINES
+
+        def take(i: int, gradient: Tensor) -> None:
+            for p in range(LINES):
+                z = torch.zeros(gradient.numel(), device=gradient.device)
+                axpy_(z, seed, [1.0], d=self._d, first=firsts[i], first_p=p, distribution=self._distribution)
+                found[p] += inner(gradient.reshape(-1), z)
+
         rewind()
         try:
             with enabled():
                 loss: Any = closure()
-                gradients = torch.autograd.grad(loss, own, allow_unused=True, materialize_grads=True)
+                back([loss], own, None, take)
         except Exception:  # which no step needs
             return []
-        found, first = [0.0] * LINES, 0
-        for gradient in gradients:
-            for p in range(LINES):
-                z = torch.zeros(gradient.numel(), device=gradient.device)
-                axpy_(z, seed, [1.0], d=self._d, first=first, first_p=p, distribution=self._distribution)
-                found[p] += inner(gradient.reshape(-1), z)
-            first += gradient.numel()
         return found
 
     @torch.no_grad()

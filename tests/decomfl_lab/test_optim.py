@@ -104,6 +104,54 @@ def test_frozen_parameters_stay_and_tied_ones_are_one(tmp_path: Path) -> None:
     assert lab.replay(tmp_path / "run.dcl", start).model[1].weight.equal(model[0].weight)
 
 
+# The trial
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_trial_changes_no_bit_and_costs_the_first_step_and_those_with_digests(dropout: float) -> None:
+    calls: list[list[int]] = []
+    models = []
+    for trust in (False, True):
+        model, counted = net(dropout=dropout), [0] * 6
+        optimizer = MeZO(model.parameters(), 0.05, digest_every=4, trust=trust)
+        for step in range(6):
+
+            def loss(step: int = step, counted: list[int] = counted, model: nn.Module = model) -> Tensor:
+                counted[step] += 1
+                return loss_of(model)()
+
+            optimizer.step(loss)
+        calls.append(counted)
+        models.append(model)
+    assert same(*models)
+    assert calls[1] == [2] * 6
+    assert 20 < calls[0][0] <= 40
+    assert calls[0][1:] == [2, 2, 2, 6, 2]
+
+
+def test_a_closure_that_changes_later_is_found_at_the_next_digest() -> None:
+    model = net()
+    optimizer = MeZO(model.parameters(), 0.05, digest_every=3)
+    numbers = iter(range(10**6))
+
+    def loss() -> Tensor:
+        return loss_of(model)() + (0.1 * next(numbers) if optimizer.steps > 1 else 0.0)
+
+    for _ in range(3):
+        optimizer.step(loss)
+    with pytest.raises(InputError, match="same in every evaluation: draw the batch before the closure"):
+        optimizer.step(loss)
+
+
+def test_differences_that_are_rounding_are_told() -> None:
+    model = net()
+    with pytest.warns(lab.RoundingWarning, match="mu = 1e-08 is too small|all 20 scalars of the first rounds are 0"):
+        steps(MeZO(model.parameters(), 0.05, mu=1e-8, perturbations=10), model)
+
+
+# Steps in surroundings
+
+
 def test_dropout_is_the_same_at_all_points() -> None:
     model = net(torch.float64, dropout=0.5)
     optimizer = MeZO(model.parameters(), 0.1, mu=1e-6, perturbations=4)
@@ -554,7 +602,7 @@ def test_every_evaluation_of_a_trainer_has_the_labels(smoothing: float, tmp_path
         return cross_entropy(outputs.logits.float().transpose(1, 2), targets, label_smoothing=smoothing)
 
     trainer(tiny("opt"), tmp_path, loss=None if smoothing else loss, label_smoothing_factor=smoothing).train()
-    assert had == ([] if smoothing else [True] * 12)
+    assert set(had) == (set() if smoothing else {True})
     assert lab.replay(tmp_path / "run.dcl", tiny("opt")).round == 5
 
 

@@ -149,9 +149,7 @@ class Situation:
             torch.manual_seed(entry.seed)
             try:
                 DOORS[self.door](made, module, start, self.verdict)
-                _judge_words(
-                    [str(each.message) for each in said if issubclass(each.category, LabWarning)], self.verdict
-                )
+                _judge_words([each.message for each in said if isinstance(each.message, LabWarning)], self.verdict)
             except lab.InputError as error:
                 _judge_refusal(error, self.verdict)
         after = _state(module)
