@@ -197,9 +197,8 @@ class Trial:
 
         def along(own: Function) -> Line:
             def value(p: int, c: float) -> float:
-                # Where the module computes in float32 whatever it is given, its x has to be as exact as it can be.
                 point = x.to(own.dtype)
-                return own.piece_value(point.add(direction(p).to(point.dtype), alpha=c) if c else point, piece)
+                return own.piece_value(point.add(direction(p).to(own.dtype), alpha=c) if c else point, piece)
 
             return value
 
