@@ -25,7 +25,7 @@ from decomfl_lab.objectives.trees import LEAVES, Batch, feed, joined, mapped, ro
 
 __all__ = ["Data", "Gathered", "batches_of", "one_batch", "tell_draws"]
 
-MOST_BATCHES = 1_000_000
+MOST_BATCHES = 100_000
 """More batches than these are not read from what does not say how many it has."""
 MOST_AGAIN = 10_000
 """Nor are so many that were there before, at the same place in memory, if that is a hundred times all others."""

@@ -58,7 +58,7 @@ def train(
         loss: The loss(outputs, targets) of a batch, a scalar; or loss(model, batch), if the first parameter is called
             ``model``; None for the loss that the model returns of its own when it is given ``labels``.
         clients: The examples of each client, read once: (inputs, targets), a mapping with labels, batches of them in a
-            list or a DataLoader, or a torch data set. Inputs and targets may be trees of tensors and arrays.
+            list or a DataLoader, or a torch data set. They may be trees of tensors, arrays and tables.
         method: A method with its options, or its name; None for ``DeComFL()`` with the authors' settings.
         test: The held-out examples, in one of these forms, on which the run is evaluated; None for no evaluation.
         sampled: The number m of clients sampled a round; None for all.
@@ -98,11 +98,9 @@ def train(
     dataset = own_dataset(clients, test, whole=BatchLoss.of(loss).form is Form.MODEL, redraw=redraw)
     assert dataset.parts is not None
     M = len(dataset.parts)
-    options, wanted = without_auto(options)
+    options, wanted = without_auto(options | {"redraw": redraw})
     config = TrainConfig(DeComFL() if method is None else method)
-    config = config.but(
-        model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, redraw=redraw, **options
-    )
+    config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
     run = Run.of(*tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted), federation)
     folder = None if out is None else as_path("out", out)
@@ -142,11 +140,7 @@ def load(
     def dataset(config: TrainConfig) -> Dataset:
         return own_dataset([] if clients is None else clients, test, whole=whole, redraw=config.redraw)
 
+    given = None if clients is None else dataset
     return load_run(
-        as_path("folder", folder),
-        None if clients is None else dataset,
-        trust_code=trust_code,
-        module=model,
-        loss=loss,
-        federation=federation,
+        as_path("folder", folder), given, trust_code=trust_code, module=model, loss=loss, federation=federation
     )

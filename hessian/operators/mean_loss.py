@@ -89,10 +89,10 @@ class MeanLoss(Function):
                 called ``model`` gets the module, with x for its parameters, and the batch. None: the loss that the
                 module returns when it is given the targets as ``labels``.
             data: Batches, pairs (inputs, targets), in a list, a DataLoader or another iterable; or a Dataset of such
-                pairs for one example each; or one pair of tensors or arrays. A mapping with "labels" (Hugging Face) is
-                the pair of all else and these. A loader that shuffles gives the same batches each time, and leaves
-                torch's global generator as it was. Every tensor of a batch has the examples in its first dimension, or
-                the batch is never cut.
+                pairs for one example each; or one pair of tensors, arrays or tables. A mapping with "labels" (Hugging
+                Face) is the pair of all else and these. What is drawn while they are read, as by a loader that
+                shuffles, is the same each time, and no generator is left changed. Every tensor of a batch has the
+                examples in its first dimension, or the batch is never cut.
             weights: The weight w_b of each batch; or a function of the targets (of the batch for a loss of (model,
                 batch)) that gives the weights of examples, tokens or classes, which are summed over a batch: those by
                 which the loss itself takes its mean. By default the number of examples, so that all weigh the same
