@@ -370,7 +370,13 @@ def train(
     return run.metrics
 
 
-def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = False, **own: Any) -> Run:
+def load_run(
+    out: Path,
+    dataset: Dataset | Callable[[TrainConfig], Dataset] | None = None,
+    *,
+    trust_code: Trust = False,
+    **own: Any,
+) -> Run:
     """The run that ``train`` left in the folder ``out``.
 
     All of it is the checkpoint's, under its checksum; config.toml is for people and for ``--config``, and is refused
@@ -378,8 +384,8 @@ def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = F
 
     Args:
         out: The folder.
-        dataset: The run's data where they are loaded already, or are its user's own. Clients more than the run has
-            join in its next round.
+        dataset: The run's data where they are loaded already, or are its user's own; or what makes them for its
+            configuration. Clients more than the run has join in its next round.
         trust_code: Whether the folder's files may name code to import, or which.
         own: ``module`` and ``loss`` of a run whose configuration does not name them.
 
@@ -393,7 +399,8 @@ def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = F
     _, saved = kept.read_saved(out, understand)
     config = understand(saved.get("config", {}), f"run {out}")
     kept.require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset)
-    dataset = dataset_of(config) if dataset is None else dataset
+    if not isinstance(dataset, Dataset):
+        dataset = dataset_of(config) if dataset is None else dataset(config)
     # Clients more than the run has, who have brought data, join; a run that samples every client goes on to do so.
     M = config.clients if dataset.parts is None or config.method.alone else len(dataset.parts)
     if config.clients < M:

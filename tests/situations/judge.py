@@ -74,7 +74,7 @@ def told(word: str, *, known: bool = True) -> Verdict:
 
 @dataclass(frozen=True)
 class Of:
-    """A loss that is made of the user's module, as one that has it in its closure."""
+    """A loss, or an option, that is made of the user's module, as one that has it in its closure."""
 
     make: Callable[[Any], Any]
 
@@ -179,7 +179,7 @@ def mean(loss: Any, data: Any) -> Function:
 
 
 def _judge_kappa(entry: Entry, module: Any, start: Any, verdict: Verdict) -> None:
-    options = verdict.options
+    options = {name: value.make(module) if isinstance(value, Of) else value for name, value in verdict.options.items()}
     if entry.exact:
         options = {"products": _size(module) + 5} | options
     with entry.inside():

@@ -98,7 +98,7 @@ def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, t
 
 @refuses(
     ([(x, y[:3])], r"tensors of client 0 must have as many examples as each other, .*, got \[\(90, 6\), \(3,\)\]"),
-    ([(x, y.tolist())], "targets of client 0 must be tensors or arrays, got 'tuple'"),
+    ([(x, [None] * len(y))], "targets of client 0 must be tensors or arrays, got 'tuple'"),
     ([x], r"client 0 must be \(inputs, targets\), mappings with labels, .*, got 'Tensor'"),
     ([[1, 2, 3]], r"batch 0 of client 0 must be a pair \(inputs, targets\), .*, got 'int'"),
 )
