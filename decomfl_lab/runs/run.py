@@ -9,7 +9,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
 from torch import inference_mode, nn
@@ -98,6 +98,11 @@ class Run(Course):
 
     def __repr__(self) -> str:
         return told.summary(self.config, self.dataset.name, self.rows, self.round, self.remark)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """InputError: a copy would share the federation, and a pickle would not have it."""
+        rule = "be kept by run.save(folder) and read by lab.load(folder, ...); run.model and run.metrics are copies"
+        raise InputError(f"run must {rule}, got a copy or a pickle")
 
     @property
     def remark(self) -> str:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +27,8 @@ import decomfl_lab as lab
 import hessian
 from decomfl_lab.errors import DivergedError, LabWarning, RoundingWarning
 from decomfl_lab.objectives.batch_loss import BatchLoss
-from decomfl_lab.optim import MeZO
+from decomfl_lab.optim import MeZO, MeZOTraining
+from tests.decomfl_lab.language.tiny import transformers
 from tests.nets import seeded
 from tests.situations import truth
 from tests.situations.truth import Curvature, Function
@@ -33,6 +36,12 @@ from tests.situations.zoo import DATA, ce, mlp, wide
 
 FINE = 1e-3
 """Relative error at most, of users' models in float32."""
+
+LR = 1e-5
+"""Of Trainers: so small that two ways to train have the same losses, up to ``CLOSE``."""
+
+CLOSE = 2e-3
+EXACT = {"step", "epoch", "learning_rate", "eval_parts", "num_input_tokens_seen"}
 
 
 # --- entries ----------------------------------------------------------------------------------------------------------
@@ -241,10 +250,104 @@ def _judge_optim(entry: Entry, module: Any, start: Any, verdict: Verdict) -> Non
     module.load_state_dict(start.state_dict())
 
 
+class Plain:
+    """What stands before a Trainer, and keeps the learning rate and the batches of every step."""
+
+    def get_batch_samples(self, *args: Any) -> Any:
+        """See ``Trainer.get_batch_samples``, which training alone asks."""
+        own: Any = self
+        found = super().get_batch_samples(*args)  # type: ignore[misc]
+        batches = [batch["input_ids"].tolist() for batch in found[0]]
+        vars(self).setdefault("batches", []).append((own.optimizer.param_groups[0]["lr"], batches))
+        return found
+
+
+class Mine(Plain, MeZOTraining):
+    """The same with MeZO."""
+
+
+def made(kind: type, module: Any, folder: Path, loss: Any = None, **options: Any) -> Any:
+    """A Trainer that makes a checkpoint every 2 steps of 4; one of MeZO has a log in the folder."""
+    library = transformers()
+    fixed = {"max_steps": 4, "save_steps": 2, "eval_steps": 2, "logging_steps": 1, "learning_rate": LR, "use_cpu": True}
+    fixed |= {"per_device_train_batch_size": 5, "report_to": [], "disable_tqdm": True, "dataloader_pin_memory": False}
+    rows = [{"input_ids": ids, "labels": ids} for ids in torch.randint(4, 90, (16, 6))]
+    decay, optimizer = options.get("weight_decay", 0.0), None
+    if issubclass(kind, MeZOTraining):
+        optimizer = MeZO(module.named_parameters(), LR, weight_decay=decay, log=folder / "run.dcl")
+    return type("Made", (kind, library.Trainer), {})(
+        module,
+        library.TrainingArguments(str(folder), **fixed | options),
+        train_dataset=rows,
+        eval_dataset=rows[:5],
+        compute_loss_func=loss,
+        compute_metrics=lambda seen, compute_result=True: {"parts": len(seen.label_ids)},
+        optimizers=(optimizer, None),
+    )
+
+
+def _judge_trainer(entry: Entry, module: Any, start: Any, verdict: Verdict) -> None:
+    """Steps, rates, batches, losses, evaluations and checkpoints are a plain Trainer's; log and resumed run agree.
+
+    What should be refused is set in the arguments of a Trainer that is made, as this machine may have nothing for it;
+    nothing is written then.
+    """
+    options, state = verdict.options, torch.get_rng_state()
+    with tempfile.TemporaryDirectory() as name, entry.inside():
+        folder, other = Path(name, "mine"), Path(name, "plain")
+
+        def trained(kind: type, folder: Path, resumed: Path | None = None) -> Any:
+            torch.set_rng_state(state)
+            before = options if verdict.right else {}
+            trainer = made(kind, copy.deepcopy(start), folder, entry.loss, **before)
+            vars(trainer.args).update({} if verdict.right else options)
+            trainer.train(resume_from_checkpoint=resumed and str(resumed))
+            return trainer
+
+        try:
+            mine = trained(Mine, folder)
+        except lab.InputError:
+            assert not list(folder.iterdir()), "something was written before the refusal"
+            raise
+        assert verdict.right, f"it should be refused, and {mine.state.global_step} steps were taken"
+        plain = trained(Plain, other)
+        assert mine.batches == plain.batches
+        assert {path.name for path in folder.glob("checkpoint-*")} == {path.name for path in other.glob("checkpoint-*")}
+        for own, theirs in zip(mine.state.log_history, plain.state.log_history, strict=True):
+            assert own.keys() == theirs.keys() - {"grad_norm"}
+            assert all(own[key] == theirs[key] for key in own.keys() & EXACT)
+            for key in own.keys() & {"loss", "train_loss", "eval_loss"}:
+                assert own[key] == pytest.approx(theirs[key], rel=CLOSE), key
+        found, left = lab.replay(folder / "run.dcl", start), mine.model
+        assert found.agrees
+        assert found.compared[-1].round == found.rounds, "the log is not sealed"
+        assert not same(found.model, start), "nothing was trained"
+        if options.get("load_best_model_at_end"):
+            left = type(start).from_pretrained(folder / "checkpoint-4")
+            assert same(mine.model, type(start).from_pretrained(mine.state.best_model_checkpoint))
+        assert same(found.model, left)
+        saved = folder / "checkpoint-2"
+        if options.get("save_only_model"):
+            with pytest.raises(lab.InputError, match=r"have the state of the optimizer \(save_only_model=False\)"):
+                trained(Mine, folder, saved)
+        elif saved.exists() and not options.get("ignore_data_skip"):
+            again = trained(Mine, folder, saved)
+            assert again.batches == mine.batches[-len(again.batches) :]
+            assert same(again.model, mine.model)
+        assert same(lab.replay(folder / "run.dcl", start).model, found.model)
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    """Whether the parameters are equal to the bit, and of one type."""
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+
+
 DOORS: dict[str, Callable[[Entry, Any, Any, Verdict], None]] = {
     "kappa": _judge_kappa,
     "train": _judge_train,
     "optim": _judge_optim,
+    "trainer": _judge_trainer,
 }
 """What judges the answer of a door to an entry, its module, and a copy from before; InputErrors are refusals."""
 

@@ -25,6 +25,7 @@ from tests.situations import (
     table_functions,
     table_lines,
     table_memory,
+    table_trainer,
     truth,
     zoo,
 )
@@ -32,7 +33,8 @@ from tests.situations.judge import RIGHT, Entry, Situation, mean, refused, situa
 from tests.situations.zoo import DATA, REAL64, WORDS, X64, N, X, Y, ce, classes, mean_ce, mlp, ragged, rand
 
 TABLES = tuple(
-    table.TABLE for table in (table_containers, table_functions, table_derivatives, table_memory, table_lines)
+    table.TABLE
+    for table in (table_containers, table_functions, table_derivatives, table_memory, table_lines, table_trainer)
 )
 SITUATIONS = {str(situation): situation for situation in situations(*TABLES)}
 OPERATORS = (HessianOperator, GaussNewtonOperator, FisherOperator)
