@@ -27,7 +27,7 @@ from paper_repro.language_models import llm, pretrained, sizes
 from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
 from paper_repro.parts.hessian import SpectrumWork
 from paper_repro.studies import board, edge
-from paper_repro.workflow import manifest, recorded
+from paper_repro.workflow import recorded
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import (
     DEAR,
@@ -51,7 +51,7 @@ from paper_repro.workflow.part import Made, Options, Part
 from paper_repro.workflow.pools import pool_of
 from paper_repro.workflow.reference import require_reference
 from paper_repro.workflow.report import RECORDED, Section, page_section, render_report, require_own_page
-from paper_repro.workflow.runs import KEPT, Job, Recordable, Result, Work, finished, is_whole, keep, run_all
+from paper_repro.workflow.runs import Job, Recordable, Result, Work, finished, is_whole, run_all
 from paper_repro.workflow.scales import READINGS, SCALES, changed
 
 __all__ = ["PARTS", "make_report"]
@@ -284,7 +284,7 @@ def _run(works: Mapping[str, Sequence[Work]], options: Options) -> dict[str, lis
 
 
 def _keep(name: str, runs: Sequence[_Run], options: Options, into: Path) -> None:
-    """Record the rows of a part, and what runs under way can go on from."""
+    """Record the rows of a part."""
     # The board may have been asked for some of its races: those that were not may be recorded.
     some = options.problems or options.lines
     everything = PARTS[name].jobs(replace(options, problems=(), lines=())) if some else [run.work for run in runs]
@@ -311,8 +311,6 @@ def _keep(name: str, runs: Sequence[_Run], options: Options, into: Path) -> None
     counts = sum(whole for *_, whole in reached.values()), len({work.key() for work in everything})
     rows = pd.concat([own for own, *_ in reached.values()], ignore_index=True)
     recorded.save(name, options.scale.name, rows, facts, into, counts)
-    keep(everything, options.cache, into / KEPT.name, resume=options.resume)
-    manifest.note(into, into / KEPT.name)
 
 
 def _records(options: Options) -> list[recorded.Recorded]:

@@ -27,7 +27,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.wire import encode
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
-from decomfl_lab.runs.folder import CHECKPOINT_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.told import Progress
@@ -43,7 +43,6 @@ from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.report import settings as settings_beside
-from paper_repro.workflow.runs import KEPT, keep_folder
 
 __all__ = ["configuration", "jobs", "kappas", "make", "proof", "record", "taken"]
 
@@ -273,12 +272,13 @@ def _panel(rows: pd.DataFrame, x: str, xlabel: str, title: str) -> Panel:
 
 
 def record(run: Path, into: Path) -> None:
-    """Keep what is ``taken`` of the run in a folder, and what it goes on from, with the log that gives the model."""
+    """Keep what is ``taken`` of the run in a folder, and its log, which gives the model, with what a replay reads."""
     rows, facts = taken(run)
     finished = int(facts["rebuilt"]["rounds"] == facts["settings"]["rounds"])
     recorded.save(NAME, "full", rows, [facts], into, (finished, 1))
-    keep_folder(run, into / KEPT.name / NAME)
-    manifest.note(into, into / KEPT.name / NAME)
+    for name in (LOG_FILE, METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE):
+        write_atomically(into / "runs" / NAME / name, (run / name).read_bytes())
+    manifest.note(into, into / "runs" / NAME)
 
 
 if __name__ == "__main__":

@@ -88,8 +88,8 @@ class PaperOptions:
     resume: bool = option(
         False,
         "Take up training runs in OUT/runs by settings, seed and data, also if another version of the code "
-        "began them, and those whose records are kept with the code (paper_repro/results/runs); the provenance of "
-        "a run lists every version. With --record at --scale full, what is finished in its folder is not rerun.",
+        "began them; the provenance of a run lists every version. With --record at --scale full, what is finished "
+        "in its folder is not rerun.",
         "Time and machines",
     )
     jobs: int = option(

@@ -7,9 +7,7 @@ import contextlib
 import hashlib
 import json
 import math
-import re
 import secrets
-import shutil
 import signal
 import threading
 import time
@@ -18,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import joblib
 import numpy as np
@@ -33,11 +31,8 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.folder import (
-    CHECKPOINT_FILE,
     CONFIG_FILE,
-    LOG_FILE,
     METRICS_FILE,
-    PROVENANCE_FILE,
     looked_at,
     read_rows,
 )
@@ -45,11 +40,9 @@ from decomfl_lab.runs.progress import RunBars, left_words
 from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import train
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow import manifest
 from paper_repro.workflow.pools import pool_of
 
 __all__ = [
-    "KEPT",
     "SO_FAR",
     "Job",
     "Recordable",
@@ -59,16 +52,11 @@ __all__ = [
     "fingerprint",
     "finished",
     "is_whole",
-    "keep",
-    "keep_folder",
     "run_all",
     "so_far_words",
 ]
 
 Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance
-KEPT = Path(__file__).parents[1] / "results" / "runs"
-"""What is kept with the code of runs under way: what they can go on from, elsewhere too."""
-MOST_KEPT: Final = 2**20  # the largest checkpoint that is kept so, in bytes
 SO_FAR = "so_far"  # the key in the provenance of an unfinished run that says how many of its rounds there are
 
 DONE_FILE = "done"
@@ -232,12 +220,6 @@ class Job:
     def _planned(self) -> int:
         return self.whole or self.config.rounds
 
-    def name(self) -> str:
-        """A name to keep its records under: its title, and a digest of settings, seed and data."""
-        identity = _identity(self.config.to_dict(), self.dataset().digest).encode()
-        title = re.sub("[^a-z0-9]+", "-", self.title.lower()).strip("-")
-        return f"{title}-{hashlib.blake2b(identity, digest_size=4).hexdigest()}"
-
     def begun(self, root: Path) -> Path | None:
         """See ``Resumable``: by settings, seed and data."""
         wanted = _identity(self.config.to_dict(), self.dataset().digest)
@@ -268,8 +250,8 @@ def _identity(config: Mapping[str, Any], data: str) -> str:
     return json.dumps([config, data], sort_keys=True)
 
 
-# Reading every folder's settings takes seconds where there are hundreds: once for the cache, once for what is kept.
-@lru_cache(maxsize=2)
+# Reading every folder's settings takes seconds where there are hundreds.
+@lru_cache(maxsize=1)
 def _identities(root: Path) -> dict[Path, str]:
     """The settings, seed and data of each run in the sub-folders of ``root``, where they can be read."""
     found = {}
@@ -517,8 +499,7 @@ def run_all(
         n_jobs: The number of processes; -1 for one a CPU.
         hours: The hours after which no work is begun, and what is under way is saved; the most urgent work goes first,
             the cheapest of it before the others. Without a limit the dearest does, so that the processes end together.
-        resume: Whether to take up ``Resumable`` work that another version of the code has begun or done, or that is
-            ``KEPT`` with the code where nobody has begun it in ``root``.
+        resume: Whether to take up ``Resumable`` work that another version of the code has begun or done.
         on_result: Called with each work that is done and its result, while others go on. With it works go in the order
             in which they are given, if the time is not limited, and one bar stands for all.
 
@@ -578,46 +559,7 @@ def _folder(work: Work, root: Path, *, resume: bool) -> Path:
     own = root / work.key()
     if not (resume and isinstance(work, Resumable)):
         return own
-    # Nobody began it here: what is kept with the code is copied, and its log or checkpoint gives the model.
-    if (begun := work.begun(root)) is None and (kept := work.begun(KEPT)) is not None:
-        for file in kept.iterdir():
-            manifest.check(file)
-        shutil.copytree(kept, own, dirs_exist_ok=True)
-    return begun or own
-
-
-def keep(works: Sequence[Work], root: Path, into: Path, *, resume: bool) -> None:
-    """Keep, in a sub-folder of ``into`` each, what training runs under way in ``root`` can go on from elsewhere.
-
-    Where clients send scalars that is the log, a few bytes a scalar; of other runs it is the checkpoint, if that is
-    small. What is there of a run that is finished is removed, and of no run with other settings; what came further
-    stays. Runs on a task name their machine's files, and are left out.
-    """
-    for work in works:
-        if not isinstance(work, Job) or work.config.task:
-            continue
-        folder = _folder(work, root, resume=resume)
-        _identities.cache_clear()  # the last turn of this loop has copied a folder
-        kept = work.begun(into) or into / work.name()
-        if (folder / DONE_FILE).exists():
-            shutil.rmtree(kept, ignore_errors=True)
-        elif _goes_on_from(folder) and _rounds_in(folder) > (_rounds_in(kept) if kept.exists() else 0):
-            keep_folder(folder, kept)
-
-
-def keep_folder(folder: Path, kept: Path) -> None:
-    """Copy what a run can go on from: all of its folder, but no checkpoint beside a log, which gives it again."""
-    kept.mkdir(parents=True, exist_ok=True)
-    for name in (_goes_on_from(folder), METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE):
-        write_atomically(kept / name, (folder / name).read_bytes())
-
-
-def _goes_on_from(folder: Path) -> str:
-    """The log or, without one, the checkpoint, if it is small; "" where there is neither."""
-    if (folder / LOG_FILE).exists():
-        return LOG_FILE
-    checkpoint = folder / CHECKPOINT_FILE
-    return CHECKPOINT_FILE if checkpoint.exists() and checkpoint.stat().st_size <= MOST_KEPT else ""
+    return work.begun(root) or own
 
 
 def _result(work: Work, folder: Path) -> Result | None:

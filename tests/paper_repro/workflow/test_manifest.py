@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.page import PageOptions, page
 from decomfl_lab.errors import InputError
-from paper_repro.workflow import claims, manifest, recorded, runs
+from paper_repro.workflow import claims, manifest, recorded
 
 RESULTS = recorded.RESULTS
 
@@ -24,7 +24,6 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(RESULTS, copy)
     monkeypatch.setattr(recorded, "RESULTS", copy)
     monkeypatch.setattr(claims, "RECORDED", copy / "claims.json")
-    monkeypatch.setattr(runs, "KEPT", copy / "runs")
     return copy
 
 

@@ -15,12 +15,9 @@ import pandas as pd
 import pytest
 
 from decomfl_lab import InputError, TrainConfig
-from decomfl_lab.federations.averaging import FedAvgFederation
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.runs import course, provenance, run
 from decomfl_lab.runs import kept as of_run
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.progress import left_words
 from decomfl_lab.runs.told import Progress
 from paper_repro.workflow import runs
@@ -157,59 +154,6 @@ def test_another_version_goes_on_where_it_was_asked_to_and_the_provenance_lists_
     _, anew = _one(run_all([job()], root, n_jobs=1))
     assert (anew["code"], "codes" in anew) == ("third", False)
     assert len(list(root.glob("*/config.toml"))) == 2
-
-
-WITHOUT_LOG = Job(CONFIG.but("fedcom", rounds=60, eval_every=2), {"series": "b"}, "no log")
-BESIDE = (CONFIG_FILE, METRICS_FILE, provenance.PROVENANCE_FILE)
-
-
-@pytest.mark.parametrize(
-    ("work", "names", "federation", "first"),
-    [
-        pytest.param(job(), (*BESIDE, LOG_FILE), DeComFLFederation, 8, id="by its records"),
-        pytest.param(WITHOUT_LOG, (CHECKPOINT_FILE, *BESIDE), FedAvgFederation, 9, id="by a small checkpoint"),
-    ],
-)
-def test_a_run_under_way_is_kept_and_goes_on_elsewhere(
-    work: Job, names: tuple[str, ...], federation: Any, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rounds that are kept are not measured again, unless they are not asked for."""
-    whole, _ = _one(run_all([work], tmp_path / "whole", n_jobs=1))
-    here, kept = tmp_path / "here", tmp_path / "kept"
-    monkeypatch.setattr(runs, "KEPT", kept)
-    _stopped_after(9, here, monkeypatch, work)
-    runs.keep([work], here, kept, resume=True)
-    before = {path.relative_to(kept).as_posix(): path.read_bytes() for path in kept.rglob("*.*")}
-    assert sorted(before) == [f"{work.name()}/{name}" for name in names]
-    begun: list[int] = []
-    advance = federation.advance
-    monkeypatch.setattr(federation, "advance", lambda own: begun.append(own.round) or advance(own))
-    result = rows, _ = _one(run_all([work], tmp_path / "there", n_jobs=1, resume=True))
-    assert (begun, finished(result)) == (list(range(first, 60)), True)
-    pd.testing.assert_frame_equal(rows.drop(columns="seconds"), whole.drop(columns="seconds"))
-    begun.clear()
-    run_all([work], tmp_path / "anew", n_jobs=1)
-    assert begun == list(range(60))
-    other = replace(work, config=replace(work.config, rounds=2))  # of the same title
-    run_all([other], tmp_path / "other", n_jobs=1)
-    runs.keep([other], tmp_path / "other", kept, resume=True)
-    assert (other.title, other.name() == work.name()) == (work.title, False)
-    assert before == {path.relative_to(kept).as_posix(): path.read_bytes() for path in kept.rglob("*.*")}
-    runs.keep([work], tmp_path / "there", kept, resume=True)
-    assert not list(kept.iterdir())
-    monkeypatch.setattr(runs, "MOST_KEPT", 100)
-    runs.keep([work], here, tmp_path / "little", resume=True)
-    assert (tmp_path / "little").exists() == (LOG_FILE in names)
-
-
-def test_what_came_further_stays_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = tmp_path / "kept"
-    for rounds, there in ((9, 8), (5, 8), (13, 12)):
-        root = tmp_path / str(rounds)
-        monkeypatch.setattr(runs, "KEPT", tmp_path / "none")
-        _stopped_after(rounds, root, monkeypatch)
-        runs.keep([job()], root, kept, resume=True)
-        assert runs._rounds_in(kept / job().name()) == there
 
 
 def test_with_little_time_the_urgent_go_first_and_of_those_the_cheap_ones() -> None:
