@@ -406,4 +406,4 @@ def test_python_and_the_command_have_the_same_options_and_defaults() -> None:
     assert all(python[name].default == command[name] for name in shared)
     of_matrices = {name for name, _, _ in declared(CurvatureOptions)}
     assert of_matrices <= command.keys()
-    assert CurvatureKeywords.__annotations__.keys() == of_matrices | {"weights", "whiten", "d"}
+    assert CurvatureKeywords.__annotations__.keys() == of_matrices | {"weights", "redraw", "whiten", "d"}
