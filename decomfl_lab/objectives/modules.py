@@ -14,6 +14,7 @@ from torch.nn.functional import embedding
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from decomfl_lab.errors import THEIRS, InputError, require
+from decomfl_lab.layout import MODULE
 from decomfl_lab.objectives.apart import require_apart
 from decomfl_lab.objectives.trees import feed
 
@@ -56,7 +57,7 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
         InputError: If it is no module, its parameters have no values yet or share memory, it cannot be copied, or its
             forward pass writes to its weights.
     """
-    require(isinstance(module, nn.Module), "model", "be a torch.nn.Module", module)
+    require(isinstance(module, nn.Module), "model", MODULE, module)
     module = _unwrapped(module)
     for name, p in module.named_parameters():
         lazy = isinstance(p, nn.parameter.UninitializedParameter)
