@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from decomfl_lab.devices import describe
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
-from decomfl_lab.objectives.modules import constants, handed_back_
+from decomfl_lab.objectives.modules import constants, copied, handed_back_
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import row_count, rows
@@ -96,13 +95,13 @@ class Course:
         """
         self._bind()
         with calibrated(self.module, self.calibration):
-            return handed_back_(copy.deepcopy(self.module))
+            return handed_back_(copied(self.module))
 
     @property
     def as_trained(self) -> nn.Module:
         """The same but that a BatchNorm normalises as in training, by its batch."""
         self._bind()
-        return handed_back_(copy.deepcopy(self.module))
+        return handed_back_(copied(self.module))
 
     @property
     def metrics(self) -> pd.DataFrame:

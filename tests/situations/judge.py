@@ -131,7 +131,7 @@ class Situation:
         module = seeded(entry.module)
         loss = entry.loss.make(module) if isinstance(entry.loss, Of) else entry.loss
         made = replace(entry, loss=loss, f=entry.f or mean(loss, entry.data))
-        before, start = _state(module), copy.deepcopy(module) if isinstance(module, nn.Module) else None
+        before, start = _state(module), truth.copied(module) if isinstance(module, nn.Module) else None
         with warnings.catch_warnings(), torch.random.fork_rng():
             warnings.simplefilter("ignore")
             torch.manual_seed(entry.seed)
