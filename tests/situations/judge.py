@@ -8,7 +8,6 @@ the two). Further options of a door stand with its verdict: ``RIGHT.given(lr=0.1
 
 from __future__ import annotations
 
-import copy
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -221,10 +220,22 @@ def _judge_optim(entry: Entry, module: Any, start: Any, verdict: Verdict) -> Non
     assert seen == pytest.approx(truth.value(entry.f, start), rel=FINE)
 
 
+def _judge_measure(entry: Entry, module: Any, start: Any, verdict: Verdict) -> None:
+    """f is what is right of the model at x_0 in ``column``, a number, NaN where it is empty."""
+    options = {"rounds": 1, "lr": 1e-9, "batch_size": 10_000, "seed": 3, "test": entry.data[0]} | verdict.options
+    column = options.pop("column", "test_accuracy")
+    run = lab.train(module, entry.loss, entry.data, **options)
+    seen = run.metrics[column].iloc[-1]
+    assert verdict.right, f"it should be refused, and {column} is said to be {seen}"
+    assert entry.f is not None
+    assert seen == pytest.approx(float(entry.f(start)), rel=1e-6, nan_ok=True)
+
+
 DOORS: dict[str, Callable[[Entry, Any, Any, Verdict], None]] = {
     "kappa": _judge_kappa,
     "train": _judge_train,
     "optim": _judge_optim,
+    "measure": _judge_measure,
 }
 """What judges the answer of a door to an entry, its module, and a copy from before; InputErrors are refusals."""
 
