@@ -142,11 +142,11 @@ class Classes(TorchFunctionMode):
         if func in _LABELLED and scores is not None:
             given = inspect.signature(func).bind(*args, **kwargs).arguments
             wanted = given["target"]
+            last = scores.movedim(min(1, scores.ndim - 1), -1)  # of one example it is the only dimension
             if wanted.is_floating_point():  # probabilities, perhaps made of labels
-                self._shares.append(scores.movedim(1, -1))
+                self._shares.append(last)
             else:
-                own = self._labels.get(id(wanted))
-                self._pairs.append((scores.movedim(1, -1), own, given.get("ignore_index", -100)))
+                self._pairs.append((last, self._labels.get(id(wanted)), given.get("ignore_index", -100)))
         elif name in _SHARES and scores is not None:
             dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
             if isinstance(dim, int):
@@ -182,16 +182,20 @@ class Classes(TorchFunctionMode):
             for scores in self._shares:
                 own = next((each for each in reversed(labels) if each.shape == scores.shape[:-1]), None)
                 pairs += [] if own is None else [(scores, own, -100)]
-        found: tuple[Tensor, Tensor] | None = None
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
         for scores, own, ignored in pairs:
             if own is None or own.shape != scores.shape[:-1]:
                 return None  # of labels that are none of the targets
             counted = (own >= 0) & (own < scores.shape[-1]) & (own != ignored)
-            mine = (scores.argmax(-1) == own) & counted, counted
-            if found is not None and not all(map(torch.equal, found, mine)):
-                return None  # of several tasks, or of labels that are mixed
-            found = mine
-        return found
+            found.append((((scores.argmax(-1) == own) & counted).flatten(), counted.flatten(), own.flatten()))
+        if not found:
+            return None
+        right, count, labels = (torch.cat(list(each)) for each in zip(*found, strict=True))
+        if torch.equal(labels, self._known[1].flatten()):  # examples one by one, perhaps
+            return right, count
+        # Else what is asked more than once is the same, and not of several tasks or of labels that are mixed.
+        same = all(all(map(torch.equal, found[0], each)) for each in found)
+        return found[0][:2] if same else None
 
 
 def _span(tensor: Tensor) -> range:

@@ -116,8 +116,6 @@ def names_of_metrics(metrics: Mapping[str, Metric] | None) -> str:
     require(metrics is None or isinstance(metrics, Mapping), "metrics", rule, metrics)
     pieces = []
     for name, metric in (metrics or {}).items():
-        plain = isinstance(name, str) and name.isidentifier()
-        require(plain, "metrics", "have names that are words, and none of the run's own (accuracy, loss)", name)
         require(callable(metric), f"metric {name!r}", "be a function of (outputs, targets)", metric)
         # What has no name of its own may have any signs in the words that print it.
         nameless = f"{OWN} {type(metric).__name__}"
@@ -134,8 +132,8 @@ def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[
         if given is None:
             rule = "be given again, as the run was measured by a function given in Python"
             require(is_own(target), f"metric {name!r}", rule, target)
-        found[f"test_{name}"] = named("metrics", target) if given is None else given[name]
-        require(callable(found[f"test_{name}"]), f"metric {name!r}", "be a function of (outputs, targets)", target)
+        metric = found[f"test_{name}"] = named("metrics", target) if given is None else given[name]
+        require(callable(metric), f"metric {name!r}", "be a function of (outputs, targets)", target)
     return found
 
 

@@ -163,7 +163,11 @@ def evaluate(
         found["test_accuracy"] = found["test_accuracy"] / counted if counted else math.nan
     if metrics:
         del found["kept"]
-        outputs, wanted = joined(kept), mapped(_copied, targets)
+        try:
+            outputs, wanted = joined(kept), mapped(_copied, targets)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            rule = "have outputs of one form for all held-out examples, as metrics are of all at once"
+            raise InputError(f"model must {rule}, got {brief(str(error), 100)}") from error
         found |= {column: _measured(column, metric, outputs, wanted) for column, metric in metrics.items()}
     return found
 
