@@ -178,9 +178,9 @@ class Classes(TorchFunctionMode):
         """Which of the labels that count were predicted, and which count, both bool; None where nothing is a class."""
         pairs = self._pairs
         if not pairs:  # a softmax of the outputs, and targets that are numbers of classes
-            labels = [each for each in self._labels.values() if each.dtype == torch.int64]
+            classes = [each for each in self._labels.values() if each.dtype == torch.int64]
             for scores in self._shares:
-                own = next((each for each in reversed(labels) if each.shape == scores.shape[:-1]), None)
+                own = next((each for each in reversed(classes) if each.shape == scores.shape[:-1]), None)
                 pairs += [] if own is None else [(scores, own, -100)]
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         for scores, own, ignored in pairs:
