@@ -5,6 +5,7 @@ from .datasets.images import Dataset as Dataset
 from .errors import DivergedError as DivergedError
 from .errors import HookError as HookError
 from .errors import InputError as InputError
+from .errors import LabWarning as LabWarning
 from .errors import RoundingWarning as RoundingWarning
 from .federations.setting import TrainingSetting as TrainingSetting
 from .methods.baffle import Baffle as Baffle

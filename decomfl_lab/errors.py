@@ -18,6 +18,7 @@ __all__ = [
     "DivergedError",
     "HookError",
     "InputError",
+    "LabWarning",
     "RoundingWarning",
     "brief",
     "is_number",
@@ -77,8 +78,12 @@ class HookError(InputError):
     run: Any = None
 
 
-class RoundingWarning(UserWarning):
-    """What is computed is mostly rounding; the message is one line, and says what would be better."""
+class LabWarning(UserWarning):
+    """What is computed may not be what was meant; the message is one line, and says what would be better."""
+
+
+class RoundingWarning(LabWarning):
+    """What is computed is mostly rounding."""
 
 
 THEIRS = (Exception, SystemExit)
@@ -142,7 +147,9 @@ def known_options(function: Callable[P, T]) -> Callable[P, T]:
 
     Options that it takes as ``**options: Unpack[Those]`` are the keys of the ``TypedDict``.
     """
-    known = list(inspect.signature(function).parameters)
+    known = [each for each in inspect.signature(function).parameters if each != "self"]
+    *owners, called = function.__qualname__.split(".")
+    called = owners[-1] if called == "__init__" else called
     kinds = {each.name for each in inspect.signature(function).parameters.values() if each.kind == each.VAR_KEYWORD}
     for name in kinds:
         (keys,) = get_args(get_type_hints(function)[name])
@@ -151,7 +158,7 @@ def known_options(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def checked(*args: P.args, **options: P.kwargs) -> T:
         for name in options:
-            require_choice(f"option of {function.__name__}", name, known)
+            require_choice(f"option of {called}", name, known)
         return function(*args, **options)
 
     return checked

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require
 
-__all__ = ["Layout", "require_trainable"]
+__all__ = ["MODULE", "Layout", "require_trainable"]
+
+MODULE = "be a torch.nn.Module (of a fitted net of skorch its module_)"
 
 
 def require_trainable(module: nn.Module) -> None:

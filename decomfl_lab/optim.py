@@ -12,13 +12,17 @@ every step. Here x is exactly where it was, so a step is its record, and the log
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
+import math
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -28,25 +32,32 @@ from torch import Tensor, nn
 from decomfl_lab.errors import (
     DivergedError,
     InputError,
+    LabWarning,
     is_number,
+    known_options,
     require,
     require_choice,
     require_finite_positive,
     require_int,
 )
 from decomfl_lab.estimators.differences import central
+from decomfl_lab.estimators.resolution import Resolution, span
 from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
 from decomfl_lab.objectives.apart import require_apart
+from decomfl_lab.objectives.function import back, enabled
+from decomfl_lab.objectives.lines import LINES, Line, continuous
 from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.perturbed import moved, stamp_of
+from decomfl_lab.objectives.trial import ROUNDING, STILL, refuse, unlike
+from decomfl_lab.objectives.vectors import inner
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.server import DIRECTIONS
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
-from decomfl_lab.replicas.rebuild import rebuild_
+from decomfl_lab.replicas.rebuild import axpy_, rebuild_
 from decomfl_lab.replicas.rules import LowPrecision, Sgd, Step, UpdateRule
 from decomfl_lab.runs.config import OWN_LOSS, TrainConfig
 from decomfl_lab.runs.provenance import code_version
@@ -54,7 +65,11 @@ from decomfl_lab.runs.provenance import code_version
 __all__ = ["MeZO", "MeZOTraining"]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+LIGHT = 1 << 20
+"""Elements of models of which a gradient is taken before the first step; larger ones come here for want of memory."""
+_NUMBERS = {torch.float32: "float32", torch.float64: "float64"}
 _STATE = "mezo"
+_ONE_GROUP = "be of one group: groups come later; give model.named_parameters(), and weight_decay= for all of them"
 
 Closure = Callable[[], "Tensor | float"]
 
@@ -65,9 +80,10 @@ class MeZO(torch.optim.Optimizer):
         g_p = (f(x + μ z_p) − f(x − μ z_p)) / 2μ,   x ← (1 − ηλ)x,   x ← x − (η/P) Σ_p g_p z_p
 
     It is an optimizer as torch's: ``step(closure)``, schedulers of the learning rate, ``state_dict``. The closure
-    returns the loss of the batch, forward only; it is called 2P times. Each time torch's random generators are where
-    they were, so that dropout is the same. Beside the model it needs one tensor at a time, of those that one function
-    of torch takes.
+    returns the loss of the batch, forward only; it is called 2P times, and some 30 times more in the first step, in
+    which it is tried, and twice in each step that writes a digest. Each time torch's random generators are where they
+    were, so that dropout is the same. Beside the model it needs one tensor at a time, of those that one function
+    of torch takes; the trial of a model of at most 2²⁰ elements takes a gradient, too.
 
     With ``log`` each step is a record of DeComFL with one client, K = 1, no seeds in it (docs/run-log.md). A step whose
     η is 0 moves nothing and has no record. ``decomfl replay`` makes the model again, bit for bit.
@@ -78,6 +94,7 @@ class MeZO(torch.optim.Optimizer):
     Source: Malladi et al., "Fine-tuning language models with just forward passes", NeurIPS 2023, Algorithm 1.
     """
 
+    @known_options
     def __init__(
         self,
         params: Iterable[Any],
@@ -88,11 +105,13 @@ class MeZO(torch.optim.Optimizer):
         seed: int = 0,
         distribution: str = "gaussian",
         weight_decay: float = 0.0,
+        momentum: float = 0.0,
         rounding: str = "stochastic",
         log: Path | str | None = None,
         log_start: bool = False,
         digest_every: int = 100,
         strict: bool = True,
+        trust: bool = False,
     ) -> None:
         """An optimizer before its first step; nothing is written until then.
 
@@ -105,19 +124,24 @@ class MeZO(torch.optim.Optimizer):
             seed: The seed of all directions, 0..2**64-1.
             distribution: The distribution of the directions: gaussian, sphere or rademacher.
             weight_decay: λ, decoupled.
+            momentum: 0, as steps with momentum come later.
             rounding: How 16-bit parameters are rounded after a step: stochastic (seeded) or nearest.
             log: The file of the log, which must not be there; None for no log.
             log_start: Whether x_0 goes into the log, packed in memory first. Else a replay must be given it.
             digest_every: The number of steps from one digest of x in the log to the next.
             strict: Whether a parameter that a closure does not use is an error.
+            trust: Whether to take it on trust that the closure is one function of the parameters, with slopes at μ.
 
         Raises:
             InputError: If a value breaks a rule, or parameters differ in type, or are of more than one group.
         """
         self._named, self._frozen = _split(params)
+        self._d = sum(w.numel() for _, w in self._named)
         dtype = self._named[0][1].dtype
         require_choice("rounding", rounding, ("stochastic", "nearest"))
         require_int("digest_every", digest_every, 1)
+        later = "be 0, as momentum comes later; lab.train has it (method=lab.DeComFL(rule=lab.Momentum(0.9)))"
+        require(momentum == 0, "momentum", later, momentum)
         rule: UpdateRule = Sgd(_at_least_zero("weight_decay λ", weight_decay))
         if dtype.itemsize == 2:
             rule = LowPrecision(rule, Format(_name_of(dtype)), rounding)  # type: ignore[arg-type]
@@ -133,19 +157,19 @@ class MeZO(torch.optim.Optimizer):
         self.steps = 0
         self._run_seed = derive_seed(seed, DIRECTIONS)
         self._path = None if log is None else as_path("log", log)
-        self._log_start, self._digest_every, self._strict = log_start, digest_every, strict
+        self._log_start, self._digest_every, self._strict, self._trust = log_start, digest_every, strict, trust
         self._log: RunLog | None = None
         self._stamps: list[Any] | None = None  # of the parameters after the last step; None before the first one
         self._resumed: tuple[str, str | None] | None = None  # digest of x and chain of the log, as a state has them
         self._measured: NDArray[np.float32] | None = None
-        self._needs = Needs()
+        self._needs, self._resolution = Needs(), Resolution(_NUMBERS.get(dtype, "bfloat16"))
         self._torn = False  # whether an update began and its record is not in the log
         super().__init__([w for _, w in self._named], {"lr": _at_least_zero("lr η", lr)})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """See ``torch.optim.Optimizer``; InputError for a second group."""
         first = not self.param_groups
-        require(first, "parameters", "be of one group, as a record has one learning rate", "a second group")
+        require(first, "parameters", _ONE_GROUP, "a second group")
         super().add_param_group(param_group)
 
     # A step ----------------------------------------------------------------------------------------------------------
@@ -163,12 +187,15 @@ class MeZO(torch.optim.Optimizer):
 
         Raises:
             DivergedError: If a loss is no finite number; x and the log are as before.
-            InputError: If the closure returns no such number, writes to the parameters or does not use one, or
-                somebody else wrote to them since the last step.
+            InputError: If the closure returns no such number, or another one when it is called again, writes to the
+                parameters or does not use one, or somebody else wrote to them since the last step.
+
+        The first closure is tried (``objectives.trial``): a ``LabWarning`` says where the loss jumps, or is not what
+        torch's derivative is of.
         """
         require(callable(closure), "closure", "be a function of nothing that returns the loss", closure)
         require(self._measured is None, "measure", "be followed by step(), or zero_grad() to forget it", "another one")
-        self._begin()
+        first = self._begin()
         seed, kind = draw_seeds(*self._seeding, self.steps, 1, self._method.perturbations)[0], self._distribution
         named = [(name or str(n), w) for n, (name, w) in enumerate(self._named)]
         values = []
@@ -180,14 +207,56 @@ class MeZO(torch.optim.Optimizer):
                 with moved(named, seed, p, c, distribution=kind, strict=self._strict):  # type: ignore[arg-type]
                     return _number(closure())
 
+            def value(p: int, c: float) -> float:
+                return _loss_of(partial(self._needs.met, partial(evaluated, p, c)))
+
+            if not self._trust and (first or self.steps % self._digest_every == 0):
+                self._try(value, partial(self._slopes, closure, rewind, seed) if first else None)  # type: ignore[arg-type]
             for p, c in central.points(self._method.perturbations, self._method.mu):
-                values.append(_loss_of(partial(self._needs.met, partial(evaluated, p, c))))
+                values.append(value(p, c))
         self._require_untouched()
         found = central.combine(np.array(values), np.empty(0), self._method.mu)
         if not np.isfinite(found.g).all():
             raise DivergedError(f"losses of step {self.steps}", f"(got {values})")
         self._measured = found.g
+        self._resolution.note(found.g, float(found.loss), span(central, self._method.mu), self._method.mu)
+        self._resolution.tell()
         return float(found.loss)
+
+    def _try(self, value: Line, slopes: Callable[[], list[float]] | None) -> None:
+        """InputError where the closure is no function of x alone; a warning where differences at μ are no slopes."""
+        eps = torch.finfo(self._named[0][1].dtype).eps
+        remedy = f"draw the batch before the closure, and from torch's generators whatever is random in it; {STILL}"
+        for place in (0.0, self._method.mu):
+            refuse(unlike(value(0, place), value(0, place), ROUNDING * eps, remedy=remedy))
+        if slopes is not None:
+            size = math.hypot(*(float(w.norm()) for _, w in self._named)) / math.sqrt(self._d)
+            step = max(self._method.mu / 10, 1e-3 * size)
+            for finding in continuous(value, self._method.mu, eps, exact=None, step=step, slopes=slopes):
+                warnings.warn(finding, LabWarning, stacklevel=5)
+
+    def _slopes(self, closure: Closure, rewind: Callable[[], None], seed: int) -> list[float]:
+        """∇fᵀz_p by torch; nothing where there is no gradient, or it may need memory that nobody has given."""
+        if self._d > LIGHT:
+            return []
+        own: list[Tensor] = [w for _, w in self._named]
+        firsts = [0, *accumulate(w.numel() for w in own)]
+        found = [0.0] * LINES
+
+        def take(i: int, gradient: Tensor) -> None:
+            for p in range(LINES):
+                z = torch.zeros(gradient.numel(), device=gradient.device)
+                axpy_(z, seed, [1.0], d=self._d, first=firsts[i], first_p=p, distribution=self._distribution)
+                found[p] += inner(gradient.reshape(-1), z)
+
+        rewind()
+        try:
+            with enabled():
+                loss: Any = closure()
+                back([loss], own, None, take)
+        except Exception:  # which no step needs
+            return []
+        return found
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
@@ -226,6 +295,8 @@ class MeZO(torch.optim.Optimizer):
                 self._torn = False
                 raise
         rebuild_(program, [{"x": w} for _, w in self._named], backend=cpu_backend())  # a GPU's tensors stay there
+        # Torch does not count these writes itself; another optimizer of the same parameters is to see them.
+        torch.autograd.graph.increment_version([w for _, w in self._named if not w.is_inference()])
         self._torn, self.steps = False, self.steps + 1
         self._stamps = self._stamps_now()
         if self._log is not None and self.steps % self._digest_every == 0:
@@ -235,6 +306,12 @@ class MeZO(torch.optim.Optimizer):
         """Forget what ``measure`` found, and gradients that others have left."""
         self._measured = None
         super().zero_grad(set_to_none)
+
+    @property
+    def _step_supports_amp_scaling(self) -> NoReturn:
+        """What torch's GradScaler asks for before it takes gradients, of which there are none."""
+        rule = "be left out, with fp16 of accelerate: it scales gradients, and MeZO has none; call step(closure)"
+        raise InputError(f"GradScaler must {rule}, got one that is enabled")
 
     @property
     def _seeding(self) -> tuple[Seeding, int]:
@@ -258,10 +335,11 @@ class MeZO(torch.optim.Optimizer):
         rule = "be written to by steps alone, as others are not in the log; load_state_dict, or begin anew, after that"
         require(not touched, "parameters", rule, touched)
 
-    def _begin(self) -> None:
-        """Be ready for a step: before the first one x_0 is looked at, and the log begun or found again."""
+    def _begin(self) -> bool:
+        """Be ready for a step: before the first one, if it is this, x_0 is looked at, and the log begun or found."""
         if self._stamps is not None:
-            return self._require_untouched()
+            self._require_untouched()
+            return False
         require_apart((name or str(n), w) for n, (name, w) in enumerate([*self._named, *self._frozen]))
         if self._resumed is not None:
             digest, chain = self._resumed
@@ -279,7 +357,7 @@ class MeZO(torch.optim.Optimizer):
                 require(not self._path.exists(), "log", rule, str(self._path))
                 self._log = RunLog.create(self._path, *self._header())
         self._resumed, self._stamps = None, self._stamps_now()
-        return None
+        return True
 
     # The log ---------------------------------------------------------------------------------------------------------
 
@@ -303,7 +381,7 @@ class MeZO(torch.optim.Optimizer):
             "classes": 0,
             "shape": [],
             "dtype": "float32",
-            "d": sum(w.numel() for _, w in self._named),
+            "d": self._d,
             "x0": self.digest(),
             "run_seed": self._run_seed,
             "stream": STREAM_VERSION,
@@ -342,7 +420,9 @@ class MeZO(torch.optim.Optimizer):
         It has nothing of size d. Save the model's weights with it; a log is cut to it when training goes on.
         """
         chain = None if self._log is None else self._log.chain.hex()
-        own = {**self._options, "steps": self.steps, "digest": self.digest(), "chain": chain}
+        # A state that was loaded and not gone on with is given on as it is: the weights may come later.
+        digest, chain = (self.digest(), chain) if self._resumed is None else self._resumed
+        own = {**self._options, "steps": self.steps, "digest": digest, "chain": chain}
         return {**super().state_dict(), _STATE: own}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -365,6 +445,30 @@ class MeZO(torch.optim.Optimizer):
         self._torn, self.steps = False, steps
         self._resumed = (digest, chain) if steps or chain else None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy or a pickle: an optimizer made anew at this state, of the parameters that are copied with it.
+
+        ``copy.deepcopy((model, optimizer))`` goes on apart from the original, to the same bits; ``copy.copy`` has the
+        same parameters, where each is told of the other's steps.
+
+        Raises:
+            InputError: If the log is open, as one optimizer writes to it; or somebody else wrote to the parameters.
+        """
+        rule = "have no open log: give its state_dict() to load_state_dict of a new one, which goes on with the log"
+        require(self._log is None, "optimizer that is copied or pickled", rule, f"log {self._path}")
+        self._require_untouched()
+        named = ("mu", "perturbations", "seed", "distribution", "weight_decay", "rounding")
+        options = {name: self._options[name] for name in named} | {"log": self._path, "log_start": self._log_start}
+        options |= {"digest_every": self._digest_every, "strict": self._strict}
+        params = [*self._named, *self._frozen]
+        return _made_again, (type(self), params, self.defaults["lr"], options, self.state_dict())
+
+
+def _made_again(kind: type[MeZO], params: _Named, lr: float, options: dict[str, Any], state: dict[str, Any]) -> MeZO:
+    made = kind(params, lr, **options)
+    made.load_state_dict(state)
+    return made
+
 
 # The borders ----------------------------------------------------------------------------------------------------------
 
@@ -378,7 +482,7 @@ def _split(params: Iterable[Any]) -> tuple[_Named, _Named]:
     require(isinstance(params, Iterable) and not isinstance(params, Tensor), "parameters", rule, type(params).__name__)
     given: list[Any] = list(params)
     groups = any(isinstance(each, Mapping) for each in given)
-    require(not groups, "parameters", "be of one group, as a record has one learning rate", "a list of groups")
+    require(not groups, "parameters", _ONE_GROUP, "a list of groups")
     pairs = (each if isinstance(each, tuple) and len(each) == 2 else (None, each) for each in given)
     found: _Named = []
     frozen: _Named = []
@@ -453,6 +557,31 @@ def _generators(devices: Iterable[torch.device]) -> Iterator[Callable[[], None]]
 # transformers ---------------------------------------------------------------------------------------------------------
 
 
+_DEFAULT, _MEZO = "the default", "what MeZO has"
+
+_NEEDED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "gradient_accumulation_steps": ((1,), "be 1 with MeZO: per_device_train_batch_size makes a batch larger"),
+    "world_size": ((1,), "be 1 with MeZO: start one process"),
+    "n_gpu": ((1, 0), "be at most 1 with MeZO: set CUDA_VISIBLE_DEVICES to one"),
+    "fp16": ((False,), "be False with MeZO, which has no gradients to scale: bf16=True, or cast the model"),
+    "optim": ((_DEFAULT,), "be left out with MeZO, which is the optimizer"),
+    "optim_args": ((_DEFAULT,), "be left out: they are arguments of MeZO(...)"),
+    "optim_target_modules": ((_DEFAULT,), "be left out with MeZO: freeze the other parameters"),
+    "learning_rate": ((_DEFAULT, _MEZO), "be left out, or be the lr of MeZO(...)"),
+    "weight_decay": ((_DEFAULT, _MEZO), "be left out, or be the weight_decay of MeZO(...)"),
+    "adam_beta1": ((_DEFAULT,), "be left out with MeZO, which has no moments"),
+    "adam_beta2": ((_DEFAULT,), "be left out with MeZO, which has no moments"),
+    "adam_epsilon": ((_DEFAULT,), "be left out with MeZO, which has no moments"),
+    "max_grad_norm": ((_DEFAULT, 0), "be left out with MeZO, which has no gradient to clip"),
+    "neftune_noise_alpha": ((_DEFAULT,), "be left out: the noise is for train mode, and MeZO measures in eval mode"),
+    "use_liger_kernel": ((False,), "be False with MeZO: its kernels would not see moved parameters"),
+    "deepspeed": ((_DEFAULT,), "be left out with MeZO, which is for one process"),
+    "fsdp": ((_DEFAULT,), "be left out with MeZO, which is for one process"),
+    "parallelism_config": ((_DEFAULT,), "be left out with MeZO, which is for one process"),
+}
+"""What arguments of a Trainer may be, by name, and the rule in words. The Trainer alone reads all others."""
+
+
 class MeZOTraining:
     """Steps of ``MeZO`` in a Trainer of transformers: a class to put before it.
 
@@ -462,11 +591,13 @@ class MeZOTraining:
 
     The Trainer's loop, schedules, evaluation, callbacks and checkpoints stay as they are. A callback of transformers
     gets neither the batch nor the loss, and could not keep the Trainer from its backward pass, so it is this method
-    that is exchanged. The model is in eval mode while it is measured, as in MeZO's own trainer.
+    that is exchanged. The model is in eval mode while it is measured, as in MeZO's own trainer. Arguments that are for
+    gradients, or for other optimizers, are refused before the first step.
     """
 
     args: Any
     optimizer: Any
+    state: Any
 
     @property
     def _mezo(self) -> MeZO:
@@ -477,18 +608,50 @@ class MeZOTraining:
         return own  # type: ignore[no-any-return]
 
     def train(self, *args: Any, **options: Any) -> Any:
-        """See ``Trainer.train``; at the end the log gets the digest of the model.
+        """See ``Trainer.train``; at the end the log gets the digest of the model, as the last step left it.
 
         Raises:
-            InputError: If batches are split over devices or steps, or scaled.
+            InputError: If an argument is for gradients, another optimizer, or several processes.
         """
-        own = self.args
-        for name, most in {"gradient_accumulation_steps": 1, "world_size": 1, "n_gpu": 1, "fp16": False}.items():
-            found = getattr(own, name)
-            require(found <= most, f"{name} of the arguments", f"be {most} with MeZO", found)
+        self._require_arguments()
         result = super().train(*args, **options)  # type: ignore[misc]
-        self._mezo.seal()
+        if not (self.args.load_best_model_at_end and self.state.best_model_checkpoint):
+            self._mezo.seal()
         return result
+
+    def _require_arguments(self) -> None:
+        own = self.args
+        # Where there is no optimizer yet, the user's method that makes it reads these arguments.
+        of_mezo = {"learning_rate": own.learning_rate, "weight_decay": own.weight_decay}
+        if self.optimizer is not None:
+            group = self._mezo.param_groups[0]
+            of_mezo = {"learning_rate": group.get("initial_lr", group["lr"])}
+            of_mezo["weight_decay"] = self._mezo._options["weight_decay"]
+        fields = dataclasses.fields(own)
+        defaults = {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
+        for name, (allowed, rule) in _NEEDED.items():
+            found = getattr(own, name, None)
+            known = {_DEFAULT: defaults.get(name, found), _MEZO: of_mezo.get(name)}
+            values = [known.get(value, value) for value in allowed]
+            # None, False and an empty list all say that there is nothing.
+            nothing = not found and not values[0]
+            require(nothing or found in values, f"{name} of the arguments", rule, found)
+
+    def _load_best_model(self) -> None:
+        """See ``Trainer``: the log is sealed before other weights than the last step's are loaded."""
+        self._mezo.seal()
+        super()._load_best_model()  # type: ignore[misc]
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """See ``Trainer``, which would begin anew where the state is missing: with the directions of before."""
+        there = checkpoint is None or any(Path(checkpoint).glob("optimizer*"))
+        require(there, "checkpoint", "have the state of the optimizer (save_only_model=False)", checkpoint)
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+
+    def log(self, logs: dict[str, float], *args: Any, **options: Any) -> None:
+        """See ``Trainer.log``; the norm of gradients, of which there are none, would be logged as 0."""
+        logs.pop("grad_norm", None)
+        super().log(logs, *args, **options)  # type: ignore[misc]
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """See ``Trainer.training_step``: the scalars are measured; the loop then calls ``step``."""

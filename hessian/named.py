@@ -26,7 +26,7 @@ from decomfl_lab.language.causal import is_pretrained, load_pretrained
 from decomfl_lab.models.registry import MODELS, build_model
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
-from decomfl_lab.objectives.trees import Batch, mapped, rows
+from decomfl_lab.objectives.trees import LEAVES, Batch, mapped, rows
 from decomfl_lab.plugins import OWN, Trust, code_in, is_own, made
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.building import loss_of, own_loss
@@ -86,11 +86,12 @@ class TrainedModel:
         if asked.normalisation == "eval" and uses_batch_statistics(self.module):
             freeze_(self.module, self.calibration.to(device))
         size = len(chosen) // parts
+        drawn = self.dataset.drawn
         return tuple(
             mean_loss_of(
                 self.module,
                 self.loss,
-                Gathered(*mapped(lambda tensor: tensor.to(device), rows(self.examples, index))),
+                Gathered(*mapped(lambda tensor: tensor.to(device), rows(self.examples, drawn(index)))),
                 asked,
             )
             for index in chosen[: parts * size].split(size)
@@ -135,7 +136,7 @@ def from_run(
     whole = chosen is not None and BatchLoss.of(chosen).form is Form.MODEL
     run = load_run(
         folder,
-        None if data is None else data_of(made("data", data, object), whole=whole),
+        None if data is None else lambda config: data_of(made("data", data, object), whole=whole, redraw=config.redraw),
         module=None if model is None else made("model", model, nn.Module).eval(),
         loss=chosen,
         trust_code=trust_code,
@@ -317,7 +318,7 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
     whole = BatchLoss.of(chosen).form is Form.MODEL
     if is_own(data):
         found: Any = made("data", data, object)
-        if isinstance(found, tuple) and len(found) == 2 and not isinstance(found[0], Tensor | np.ndarray | Mapping):
+        if isinstance(found, tuple) and len(found) == 2 and not isinstance(found[0], (*LEAVES, Mapping)):
             found = found[0]  # the other are held-out examples, as `decomfl train` takes them
         # Examples of batches, or of clients, all together.
         dataset = own_dataset(found if isinstance(found, list) else [found], whole=whole)

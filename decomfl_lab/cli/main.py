@@ -20,7 +20,7 @@ from click.shell_completion import get_completion_class, shell_complete
 from decomfl_lab import __version__
 from decomfl_lab.cli.layers import COMMANDS, contributed
 from decomfl_lab.cli.lazy import ARGUMENTS, LazyGroup
-from decomfl_lab.errors import InputError, RoundingWarning, brief, require, shown
+from decomfl_lab.errors import InputError, LabWarning, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
 
 __all__ = ["application", "main"]
@@ -90,7 +90,7 @@ def _show_warning(
     otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *where: object
 ) -> None:
     """Our own warnings as lines, as those of the log are; others as ``otherwise`` has them."""
-    if issubclass(category, RoundingWarning):
+    if issubclass(category, LabWarning):
         logging.getLogger("decomfl_lab").warning(message)
     else:
         otherwise(message, category, *where)

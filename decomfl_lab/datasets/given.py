@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import copy
+import hashlib
+import random
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from operator import length_hint
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,11 +18,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from decomfl_lab.errors import THEIRS, InputError, require, shown
+from decomfl_lab.devices import room
+from decomfl_lab.errors import THEIRS, InputError, LabWarning, require, shown
 from decomfl_lab.models.registry import initialising
-from decomfl_lab.objectives.trees import Batch, joined, mapped, row_count, shape_of, tensors, torch_tree
+from decomfl_lab.objectives.trees import LEAVES, Batch, feed, joined, mapped, row_count, shape_of, tensors, torch_tree
 
-__all__ = ["Data", "Gathered", "batches_of", "one_batch"]
+__all__ = ["Data", "Gathered", "batches_of", "one_batch", "tell_draws"]
+
+MOST_BATCHES = 100_000
+"""More batches than these are not read from what does not say how many it has."""
+MOST_AGAIN = 10_000
+"""Nor are so many that were there before, at the same place in memory, if that is a hundred times all others."""
+_FEW = 16  # examples by which it is seen whether data are drawn
+_PARTS = 10_000  # parts of data in which generators are looked for
 
 
 class Gathered(NamedTuple):
@@ -28,9 +44,10 @@ Data = Iterable[Any] | Dataset[Any] | tuple[Any, Any] | Mapping[str, Any]
 """Batches in a list or a DataLoader; a Dataset of examples; or one batch: a pair (inputs, targets) or a mapping."""
 
 _RULE = "be (inputs, targets), mappings with labels, batches of them in a list or a DataLoader, or a Dataset"
+_TARGETS = ("y", "label", "labels", "target", "targets", "class", "classes")
 
 
-def batches_of(name: str, data: Any, *, whole: bool = False) -> tuple[list[Batch], bool]:
+def batches_of(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> tuple[list[Batch], bool]:
     """The batches of what a user gave.
 
         (inputs, targets)               one batch; both may be trees, of tensors and numpy's arrays
@@ -38,45 +55,48 @@ def batches_of(name: str, data: Any, *, whole: bool = False) -> tuple[list[Batch
         [batch, batch, ...]             these batches, as they are cut; a DataLoader likewise
         Dataset                         all its examples, as one batch
 
-    A loader that shuffles gives the same batches each time, and leaves torch's global generator as it was.
+    Arrays may be tables of pandas, or whatever has ``to_numpy``, and targets a list of numbers. What is drawn while
+    they are read, as an order or noise, is the same each time, and all generators are left as they were.
 
     Args:
         name: What the data are called in an error.
         data: See above.
         whole: Whether a batch may have any form, as a loss of (model, batch) takes it; a tuple is then one batch.
+        draw: The number of the draw, from which generators are seeded while the data are read.
 
     Returns:
         The batches, and whether they were cut by the user.
 
     Raises:
-        InputError: If they are something else, or empty.
+        InputError: If they are something else, empty, or without an end.
     """
     if isinstance(data, Gathered):
         return [(data.inputs, data.targets)], False
+    _require_no_graph(name, data)
     if _is_batch(name, data, whole):
         return [_batch(name, data, whole)], False
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        return [_of_examples(name, data, whole)], False
-    bare = isinstance(data, Tensor | np.ndarray | str | Mapping)
-    if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__") and not bare:
-        return [_of_examples(name, data, whole)], False
-    require(isinstance(data, Iterable) and not bare, name, _RULE, _kind(data))
-    if isinstance(data, IterableDataset):
-        data = DataLoader(data, batch_size=250)
-    with initialising(0):  # a loader that shuffles draws from torch's generator
-        try:
-            found = list(data)
-        except THEIRS as error:  # what is in them is the user's own
-            raise _refusal(name, data, error) from error
+    rule = "be 1 for what can be read only once; a DataLoader can be read again"
+    require(not (draw and isinstance(data, Iterator)), "redraw", rule, _kind(data))
+    try:
+        with _seeded(data, draw):
+            if _has_examples(data):
+                return [_of_examples(name, data, whole)], False
+            bare = isinstance(data, (*LEAVES, str, Mapping))
+            require(isinstance(data, Iterable) and not bare, name, _RULE, _kind(data))
+            found = _read(name, data, whole)
+    except InputError:
+        raise
+    except THEIRS as error:  # what is in them is the user's own
+        raise _refusal(name, data, error) from error
     if not found:
         kind = "an empty list" if isinstance(data, list) else f"a {_kind(data)} without any"
         raise InputError(f"{name} must hold at least one batch, got {kind}")
-    return [_batch(f"batch {b} of {name}", own, whole) for b, own in enumerate(found)], True
+    return found, True
 
 
-def one_batch(name: str, data: Any, *, whole: bool = False) -> Batch:
+def one_batch(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Batch:
     """All examples of ``data`` as one batch; InputError as ``batches_of``, or if batches do not fit together."""
-    batches, _ = batches_of(name, data, whole=whole)
+    batches, _ = batches_of(name, data, whole=whole, draw=draw)
     for b, batch in enumerate(batches):
         own = name if len(batches) == 1 else f"batch {b} of {name}"
         counts = [tuple(tensor.shape) for tensor in tensors(batch)]
@@ -97,8 +117,11 @@ def one_batch(name: str, data: Any, *, whole: bool = False) -> Batch:
     return inputs, targets
 
 
-def _is_leaf(value: Any) -> bool:
-    return isinstance(value, Tensor | np.ndarray)
+def _has_examples(data: Any) -> bool:
+    """Whether the data have examples by number, one by one."""
+    if isinstance(data, (Dataset, Iterable, Mapping, str, *LEAVES)):
+        return isinstance(data, Dataset) and not isinstance(data, IterableDataset)
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
 
 def _is_batch(name: str, data: Any, whole: bool) -> bool:
@@ -106,7 +129,9 @@ def _is_batch(name: str, data: Any, whole: bool) -> bool:
     if isinstance(data, Mapping):
         return True
     if whole:
-        return _is_leaf(data) or isinstance(data, tuple)
+        return isinstance(data, (*LEAVES, tuple))
+    if isinstance(data, tuple) and len(data) > 2 and all(isinstance(each, LEAVES) for each in data):
+        return True  # of fields too many, as will be said
     if not isinstance(data, tuple | list) or len(data) != 2:
         return False
     inputs, targets = data
@@ -117,17 +142,26 @@ def _is_batch(name: str, data: Any, whole: bool) -> bool:
         return False  # two batches of named inputs
     tree = (
         isinstance(inputs, tuple | list)
-        and len(list(tensors(torch_tree(inputs)))) > 0
+        and len(list(tensors(torch_tree(inputs, name)))) > 0
         and not isinstance(targets, tuple | list)
     )
-    return _is_leaf(inputs) or isinstance(inputs, Mapping) or tree
+    return isinstance(inputs, (*LEAVES, Mapping)) or tree
 
 
 def _batch(name: str, batch: Any, whole: bool) -> Batch:
     """(inputs, targets) of one batch; InputError if it is none."""
+    _require_no_graph(name, batch)
+    named = getattr(batch, "_fields", None)
+    pair = isinstance(batch, tuple | list) and len(batch) == 2 and not whole
+    if pair and named is not None:  # whose second field is the targets by its name
+        pair = named[1].lower() in _TARGETS and named[0].lower() not in _TARGETS
+    if pair:
+        batch = batch[0], _listed(batch[1])
     try:
-        batch = mapped(Tensor.detach, torch_tree(batch))  # data are constants
-    except (TypeError, ValueError) as error:  # an array of objects, say
+        batch = mapped(Tensor.detach, torch_tree(batch, name))  # data are constants
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
         raise _refusal(name, batch, error) from error
     if isinstance(batch, Mapping):
         if whole:
@@ -135,10 +169,12 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
         else:
             require("labels" in batch, f"keys of {name}", "have labels, the targets", list(batch))
             inputs, targets = {key: value for key, value in batch.items() if key != "labels"}, batch["labels"]
-    elif isinstance(batch, tuple) and len(batch) == 2 and not hasattr(batch, "_fields"):
+    elif isinstance(batch, tuple) and len(batch) == 2 and (pair or named is None):
         inputs, targets = batch
     else:
         rule = "be a pair (inputs, targets), of several inputs ((inputs, ...), targets), or a mapping with labels"
+        if isinstance(batch, tuple):
+            rule += "; leave other fields out, as by ((x, y) for x, y, *_ in loader), or give a loss(model, batch)"
         require(whole, name, rule, _kind(batch))
         inputs, targets = batch, None
     require(next(tensors(inputs), None) is not None, f"inputs of {name}", "be tensors or arrays", type(inputs).__name__)
@@ -147,43 +183,141 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
     for what, tree in (("inputs", inputs), ("targets", targets)):
         for tensor in tensors(tree):
             dense = tensor.layout == torch.strided and not tensor.is_nested
-            require(dense, f"{what} of {name}", "be dense tensors", str(tensor.layout))
+            require(dense, f"{what} of {name}", "be dense tensors, as to_dense() makes them", str(tensor.layout))
     return inputs, targets
+
+
+def _listed(targets: Any) -> Any:
+    """The targets, an array where they are a list of numbers or words."""
+    kinds = (int, float, str, np.generic)
+    if not (isinstance(targets, list | tuple) and targets and all(isinstance(each, kinds) for each in targets)):
+        return targets
+    return np.asarray(targets)
+
+
+def _require_no_graph(name: str, value: Any) -> None:
+    """InputError where it is a graph as torch_geometric has it, an object with tensors in its attributes."""
+    graph = hasattr(value, "edge_index") and hasattr(value, "x") and not isinstance(value, Dataset | Mapping | tuple)
+    rule = 'be tensors: of a graph [{"x": data.x, "edge_index": data.edge_index, "y": data.y}] for a loss(model, batch)'
+    require(not (graph and (hasattr(value, "keys") or not isinstance(value, Iterable))), name, rule, _kind(value))
+
+
+def _read(name: str, data: Any, whole: bool) -> list[Batch]:
+    """The batches, one after the other, so that an interrupt ends it; InputError where they have no end.
+
+    What says how many it has is believed. Of anything else no more is taken than there is room for, nor the same batch
+    over and over.
+    """
+    known = 0
+    with suppress(Exception):  # each kind of loader has its own way to have no length
+        known = length_hint(data)
+    if isinstance(data, IterableDataset):
+        data = DataLoader(data, batch_size=250)
+    if isinstance(data, DataLoader):  # with workers that have drawn nothing yet, and an eye for masks
+        data = copy.copy(data)
+        vars(data).update(_iterator=None, collate_fn=_Unmasked(data.collate_fn))
+    found, seen, held = list[Batch](), set[Any](), 0
+    for b, own in enumerate(data):
+        found.append(_batch(f"batch {b} of {name}", own, whole))
+        if b < known:
+            continue
+        # A batch that is the same again, at the same place in memory, takes no more of it.
+        place = tuple((tensor.data_ptr(), tuple(tensor.shape)) for tensor in tensors(found[-1]))
+        held += 0 if place in seen else sum(tensor.nbytes for tensor in tensors(found[-1]))
+        seen.add(place)
+        again = b + 1 - known - len(seen)
+        cycles = again >= max(MOST_AGAIN, 100 * len(seen))
+        fine = not cycles and held < room(torch.device("cpu")) and b + 1 < MOST_BATCHES
+        told = f"{b + 1:,} batches ({1e-9 * held:.1f} GB) and no end"
+        require(fine, name, "have an end: give the first n, itertools.islice(batches, n), or a list of them", told)
+    return found
+
+
+# --- what draws -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Unmasked:
+    """A loader's way to put examples together, which would forget masks: those that have one stay as they are."""
+
+    collate: Callable[[Any], Any]
+
+    def __call__(self, examples: Any) -> Any:
+        masked = any(map(np.ma.is_masked, tensors(examples, np.ma.MaskedArray)))
+        return examples if masked else self.collate(examples)
+
+
+@contextmanager
+def _seeded(data: Any, draw: int) -> Iterator[None]:
+    """Inside, what data draw from is seeded by the number of the draw; afterwards it is as it was.
+
+    Generators that the data have of their own, as a loader's ``generator``, go on from where they are for draw 0.
+    """
+    seed = int(np.random.SeedSequence(draw).generate_state(1)[0])  # that nobody else has chosen
+    with ExitStack() as stack:
+        for generator in _generators(data):
+            torchs = isinstance(generator, torch.Generator)
+            put = generator.set_state if torchs else generator.__setstate__
+            stack.callback(put, generator.get_state() if torchs else generator.__getstate__())
+            if draw:
+                generator.manual_seed(seed) if torchs else put(type(generator)(seed).__getstate__())
+        stack.enter_context(initialising(draw))
+        yield
+
+
+def _generators(data: Any) -> Iterator[Any]:
+    """The generators that data keep in attributes: those of a loader, its sampler, its data set, and their parts."""
+    todo, seen = [data], set[int]()
+    for each in todo:  # which grows
+        if isinstance(each, np.random.Generator):
+            yield each.bit_generator
+        elif isinstance(each, torch.Generator | np.random.RandomState) or type(each) is random.Random:
+            yield each
+        elif len(todo) < _PARTS and id(each) not in seen and not isinstance(each, (*LEAVES, type)):
+            seen.add(id(each))
+            todo += islice(each if isinstance(each, list | tuple) else getattr(each, "__dict__", {}).values(), 100)
+
+
+def tell_draws(given: Mapping[str, Any]) -> None:
+    """Warn in a line of the first data, by their name, that are others each time that they are read."""
+    for name, data in given.items():
+        first, other = _beginning(data, 0), _beginning(data, 1)
+        if first != other and None not in (first, other):
+            lasting = "" if first == _beginning(data, 0) else ", which no seed known here gives again"
+            told = f"examples of {name} are drawn anew each time that they are read: one draw is taken{lasting}"
+            warnings.warn(f"{told} (redraw=N takes N)", LabWarning, stacklevel=3)
+            return
+
+
+def _beginning(data: Any, draw: int) -> str | None:
+    """A digest of the first examples of a Dataset, or of a loader's, put together as that does; None of other data."""
+    dataset: Any = data.dataset if isinstance(data, DataLoader) else data
+    if not _has_examples(dataset):
+        return None
+    h = hashlib.blake2b()
+    with suppress(*THEIRS), _seeded(data, draw):  # what fails is told where all of them are read
+        found: Any = [dataset[n] for n in range(min(len(dataset), _FEW))]
+        if isinstance(data, DataLoader) and data.batch_sampler is not None:
+            found = data.collate_fn(found)
+        for tensor in tensors(mapped(torch.as_tensor, torch_tree(found), (int, float))):
+            feed(h, tensor)
+        return h.hexdigest()
+    return None
+
+
+# --- examples ---------------------------------------------------------------------------------------------------------
 
 
 def _of_examples(name: str, data: Any, whole: bool) -> Batch:
     """All examples of a Dataset as one batch."""
-    try:
-        found = [_example(data[n]) for n in range(len(data))]
-        require(bool(found), name, "have at least one example", 0)
-        stacked = _batch(name, _stacked(found), whole)
-    except InputError:
-        raise
-    except THEIRS as error:  # what is in them is the user's own
-        raise _refusal(name, data, error) from error
-    return stacked
-
-
-def _example(example: Any) -> Any:
-    """An example with tensors for its arrays and numbers."""
-    if isinstance(example, Mapping):
-        return {key: _example(value) for key, value in example.items()}
-    if isinstance(example, tuple) and hasattr(example, "_fields"):
-        return type(example)(*map(_example, example))
-    if isinstance(example, tuple | list):
-        return tuple(map(_example, example))
-    return torch.as_tensor(example)
-
-
-def _stacked(trees: list[Any]) -> Any:
-    first = trees[0]
-    if isinstance(first, Mapping):
-        return {key: _stacked([tree[key] for tree in trees]) for key in first}
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(_stacked(list(parts)) for parts in zip(*trees, strict=True)))
-    if isinstance(first, tuple):
-        return tuple(_stacked(list(parts)) for parts in zip(*trees, strict=True))
-    return torch.stack(trees)
+    found = []
+    for n in range(len(data)):
+        example = data[n]
+        _require_no_graph(name, example)
+        numbers = mapped(torch.as_tensor, torch_tree(example, f"example {n} of {name}"), (int, float))
+        found.append(mapped(lambda tensor: tensor[None], numbers))
+    require(bool(found), name, "have at least one example", 0)
+    return _batch(name, joined(found), whole)
 
 
 def _refusal(name: str, data: Any, error: BaseException) -> InputError:
@@ -192,8 +326,12 @@ def _refusal(name: str, data: Any, error: BaseException) -> InputError:
 
 
 def _kind(data: Any) -> str:
-    """What a user gave, by its types."""
-    if isinstance(data, tuple | list):
-        inside = ", ".join(type(each).__name__ for each in data[:6]) + ", ..." * (len(data) > 6)
-        return f"({inside})" if isinstance(data, tuple) else f"[{inside}]"
-    return type(data).__name__
+    """What a user gave, by its types, and the names and shapes of what a tuple holds."""
+    if not isinstance(data, tuple | list):
+        return type(data).__name__
+    names = [f"{name}: " for name in getattr(data, "_fields", ())] or [""] * len(data)
+    told = [f"{name}{type(each).__name__}" for name, each in zip(names, data, strict=True)]
+    if isinstance(data, tuple):
+        told = [f"{kind} {tuple(getattr(each, 'shape', ()))}" for kind, each in zip(told, data, strict=True)]
+    inside = ", ".join(told[:6]) + ", ..." * (len(data) > 6)
+    return f"({inside})" if isinstance(data, tuple) else f"[{inside}]"

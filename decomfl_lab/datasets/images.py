@@ -104,6 +104,7 @@ class Dataset:
         source: A line that says which data was really used.
         digest: Hex digest of the raw bytes; it keys results.
         parts: The numbers of each client's examples, where clients bring their own; None to be split.
+        redraw: How many draws of the N examples to train on there are, one after the other.
         pad: The token that fills a task's prompts up on the left, where they are shorter than the longest.
         content_free: A task's prompt that says nothing, (1, T) int64, by which its classes are calibrated.
         models: The language model that a task's prompts were read with, by name, until the first run takes it
@@ -119,6 +120,7 @@ class Dataset:
     source: str
     digest: str
     parts: Sequence[NDArray[np.int64]] | None = None
+    redraw: int = 1
     pad: int | None = None
     content_free: Tensor | None = None
     models: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -131,7 +133,11 @@ class Dataset:
     @property
     def N(self) -> int:
         """The number of examples to train on."""
-        return row_count(self.train_images) or 0
+        return (row_count(self.train_images) or 0) // self.redraw
+
+    def drawn(self, index: Tensor) -> Tensor:
+        """The numbers of these of the N examples in all draws, one draw after the other."""
+        return torch.cat([index + draw * self.N for draw in range(self.redraw)])
 
     @property
     def held_out(self) -> int:

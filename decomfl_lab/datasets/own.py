@@ -14,27 +14,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.datasets.given import one_batch
+from decomfl_lab.datasets.given import one_batch, tell_draws
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.errors import InputError, plural, require
-from decomfl_lab.objectives.trees import Batch, joined, mapped, row_count, rows, shape_of, tensors
+from decomfl_lab.errors import InputError, plural, require, require_int
+from decomfl_lab.objectives.trees import LEAVES, Batch, joined, mapped, row_count, rows, shape_of, tensors
 from decomfl_lab.plugins import OWN
 
 __all__ = ["data_of", "examples", "first_clients", "own_dataset"]
 
 
-def examples(name: str, data: Any, *, whole: bool = False) -> Batch:
+def examples(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Batch:
     """(inputs, targets) of all examples that a client, or a test, was given as (see ``datasets.given``).
 
     Args:
         name: What the data are called in an error.
         data: They are read once, in their order; a loader that shuffles has the same one each time.
         whole: Whether the loss is one of (model, batch), which takes batches of any form.
+        draw: The number of the draw of data that are drawn anew each time that they are read.
 
     Raises:
         InputError: If they are something else, empty, not finite, or not as many inputs as targets.
     """
-    batch = one_batch(name, data, whole=whole)
+    batch = one_batch(name, data, whole=whole, draw=draw)
     for what, tree in (("inputs", batch[0]), ("targets", batch[1])):
         for values in tensors(tree):
             require(not values.is_meta, f"{what} of {name}", "have values, and not be on the meta device", "meta")
@@ -50,33 +51,43 @@ def examples(name: str, data: Any, *, whole: bool = False) -> Batch:
     return batch
 
 
-def own_dataset(clients: Sequence[Any], test: Any = None, *, whole: bool = False) -> Dataset:
+def own_dataset(
+    clients: Sequence[Any], test: Any = None, *, whole: bool = False, redraw: int = 1, only: str = ""
+) -> Dataset:
     """The data set of clients who bring their own examples.
 
     Args:
         clients: One for each client, of the same shapes; see ``examples``.
         test: Held-out examples likewise; None for none.
         whole: See ``examples``.
+        redraw: How many draws of the clients' examples are taken, each of as many; of ``test`` it is one.
+        only: What the one client there is is called in an error.
 
     Raises:
         InputError: If there are no clients, or examples do not fit together.
     """
     listed = isinstance(clients, Sequence) and not isinstance(clients, str) and len(clients) > 0
     require(listed, "clients", "be a list with the examples of one client at least", clients)
-    one = isinstance(clients, tuple) and all(isinstance(each, Tensor | np.ndarray) for each in clients)
+    one = isinstance(clients, tuple) and all(isinstance(each, LEAVES) for each in clients)
     kinds = tuple(type(each).__name__ for each in clients) if one else clients
     require(not one, "clients", "be a list with the examples of each client: of one client [(inputs, targets)]", kinds)
-    pairs = [examples(f"client {i}", own, whole=whole) for i, own in enumerate(clients)]
+    named = {only or f"client {i}": own for i, own in enumerate(clients)}
+    M, draws = len(clients), range(require_int("redraw", redraw, 1))
+    pairs = [examples(name, own, whole=whole, draw=draw) for draw in draws for name, own in named.items()]
+    counts = [row_count(pair) or 0 for pair in pairs]
+    require(counts == counts[:M] * redraw, "clients", "have as many examples in every draw", counts)
     usual, *_ = counted = Counter(_form(pair) for pair in pairs).most_common()
     if len(counted) > 1:
-        i, other = next((i, _form(pair)) for i, pair in enumerate(pairs) if _form(pair) != usual[0])
+        i, other = next((i % M, _form(pair)) for i, pair in enumerate(pairs) if _form(pair) != usual[0])
         raise InputError(
             f"clients must have inputs and targets of the same shapes and types, got client {i} with {other}, where "
             f"{plural(usual[1], 'other')} {'have' if usual[1] > 1 else 'has'} {usual[0]}"
         )
     inputs, targets = joined(pairs)
     held = mapped(lambda tensor: tensor[:0], pairs[0]) if test is None else examples("test", test, whole=whole)
-    ends = np.cumsum([0, *(row_count(pair) or 0 for pair in pairs)])
+    if redraw == 1:
+        tell_draws(named | {"test": test})
+    ends = np.cumsum([0, *counts[:M]])
     classes = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.ndim == 1
     return Dataset(
         name=OWN,
@@ -85,9 +96,10 @@ def own_dataset(clients: Sequence[Any], test: Any = None, *, whole: bool = False
         test_images=held[0],
         test_labels=held[1],
         classes=int(targets.max()) + 1 if classes else 0,
-        source=f"own data: {ends[-1]:,} examples of {plural(len(pairs), 'client')}, {row_count(held):,} held out",
+        source=f"own data: {ends[-1]:,} examples of {plural(M, 'client')}, {row_count(held):,} held out",
         digest=_digest(ends, (inputs, targets, *held)),
         parts=[np.arange(a, b) for a, b in pairwise(ends)],
+        redraw=redraw,
     )
 
 
@@ -124,12 +136,13 @@ def first_clients(dataset: Dataset, M: int) -> Dataset | None:
     ends = np.cumsum([0, *map(len, dataset.parts or ())])
     if dataset.parts is None or dataset.digest != _digest(ends, (*pair, *held)):
         return None
-    inputs, targets = rows(pair, slice(ends[M]))
+    first = [rows(pair, slice(start, start + ends[M])) for start in dataset.N * np.arange(dataset.redraw)]
+    inputs, targets = joined(first)
     digest = _digest(ends[: M + 1], (inputs, targets, *held))
     return replace(dataset, train_images=inputs, train_labels=targets, digest=digest, parts=dataset.parts[:M])
 
 
-def data_of(found: Any, *, whole: bool = False) -> Dataset:
+def data_of(found: Any, *, whole: bool = False, redraw: int = 1) -> Dataset:
     """The data set of what a user's function gave.
 
         [client, client, ...]       clients with examples of their own
@@ -144,9 +157,9 @@ def data_of(found: Any, *, whole: bool = False) -> Dataset:
     if isinstance(found, Dataset):
         return found
     test = None
-    if isinstance(found, tuple) and len(found) == 2 and not isinstance(found[0], Tensor | np.ndarray):
+    if isinstance(found, tuple) and len(found) == 2 and not isinstance(found[0], LEAVES):
         found, test = found
     if isinstance(found, list):
-        return own_dataset(found, test, whole=whole)
-    dealt = own_dataset([examples("data", found, whole=whole)], test, whole=whole)
+        return own_dataset(found, test, whole=whole, redraw=redraw)
+    dealt = own_dataset([found], test, whole=whole, redraw=redraw, only="data")
     return replace(dealt, parts=None, source=dealt.source.replace(" of 1 client,", ","))

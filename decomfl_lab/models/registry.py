@@ -1,10 +1,11 @@
-"""Models by name, initialised from a seed of their own; torch's global generator is left as it was."""
+"""Models by name, initialised from a seed of their own; global generators are left as they were."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import RLock
 from typing import Final
@@ -124,13 +125,22 @@ _GENERATOR: Final = RLock()
 
 @contextmanager
 def initialising(seed: int) -> Iterator[None]:
-    """Torch's global generator is seeded with ``seed`` inside, folded to 32 bits, and as it was afterwards.
+    """Global generators are seeded with ``seed`` inside, folded to 32 bits, and as they were afterwards.
 
-    One thread is inside at a time, for they share the generator.
+    They are torch's, of the CPU and of GPUs that are in use, numpy's and Python's. One thread is inside at a time, for
+    they share the generators.
     """
     require_int("seed", seed, 0, 2**64 - 1)
-    with _GENERATOR, torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+    folded = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+    with _GENERATOR, torch.random.fork_rng(devices=gpus), ExitStack() as stack:
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
+        torch.default_generator.manual_seed(folded)
+        random.seed(folded)
+        np.random.seed(folded)
+        if gpus:
+            torch.cuda.manual_seed_all(folded)
         yield
 
 

@@ -90,7 +90,7 @@ def is_gradient(x: Tensor, gradient: Tensor, z: Tensor, value: Callable[[Tensor]
     return is_slope(slope, size, difference), slope, found[-1]
 
 
-def sloped(f: Function, x: Tensor, method: str, *, varies: bool) -> Iterator[str]:
+def sloped(f: Function, x: Tensor, method: str, *, varies: bool, mend: Callable[[], str]) -> Iterator[str]:
     """Where ∇fᵀv of a piece is no difference of values along v = ∇f/‖∇f‖ + z/(2‖z‖), z random.
 
     Both are computed in float64 where module and loss take it; a kink moves a difference of values by as much as the
@@ -101,11 +101,11 @@ def sloped(f: Function, x: Tensor, method: str, *, varies: bool) -> Iterator[str
         x: The point, (d,).
         method: What needs gradients, for the findings.
         varies: Whether values change from x to a point near it.
+        mend: It makes the end of a finding: what would need no gradient, if that was tried.
     """
     z = torch.randn(x.numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z = (z / z.norm()).to(x.device)
     wide = cache(f.wide)
-    mend = "A method of differences (decomfl) needs none"
     flat = varies
 
     def agrees(own: Function, gradient: Tensor, piece: Piece) -> tuple[bool, float, float]:
@@ -131,7 +131,7 @@ def sloped(f: Function, x: Tensor, method: str, *, varies: bool) -> Iterator[str
             yield (
                 f"loss must have the derivative that torch gives, for {method}, got {found[1]:.3g} along a direction "
                 f"where values of {piece.name} change by {found[2]:.3g}: is there a backward of your own, a hook, or "
-                f"detach in between? {mend}{blamed}"
+                f"detach in between?{mend()}{blamed}"
             )
     if flat:
         near = moved(x, FAR[0])
@@ -140,7 +140,7 @@ def sloped(f: Function, x: Tensor, method: str, *, varies: bool) -> Iterator[str
     if flat:
         yield (
             f"loss must have slopes for {method}, got a gradient that is 0 in every parameter, at x_0 and near it, "
-            f"though the loss changes there: round, sign, argmax and comparisons have none. {mend}"
+            f"though the loss changes there: round, sign, argmax and comparisons have none.{mend()}"
         )
 
 

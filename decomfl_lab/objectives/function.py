@@ -26,7 +26,7 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, Form, called, logits_of
 from decomfl_lab.objectives.modules import copied, swapped
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows
 
-__all__ = ["Function", "Leaves", "Piece", "Slopes", "add_back_", "enabled"]
+__all__ = ["Function", "Leaves", "Piece", "Slopes", "add_back_", "back", "enabled"]
 
 Leaves = list[Tensor]
 """x parameter by parameter, as leaves of a graph."""
@@ -241,7 +241,7 @@ class Function:
             found.append(gradient.double().flatten() @ parts[i].double().flatten())
 
         with self.at(leaves):
-            _back([self._sloped(leaves, piece)], leaves, None, take)
+            back([self._sloped(leaves, piece)], leaves, None, take)
         return float(torch.stack(found).sum()) if found else 0.0
 
     def slopes(self, leaves: Leaves, piece: Piece) -> Slopes:
@@ -290,10 +290,10 @@ def add_back_(
         parts[i].view_as(gradient).add_(gradient, alpha=share)
 
     if roots:
-        _back(roots, leaves, vectors, take, retain_graph=retain_graph)
+        back(roots, leaves, vectors, take, retain_graph=retain_graph)
 
 
-def _back(
+def back(
     roots: Sequence[Tensor] | Sequence[GradientEdge],
     leaves: Leaves,
     vectors: Sequence[Tensor] | None,

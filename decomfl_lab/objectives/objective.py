@@ -73,6 +73,8 @@ def examples_of(objective: Objective) -> int:
 class EpochBatches:
     """Batches of epochs: each epoch is a new permutation of 0..n-1, cut in order, the last batch short.
 
+    Where there are several draws of the n examples, one after the other, epoch e has those of draw e mod ``redraw``.
+
     Step t belongs to epoch t // batches_per_epoch, so the batch is a pure function of (seed, t).
     """
 
@@ -82,6 +84,7 @@ class EpochBatches:
     draws: str = STREAM  # where permutations come from (``noise.draws``)
     # whether the indices of a batch are in ascending order, for data whose neighbours go well together
     ascending: bool = False
+    redraw: int = 1  # how many draws of the examples there are
 
     def __post_init__(self) -> None:
         require_int("n", self.n, 1)
@@ -100,7 +103,8 @@ class EpochBatches:
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """The permutation of an epoch, to be read alone."""
-        return _permutation(self.draws, self.n, self.seed, epoch)
+        order = _permutation(self.draws, self.n, self.seed, epoch)
+        return order if self.redraw == 1 else order + epoch % self.redraw * self.n
 
 
 @lru_cache(maxsize=512)

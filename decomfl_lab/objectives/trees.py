@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -11,9 +13,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.errors import InputError
+from decomfl_lab.errors import InputError, require
 
-__all__ = ["Batch", "feed", "joined", "mapped", "row_count", "rows", "shape_of", "tensors", "torch_tree"]
+__all__ = [
+    "LEAVES",
+    "Batch",
+    "Foreign",
+    "feed",
+    "joined",
+    "mapped",
+    "row_count",
+    "rows",
+    "shape_of",
+    "tensors",
+    "torch_tree",
+]
 
 Batch = tuple[Any, Any]
 """(inputs, targets), trees of tensors; targets are None where the inputs are all that a loss of (model, batch) gets."""
@@ -32,23 +46,71 @@ def mapped(function: Callable[[Any], Tensor], tree: Any, kind: Any = Tensor) -> 
     return tree
 
 
-def torch_tree(tree: Any) -> Any:
-    """The tree with numpy's arrays as tensors, which share their memory where that can be written to."""
+class Foreign(metaclass=ABCMeta):  # noqa: B024
+    """Numbers of another library: tables, which give them by ``to_numpy``, and sparse matrices."""
 
-    def as_tensor(array: NDArray[Any] | np.generic) -> Tensor:
-        plain = isinstance(array, np.generic) or (array.flags.writeable and min(array.strides, default=0) >= 0)
-        return torch.as_tensor(array if plain else array.copy())
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        table = hasattr(other, "to_numpy") and hasattr(other, "__array__")
+        return table or (hasattr(other, "toarray") and hasattr(other, "tocsr"))
 
-    return mapped(as_tensor, tree, np.ndarray | np.generic)
+
+LEAVES = (Tensor, np.ndarray, Foreign)
+"""What a user may give for a tensor."""
 
 
-def tensors(tree: Any) -> Iterator[Tensor]:
-    """The tensors of a tree, in their order."""
-    if isinstance(tree, Tensor):
+def torch_tree(tree: Any, name: str = "arrays") -> Any:
+    """The tree with arrays and tables as tensors, which share the memory of arrays where that can be written to.
+
+    Arrays of the other byte order are turned, and unsigned numbers of more than 8 bits are int64. InputError, which
+    calls the tree by its name, where elements are masked or no numbers, beyond int64, or in a sparse matrix.
+    """
+    return mapped(partial(_as_tensor, name), tree, (*LEAVES, np.generic))
+
+
+def _as_tensor(name: str, value: Any) -> Tensor:
+    tensor = value
+    if not isinstance(value, Tensor):
+        array = _array(name, value)
+        plain = array.flags.writeable and min(array.strides, default=0) >= 0
+        tensor = torch.as_tensor(array if plain else array.copy())
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # which few of torch's functions take
+        tensor = tensor.to(torch.int64)
+        require(bool((tensor >= 0).all()), f"whole numbers of {name}", "fit into int64", str(value.dtype))
+    return tensor  # type: ignore[no-any-return]
+
+
+def _array(name: str, value: Any) -> NDArray[Any]:
+    """The numbers of an array or a table, in the byte order of this machine; InputError if there are others."""
+    require(not hasattr(value, "toarray"), name, "be dense: give its .toarray()", type(value).__name__)
+    array: NDArray[Any] = np.asanyarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+    columns = getattr(value, "columns", ())
+    if array.dtype == object and len(columns):  # of several kinds, as numbers beside true and false
+        return np.column_stack([_array(f"column {column!r} of {name}", value[column]) for column in columns])
+    # Torch has no longer ones. Whole numbers of pandas of which some are missing come as floating-point ones.
+    fine = array.dtype.kind in "biufc" and array.dtype.itemsize <= (16 if array.dtype.kind == "c" else 8)
+    lacks = array.dtype.kind == "f" and str(getattr(value, "dtype", "")).lstrip("U").startswith("Int")
+    rule = (
+        "be numbers, none missing: astype('float64') makes them of objects and longer ones, of words and categories "
+        "give codes, of a structured array its fields by np.stack"
+    )
+    require(fine and not lacks, name, rule, str(array.dtype))
+    if isinstance(array, np.ma.MaskedArray):
+        hidden = np.ma.getmaskarray(array)
+        first = int(np.argwhere(hidden)[0][0]) if hidden.any() and hidden.ndim else 0
+        told = f"{hidden.sum()} of {hidden.size} masked, the first in example {first}"
+        require(not hidden.any(), name, "have no masked elements (fill them by filled(0.0), or leave them out)", told)
+        array = array.data
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def tensors(tree: Any, kind: Any = Tensor) -> Iterator[Tensor]:
+    """The tensors of a tree, or values of that kind, in their order."""
+    if isinstance(tree, kind):
         yield tree
     elif isinstance(tree, Mapping | tuple | list):
         for value in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from tensors(value)
+            yield from tensors(value, kind)
 
 
 def rows(tree: Any, chosen: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Whether what a user gave is one function f of x: closed, still and additive; ``derivatives`` has the fourth question.
+"""Whether what a user gave is one function f of x; ``derivatives`` has the question whether it is differentiable.
 
 The lab takes (module, loss, data) for f(x) = Σ_i w_i ℓ_i(x) / Σ_i w_i, and torch's derivatives for those of f. Where
 that is false every number would be wrong without a word. So it is tried before the first number, on all the data:
@@ -7,6 +7,7 @@ that is false every number would be wrong without a word. So it is tried before 
     still           the same x and data give the same loss in every evaluation
     additive        the loss of a batch is the weighted mean of its parts' losses, or no batch is ever cut
     differentiable  derivatives agree with differences of values, or of gradients
+    continuous      differences of values at μ are those of a function that does not jump, and has torch's slopes
 
 A question is a generator of findings, each the line of a refusal; whoever asks decides what to do about them.
 """
@@ -17,7 +18,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -25,14 +26,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.function import Function, Piece, enabled
+from decomfl_lab.objectives.lines import LINES, Line, continuous
 from decomfl_lab.objectives.trees import Batch, joined, row_count, rows, shape_of, tensors
-from decomfl_lab.objectives.vectors import moved
+from decomfl_lab.objectives.vectors import inner, moved, relative
 from decomfl_lab.objectives.watch import Watch
 from decomfl_lab.plugins import taking
 
-__all__ = ["FAR", "ROUNDING", "Trial", "is_mean", "parts_agree", "refuse"]
+__all__ = ["FAR", "ROUNDING", "SPARE", "STILL", "Trial", "is_mean", "parts_agree", "refuse", "unlike"]
 
 RARE = 16
 """Repetitions of a forward pass that draws random numbers, which may be noise that is seldom seen."""
@@ -44,6 +47,15 @@ begin at zero. The first at which the loss is finite is taken."""
 ROUNDING = 64.0
 """Units of rounding by which a mean may differ from that of its parts, and a loss from the same again: some sums have
 no order on a GPU, and a watched pass takes no fused attention."""
+
+STILL = (
+    "call model.eval(), give F.dropout training=self.training, draw other noise from a torch.Generator that forward "
+    "seeds itself, keep no state, write to no input"
+)
+"""What mends a loss that is not the same again."""
+
+SPARE = 12.0
+"""Vectors of the size of x for which there must be room before a gradient is taken that no method needs."""
 
 
 def refuse(findings: Iterable[str]) -> None:
@@ -166,12 +178,49 @@ class Trial:
         tolerance = ROUNDING * torch.finfo(self.f.dtype).eps
         for piece, value in zip(self.f.pieces, values, strict=False):
             again = self.f.piece_value(x, piece)
-            if not (math.isclose(value, again, rel_tol=tolerance) or math.isnan(value)):
-                yield (
-                    "loss must be a function of x and the data, the same in every evaluation: call model.eval(), give "
-                    "F.dropout training=self.training, draw other noise from a torch.Generator that forward seeds "
-                    f"itself, keep no state, write to no input, got {value, again}"
-                )
+            yield from unlike(value, again, tolerance)
+
+    # --- continuous -----------------------------------------------------------------------------------------------
+
+    def continuous(self, mu: float, *, sloped: bool = True) -> Iterator[str]:
+        """Where differences of the first piece's values at μ are no slopes; see ``lines.continuous``.
+
+        Args:
+            mu: μ.
+            sloped: Whether they are compared with torch's slopes, too.
+        """
+        f, x, piece = self.f, self.x, self.f.pieces[0]
+
+        @lru_cache(maxsize=1)
+        def direction(p: int) -> Tensor:
+            return torch.randn(x.numel(), generator=torch.Generator().manual_seed(p)).to(x.device)
+
+        def along(own: Function) -> Line:
+            def value(p: int, c: float) -> float:
+                point = x.to(own.dtype)
+                return own.piece_value(point.add(direction(p).to(own.dtype), alpha=c) if c else point, piece)
+
+            return value
+
+        def slopes() -> list[float]:
+            if not sloped or SPARE * x.element_size() * x.numel() > room(x.device):
+                return []
+            try:
+                with enabled():
+                    gradient = f.piece_gradient(x, piece)
+            except Exception:  # which a method of differences does not need
+                return []
+            return [inner(gradient, direction(p)) for p in range(LINES)]
+
+        @cache
+        def wide() -> Line:
+            if SPARE * 8 * x.numel() > room(x.device):
+                raise MemoryError
+            return along(f.wide())
+
+        step = max(mu / 10, relative(x, direction(0), 1e-3))
+        eps = torch.finfo(f.dtype).eps
+        yield from continuous(along(f), mu, eps, exact=wide, step=step, slopes=slopes)
 
     # --- additive -------------------------------------------------------------------------------------------------
 
@@ -242,6 +291,12 @@ def parts_agree(whole: float, parts: Parts, tolerance: float) -> bool:
         return True
     mean = math.fsum(weight / total * value for weight, value in counted)
     return abs(whole - mean) <= tolerance * max(abs(whole), *(abs(value) for _, value in counted))
+
+
+def unlike(value: float, again: float, tolerance: float, *, remedy: str = STILL) -> Iterator[str]:
+    """Where a loss is not the same again, with what would mend it."""
+    if not (math.isclose(value, again, rel_tol=tolerance) or math.isnan(value)):
+        yield (f"loss must be a function of x and the data, the same in every evaluation: {remedy}, got {value, again}")
 
 
 def _generators() -> tuple[Any, ...]:

@@ -10,10 +10,12 @@ from typing import Any
 from torch import inference_mode, nn
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.errors import require
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.files import as_path
+from decomfl_lab.layout import MODULE
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
@@ -42,6 +44,7 @@ def train(
     sampled: int | None = None,
     rounds: int = 100,
     seed: int = 0,
+    redraw: int = 1,
     out: Path | str | None = None,
     device: str | None = None,
     progress: bool = False,
@@ -57,12 +60,14 @@ def train(
         loss: The loss(outputs, targets) of a batch, a scalar; or loss(model, batch), if the first parameter is called
             ``model``; None for the loss that the model returns of its own when it is given ``labels``.
         clients: The examples of each client, read once: (inputs, targets), a mapping with labels, batches of them in a
-            list or a DataLoader, or a torch data set. Inputs and targets may be trees of tensors and arrays.
+            list or a DataLoader, or a torch data set. They may be trees of tensors, arrays and tables.
         method: A method with its options, or its name; None for ``DeComFL()`` with the authors' settings.
         test: The held-out examples, in one of these forms, on which the run is evaluated; None for no evaluation.
         sampled: The number m of clients sampled a round; None for all.
         rounds: The number R of communication rounds.
         seed: The seed of everything random but x_0: batches, clients, directions.
+        redraw: How many draws are taken of clients' examples that are others each time that they are read, as by random
+            augmentation: an epoch of a client is as long as ever, and epoch e has draw e mod ``redraw``.
         out: A folder in which the run is saved, and from which it resumes.
         device: The device, cpu, cuda, cuda:N or auto; None for the one that the examples are on.
         progress: Whether a progress bar is shown on stderr.
@@ -92,12 +97,12 @@ def train(
     Source: [DeComFL, Algorithms 3 and 4] for the default method.
     """
     require("data" not in options, "data", "be given as clients", options.get("data"))
-    require(isinstance(model, nn.Module), "model", "be a torch.nn.Module", model)
+    require(isinstance(model, nn.Module), "model", MODULE, model)
     hooks = as_hooks(on_round)
-    dataset = own_dataset(clients, test, whole=BatchLoss.of(loss).form is Form.MODEL)
+    dataset = own_dataset(clients, test, whole=BatchLoss.of(loss).form is Form.MODEL, redraw=redraw)
     assert dataset.parts is not None
     M = len(dataset.parts)
-    options, wanted = without_auto(options)
+    options, wanted = without_auto(options | {"redraw": redraw})
     config = TrainConfig(DeComFL() if method is None else method)
     config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
     config = config.but(metrics=names_of_metrics(metrics))
@@ -139,10 +144,14 @@ def load(
         InputError: If the folder holds no run, its checkpoint is damaged, model or data are others, or it names code.
     """
     whole = loss is not None and BatchLoss.of(loss).form is Form.MODEL
-    dataset = None if clients is None else own_dataset(clients, test, whole=whole)
+
+    def dataset(config: TrainConfig) -> Dataset:
+        return own_dataset([] if clients is None else clients, test, whole=whole, redraw=config.redraw)
+
+    given = None if clients is None else dataset
     return load_run(
         as_path("folder", folder),
-        dataset,
+        given,
         trust_code=trust_code,
         module=model,
         loss=loss,

@@ -16,7 +16,7 @@ from decomfl_lab.datasets.own import data_of
 from decomfl_lab.datasets.splits import split
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import require
-from decomfl_lab.layout import Layout
+from decomfl_lab.layout import MODULE, Layout
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.modules import prepared
@@ -46,7 +46,7 @@ def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
     require(config.data != OWN, "clients", "be given again, as the run was trained on examples given in Python", None)
     if is_own(config.data):
         whole = loss_is_of_model(config)
-        return data_of(made("data", config.data, object), whole=whole).to(place)
+        return data_of(made("data", config.data, object), whole=whole, redraw=config.redraw).to(place)
     return (task_dataset(config) if config.task else load_dataset(config.data)).to(place)
 
 
@@ -149,7 +149,7 @@ def workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None, x
     Raises:
         InputError: If there is no module, it has no finite values, or another number of them than x.
     """
-    require(module is None or isinstance(module, nn.Module), "model", "be a torch.nn.Module", module)
+    require(module is None or isinstance(module, nn.Module), "model", MODULE, module)
     if config.task:
         task = task_module(config, dataset)
         _start_at_(task, x)
@@ -193,6 +193,7 @@ def parts_of(config: TrainConfig, dataset: Dataset) -> Sequence[NDArray[np.int64
         if not isinstance(labels, Tensor):
             require(config.split == "iid", "split", "be iid where targets are no tensor of classes", config.split)
             labels = torch.zeros(dataset.N)
+        labels = labels[: dataset.N]  # of the first draw
         labels = labels if labels.ndim == 1 else labels[:, 0]  # of text
         numbers = labels.cpu().numpy()
         return split(config.split, numbers, config.clients, config.seed, alpha=config.alpha, draws=config.draws)

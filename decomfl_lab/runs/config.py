@@ -125,6 +125,13 @@ class TrainConfig:
     lora_alpha: float = option(
         16.0, "The α of lora, which adds (α/r)·B·A; the paper has 8, the authors' code 16.", "model and data"
     )
+    redraw: int = option(
+        1,
+        "How many draws are taken of your own data that are others each time that they are read, as by augmentation; a "
+        "client's epoch e has draw e mod this, and all of them are in memory.",
+        "model and data",
+        rare=True,
+    )
     split: str = option(
         "iid",
         "How examples go to clients: iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p), the authors' reading).",
@@ -233,6 +240,9 @@ class TrainConfig:
         raise AttributeError(f"{name} is no option of a run, nor of its method {method.name}")
 
     def _check(self) -> None:
+        require_int("redraw", self.redraw, 1)
+        drawn = self.redraw == 1 or self.data == OWN or is_own(self.data)
+        require(drawn, "redraw", "be 1 but for data of your own, as nothing is drawn of others", self.redraw)
         require_choice("split", self.split, SPLITS)
         require_choice("draws", self.draws, DRAWS)
         require_int("clients M", self.clients, 1)

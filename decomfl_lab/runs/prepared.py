@@ -116,9 +116,9 @@ class Prepared:
 
     @cached_property
     def chosen(self) -> list[Tensor]:
-        """The numbers of each client's examples, where these are."""
+        """The numbers of each client's examples in all draws, where these are."""
         data = self.numbers
-        chosen = [torch.from_numpy(part).to(data.device) for part in parts_of(self.config, data)]
+        chosen = [data.drawn(torch.from_numpy(part)).to(data.device) for part in parts_of(self.config, data)]
         if data.pad is None:
             return chosen
         # Prompts of like length lie together, so that a batch has little padding.
@@ -130,10 +130,11 @@ class Prepared:
         Examples are in their user's order within a batch where the loss is no mean over them: it may hang on it.
         """
         ascending = self.dataset.pad is not None or not self.loss.additive
-        B, seed = self.config.batch_size, self.config.seed
+        B, seed, redraw = self.config.batch_size, self.config.seed, self.dataset.redraw
+        own = partial(EpochBatches, draws=self.config.draws, ascending=ascending, redraw=redraw)
         return [
             # 3 tells batches from what else is drawn
-            EpochBatches(len(index), B, (seed, 3, i), draws=self.config.draws, ascending=ascending)
+            own(len(index) // redraw, B, (seed, 3, i))
             for i, index in enumerate(self.chosen)
         ]
 

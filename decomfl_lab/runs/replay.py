@@ -436,9 +436,8 @@ def _run(
 def _data(path: Path, header: Header, config: TrainConfig, own: dict[str, Any], test: Any) -> Dataset:
     """The data that are given, or that the configuration names; InputError if they are not those of the log."""
     given = own["clients"]
-    dataset = (
-        dataset_of(config) if given is None else own_dataset(given, test, whole=loss_is_of_model(config, own["loss"]))
-    )
+    whole = loss_is_of_model(config, own["loss"])
+    dataset = dataset_of(config) if given is None else own_dataset(given, test, whole=whole, redraw=config.redraw)
     if dataset.digest != header.data:
         raise InputError(f"data must be those of the log {path} ({header.source}), got {dataset.source}")
     return dataset

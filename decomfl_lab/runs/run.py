@@ -9,7 +9,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
 from torch import inference_mode, nn
@@ -107,6 +107,11 @@ class Run(Course):
 
     def __repr__(self) -> str:
         return told.summary(self.config, self.dataset.name, self.rows, self.round, self.remark)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """InputError: a copy would share the federation, and a pickle would not have it."""
+        rule = "be kept by run.save(folder) and read by lab.load(folder, ...); run.model and run.metrics are copies"
+        raise InputError(f"run must {rule}, got a copy or a pickle")
 
     @property
     def remark(self) -> str:
@@ -380,7 +385,13 @@ def train(
     return run.metrics
 
 
-def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = False, **own: Any) -> Run:
+def load_run(
+    out: Path,
+    dataset: Dataset | Callable[[TrainConfig], Dataset] | None = None,
+    *,
+    trust_code: Trust = False,
+    **own: Any,
+) -> Run:
     """The run that ``train`` left in the folder ``out``.
 
     All of it is the checkpoint's, under its checksum; config.toml is for people and for ``--config``, and is refused
@@ -388,8 +399,8 @@ def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = F
 
     Args:
         out: The folder.
-        dataset: The run's data where they are loaded already, or are its user's own. Clients more than the run has
-            join in its next round.
+        dataset: The run's data where they are loaded already, or are its user's own; or what makes them for its
+            configuration. Clients more than the run has join in its next round.
         trust_code: Whether the folder's files may name code to import, or which.
         own: ``module``, ``loss`` and ``metrics`` of a run whose configuration does not name them.
 
@@ -403,7 +414,8 @@ def load_run(out: Path, dataset: Dataset | None = None, *, trust_code: Trust = F
     _, saved = kept.read_saved(out, understand)
     config = understand(saved.get("config", {}), f"run {out}")
     kept.require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset, metrics=metrics)
-    dataset = dataset_of(config) if dataset is None else dataset
+    if not isinstance(dataset, Dataset):
+        dataset = dataset_of(config) if dataset is None else dataset(config)
     # Clients more than the run has, who have brought data, join; a run that samples every client goes on to do so.
     M = config.clients if dataset.parts is None or config.method.alone else len(dataset.parts)
     if config.clients < M:

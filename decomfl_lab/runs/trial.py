@@ -2,13 +2,14 @@
 
 Tried are the batches of every client's first epoch and the held-out ones, in the sizes, the dtype and the mode of the
 run, for four evaluations of all of them (``objectives.trial``); for a method that needs gradients, also for a gradient
-and two evaluations in float64.
+and two evaluations in float64; for one of differences, the first batch on a few lines, and for a gradient.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.errors import LabWarning
+from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.batch_loss import called, logits_of
 from decomfl_lab.objectives.derivatives import sloped
@@ -88,9 +91,23 @@ def tried(start: Prepared) -> Prepared:
         if not additive:
             sizes = {f"client {i}": len(index) for i, index in enumerate(start.chosen)}
             refuse(_orders(trial, sizes))
+        mu = start.method.plain().get("mu")
         if start.method.gradients:
-            refuse(sloped(f, x, start.method.name, varies=trial.values != trial.near_values))
+            varies = trial.values != trial.near_values
+            refuse(sloped(f, x, start.method.name, varies=varies, mend=partial(_without_gradients, trial)))
+        elif mu is not None:
+            for finding in trial.continuous(mu):
+                warnings.warn(finding, LabWarning, stacklevel=3)
     return replace(start, loss=replace(start.loss, additive=additive, tried=True), own=False)
+
+
+def _without_gradients(trial: Trial) -> str:
+    """That differences do, if they do."""
+    return (
+        ""
+        if any(trial.continuous(DeComFL().mu, sloped=False))
+        else " A method of differences (decomfl) follows the values alone"
+    )
 
 
 def _classes(f: Function, dataset: Dataset) -> Iterator[str]:

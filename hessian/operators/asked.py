@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.datasets.given import Data
 from decomfl_lab.errors import InputError, known_options, require
+from decomfl_lab.layout import MODULE
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
 from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
@@ -47,6 +48,7 @@ def curvature(
         options: Which matrix, of which parameters, in which dtype: the fields of ``CurvatureOptions``. And:
 
             weights (float sequence or function): Of a module's data: see ``MeanLoss``.
+            redraw (int): Of a module's data: see ``MeanLoss``.
             whiten (tensor): The vector s (d,) by which a method scales its directions, u = s ⊙ z: H is then DHD,
             D = diag(s).
             d (int): The dimension, with a function of a vector alone, whose ``dtype`` is float32 unless it is given.
@@ -56,7 +58,7 @@ def curvature(
         InputError: If an argument breaks a rule, or model, loss and data are no such function of the parameters.
     """
     asked: dict[str, Any] = dict(options)
-    weights, whiten, d = (asked.pop(name, None) for name in ("weights", "whiten", "d"))
+    weights, whiten, d, redraw = (asked.pop(name, None) for name in ("weights", "whiten", "d", "redraw"))
     if asked.get("dtype") is not None:
         asked["dtype"] = str(dtype_of(asked["dtype"])).removeprefix("torch.")
     chosen = CurvatureOptions(**asked)
@@ -64,9 +66,11 @@ def curvature(
         require(d is None, "d", "stay unset with a module, which has it", d)
         if data is None:
             raise InputError("data must be given with a module, got None")
-        return matrix_of(mean_loss_of(model, loss, data, chosen, weights), chosen, whiten=whiten)
+        f = mean_loss_of(model, loss, data, chosen, weights, redraw=1 if redraw is None else redraw)
+        return matrix_of(f, chosen, whiten=whiten)
+    require(not hasattr(model, "fit"), "model", MODULE, model)
     require(loss is None and data is None, "loss and data", "be None with an operator, which has them", "something")
-    given = {"weights": weights, "d": d} | asked
+    given = {"weights": weights, "d": d, "redraw": redraw} | asked
     if isinstance(model, MeanLoss):
         _require_unset(given, _OF_MATRICES, "a MeanLoss")
         return matrix_of(model, chosen, whiten=whiten)
@@ -77,7 +81,12 @@ def curvature(
 
 
 def mean_loss_of(
-    module: nn.Module, loss: LossFunction | None, data: Data, asked: CurvatureOptions, weights: Weights | None = None
+    module: nn.Module,
+    loss: LossFunction | None,
+    data: Data,
+    asked: CurvatureOptions,
+    weights: Weights | None = None,
+    redraw: int = 1,
 ) -> MeanLoss:
     """f, whose curvature is asked for."""
     chosen = asked.parameters
@@ -86,6 +95,7 @@ def mean_loss_of(
         loss,
         data,
         weights=weights,
+        redraw=redraw,
         weight_decay=asked.weight_decay,
         parameters=chosen.split(",") if isinstance(chosen, str) else chosen,
         normalisation=asked.normalisation,

@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decomfl_lab.datasets.given import Data, batches_of
+from decomfl_lab.datasets.given import Data, batches_of, tell_draws
 from decomfl_lab.errors import THEIRS, InputError, brief, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout, require_trainable
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
@@ -72,8 +72,9 @@ class MeanLoss(Function):
         data: Data,
         *,
         weights: Weights | None = None,
+        redraw: int = 1,
         weight_decay: float = 0.0,
-        parameters: Callable[[str], bool] | Sequence[str] | None = None,
+        parameters: Callable[[str], bool] | Iterable[str | Tensor] | None = None,
         normalisation: str | None = None,
         dtype: torch.dtype | None = None,
         chunk: int | None = None,
@@ -89,18 +90,20 @@ class MeanLoss(Function):
                 called ``model`` gets the module, with x for its parameters, and the batch. None: the loss that the
                 module returns when it is given the targets as ``labels``.
             data: Batches, pairs (inputs, targets), in a list, a DataLoader or another iterable; or a Dataset of such
-                pairs for one example each; or one pair of tensors or arrays. A mapping with "labels" (Hugging Face) is
-                the pair of all else and these. A loader that shuffles gives the same batches each time, and leaves
-                torch's global generator as it was. Every tensor of a batch has the examples in its first dimension, or
-                the batch is never cut.
+                pairs for one example each; or one pair of tensors, arrays or tables. A mapping with "labels" (Hugging
+                Face) is the pair of all else and these. What is drawn while they are read, as by a loader that
+                shuffles, is the same each time, and no generator is left changed. Every tensor of a batch has the
+                examples in its first dimension, or the batch is never cut.
             weights: The weight w_b of each batch; or a function of the targets (of the batch for a loss of (model,
                 batch)) that gives the weights of examples, tokens or classes, which are summed over a batch: those by
                 which the loss itself takes its mean. By default the number of examples, so that all weigh the same
                 however the data are cut; or that of labels that count (not -100), where examples have unequally many
                 and the loss is seen to be the mean over these: then each token weighs the same, padded or not.
+            redraw: How many draws are taken of data that are others each time that they are read, as by random
+                augmentation; f is the mean over all of them.
             weight_decay: λ of a penalty (λ/2)‖x‖², whose curvature is λI.
             parameters: The trainable parameters that x consists of: a predicate on their names, or names, prefixes of
-                names that end at a dot ("layers.3"), or patterns with * and ?. Default: all.
+                names that end at a dot ("layers.3"), or patterns with * and ?, or the tensors themselves. Default: all.
             normalisation: "eval" or "batch", for every BatchNorm, whatever mode the module is in. Statistics of the
                 batch need all data to be one batch. Default: "eval", with a warning if a BatchNorm is in training mode.
             dtype: The dtype, float32 or float64, to which parameters, buffers and data are cast; default: that of the
@@ -147,7 +150,7 @@ class MeanLoss(Function):
             self._additive: bool | None = True if trust else None
             self._weigh = weights if callable(weights) else None
             self._lean: LeanCrossEntropy | None = LeanCrossEntropy()  # None where no piece has logits enough for it
-            self.value = self._sum(self.x, self._taken(given, chosen, data, weights, chunk))
+            self.value = self._sum(self.x, self._taken(given, chosen, data, weights, redraw, chunk))
 
     def _taken(
         self,
@@ -155,12 +158,18 @@ class MeanLoss(Function):
         chosen: Mapping[str, nn.Parameter],
         data: Data,
         weights: Weights | None,
+        redraw: int,
         chunk: int | None,
     ) -> list[float]:
         """Cut the data into pieces, try them, and give the loss of each at x."""
         if chunk is not None:
             require_int("chunk", chunk, 1)
-        batches, cut = batches_of("data", data, whole=self.measure.form is Form.MODEL)
+        whole, batches, cut = self.measure.form is Form.MODEL, list[Batch](), False
+        for draw in range(require_int("redraw", redraw, 1)):
+            found, cut = batches_of("data", data, whole=whole, draw=draw)
+            batches += found
+        if redraw == 1:
+            tell_draws({"data": data})
         if weights is None:
             self._weigh = self._by_labels(batches)
         wholes = self._wholes(batches, weights)
@@ -505,7 +514,9 @@ def _counted_but_first(labels: Tensor) -> Tensor:
 # --- parameters -------------------------------------------------------------------------------------------------------
 
 
-def _choose(module: nn.Module, parameters: Callable[[str], bool] | Sequence[str] | None) -> dict[str, nn.Parameter]:
+def _choose(
+    module: nn.Module, parameters: Callable[[str], bool] | Iterable[str | Tensor] | None
+) -> dict[str, nn.Parameter]:
     """The parameters that x consists of, by the first of their names, in the module's order."""
     aliases: dict[int, list[str]] = {}
     for name, p in module.named_parameters(remove_duplicate=False):
@@ -518,8 +529,12 @@ def _choose(module: nn.Module, parameters: Callable[[str], bool] | Sequence[str]
         chosen = {n: p for n, p in trainable.items() if any(parameters(alias) for alias in aliases[id(p)])}
         require(bool(chosen), "parameters", "choose at least one trainable parameter", "none")
         return chosen
-    patterns = [parameters] if isinstance(parameters, str) else list(parameters)
-    require(bool(patterns), "parameters", "name at least one parameter", "none")
+    given = [parameters] if isinstance(parameters, str | Tensor) else list(parameters)
+    require(bool(given), "parameters", "name at least one parameter", "none")
+    patterns = [own if isinstance(own, str) else next(iter(aliases.get(id(own), ())), "") for own in given]
+    for own, pattern in zip(given, patterns, strict=True):  # a tensor stands for its name
+        told = f"another of shape {tuple(own.shape)}" if isinstance(own, Tensor) else own
+        require(pattern != "", "parameters", "be names, or tensors of the module's own and no copies of them", told)
     for pattern in patterns:
         if not any(_matches(pattern, alias) for p in trainable.values() for alias in aliases[id(p)]):
             frozen = any(_matches(pattern, alias) for names in aliases.values() for alias in names)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from decomfl_lab.errors import is_number, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.options import option
@@ -46,7 +46,7 @@ class CurvatureOptions:
         "Do not try whether model, loss and data are one function of the parameters with torch's derivatives.",
         MODEL,
     )
-    parameters: str | Sequence[str] | Callable[[str], bool] | None = option(
+    parameters: str | Iterable[Any] | Callable[[str], bool] | None = option(
         None,
         "Only these parameters count, as names, prefixes or patterns (layers.*.bias) joined by commas. [default: all]",
         MODEL,
@@ -64,6 +64,8 @@ class CurvatureOptions:
 
     def __post_init__(self) -> None:
         require_choice("operator", self.operator, OPERATORS)
+        if isinstance(self.parameters, Iterator):  # as module.parameters(), for whoever reads it more than once
+            object.__setattr__(self, "parameters", list(self.parameters))
         if self.mu is not None:
             require_finite_positive("mu", self.mu)
         decays = is_number(self.weight_decay) and self.weight_decay >= 0
@@ -88,10 +90,11 @@ class CurvatureKeywords(TypedDict, total=False):
     mu: float | None
     weight_decay: float
     trust: bool
-    parameters: str | Sequence[str] | Callable[[str], bool] | None
+    parameters: str | Iterable[str | Tensor] | Callable[[str], bool] | None
     normalisation: str | None
     dtype: torch.dtype | str | None
     chunk: int | None
     weights: Weights | None
+    redraw: int
     whiten: Tensor | None
     d: int | None

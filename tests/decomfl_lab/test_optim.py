@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import lr_scheduler
 
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, optim
@@ -23,16 +25,18 @@ from decomfl_lab.children import environment
 from decomfl_lab.cli.replay import replay as replay_command
 from decomfl_lab.files import HeldError
 from decomfl_lab.noise import derive_seed, direction
-from decomfl_lab.optim import MeZO, MeZOTraining
+from decomfl_lab.optim import MeZO
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.memory import ENVIRONMENT, status_bytes
 from tests.decomfl_lab.language.tiny import tiny, transformers
 from tests.decomfl_lab.protocol.test_log import Full
 from tests.decomfl_lab.test_files import holder
 from tests.refusals import refuses
+from tests.situations.judge import Mine, made, same
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
+W = nn.Parameter(torch.ones(3))
 
 
 def net(dtype: torch.dtype = torch.float32, dropout: float = 0.0) -> nn.Sequential:
@@ -49,11 +53,6 @@ def loss_of(model: nn.Module) -> Callable[[], Tensor]:
 
 def steps(optimizer: MeZO, model: nn.Module, n: int = 5) -> list[float | None]:
     return [optimizer.step(loss_of(model)) for _ in range(n)]
-
-
-def same(one: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
 
 # A step
@@ -104,6 +103,54 @@ def test_frozen_parameters_stay_and_tied_ones_are_one(tmp_path: Path) -> None:
     assert lab.replay(tmp_path / "run.dcl", start).model[1].weight.equal(model[0].weight)
 
 
+# The trial
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_trial_changes_no_bit_and_costs_the_first_step_and_those_with_digests(dropout: float) -> None:
+    calls: list[list[int]] = []
+    models = []
+    for trust in (False, True):
+        model, counted = net(dropout=dropout), [0] * 6
+        optimizer = MeZO(model.parameters(), 0.05, digest_every=4, trust=trust)
+        for step in range(6):
+
+            def loss(step: int = step, counted: list[int] = counted, model: nn.Module = model) -> Tensor:
+                counted[step] += 1
+                return loss_of(model)()
+
+            optimizer.step(loss)
+        calls.append(counted)
+        models.append(model)
+    assert same(*models)
+    assert calls[1] == [2] * 6
+    assert 20 < calls[0][0] <= 40
+    assert calls[0][1:] == [2, 2, 2, 6, 2]
+
+
+def test_a_closure_that_changes_later_is_found_at_the_next_digest() -> None:
+    model = net()
+    optimizer = MeZO(model.parameters(), 0.05, digest_every=3)
+    numbers = iter(range(10**6))
+
+    def loss() -> Tensor:
+        return loss_of(model)() + (0.1 * next(numbers) if optimizer.steps > 1 else 0.0)
+
+    for _ in range(3):
+        optimizer.step(loss)
+    with pytest.raises(InputError, match="same in every evaluation: draw the batch before the closure"):
+        optimizer.step(loss)
+
+
+def test_differences_that_are_rounding_are_told() -> None:
+    model = net()
+    with pytest.warns(lab.RoundingWarning, match="mu = 1e-08 is too small|all 20 scalars of the first rounds are 0"):
+        steps(MeZO(model.parameters(), 0.05, mu=1e-8, perturbations=10), model)
+
+
+# Steps in surroundings
+
+
 def test_dropout_is_the_same_at_all_points() -> None:
     model = net(torch.float64, dropout=0.5)
     optimizer = MeZO(model.parameters(), 0.1, mu=1e-6, perturbations=4)
@@ -129,17 +176,29 @@ def test_compiled_modules_are_measured_as_they_were_written() -> None:
     assert same(model, other)
 
 
-def test_schedulers_set_the_learning_rate_that_the_log_has(tmp_path: Path) -> None:
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda t: min(t, 4) / 4),
+    "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=7, cycle_momentum=False),
+    "CyclicLR": lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, 2, cycle_momentum=False),
+    "ReduceLROnPlateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=0),
+}
+
+
+@pytest.mark.parametrize("make", SCHEDULES.values(), ids=SCHEDULES)
+def test_schedulers_set_the_learning_rate_that_the_log_has(make: Callable[[Any], Any], tmp_path: Path) -> None:
     model, start = net(), net()
-    optimizer = MeZO(model.named_parameters(), 0.08, log=tmp_path / "run.dcl")
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min(t, 4) / 4)
+    optimizer, sgd = MeZO(model.named_parameters(), 0.08, log=tmp_path / "run.dcl"), torch.optim.SGD([W], 0.08)
+    schedules = [make(optimizer), make(sgd)]
     used = []
     for _ in range(6):
-        used.append(optimizer.param_groups[0]["lr"])
+        used.append(sgd.param_groups[0]["lr"])
         optimizer.step(loss_of(model))
-        scheduler.step()
+        sgd.step()
+        for each in schedules:
+            each.step(*[1.0] * isinstance(each, lr_scheduler.ReduceLROnPlateau))
+    assert len({*used}) > 1
     with RunLog.open(tmp_path / "run.dcl") as log:
-        assert [record.eta for record in log.records(0)] == used[1:] == [0.02, 0.04, 0.06, 0.08, 0.08]
+        assert [record.eta for record in log.records(0)] == [eta for eta in used if eta]
     assert same(lab.replay(tmp_path / "run.dcl", start).model, model)
 
 
@@ -322,9 +381,6 @@ def test_a_step_needs_a_closure_or_what_was_measured() -> None:
     optimizer.step(loss_of(model))
 
 
-W = nn.Parameter(torch.ones(3))
-
-
 @refuses(
     ([], {}, "parameters must hold some that are trained"),
     ([nn.Parameter(torch.ones(3), requires_grad=False)], {}, "parameters must hold some that are trained"),
@@ -335,7 +391,9 @@ W = nn.Parameter(torch.ones(3))
     ([nn.Parameter(torch.ones(2, dtype=torch.complex64))], {}, "dtype of parameter 0 must be one of"),
     ([2 * W], {}, "parameter 0 must be a leaf"),
     ([nn.Parameter(torch.ones(3, device="meta"))], {}, "must be dense, with values"),
-    ([{"params": [W]}, {"params": []}], {}, "be of one group"),
+    ([{"params": [W]}, {"params": []}], {}, "be of one group: groups come later; give model.named_parameters"),
+    ([W], {"momentum": 0.9}, r"momentum must be 0, as momentum comes later; lab\.train has it .*, got 0\.9"),
+    ([W], {"betas": (0.9, 0.99)}, r"option of MeZO must be one of params, .*, got 'betas'"),
     ([("a", W), (3, nn.Parameter(torch.ones(1)))], {}, "name of parameter 1 must be text"),
     ([W], {"lr": -1.0}, "lr η must be a finite number of at least 0"),
     ([W], {"lr": float("nan")}, "lr η must be a finite number of at least 0"),
@@ -350,6 +408,76 @@ W = nn.Parameter(torch.ones(3))
 )
 def test_bad_arguments_are_named(params: Any, options: dict[str, Any]) -> None:
     MeZO(params, **{"lr": 0.1, **options})
+
+
+@pytest.mark.parametrize("closure", [True, False])
+def test_a_scaler_of_gradients_is_refused_where_it_is_enabled(closure: bool) -> None:
+    model = net()
+    optimizer, given = MeZO(model.named_parameters(), 0.02), [loss_of(model)] * closure
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(loss_of(model)()).backward()
+    with pytest.raises(InputError, match=r"GradScaler must be left out.*step\(closure\)"):
+        scaler.step(optimizer, *given)
+    assert optimizer.steps == 0
+    if closure:
+        torch.amp.GradScaler("cpu", enabled=False).step(optimizer, *given)
+        assert optimizer.steps == 1
+
+
+def test_accelerate_takes_it_before_and_after_a_state_is_loaded(tmp_path: Path) -> None:
+    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
+    whole, model = net(), net()
+    steps(MeZO(whole.named_parameters(), 0.05), whole, 5)
+    first = MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl")
+    again = MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl")
+    _, prepared = accelerator.prepare(model, first)
+    steps(prepared, model, 3)
+    again.load_state_dict(prepared.state_dict())
+    _, prepared = accelerator.prepare(model, again)
+    steps(prepared, model, 2)
+    assert same(model, whole)
+    assert same(lab.replay(tmp_path / "run.dcl", net()).model, whole)
+
+
+def pickled(given: Any) -> Any:
+    return pickle.loads(pickle.dumps(given))
+
+
+@pytest.mark.parametrize("n", [0, 3], ids=["new", "after steps"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_a_copy_with_its_model_goes_on_to_the_bit(copied: Callable[[Any], Any], dtype: torch.dtype, n: int) -> None:
+    model = net(dtype)
+    model[0].bias.requires_grad_(False)
+    optimizer = MeZO(model.named_parameters(), 0.05, perturbations=2, seed=4, weight_decay=0.1, rounding="nearest")
+    lr_scheduler.ExponentialLR(optimizer, 0.9)
+    steps(optimizer, model, n)
+    other, again = copied((model, optimizer))
+    before = again.digest()
+    steps(optimizer, model)
+    assert again.digest() == before
+    steps(again, other)
+    assert same(model, other)
+    assert again.state_dict() == optimizer.state_dict()
+
+
+def test_a_copy_of_the_same_parameters_is_told_of_the_other_one() -> None:
+    model = net()
+    optimizer = MeZO(model.named_parameters(), 0.05)
+    steps(optimizer, model)
+    again = copy.copy(optimizer)
+    steps(again, model, 1)
+    with pytest.raises(InputError, match="parameters must be written to by steps alone"):
+        steps(optimizer, model, 1)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_an_optimizer_with_an_open_log_is_not_copied(copied: Callable[[Any], Any], tmp_path: Path) -> None:
+    model = net()
+    optimizer = MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl")
+    steps(optimizer, model)
+    with pytest.raises(InputError, match=r"must have no open log: give its state_dict\(\) to load_state_dict"):
+        copied(optimizer)
 
 
 def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
@@ -508,57 +636,11 @@ def test_the_log_of_another_training_is_refused_and_left_alone(tmp_path: Path) -
     assert (tmp_path / "b").read_bytes() == content
 
 
-# transformers
+# transformers; tests/situations/table_trainer.py has what its arguments do
 
 
-def trainer(model: nn.Module, folder: Path, *, loss: Any = None, **options: Any) -> Any:
-    library = transformers()
-
-    class MeZOTrainer(MeZOTraining, library.Trainer):  # type: ignore[misc, name-defined]
-        pass
-
-    ids = torch.randint(4, 90, (16, 6), generator=torch.Generator().manual_seed(0))
-    fixed = {"per_device_train_batch_size": 8, "report_to": [], "disable_tqdm": True, "use_cpu": True, "save_steps": 3}
-    arguments = library.TrainingArguments(str(folder), max_steps=6, warmup_steps=1, **fixed | options)
-    optimizer = MeZO(model.named_parameters(), 0.01, log=folder / "run.dcl")
-    rows = [{"input_ids": row, "labels": row} for row in ids]
-    return MeZOTrainer(model, arguments, train_dataset=rows, optimizers=(optimizer, None), compute_loss_func=loss)
-
-
-def test_a_trainer_takes_its_steps_and_its_log_replays(tmp_path: Path) -> None:
-    transformers()
-    model = tiny("opt")
-    trainer(model, tmp_path).train()
-    found = lab.replay(tmp_path / "run.dcl", tiny("opt"))
-    assert found.agrees
-    assert found.round == 5  # the learning rate of the first step is 0
-    assert same(found.model, model)
-
-
-def test_a_trainer_goes_on_from_its_checkpoint_to_the_bit(tmp_path: Path) -> None:
-    transformers()
-    model, other = tiny("opt"), tiny("opt")
-    trainer(model, tmp_path).train()
-    trainer(other, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert same(model, other)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_every_evaluation_of_a_trainer_has_the_labels(smoothing: float, tmp_path: Path) -> None:
-    transformers()
-    had: list[bool] = []
-
-    def loss(outputs: Any, labels: Tensor | None, num_items_in_batch: Any) -> Tensor:
-        had.append(labels is not None)
-        targets = outputs.logits.argmax(-1) if labels is None else labels
-        return cross_entropy(outputs.logits.float().transpose(1, 2), targets, label_smoothing=smoothing)
-
-    trainer(tiny("opt"), tmp_path, loss=None if smoothing else loss, label_smoothing_factor=smoothing).train()
-    assert had == ([] if smoothing else [True] * 12)
-    assert lab.replay(tmp_path / "run.dcl", tiny("opt")).round == 5
-
-
-def test_a_trainer_that_would_split_its_batches_is_refused(tmp_path: Path) -> None:
-    transformers()
-    with pytest.raises(InputError, match="gradient_accumulation_steps of the arguments must be 1 with MeZO, got 2"):
-        trainer(tiny("opt"), tmp_path, gradient_accumulation_steps=2).train()
+def test_a_trainer_without_mezo_is_refused_before_its_first_step(tmp_path: Path) -> None:
+    trainer = made(Mine, tiny("opt"), tmp_path)
+    trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), 0.1)
+    with pytest.raises(InputError, match=r"optimizers must be \(decomfl_lab\.optim\.MeZO\(\.\.\.\), None\)"):
+        trainer.train()

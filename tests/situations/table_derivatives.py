@@ -18,12 +18,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.situations import zoo
-from tests.situations.judge import RIGHT, Table, either, refused
+from tests.situations.judge import RIGHT, Table, either, refused, told
 from tests.situations.zoo import WORDS, X64, X, Y, ce, classes, mean_ce, mlp, net, ragged, rand, tanh_ce, through, wide
 
 at = TABLE = Table()
 WRONG = refused("derivative|backward|gradient|detach")
 """A refusal that says that derivatives are not those of the values."""
+UNLIKE = told("torch's derivative")
+"""What training by differences tells then, where they differ by enough."""
 SPLIT = refused(r"\bweights\b")
 GRADIENTS = {"method": "fedavg", "lr": 0.1}
 NO_DERIVATIVE = refused("must have the derivative that torch gives, for fedavg")
@@ -46,7 +48,7 @@ def reversed_inside(o, t):
     return ce(o, t) + 0.5 * zoo.reversed_(o).square().mean()
 
 
-at("a gradient reversal inside the loss", kappa=WRONG, train=RIGHT)(
+at("a gradient reversal inside the loss", kappa=WRONG, train=UNLIKE)(
     mlp, reversed_inside, f=lambda own: mean_ce(own) + 0.5 * own(X64).square().mean()
 )
 at("a loss whose gradient is doubled", kappa=WRONG)(loss=lambda o, t: zoo.doubled(ce(o, t)))
@@ -95,7 +97,8 @@ MIDDLES = {
 }
 """What is done in forward, and the function of its values, where training is right."""
 for _name, (_middle, _values) in MIDDLES.items():
-    at(_name, kappa=WRONG, train=RIGHT if _values else None)(net(_middle), f=through(_values))
+    _told = RIGHT if "no_grad" in _name else UNLIKE
+    at(_name, kappa=WRONG, train=_told if _values else None)(net(_middle), f=through(_values))
 
 
 def halve(module, into, out):
@@ -110,9 +113,9 @@ def from_itself(o, t):
     return ce(o, t) + (o - 2 * o.detach().tanh()).square().mean()
 
 
-at("outputs detached for one term of the loss (distillation from itself)", kappa=WRONG, train=RIGHT)(mlp, from_itself)
-at("the detached loss as its own weight", kappa=WRONG, train=RIGHT)(mlp, lambda o, t: ce(o, t) * ce(o, t).detach())
-at("a full backward hook of a layer that scales gradients", kappa=WRONG, train=RIGHT)(HALVED, f=tanh_ce)
+at("outputs detached for one term of the loss (distillation from itself)", kappa=WRONG, train=UNLIKE)(mlp, from_itself)
+at("the detached loss as its own weight", kappa=WRONG, train=UNLIKE)(mlp, lambda o, t: ce(o, t) * ce(o, t).detach())
+at("a full backward hook of a layer that scales gradients", kappa=WRONG, train=UNLIKE)(HALVED, f=tanh_ce)
 at("hooks on the user's parameters that clip gradients", kappa=either("hook"), train=RIGHT)(CLIPPED, f=tanh_ce)
 
 
@@ -189,7 +192,7 @@ for _name, _pool in (("max-pooling", nn.MaxPool1d(2)), ("adaptive max-pooling", 
 
 _labels = mlp()(X).argmax(1)
 _wide_net = zoo.layers(zoo.linear(4, 25), nn.ReLU, zoo.linear(25, 23), nn.ReLU, zoo.linear(23))
-at("half of the features rounded down, a plateau", kappa=either("derivative"), train=RIGHT)(
+at("half of the features rounded down, a plateau", kappa=either("derivative"), train=told("jumps"))(
     net(lambda h: h.tanh() + (4 * h).floor() / 4)
 )
 for _factor in (1e6, 1e-6, 1e12, 1e-12):
@@ -213,10 +216,11 @@ at("a network of 800 parameters in float32, by its interval", kappa=RIGHT)(_wide
 
 _bag = zoo.layers(lambda: nn.EmbeddingBag(6, 3, padding_idx=0), nn.Tanh, zoo.linear(3))
 _last = partial(zoo.Text, padding=-1)
-PADDING = either("padding")
 at("nn.Embedding with padding_idx: its row is held fixed", both=RIGHT)(zoo.Text, ce, [(WORDS, Y)])
 at("padding_idx=-1, the last row", both=RIGHT)(_last, ce, [(zoo.LAST_PADS, Y)])
-at("functional.embedding with padding_idx", both=PADDING)(partial(zoo.Text, functional=True), ce, [(WORDS, Y)])
+at("functional.embedding with padding_idx", kappa=either("padding"), train=UNLIKE)(
+    partial(zoo.Text, functional=True), ce, [(WORDS, Y)]
+)
 at("a padding row that is tied to the outputs' weights", kappa=either("padding|derivative|tied"))(
     partial(zoo.Text, tied=True), ce, [(WORDS, Y)]
 )

@@ -20,11 +20,27 @@ import decomfl_lab as lab
 import hessian
 from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss
 from tests.nets import seeded
-from tests.situations import table_derivatives, table_functions, table_given, table_measures, table_memory, truth, zoo
+from tests.situations import (
+    table_containers,
+    table_derivatives,
+    table_functions,
+    table_lines,
+    table_measures,
+    table_memory,
+    table_trainer,
+    truth,
+    zoo,
+)
 from tests.situations.judge import RIGHT, Entry, Situation, mean, refused, situations
 from tests.situations.zoo import DATA, REAL64, WORDS, X64, N, X, Y, ce, classes, mean_ce, mlp, ragged, rand
 
-TABLES = (table_given.TABLE, table_functions.TABLE, table_derivatives.TABLE, table_memory.TABLE, table_measures.TABLE)
+TABLES = tuple(
+    table.TABLE
+    for table in (
+        *(table_containers, table_functions, table_derivatives, table_memory, table_lines, table_trainer),
+        table_measures,
+    )
+)
 SITUATIONS = {str(situation): situation for situation in situations(*TABLES)}
 OPERATORS = (HessianOperator, GaussNewtonOperator, FisherOperator)
 WRONG = "module and loss must have the derivatives that torch gives, got"

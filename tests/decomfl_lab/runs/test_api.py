@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,7 +101,7 @@ def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, t
 
 @refuses(
     ([(x, y[:3])], r"tensors of client 0 must have as many examples as each other, .*, got \[\(90, 6\), \(3,\)\]"),
-    ([(x, y.tolist())], "targets of client 0 must be tensors or arrays, got 'tuple'"),
+    ([(x, [None] * len(y))], "targets of client 0 must be tensors or arrays, got 'tuple'"),
     ([x], r"client 0 must be \(inputs, targets\), mappings with labels, .*, got 'Tensor'"),
     ([[1, 2, 3]], r"batch 0 of client 0 must be a pair \(inputs, targets\), .*, got 'int'"),
 )
@@ -158,6 +161,14 @@ def test_a_run_keeps_its_loss(model: nn.Module, tmp_path: Path) -> None:
     lab.train(model, lambda a, b: _absolute(a, b), clients, out=tmp_path / "b", **OPTIONS)
     with pytest.raises(lab.InputError, match="loss must be given again, as lab.load"):
         lab.load(tmp_path / "b", model, clients=clients)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_run_is_not_copied_by_python(copied: Callable[[Any], Any], model: nn.Module) -> None:
+    run = lab.train(model, clients=PAIRS, **OPTIONS)
+    with pytest.raises(lab.InputError, match=r"run must be kept by run\.save\(folder\) and read by lab\.load"):
+        copied(run)
+    assert torch.equal(copy.deepcopy(run.model)[0].weight, run.model[0].weight)
 
 
 def test_another_run_is_not_overwritten_and_a_run_goes_on_where_it_was_saved(model: nn.Module, tmp_path: Path) -> None:

@@ -1,0 +1,176 @@
+"""Whether differences of values at μ are those of a continuous f whose derivative is torch's: f along random lines.
+
+A method of differences takes (f(x + μz) − f(x))/μ for a slope. Where f jumps (weights on a grid, a gate, a sign that is
+drawn from x) it is about 1/μ instead, or 0, and a run follows noise without a word. So f is looked at on a few lines
+x + cz. Where one of its changes is not like the others, it is halved again and again: the change across ever shorter
+pieces of a line goes to 0 where f is continuous, kinks or not, and stays where f jumps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from statistics import median
+
+__all__ = ["LINES", "Line", "continuous"]
+
+LINES = 3
+"""The number of random directions."""
+PLACES = (0.0, 0.1, 1.0, 2.0, 100.0)
+"""Where f is looked at on each, in units of μ; the last is as far as a run may come in some steps."""
+FAR, HALVINGS = 7, 8
+"""Halvings of the last piece of a line until it is as short as μ; those that show a jump."""
+LARGE = 3.0
+"""How much larger than a typical difference at μ a change across μ is further on, where there is a jump."""
+UNUSUAL = 0.3
+"""A jump by less than this share of a typical difference at μ does no harm: steps of many small jumps have a slope."""
+STAYS = 0.25
+"""The share of an unusual change that is a jump if it is still there after all halvings."""
+ROUNDED = 64.0
+"""Units of rounding of f below which nothing is said."""
+LARGER = (10.0, 100.0, 1000.0)
+"""Multiples of μ that are tried as a better one."""
+MORE = 8
+"""The number of random directions on which they are."""
+AGREES = 0.05
+"""The share of its size by which a slope may differ from differences."""
+KINKED = 4.0
+"""How much more than differences ahead and behind differ from each other it may be."""
+
+Line = Callable[[int, float], float]
+"""f(x + c z_p) by p and c."""
+
+
+def continuous(
+    value: Line,
+    mu: float,
+    eps: float,
+    *,
+    exact: Callable[[], Line] | None,
+    step: float,
+    slopes: Callable[[], Sequence[float]],
+) -> Iterator[str]:
+    """Where f jumps near x, with a μ at which it does not matter; else where torch's slopes are not f's.
+
+    Args:
+        value: f on the lines z_0, z_1, ...
+        mu: The smoothing radius μ.
+        eps: The relative rounding of values.
+        exact: It makes the same in float64, where what jumps by rounding alone does not; None if it cannot be had.
+        step: The c at which slopes are compared with differences.
+        slopes: ∇fᵀz_p by torch; of nothing where there is no gradient.
+    """
+    value = _known(value)
+    jump = _jump(value, mu, eps)
+    if jump is not None and exact is not None:
+        with suppress(Exception):  # module or loss take no float64, or there is no room for it
+            wide = exact()
+            wide(0, 0.0)
+            jump = _jump(_known(wide), mu, eps)
+    if jump is not None:
+        coarser = (mu * times for times in LARGER)
+        better = next((f"at mu = {larger:g} they are" for larger in coarser if _even(value, larger, jump)), "")
+        yield (
+            f"the loss jumps by {jump.size:.3g} as x moves by {jump.width:.1g} along a random direction, so that "
+            f"differences at mu = {mu:g} are no slopes; {better or f'up to mu = {LARGER[-1] * mu:g} none are'} (is "
+            "there a round, a sign, a comparison or a cast to integers in model or loss?)"
+        )
+    elif found := slopes():
+        yield from _unlike(value, eps, step, found)
+
+
+def _known(value: Line) -> Line:
+    """The same, computed once at each point; x is on every line. NaN where it fails: a run says that itself."""
+
+    @cache
+    def known(p: int, c: float) -> float:
+        try:
+            return value(p, c)
+        except Exception:
+            return math.nan
+
+    return lambda p, c: known(p if c else 0, c)
+
+
+@dataclass(frozen=True)
+class _Jump:
+    """By how much f changes, and within which c."""
+
+    size: float
+    width: float
+
+
+def _jump(value: Line, mu: float, eps: float) -> _Jump | None:
+    """A jump within 2μ of x, which differences there see; else one further on that is larger than they are."""
+    places = [place * mu for place in PLACES]
+    table = [[value(p, c) for c in places] for p in range(LINES)]
+    if not all(math.isfinite(each) for values in table for each in values):
+        return None
+    rounding = ROUNDED * eps * abs(table[0][0])
+    typical = math.sqrt(math.fsum((values[2] - values[0]) ** 2 for values in table) / LINES)
+    near, far = list[_Piece](), list[_Piece]()
+    for p, values in enumerate(table):
+        *pieces, last = [(a, b, high - low) for (a, low), (b, high) in pairwise(zip(places, values, strict=True))]
+        # Where f is smooth, all changes are as their lengths; a jump is in one of them, perhaps.
+        slope = median(change / (b - a) for a, b, change in pieces)
+        near += [(abs(change - slope * (b - a)), p, slope, a, b) for a, b, change in pieces]
+        far.append((abs(last[2] - slope * (last[1] - last[0])), p, slope, *last[:2]))
+    unusual, p, slope, a, b = max(near)
+    least = max(UNUSUAL * typical, rounding)
+    if unusual <= least:
+        # As far away only what is still large across about μ is no curvature.
+        least = max(LARGE * typical, rounding)
+        unusual, p, slope, a, b = _halved(value, FAR, *max(far)[1:])
+        if unusual <= least:
+            return None
+    stays, p, _, a, b = _halved(value, HALVINGS, p, slope, a, b)
+    return _Jump(stays, b - a) if stays > max(STAYS * unusual, least) else None
+
+
+_Piece = tuple[float, int, float, float, float]
+"""By how much the change across a piece of a line is not as the slope says, the line, the slope, and the piece."""
+
+
+def _halved(value: Line, times: int, p: int, slope: float, a: float, b: float) -> _Piece:
+    """A piece of a line, halved so many times: always the half that is less as the slope says."""
+
+    def off(a: float, b: float) -> float:
+        return abs(value(p, b) - value(p, a) - slope * (b - a))
+
+    for _ in range(times):
+        middle = (a + b) / 2
+        a, b = max((a, middle), (middle, b), key=lambda piece: off(*piece))
+    return off(a, b), p, slope, a, b
+
+
+def _even(value: Line, mu: float, jump: _Jump) -> bool:
+    """Whether differences at μ and 2μ are alike, as those of a function with slopes, and no smaller than the jump."""
+    off = whole = 0.0
+    for p in range(MORE):
+        one, two = ((value(p, c) - value(p, -c)) / (2 * c) for c in (mu, 2 * mu))
+        off += (one - two) ** 2
+        whole += two**2
+    return off < whole / 4 and jump.size < LARGE * mu * math.sqrt(whole / MORE)
+
+
+def _unlike(value: Line, eps: float, step: float, slopes: Sequence[float]) -> Iterator[str]:
+    """Where slopes are not the mean of the differences ahead and behind by more than these differ from each other.
+
+    At a kink, as that of a ReLU at exactly 0, the two differ, and torch's slope is neither.
+    """
+    here = value(0, 0.0)
+    ahead = [(value(p, step) - here) / step for p in range(LINES)]
+    behind = [(here - value(p, -step)) / step for p in range(LINES)]
+    mean = [(a + b) / 2 for a, b in zip(ahead, behind, strict=True)]
+    size = max(math.hypot(*slopes), math.hypot(*mean))
+    off, bent = math.dist(slopes, mean), math.dist(ahead, behind) / 2
+    if off > KINKED * bent + AGREES * size + ROUNDED * eps * abs(here) / step:
+        p = max(range(LINES), key=lambda p: abs(slopes[p] - mean[p]))
+        yield (
+            f"the loss changes by {mean[p]:.3g} along a random direction where torch's derivative is {slopes[p]:.3g}: "
+            "differences follow the values, whatever a detach, a hook or a backward of your own makes of gradients"
+        )
