@@ -33,6 +33,7 @@ __all__ = [
     "named",
     "require_trusted",
     "taking",
+    "targets_of",
 ]
 
 OWN = "own"
@@ -66,9 +67,18 @@ def is_own(target: str) -> bool:
     return all(part.isidentifier() for part in parts)
 
 
+def targets_of(metrics: str) -> dict[str, str]:
+    """{name: target} of "f1=module:function,auc=module:other"."""
+    pieces = [piece.partition("=") for piece in metrics.split(",") if piece]
+    return {name: target for name, _, target in pieces}
+
+
 def code_in(values: Mapping[str, Any]) -> dict[str, str]:
     """{key: name} of the code that these values name, but for torch's own losses; nothing is imported."""
     found = {key: value for key, value in values.items() if isinstance(value, str) and is_own(value)}
+    metrics = values.get("metrics")
+    if isinstance(metrics, str) and any(map(is_own, targets_of(metrics).values())):
+        found["metrics"] = metrics
     return {key: name for key, name in found.items() if not (key == "loss" and name in TORCH_LOSSES)}
 
 

@@ -26,13 +26,11 @@ from decomfl_lab.options import TRUST_CODE, option
 from decomfl_lab.plain import print_json
 from decomfl_lab.plugins import code_in, require_trusted
 from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, further
 from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
 from decomfl_lab.words import WORDS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from decomfl_lab.federations.carrier import Elsewhere
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Rebuilt
@@ -302,7 +300,7 @@ def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
             run.train(out=out, on_round=show, on_start=_tell_start, hooks=hooks)
     except DivergedError:
         if len(run.metrics):
-            print(_table(run.metrics))
+            print(_table(run))
         raise
     # Where clients replay anyway, a replay for each costs as much as M/m rounds did.
     rebuilt = run.verify() if run.config.method.replays else Rebuilt(0, 0)
@@ -338,7 +336,7 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
             result["rebuilt"] = {"clients": rebuilt.clients, "equal": rebuilt.equal}
         print_json(result | more)
         return
-    print(_table(rows))
+    print(_table(run))
     if rows["round"].iloc[0] == 0:
         first, last = rows.iloc[0].test_accuracy, rows.iloc[-1].test_accuracy
         print(f"accuracy: {first:.4f} zero-shot, {last:.4f} now ({100 * (last - first):+.1f} points)")
@@ -372,8 +370,9 @@ def _tell_start(row: dict[str, float]) -> None:
     print(f"zero-shot accuracy {plain:.4f}, calibrated {calibrated:.4f}", file=sys.stderr, flush=True)
 
 
-def _table(rows: pd.DataFrame) -> str:
-    columns = ["round", "train_loss", "test_loss", "test_accuracy", "calibrated_accuracy", "wire_scalars", "drift"]
+def _table(run: Run) -> str:
+    rows = run.metrics
+    columns = ["round", "train_loss", "test_loss", "test_accuracy", *further(run.config), "wire_scalars", "drift"]
     shown = rows[[column for column in [*columns, "seconds"] if column in rows]]  # some only where they are measured
     return shown.rename(columns={"wire_scalars": "scalars/client"}).to_string(
         index=False, float_format=lambda v: f"{v:.4g}" if abs(v) < 1000 else f"{v:.0f}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from decomfl_lab.engines.kernels.cnn import Network, Slopes, Workspace
 from decomfl_lab.engines.kernels.language import LanguageNetwork
 from decomfl_lab.errors import require_int
 from decomfl_lab.estimators.differences import Point
+from decomfl_lab.objectives.modules import copied
 from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses
 
 __all__ = ["Seat", "Threads"]
@@ -42,7 +42,7 @@ class Seat:
 
     def module(self, original: nn.Module) -> nn.Module:
         """This seat's copy."""
-        own: nn.Module = self._made(original, partial(copy.deepcopy, original))
+        own: nn.Module = self._made(original, partial(copied, original))
         return own
 
     def workspace(self, network: Network | LanguageNetwork) -> Any:

@@ -8,7 +8,6 @@ whole module is right, it is the loss.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.devices import room
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, logits_of
-from decomfl_lab.objectives.modules import swapped
+from decomfl_lab.objectives.modules import copied, swapped
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
 
 __all__ = ["OF_TORCH", "Order", "culprit"]
@@ -114,7 +113,7 @@ def culprit(module: nn.Module, loss: BatchLoss, batches: Iterable[Batch], orders
         d, device = sum(p.numel() for p in module.parameters()), next(module.parameters()).device
         if COPIES * 8 * d > room(device):
             return ""
-        own, wide = copy.deepcopy(module).double(), loss.wide()
+        own, wide = copied(module).double(), loss.wide()
         for batch in batches:
             doubled = mapped(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, batch)
             few = rows(doubled, slice(0, FEW)) if row_count(doubled) else doubled

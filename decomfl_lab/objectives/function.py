@@ -23,7 +23,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from decomfl_lab.errors import require
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, called, logits_of, own_loss_of, require_mean
-from decomfl_lab.objectives.modules import swapped
+from decomfl_lab.objectives.modules import copied, swapped
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows
 
 __all__ = ["Function", "Leaves", "Piece", "Slopes", "add_back_", "back", "enabled"]
@@ -122,7 +122,7 @@ class Function:
         other.layout, other.measure = replace(self.layout, dtype=torch.float64), self.measure.wide()
         other.fixed, other.buffers = mapped(other.place, self.fixed), mapped(other.place, self.buffers)
         if self.bound:
-            other.module = copy.deepcopy(self.module).double()
+            other.module = copied(self.module).double()
         return other
 
     def place(self, tensor: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from decomfl_lab.layout import MODULE
 from decomfl_lab.objectives.apart import require_apart
 from decomfl_lab.objectives.trees import feed
 
-__all__ = ["HeldEmbedding", "constants", "handed_back_", "prepared", "swapped"]
+__all__ = ["HeldEmbedding", "constants", "copied", "handed_back_", "prepared", "swapped"]
 
 
 class HeldEmbedding(nn.Embedding):
@@ -76,7 +76,7 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
     for part in module.modules() if shared else ():
         kept += [value for value in vars(part).values() if isinstance(value, Tensor)]
     try:
-        own = copy.deepcopy(module, {id(tensor): tensor for tensor in kept})
+        own = copied(module, kept)
     except THEIRS as error:  # whatever a user's module holds
         if shared and not any(map(_wants_care, module.modules())):
             return module  # it will do: what is copied above is no tensor
@@ -93,6 +93,21 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
             table.kind, table.__class__ = type(part), HeldEmbedding
             table.register_buffer("held", table.weight.detach()[table.padding_idx].clone(), persistent=False)
     return own
+
+
+def copied(module: nn.Module, kept: Collection[Tensor] = ()) -> nn.Module:
+    """A deep copy, but for the tensors that are kept; also of a pruned module, or one with torch's old weight_norm.
+
+    Such a module has as an attribute what a hook computes of its parameters before each forward pass, and torch copies
+    no tensor with a graph. In the copy it is one without, which wants a gradient, so that a trial finds whoever reads
+    it before it is computed anew.
+    """
+    memo = {id(tensor): tensor for tensor in kept}
+    for part in module.modules():
+        for value in vars(part).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone().requires_grad_()
+    return copy.deepcopy(module, memo)
 
 
 def handed_back_(module: nn.Module) -> nn.Module:

@@ -1,17 +1,20 @@
-"""What module and loss touch while they compute: parameters behind those that they are given, kinks, padding rows."""
+"""What module and loss touch while they compute: parameters behind those that they are given, kinks, classes."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, multi_margin_loss, nll_loss
 from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.objectives.perturbed import memory_of, reads_no_element
 from decomfl_lab.objectives.trees import tensors
 
-__all__ = ["Watch"]
+__all__ = ["Classes", "Watch"]
 
 # fmt: off
 _KINKS = frozenset([
@@ -28,7 +31,23 @@ everywhere only."""
 
 _COMPARISONS = frozenset(["eq", "ge", "gt", "le", "lt", "ne"])
 """Functions of which a user makes kinks, where they compare numbers that are no integers."""
+
+_MOVES = frozenset([
+    "clone", "contiguous", "cpu", "detach", "double", "flatten", "float", "getitem", "index_select", "int", "long",
+    "masked_select", "movedim", "mT", "narrow", "permute", "reshape", "select", "squeeze", "swapaxes", "t", "to",
+    "transpose", "type_as", "unflatten", "unsqueeze", "view", "view_as",
+])
+"""Functions whose result has the elements of their first argument, or some of them."""
+
+_SHIFTS = frozenset(["add", "div", "mul", "neg", "radd", "rmul", "rsub", "sub", "true_divide", "truediv"])
+"""Functions that give each score another value, where a result has the shape of the scores."""
+
+_SHARES = frozenset(["log_softmax", "logsumexp", "softmax"])
+"""Functions of scores, along the classes."""
 # fmt: on
+
+_LABELLED: tuple[Any, ...] = (cross_entropy, nll_loss, multi_margin_loss)
+"""Losses of scores and classes, which are dimension 1."""
 
 
 class Watch(TorchFunctionMode):
@@ -94,6 +113,89 @@ class Watch(TorchFunctionMode):
                     "it, as that would be neither trained nor counted: register them in the module (nn.ModuleList for "
                     f"layers in a list), or use them under torch.no_grad(), got one of shape {tuple(leaf.shape)}"
                 )
+
+
+class Classes(TorchFunctionMode):
+    """Inside, a loss is seen to take outputs for scores of classes, where it does.
+
+    It calls one of torch's losses of classes with the outputs and the targets, or takes a softmax of the outputs.
+    Outputs may be moved about and shifted on the way (by a temperature, a prior, a margin): predictions are by the
+    outputs themselves, but for a factor that is a number, which may turn their order round.
+    """
+
+    def __init__(self, outputs: Tensor, targets: Tensor) -> None:
+        """A watch over the loss of a batch."""
+        super().__init__()
+        self._known = [outputs, targets]  # kept, so that no other tensor can get their ids
+        self._scores, self._labels = {id(outputs): outputs}, {id(targets): targets}
+        self._shares: list[Tensor] = []
+        self._pairs: list[tuple[Tensor, Tensor | None, Any]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        name = getattr(func, "__name__", "").strip("_")
+        first = args[0] if args else kwargs.get("input")
+        scores = self._scores.get(id(first))
+        if func in _LABELLED and scores is not None:
+            given = inspect.signature(func).bind(*args, **kwargs).arguments
+            wanted = given["target"]
+            last = scores.movedim(min(1, scores.ndim - 1), -1)  # of one example it is the only dimension
+            if wanted.is_floating_point():  # probabilities, perhaps made of labels
+                self._shares.append(last)
+            else:
+                self._pairs.append((last, self._labels.get(id(wanted)), given.get("ignore_index", -100)))
+        elif name in _SHARES and scores is not None:
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            if isinstance(dim, int):
+                self._shares.append(scores.movedim(dim, -1))
+            if isinstance(result, Tensor) and result.shape == scores.shape:
+                self._known.append(result)
+                self._scores[id(result)] = scores
+        elif isinstance(result, Tensor) and args:
+            self._follow(func, name, args, kwargs, result)
+        return result
+
+    def _follow(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
+        """Know scores or labels that were made of others."""
+        self._known.append(result)
+        plain = sum(isinstance(each, Tensor) for each in args) == 1
+        for table in (self._scores, self._labels):
+            known = next((each for each in args if id(each) in table), None)
+            if known is None:
+                continue
+            own = table[id(known)]
+            same = name in _SHIFTS and own.shape == result.shape
+            if (name in _MOVES and known is args[0]) or (same and plain):
+                others = [own if each is known else each for each in args]
+                table[id(result)] = result if own is known else func(*others, **kwargs)
+            elif same and table is self._scores:
+                table[id(result)] = own
+
+    def seen(self) -> tuple[Tensor, Tensor] | None:
+        """Which of the labels that count were predicted, and which count, both bool; None where nothing is a class."""
+        pairs = self._pairs
+        if not pairs:  # a softmax of the outputs, and targets that are numbers of classes
+            classes = [each for each in self._labels.values() if each.dtype == torch.int64]
+            for scores in self._shares:
+                own = next((each for each in reversed(classes) if each.shape == scores.shape[:-1]), None)
+                pairs += [] if own is None else [(scores, own, -100)]
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        for scores, own, ignored in pairs:
+            if own is None or own.shape != scores.shape[:-1]:
+                return None  # of labels that are none of the targets
+            counted = (own >= 0) & (own < scores.shape[-1]) & (own != ignored)
+            found.append((((scores.argmax(-1) == own) & counted).flatten(), counted.flatten(), own.flatten()))
+        if not found:
+            return None
+        right, count, labels = (torch.cat(list(each)) for each in zip(*found, strict=True))
+        if torch.equal(labels, self._known[1].flatten()):  # examples one by one, perhaps
+            return right, count
+        # Else what is asked more than once is the same, and not of several tasks or of labels that are mixed.
+        same = all(all(map(torch.equal, found[0], each)) for each in found)
+        return found[0][:2] if same else None
 
 
 def _span(tensor: Tensor) -> range:

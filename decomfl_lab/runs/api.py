@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.plugins import OWN
-from decomfl_lab.runs.building import name_of_loss
+from decomfl_lab.runs.building import name_of_loss, names_of_metrics
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.evaluation import Metric
 from decomfl_lab.runs.hooks import Hook, as_hooks
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.progress import run_bar
@@ -49,6 +50,7 @@ def train(
     progress: bool = False,
     on_round: Hook | Sequence[Hook] | None = None,
     federation: Elsewhere | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     **options: Any,
 ) -> Run:
     """Train any module on the examples of any clients.
@@ -76,6 +78,8 @@ def train(
         federation: Where the clients are, ``Ray(workers=N)`` for N actors of Ray, or another
             ``federations.carrier.Elsewhere``; None for this process. Records, losses and models are the same to the
             bit.
+        metrics: {name: metric} of what else is measured on the held-out examples: metric(outputs, targets), a number,
+            is called with all of them at once, on the CPU, and stands as test_NAME in the table, beside the accuracy.
         options: Other options of a run (batch_size, eval_every, engine, trust, ...) or of the method (lr, ...).
 
     Model, loss and data are tried first (``runs.trial``), unless ``trust`` is true: f_i(x; ξ) is the loss of a batch ξ
@@ -101,8 +105,10 @@ def train(
     options, wanted = without_auto(options | {"redraw": redraw})
     config = TrainConfig(DeComFL() if method is None else method)
     config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
+    config = config.but(metrics=names_of_metrics(metrics))
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
-    run = Run.of(*tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted), federation)
+    start = tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted)
+    run = Run.of(*start, federation, metrics or {})
     folder = None if out is None else as_path("out", out)
     with run_bar(config.method.name) if progress else nullcontext() as show:
         run.train(out=folder, on_round=show, hooks=hooks)
@@ -117,6 +123,7 @@ def load(
     *,
     test: Any = None,
     federation: Elsewhere | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     trust_code: bool = False,
 ) -> Run:
     """The run that was saved in a folder: bit for bit what it was, ready to go on (``run.more``).
@@ -129,8 +136,9 @@ def load(
             that join in the next round.
         test: The held-out examples: the same as then.
         federation: Where the clients are from now on; see ``train``.
-        trust_code: Whether to import the code that the folder's files name as module:function, of a model, data or loss
-            that are not given here, or a method: whoever wrote the files can then do here what you can.
+        metrics: The user's own measures by name, where they are no functions of a module that can be imported.
+        trust_code: Whether to import the code that the folder's files name as module:function, of a model, data, loss
+            or metrics that are not given here, or a method: whoever wrote the files can then do here what you can.
 
     Raises:
         InputError: If the folder holds no run, its checkpoint is damaged, model or data are others, or it names code.
@@ -142,5 +150,11 @@ def load(
 
     given = None if clients is None else dataset
     return load_run(
-        as_path("folder", folder), given, trust_code=trust_code, module=model, loss=loss, federation=federation
+        as_path("folder", folder),
+        given,
+        trust_code=trust_code,
+        module=model,
+        loss=loss,
+        federation=federation,
+        metrics=metrics,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from decomfl_lab.objectives.modules import prepared
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_
 from decomfl_lab.plugins import OWN, is_own, made, named
 from decomfl_lab.runs.config import CROSS_ENTROPY, OWN_LOSS, TrainConfig
-from decomfl_lab.runs.evaluation import calibration_images
+from decomfl_lab.runs.evaluation import Metric, calibration_images
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 
 __all__ = [
@@ -31,7 +31,9 @@ __all__ = [
     "fitted",
     "loss_is_of_model",
     "loss_of",
+    "metrics_of",
     "name_of_loss",
+    "names_of_metrics",
     "own_loss",
     "parts_of",
     "workspace",
@@ -98,8 +100,41 @@ def name_of_loss(loss: LossFunction | None) -> str:
     require(callable(loss), "loss", "be a function of (outputs, targets), or of (model, batch)", loss)
     if loss is cross_entropy:
         return CROSS_ENTROPY
-    name = f"{getattr(loss, '__module__', '')}:{getattr(loss, '__qualname__', '')}"
-    return name if is_own(name) and not name.startswith("__main__") else f"{OWN} {getattr(loss, '__qualname__', loss)}"
+    return _name_of(loss)
+
+
+def _name_of(function: Any) -> str:
+    """The module:function by which a function can be imported again, else "own ..."."""
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    known = is_own(name) and not name.startswith("__main__")
+    return name if known else f"{OWN} {getattr(function, '__qualname__', function)}"
+
+
+def names_of_metrics(metrics: Mapping[str, Metric] | None) -> str:
+    """What a configuration calls a user's measures; InputError if they are none."""
+    rule = "be {name: function of (outputs, targets)}"
+    require(metrics is None or isinstance(metrics, Mapping), "metrics", rule, metrics)
+    pieces = []
+    for name, metric in (metrics or {}).items():
+        require(callable(metric), f"metric {name!r}", "be a function of (outputs, targets)", metric)
+        # What has no name of its own may have any signs in the words that print it.
+        nameless = f"{OWN} {type(metric).__name__}"
+        pieces.append(f"{name}={_name_of(metric) if hasattr(metric, '__qualname__') else nameless}")
+    return ",".join(pieces)
+
+
+def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[str, Metric]:
+    """A run's measures of the user's own by their columns: those that are given, else what the configuration names."""
+    found: dict[str, Metric] = {}
+    if given is not None:
+        require(given.keys() == config.measures.keys(), "metrics", f"be {[*config.measures]}, as in the run", [*given])
+    for name, target in config.measures.items():
+        if given is None:
+            rule = "be given again, as the run was measured by a function given in Python"
+            require(is_own(target), f"metric {name!r}", rule, target)
+        metric = found[f"test_{name}"] = named("metrics", target) if given is None else given[name]
+        require(callable(metric), f"metric {name!r}", "be a function of (outputs, targets)", target)
+    return found
 
 
 def workspace(config: TrainConfig, dataset: Dataset, module: nn.Module | None, x: Tensor | None = None) -> nn.Module:

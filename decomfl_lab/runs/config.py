@@ -38,7 +38,7 @@ from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
 from decomfl_lab.noise.spec import NO_LOW_RANK
 from decomfl_lab.options import Option, option
-from decomfl_lab.plugins import OWN, Trust, code_in, is_own, require_trusted
+from decomfl_lab.plugins import OWN, Trust, code_in, is_own, require_trusted, targets_of
 from decomfl_lab.protocol.weights import Weighting
 from decomfl_lab.records.schedules import Schedule, growing
 from decomfl_lab.words import require_option
@@ -53,7 +53,7 @@ LOCAL_GROUPS = ("engine", "output")
 """The groups of options that server and clients may have each their own of."""
 TREATMENTS = ("batch", "frozen")
 """What becomes of BatchNorm (``objectives.normalisation``)."""
-OBJECTS = ("model", "data", "loss")
+OBJECTS = ("model", "data", "loss", "metrics")
 """The options that name what can be given as an object too."""
 TUNINGS = ("full", "lora", "norms")
 """What can be trained of a task's model: all of it, or what ``language.adapters`` leaves trainable."""
@@ -196,6 +196,13 @@ class TrainConfig:
     test_examples: int = option(
         0, "How many held-out examples to evaluate on, a fixed random choice; 0 for all.", "output"
     )
+    metrics: str = option(
+        "",
+        "What else is measured on the held-out examples, as NAME=module:function,... Your function is called with "
+        "(outputs, targets) of all of them at once, and returns a number, which is in the column test_NAME.",
+        "output",
+        rare=True,
+    )
 
     def __init__(self, method: Method | str = DeComFL.name, **values: Any) -> None:
         """A run.
@@ -251,6 +258,11 @@ class TrainConfig:
         require_int("eval_every", self.eval_every, 1)
         require_int("eval_first", self.eval_first, 0, self.eval_every)
         require_int("test_examples", self.test_examples, 0)
+        for name, target in self.measures.items():
+            rule = "have names that are words, and none of the run's own (accuracy, loss)"
+            require(name.isidentifier() and name not in ("accuracy", "loss"), "metrics", rule, name)
+            known = is_own(target) or target.startswith(f"{OWN} ")
+            require(known, f"metrics {name}", "be module:function", target)
         if self.task:
             require_choice("task", self.task, TASKS)
             require(self.data == "mnist", "data", "be left alone with a task, which has its own", self.data)
@@ -288,6 +300,11 @@ class TrainConfig:
     def evaluates(self, rounds: int) -> bool:
         """Whether the held-out data are evaluated after so many rounds; at the end they are anyway."""
         return rounds == 0 or (rounds - (self.eval_first or self.eval_every)) % self.eval_every == 0
+
+    @property
+    def measures(self) -> dict[str, str]:
+        """What else is measured on the held-out examples, {name: module:function}."""
+        return targets_of(self.metrics)
 
     @property
     def present(self) -> Schedule[int]:

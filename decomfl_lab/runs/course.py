@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from decomfl_lab.devices import describe
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
-from decomfl_lab.objectives.modules import constants, handed_back_
+from decomfl_lab.objectives.modules import constants, copied, handed_back_
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import row_count, rows
@@ -22,9 +22,10 @@ from decomfl_lab.objectives.vectors import length
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.replicas.replica import Snapshot
+from decomfl_lab.runs.building import metrics_of
 from decomfl_lab.runs.config import CROSS_ENTROPY
-from decomfl_lab.runs.evaluation import evaluate, held_out
-from decomfl_lab.runs.folder import METRICS
+from decomfl_lab.runs.evaluation import Metric, evaluate, held_out
+from decomfl_lab.runs.folder import METRICS, further
 from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.provenance import code_version
 from decomfl_lab.runs.tuning import Tuning
@@ -45,10 +46,17 @@ class Course:
         calibration: The images on which BatchNorm's statistics are made.
         x0: x_0, which clients need who join a saved run; None until one joins.
         log: The log of a run that has no folder yet; None for none.
+        measures: The user's own measures on the held-out examples, by their columns.
         whole: That batches are the whole data of every client, in words; empty where they are not.
     """
 
-    def __init__(self, start: Prepared, by: Elsewhere | None = None, tuning: Tuning | None = None) -> None:
+    def __init__(
+        self,
+        start: Prepared,
+        by: Elsewhere | None = None,
+        tuning: Tuning | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+    ) -> None:
         """A run at round 0, with its clients in this process or elsewhere."""
         self.config, self.dataset, self.tuning = start.config, start.dataset, tuning
         self.federation: Federation = start.federation(by)
@@ -74,6 +82,9 @@ class Course:
         self.whole = (
             f"a batch is a client's whole data, {span} examples" if max(sizes) < start.config.batch_size else ""
         )
+        self.measures = metrics_of(self.config, metrics)
+        if self.measures:  # whatever they fail with is told before the first round
+            self._measured()
 
     @property
     def round(self) -> int:
@@ -96,29 +107,26 @@ class Course:
         """
         self._bind()
         with calibrated(self.module, self.calibration):
-            return handed_back_(copy.deepcopy(self.module))
+            return handed_back_(copied(self.module))
 
     @property
     def as_trained(self) -> nn.Module:
         """The same but that a BatchNorm normalises as in training, by its batch."""
         self._bind()
-        return handed_back_(copy.deepcopy(self.module))
+        return handed_back_(copied(self.module))
 
     @property
     def metrics(self) -> pd.DataFrame:
         """One row an evaluation, see ``train``."""
         method = self.config.method
-        more = ["calibrated_accuracy"] if self.config.task else []
-        more += ["drift"] if method.drifts else []
+        more = [*further(self.config), *(["drift"] if method.drifts else [])]
         more += [] if self.federation.curvature is None else list(self.federation.curvature.names)
         return pd.DataFrame(self.rows, columns=[*METRICS, *more])
 
     def evaluate(self) -> None:
         """Add a row: how good the model is, and what it took."""
         federation = self.federation
-        self.layout.bind(self.module, federation.x.to(self.layout.dtype))
-        with calibrated(self.module, self.calibration):
-            found = evaluate(self.module, self.loss, self.dataset, *self._held_out, self.config.batch_size)
+        found = self._measured()
         self.rows.append(
             {
                 "round": federation.round,
@@ -141,6 +149,13 @@ class Course:
             self.losses.clear()
             if federation.curvature is not None:
                 federation.curvature.clear()
+
+    def _measured(self) -> dict[str, float]:
+        """What is measured on the held-out examples."""
+        self.layout.bind(self.module, self.federation.x.to(self.layout.dtype))
+        with calibrated(self.module, self.calibration):
+            B = self.config.batch_size
+            return evaluate(self.module, self.loss, self.dataset, *self._held_out, B, self.measures)
 
     def constants(self) -> str:
         """What a user's own module brings beside x, which the run does not keep."""

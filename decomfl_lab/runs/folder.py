@@ -17,7 +17,7 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import LOCK_FILE, is_held, require_plain
 from decomfl_lab.outside import Header, SavedRun, read_as, require_rows
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import read_config
+from decomfl_lab.runs.config import TrainConfig, read_config
 
 __all__ = [
     "CHECKPOINT_FILE",
@@ -30,6 +30,7 @@ __all__ = [
     "FoundRun",
     "compared",
     "found_runs",
+    "further",
     "looked_at",
     "open_log",
     "read_rows",
@@ -72,6 +73,11 @@ METRICS = tuple(_EVERY)
 """The columns that every run's table has."""
 COLUMNS: Mapping[str, str] = _EVERY | _SOME
 """What the columns of metrics.csv mean; "whitened_" before a name says that it is of DHD, with scaled directions."""
+
+
+def further(config: TrainConfig) -> list[str]:
+    """The columns of what a run measures on the held-out examples beside accuracy and loss."""
+    return ["calibrated_accuracy"] * bool(config.task) + [f"test_{name}" for name in config.measures]
 
 
 @dataclass(frozen=True)

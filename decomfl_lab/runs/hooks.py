@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +46,7 @@ class Round:
         down_bytes: The bytes that all clients together have got so far.
         lr: The learning rate η of this round.
         seconds: The seconds of training so far, without evaluations.
+        measures: The user's own ``metrics``, by column; empty in rounds without an evaluation.
     """
 
     round: int
@@ -57,6 +58,7 @@ class Round:
     down_bytes: int
     lr: float
     seconds: float
+    measures: Mapping[str, float]
     _run: Run = field(repr=False, compare=False)
     _stops: list[bool] = field(repr=False, compare=False, default_factory=list)
 
@@ -75,6 +77,7 @@ class Round:
             ledger.bytes - ledger.bytes_up,
             run.config.method.eta(run.round - 1),
             run.seconds,
+            {name: row[name] for name in run.measures if name in row},
             run,
         )
 
@@ -96,7 +99,8 @@ class Round:
     def values(self) -> dict[str, float]:
         """What is known of the round by name, as loggers take it: without round and rounds, and what is not finite."""
         names = ("train_loss", "test_accuracy", "test_loss", "up_bytes", "down_bytes", "lr", "seconds")
-        return {name: value for name in names if math.isfinite(value := getattr(self, name))}
+        known = {name: getattr(self, name) for name in names} | dict(self.measures)
+        return {name: value for name, value in known.items() if math.isfinite(value)}
 
     def stop(self) -> None:
         """Let the run end with this round, which is evaluated and saved; the same command, or ``run.more``, goes on."""

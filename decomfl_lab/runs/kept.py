@@ -142,9 +142,10 @@ def require_own(config: TrainConfig, call: str, **given: Any) -> None:
     Args:
         config: The run.
         call: The call up to the arguments in question, as ``lab.load('runs/a'``.
-        given: The arguments in question, of model, loss and clients; None for what is not given.
+        given: The arguments in question, of model, loss, clients and metrics; None for what is not given.
     """
     kept = {"model": config.model, "loss": config.loss, "clients": config.data}
+    kept["metrics"] = next((target for target in config.measures.values() if target.startswith(f"{OWN} ")), "")
     wanted = [name for name in kept if name in given and kept[name].split(" ")[0] == OWN]
     if lacking := [name for name in wanted if given[name] is None]:
         again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)

@@ -5,7 +5,6 @@ Whatever comes after takes from here what it needs, and asks the configuration n
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -29,6 +28,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction
+from decomfl_lab.objectives.modules import copied
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Objective, RoundedObjective
 from decomfl_lab.plugins import is_own
 from decomfl_lab.protocol.session import Host
@@ -143,7 +143,7 @@ class Prepared:
         module, layout = self.module, self.layout
         rounded = self.config.compute == "bfloat16"
         if rounded:  # losses come from a copy in 16 bits; x, and the module that is evaluated, stay float32
-            module, layout = copy.deepcopy(module).bfloat16(), replace(layout, dtype=torch.bfloat16)
+            module, layout = copied(module).bfloat16(), replace(layout, dtype=torch.bfloat16)
         batches, data = self.batches(), self.numbers
         first = ModuleObjective(
             module, layout, self.loss, fast_layout(data.train_images), data.train_labels, batches[0]

@@ -29,6 +29,7 @@ def words(at: Progress) -> str:
     known = (
         "" if math.isnan(at.train_loss) else f"loss {at.train_loss:.3f}",
         "" if math.isnan(at.test_accuracy) else f"accuracy {at.test_accuracy:.3f}",
+        *(f"{name} {value:.3f}" for name, value in at.measures.items() if not math.isnan(value)),
         f"{at.scalars:,.0f} scalars/client" if at.scalars else "",
     )
     return ", ".join(each for each in known if each)

@@ -393,6 +393,7 @@ def _run(
     with_data = measures or header.config.get("batchnorm") == "frozen"
     objects = {"model": own["model"], "loss": own["loss"], "data": own["clients"]}
     unused = [name for name in objects if objects[name] is not None or not (with_data or name == "model")]
+    unused.append("metrics")  # of which a replay computes none
     config = config_from_mapping(header.config, f"log {path}", lenient=True, trust_code=trust_code, unused=unused)
     x = made_again(header.start, log.start, header.d)
     wanted = own if with_data else {"model": own["model"]}

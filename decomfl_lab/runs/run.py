@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from decomfl_lab.runs import kept, told
 from decomfl_lab.runs.building import dataset_of, name_of_loss
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, config_like
 from decomfl_lab.runs.course import Course
+from decomfl_lab.runs.evaluation import Metric
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.hooks import Hook, as_hooks, call, closing
 from decomfl_lab.runs.joining import data_then, joining
@@ -71,6 +72,7 @@ class Run(Course):
         loss: LossFunction | None = None,
         device: str | None = None,
         federation: Elsewhere | None = None,
+        metrics: Mapping[str, Metric] | None = None,
     ) -> None:
         """A run at round 0.
 
@@ -82,18 +84,25 @@ class Run(Course):
             device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on.
             federation: Where the clients are; None for this process. It is no part of the configuration, as records and
                 losses are the same to the bit.
+            metrics: The user's own measures by name; None for those that ``config`` names.
 
         Raises:
             InputError: If configuration, data, model and federation do not fit.
         """
-        super().__init__(tried(Prepared.of(config, dataset, module, loss, device=device)), federation)
+        super().__init__(tried(Prepared.of(config, dataset, module, loss, device=device)), federation, metrics=metrics)
 
     @classmethod
     @inference_mode(False)
-    def of(cls, start: Prepared, tuning: Tuning | None = None, federation: Elsewhere | None = None) -> Run:
+    def of(
+        cls,
+        start: Prepared,
+        tuning: Tuning | None = None,
+        federation: Elsewhere | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+    ) -> Run:
         """The run that was prepared, tried and perhaps tuned (``runs.tuning``)."""
         run = cls.__new__(cls)
-        Course.__init__(run, start, federation, tuning)
+        Course.__init__(run, start, federation, tuning, metrics)
         return run
 
     def __repr__(self) -> str:
@@ -217,7 +226,8 @@ class Run(Course):
                         row = rows[-1] if rows else {}
                         accuracy, test_loss = (row.get(name, float("nan")) for name in ("test_accuracy", "test_loss"))
                         scalars = self.wire_scalars
-                        on_round(Progress(self.round, config.rounds, loss, accuracy, scalars, test_loss))
+                        measures = {name: row[f"test_{name}"] for name in config.measures if row}
+                        on_round(Progress(self.round, config.rounds, loss, accuracy, scalars, test_loss, measures))
                     stops = call(hooks, self, loss)
                     if came:
                         raise Interrupted(number=came[0])
@@ -392,18 +402,18 @@ def load_run(
         dataset: The run's data where they are loaded already, or are its user's own; or what makes them for its
             configuration. Clients more than the run has join in its next round.
         trust_code: Whether the folder's files may name code to import, or which.
-        own: ``module`` and ``loss`` of a run whose configuration does not name them.
+        own: ``module``, ``loss`` and ``metrics`` of a run whose configuration does not name them.
 
     Raises:
         InputError: If the folder holds no run, one of other data than are available now, or names code.
     """
-    model, loss = own.get("module"), own.get("loss")
-    objects = {"model": model, "loss": loss, "data": dataset}
+    model, loss, metrics = own.get("module"), own.get("loss"), own.get("metrics")
+    objects = {"model": model, "loss": loss, "data": dataset, "metrics": metrics}
     given = [name for name, each in objects.items() if each is not None]
     understand = partial(config_from_mapping, lenient=True, trust_code=trust_code, unused=given)
     _, saved = kept.read_saved(out, understand)
     config = understand(saved.get("config", {}), f"run {out}")
-    kept.require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset)
+    kept.require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset, metrics=metrics)
     if not isinstance(dataset, Dataset):
         dataset = dataset_of(config) if dataset is None else dataset(config)
     # Clients more than the run has, who have brought data, join; a run that samples every client goes on to do so.

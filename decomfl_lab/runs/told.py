@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from decomfl_lab.errors import DivergedError, HookError, plural
 from decomfl_lab.methods.method import Method
-from decomfl_lab.runs.folder import METRICS, METRICS_FILE
+from decomfl_lab.runs.folder import METRICS, METRICS_FILE, further
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +38,7 @@ class Progress:
     test_accuracy: float  # of the latest evaluation, NaN before the first
     scalars: float  # communicated scalars a client, bytes / 4, averaged over clients
     test_loss: float = float("nan")  # of the latest evaluation
+    measures: Mapping[str, float] = field(default_factory=dict)  # the user's own, of the latest evaluation
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class Rebuilt:
 def summary(config: TrainConfig, data: str, rows: Sequence[Mapping[str, float]], done: int, remark: str) -> str:
     """A run in a line: how far it is, how good it is, and what is to be said of it."""
     row = rows[-1] if rows else {}
-    found = ", ".join(f"{name} {row[name]:.4g}" for name in METRICS[1:4] if math.isfinite(row.get(name, math.nan)))
+    names = [*METRICS[1:4], *further(config)]
+    found = ", ".join(f"{name} {row[name]:.4g}" for name in names if math.isfinite(row.get(name, math.nan)))
     state = f"{plural(done, 'round')} of {config.rounds}"
     more = f"; {remark}" if remark else ""
     return f"<Run of {config.method.name} on {data}, {state}{found and ': ' + found}{more}>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import require_plain
+from decomfl_lab.objectives.modules import copied
 from decomfl_lab.outside import NamedTensor
 from decomfl_lab.replicas.replica import Replica
 
@@ -74,7 +74,7 @@ def written_back(module: nn.Module | None, tensors: Sequence[NamedTensor], repli
         return with_weights(
             {own.name or str(n): part for n, (own, part) in enumerate(zip(tensors, parts, strict=True))}
         )
-    module = copy.deepcopy(module)
+    module = copied(module)
     for p, part in zip(_places(module, tensors), parts, strict=True):
         p.data = part.to(p.device)
     return module

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from decomfl_lab.datasets.given import Data, batches_of, tell_draws
-from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
+from decomfl_lab.errors import THEIRS, InputError, brief, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout, require_trainable
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.function import Function, Leaves, Piece, enabled
@@ -34,6 +34,7 @@ __all__ = ["MeanLoss", "differentiating", "good_chunk"]
 Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""
 
+LABELS = "labels"  # the key of a mapping that has them
 IGNORED = -100  # the label that torch's cross-entropy and the models of transformers leave out of their mean
 
 _DTYPES = (torch.float32, torch.float64)
@@ -259,26 +260,30 @@ class MeanLoss(Function):
             if v > 0
         )
 
-    def _by_labels(self, batches: Sequence[Batch]) -> Callable[[Tensor], Tensor] | None:
+    def _by_labels(self, batches: Sequence[Batch]) -> Callable[[Any], Tensor] | None:
         """Which labels count, where examples have unequally many and the loss is the mean over these; else None."""
-        found = [targets for _, targets in batches]
+        found = [self._labels(self._weighed(batch)) for batch in batches]
         whole = all(row_count(batch) for batch in batches)
         if not whole or not all(isinstance(y, Tensor) and y.dtype == torch.int64 for y in found):
             return None
-        if len({n for y in found for n in _counted(y).reshape(len(y), -1).sum(1).tolist()}) == 1:
+        from_second = [y[:, 1:] if y.ndim > 1 else y for y in found]
+        if all(len({n for y in each for n in _numbers(y)}) == 1 for each in (found, from_second)):
             return None  # the mean over labels is that over examples
         few = [rows(batch, slice(0, _FEW)) for batch in batches]
         try:
-            return self._mean_over(max(few, key=lambda batch: int(_counted(batch[1]).sum())))
+            counted = self._mean_over(max(few, key=lambda batch: _telling(self._labels(self._weighed(batch)))))
+            return None if counted is None else lambda given: counted(self._labels(given))
         except Exception:  # what is wrong with module, loss or data is told when they are tried
             return None
 
     def _mean_over(self, batch: Batch) -> Callable[[Tensor], Tensor] | None:
         """Which labels count, where the loss of the batch is the mean over these; by leaving some of them out."""
-        inputs, y = batch
+        inputs, targets = batch
+        y = self._labels(self._weighed(batch))
 
         def value(labels: Tensor, f: MeanLoss = self) -> float:
-            return f.piece_value(at.to(f.dtype), Piece(inputs, labels, 1, 1.0))
+            own = Piece({**inputs, LABELS: labels}, None) if targets is None else Piece(inputs, labels)
+            return f.piece_value(at.to(f.dtype), own)
 
         for step in FAR:
             at = moved(self.x, step)
@@ -301,13 +306,33 @@ class MeanLoss(Function):
         )
         return counted if mean else None
 
+    def _weighed(self, batch: Batch) -> Any:
+        """What the function of weights is given: the targets, or for a loss of (model, batch) the batch."""
+        inputs, targets = batch
+        if self.measure.form is not Form.MODEL:
+            return targets
+        return inputs if targets is None else batch
+
+    def _labels(self, given: Any) -> Any:
+        """The labels in what the function of weights is given."""
+        if isinstance(given, Mapping):
+            return given.get(LABELS)
+        return given[1] if self.measure.form is Form.MODEL and isinstance(given, tuple) else given
+
     def weight_of(self, batch: Batch) -> float:
         """The weight of a batch: the number of its examples, or the sum of their own weights."""
         if self._weigh is None:
             return float(row_count(batch) or 1)
-        of_targets = batch[1] if self.measure.form is not Form.MODEL else batch
-        with taking("weights", tensors(batch)):
-            total = float(torch.as_tensor(self._weigh(batch[0] if batch[1] is None else of_targets)).double().sum())
+        given = self._weighed(batch)
+        what = "the batch" if self.measure.form is Form.MODEL else "the targets"
+        keys = f" with keys {', '.join(map(str, given))}" * isinstance(given, Mapping)
+        rule = f"be a function of {what} (a {type(given).__name__}{keys}) that gives a tensor of weights"
+        try:
+            found = self._weigh(given)
+            total = float(torch.as_tensor(found).double().sum())
+        except THEIRS as error:
+            raise InputError(f"weights must {rule}, got {type(error).__name__}: {brief(str(error), 100)}") from error
+        require(not isinstance(found, bool), "weights", rule, found)
         fine = math.isfinite(total) and total >= 0
         require(fine, "weights of a batch", "add up to a finite number of at least 0", total)
         return total
@@ -468,6 +493,18 @@ _FEW = 8  # examples by which it is seen whether a loss is the mean over labels
 
 def _counted(labels: Tensor) -> Tensor:
     return labels != IGNORED
+
+
+def _numbers(labels: Tensor) -> list[int]:
+    """How many labels of each example count."""
+    found: list[int] = _counted(labels).reshape(len(labels), -1).sum(1).tolist()
+    return found
+
+
+def _telling(labels: Tensor) -> tuple[bool, int]:
+    """How much labels say of a loss: whether a first one counts, and how many do."""
+    counted = _counted(labels).reshape(len(labels), -1)
+    return bool(counted[:, 0].any()), int(counted.sum())
 
 
 def _counted_but_first(labels: Tensor) -> Tensor:

@@ -152,7 +152,7 @@ class Situation:
         module = seeded(entry.module)
         loss = entry.loss.make(module) if isinstance(entry.loss, Of) else entry.loss
         made = replace(entry, loss=loss, f=entry.f or mean(loss, DATA if callable(entry.data) else entry.data))
-        before, start = _state(module), copy.deepcopy(module) if isinstance(module, nn.Module) else None
+        before, start = _state(module), truth.copied(module) if isinstance(module, nn.Module) else None
         with warnings.catch_warnings(record=True) as said, torch.random.fork_rng():
             warnings.simplefilter("always")
             torch.manual_seed(entry.seed)
@@ -343,10 +343,22 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
 
+def _judge_measure(entry: Entry, module: Any, start: Any, verdict: Verdict) -> None:
+    """f is what is right of the model at x_0 in ``column``, a number, NaN where it is empty."""
+    options = {"rounds": 1, "lr": 1e-9, "batch_size": 10_000, "seed": 3, "test": entry.data[0]} | verdict.options
+    column = options.pop("column", "test_accuracy")
+    run = lab.train(module, entry.loss, entry.data, **options)
+    seen = run.metrics[column].iloc[-1]
+    assert verdict.right, f"it should be refused, and {column} is said to be {seen}"
+    assert entry.f is not None
+    assert seen == pytest.approx(float(entry.f(start)), rel=1e-6, nan_ok=True)
+
+
 DOORS: dict[str, Callable[[Entry, Any, Any, Verdict], None]] = {
     "kappa": _judge_kappa,
     "train": _judge_train,
     "optim": _judge_optim,
+    "measure": _judge_measure,
     "trainer": _judge_trainer,
 }
 """What judges the answer of a door to an entry, its module, and a copy from before; InputErrors are refusals."""

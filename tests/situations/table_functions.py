@@ -438,6 +438,57 @@ for _name, _loss, _first in (("labels", zoo.of_tokens, 0), ("labels after the fi
     at(f"texts of ragged lengths, a mean over {_name}", kappa=RIGHT)(zoo.padded_tagger, _loss, TEXTS, _f)
     _chunk = RIGHT.given(chunk=1)
     at(f"texts of ragged lengths, a mean over {_name}, one at once", kappa=_chunk)(zoo.padded_tagger, _loss, TEXTS, _f)
+
+
+def of_batch(loss):
+    """The same loss of (model, batch), of a mapping with labels or a pair."""
+
+    def own(model, batch):
+        ids, labels = batch.values() if isinstance(batch, dict) else batch
+        return loss(model(ids), labels)
+
+    return own
+
+
+MAPPED = [{"ids": ids, "labels": labels} for ids, labels in TEXTS]
+ONE = [zoo.texts(2, 5, 3, 4)]
+# As many labels count in each text, but not after the first.
+LEFT = [zoo.texts(*[5] * n) for n in (3, 2)]
+LEFT = [(ids, y.index_fill(1, torch.tensor([k]), zoo.IGNORED)) for k, (ids, y) in enumerate(LEFT)]
+counts = RIGHT.given(weights=lambda batch: batch["labels"][:, 1:] != zoo.IGNORED)
+pairs = RIGHT.given(weights=lambda batch: batch[1][:, 1:] != zoo.IGNORED)
+for _name, _loss, _first in (("labels", zoo.of_tokens, 0), ("labels after the first", zoo.shifted, 1)):
+    _f, _own = of_counted_labels(TEXTS, _first), of_batch(_loss)
+    at(f"a mean over {_name} in a mapping", kappa=RIGHT)(zoo.padded_tagger, _own, MAPPED, _f)
+    at(f"a mean over {_name} in a pair that the loss gets", kappa=RIGHT)(zoo.padded_tagger, _own, TEXTS, _f)
+    at(f"a mean over {_name}, where as many count of each text", kappa=RIGHT)(
+        zoo.padded_tagger, _loss, LEFT, of_counted_labels(LEFT, _first)
+    )
+    at(f"a mean over {_name}, one batch", both=RIGHT)(zoo.padded_tagger, _loss, ONE, of_counted_labels(ONE, _first))
+    at(f"a mean over {_name} of the batch, by FedAvg", train=RIGHT.given(method="fedavg"))(
+        zoo.padded_tagger, _own, ONE, of_counted_labels(ONE, _first)
+    )
+_f = of_counted_labels(TEXTS, 1)
+at("a mean over labels after the first, weights= of a mapping", kappa=counts)(
+    zoo.padded_tagger, of_batch(zoo.shifted), MAPPED, _f
+)
+at("a mean over labels after the first, weights= of a pair", kappa=pairs)(
+    zoo.padded_tagger, of_batch(zoo.shifted), TEXTS, _f
+)
+for _name, _weights in {
+    "compares a mapping": lambda batch: (batch != zoo.IGNORED).float(),
+    "gives a truth": lambda batch: batch != zoo.IGNORED,
+    "asks for another key": lambda batch: batch["targets"] != zoo.IGNORED,
+}.items():
+    at(f"weights= that {_name}", kappa=refused("weights.*batch.*ids, labels").given(weights=_weights))(
+        zoo.padded_tagger, of_batch(zoo.shifted), MAPPED, _f
+    )
+at("weights= that fails on targets", kappa=refused("weights.*targets").given(weights=lambda y: y.no_such))(
+    zoo.padded_tagger, zoo.shifted, TEXTS, _f
+)
+at("a square of a mean over labels in a mapping", kappa=refused("mean over the batch's examples"))(
+    zoo.padded_tagger, of_batch(lambda z, y: zoo.of_tokens(z, y).square()), MAPPED
+)
 at("texts of ragged lengths, a mean over texts", kappa=RIGHT)(
     zoo.padded_tagger, lambda z, y: torch.stack([zoo.of_tokens(*pair) for pair in zip(z, y, strict=True)]).mean(), TEXTS
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import warnings
 from collections import OrderedDict, UserDict, namedtuple
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.decomfl_lab.datasets.test_given import Rows
@@ -308,6 +310,51 @@ at("spectral_norm in training mode, which moves its vectors", both=either("eval|
 at("spectral_norm in eval mode", kappa=either("spectral|derivative"), train=either("spectral"))(
     lambda: normed(_spectral)().eval()
 )
+PRUNED = {
+    "the smallest weights": lambda net: prune.l1_unstructured(net[0], "weight", 0.5),
+    "random weights": lambda net: prune.random_unstructured(net[2], "weight", 4),
+    "a row": lambda net: prune.ln_structured(net[0], "weight", 1, n=2, dim=0),
+    "weights and biases": lambda net: [prune.l1_unstructured(net[2], name, 0.4) for name in ("weight", "bias")],
+    "twice": lambda net: [prune.l1_unstructured(net[0], "weight", 0.3) for _ in range(2)],
+    "all layers together": lambda net: prune.global_unstructured(
+        [(net[0], "weight"), (net[2], "weight")], prune.L1Unstructured, amount=0.5
+    ),
+}
+for _name, _change in PRUNED.items():
+    at(f"a module pruned of {_name}", both=RIGHT)(zoo.changed(mlp, _change))
+at("a pruned module that was called", both=RIGHT)(
+    zoo.changed(mlp, lambda net: [prune.l1_unstructured(net[0], "weight", 0.5), net(X)])
+)
+at("a pruned module by FedAvg", train=RIGHT.given(method="fedavg"))(
+    zoo.changed(mlp, lambda net: prune.l1_unstructured(net[0], "weight", 0.5))
+)
+at("a module whose pruning was removed", both=RIGHT)(
+    zoo.changed(mlp, lambda net: [prune.l1_unstructured(net[0], "weight", 0.5), prune.remove(net[0], "weight")])
+)
+
+
+def _old_weight_norm(net):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nn.utils.weight_norm(net[0])
+
+
+for _name, _call in (("not yet called", False), ("called", True)):
+    at(f"torch.nn.utils.weight_norm, {_name}", kappa=either("derivative|backward"), train=RIGHT)(
+        zoo.changed(mlp, lambda net, call=_call: [_old_weight_norm(net), call and net(X)]), values=True
+    )
+
+
+def _kept(net):
+    """An attribute that is computed of the weight, and read in each forward pass."""
+    net.double_weight = 2 * net[0].weight
+    net.forward = types.MethodType(lambda own, x: own[2](torch.tanh(x @ own.double_weight.T.to(x))), net)
+
+
+at(
+    "a weight that was computed once and is read",
+    both=refused("no parameters but the module's|see the parameters"),
+)(zoo.changed(mlp, _kept))
 at("weight_norm, whose second derivative by torch is wrong", kappa=either("derivative|backward"), train=RIGHT)(
     zoo.layers(lambda: _weight_norm(nn.Linear(4, 3)), nn.Tanh, zoo.linear(3)), values=True
 )

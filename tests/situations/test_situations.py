@@ -13,6 +13,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.data import DataLoader, TensorDataset
 
 import decomfl_lab as lab
@@ -24,6 +25,7 @@ from tests.situations import (
     table_derivatives,
     table_functions,
     table_lines,
+    table_measures,
     table_memory,
     table_trainer,
     truth,
@@ -34,7 +36,10 @@ from tests.situations.zoo import DATA, REAL64, WORDS, X64, N, X, Y, ce, classes,
 
 TABLES = tuple(
     table.TABLE
-    for table in (table_containers, table_functions, table_derivatives, table_memory, table_lines, table_trainer)
+    for table in (
+        *(table_containers, table_functions, table_derivatives, table_memory, table_lines, table_trainer),
+        table_measures,
+    )
 )
 SITUATIONS = {str(situation): situation for situation in situations(*TABLES)}
 OPERATORS = (HessianOperator, GaussNewtonOperator, FisherOperator)
@@ -319,3 +324,18 @@ def test_the_global_generator_is_left_as_it_was():
     for method in ("decomfl", "fedavg"):
         lab.train(mlp(), ce, DATA, method=method, rounds=1)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("method", ["decomfl", "fedavg"])
+def test_a_pruned_module_comes_back_pruned_and_can_be_pickled_and_trained(method):
+    module = mlp()
+    prune.l1_unstructured(module[0], "weight", 0.5)
+    run = lab.train(module, ce, DATA, method=method, rounds=2, lr=0.1)
+    for model in (run.model, pickle.loads(pickle.dumps(run.model))):
+        assert prune.is_pruned(model)
+        before = model[0].weight_orig.detach().clone()
+        ce(model(X), Y).backward()
+        torch.optim.SGD(model.parameters(), 0.1).step()
+        assert not torch.equal(model[0].weight_orig, before)
+        prune.remove(model[0], "weight")
+        assert int((model[0].weight == 0).sum()) == 6

@@ -35,9 +35,15 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad]
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """A copy; tensors with a graph that are attributes, as of pruned layers, are made anew in each forward pass."""
+    held = [each for part in module.modules() for each in vars(part).values() if isinstance(each, Tensor)]
+    return copy.deepcopy(module, {id(each): each.detach().clone() for each in held if not each.is_leaf})
+
+
 def dense(f: Function, module: nn.Module) -> Tensor:
     """∇²f (d, d), a row at a time."""
-    net = copy.deepcopy(module).double()
+    net = copied(module).double()
     own = trainable(net)
     with sdpa_kernel(SDPBackend.MATH):  # torch has no second derivative of fused attention
         first = torch.autograd.grad(f(net), own, create_graph=True, allow_unused=True, materialize_grads=True)
@@ -56,7 +62,7 @@ def dense(f: Function, module: nn.Module) -> Tensor:
 
 def by_values(f: Function, module: nn.Module, step: float = 1e-4) -> Tensor:
     """∇²f (d, d) by differences of f's values alone, for what torch's derivatives leave out."""
-    net = copy.deepcopy(module).double()
+    net = copied(module).double()
     own = trainable(net)
     x = torch.cat([p.detach().reshape(-1) for p in own])
     basis = step * torch.eye(len(x), dtype=torch.float64)
@@ -81,4 +87,4 @@ def curvature(H: Tensor) -> Curvature:
 
 
 def value(f: Function, module: nn.Module) -> float:
-    return float(f(copy.deepcopy(module).double()).detach())
+    return float(f(copied(module).double()).detach())

@@ -294,6 +294,18 @@ def test_only_whole_names_of_torchs_losses_are_free() -> None:
     assert code_in({"model": "torch.nn:MSELoss", "data": "torch.nn.functional:mse_loss"}).keys() == {"model", "data"}
 
 
+@pytest.mark.parametrize("before", ["", "auc=own <lambda>,"])
+def test_a_measure_that_a_file_names_is_code_too(
+    before: str, theirs: Theirs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = theirs.config()
+    path.write_text(f"{path.read_text()}metrics = '{before}f1={theirs.code}:loss'\nclients = 2\n")
+    assert main(["train", "--config", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert re.search(r"must name no code, .* metrics = '.*f1=.*theirs.py:loss': .*--trust-code", told)
+    assert not theirs.mark.exists()
+
+
 def test_whatever_key_names_code_is_refused_and_shown_as_one_line() -> None:
     with pytest.raises(InputError) as refused:
         require_trusted({"a\x1b[2K\nb": "os:system", "later": "a\n.py:b"}, "it", ["other:name"])

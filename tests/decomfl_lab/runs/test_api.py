@@ -179,3 +179,51 @@ def test_another_run_is_not_overwritten_and_a_run_goes_on_where_it_was_saved(mod
     again = lab.load(tmp_path, model, clients=PAIRS)
     again.more(1)
     assert (again.round, lab.load(tmp_path, model, clients=PAIRS).round) == (9, 9)
+
+
+def errors(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    return float((outputs.argmax(1) != targets).sum())
+
+
+def test_measures_of_ones_own_are_kept_with_the_run(model: nn.Module, tmp_path: Path) -> None:
+    options = {"clients": PAIRS, "test": PAIRS[0]}
+    whole = lab.train(model, metrics={"errors": errors}, out=tmp_path, **options, **OPTIONS).more(1)
+    table = whole.metrics[["test_accuracy", "test_errors"]]
+    n = len(PAIRS[0][1])
+    assert table.test_errors.tolist() == pytest.approx((n - n * table.test_accuracy).tolist())
+    assert whole.config.metrics == f"errors={__name__}:errors"
+    again = lab.load(tmp_path, model, **options, trust_code=True)
+    assert again.metrics.equals(whole.metrics)
+    with pytest.raises(lab.InputError, match="must name no code"):
+        lab.load(tmp_path, model, **options)
+    with pytest.raises(lab.InputError, match=r"metrics must be \['errors'\], as in the run, got \['other'\]"):
+        lab.load(tmp_path, model, **options, metrics={"other": errors})
+    with pytest.raises(lab.InputError, match="only rounds may differ.*metrics"):
+        lab.train(model, out=tmp_path, **options, **OPTIONS)
+
+
+def test_a_measure_without_a_name_is_given_again(model: nn.Module, tmp_path: Path) -> None:
+    options = {"clients": PAIRS, "test": PAIRS[0]}
+    own = {"errors": lambda outputs, targets: errors(outputs, targets)}
+    run = lab.train(model, metrics=own, out=tmp_path, **options, **OPTIONS)
+    with pytest.raises(lab.InputError, match=r"^metrics must be given again, as lab.load\(.*, metrics=metrics"):
+        lab.load(tmp_path, model, **options)
+    assert lab.load(tmp_path, model, **options, metrics=own).more(1).metrics.test_errors.notna().all()
+    (tmp_path / "checkpoint.safetensors").unlink()  # the log has it too
+    assert (
+        lab.train(model, metrics=own, out=tmp_path, **options, **OPTIONS | {"rounds": run.round + 1}).round
+        == run.round + 1
+    )
+
+
+def test_the_command_line_measures_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def errors(outputs, targets): return (outputs.argmax(1) != targets).sum()\n")
+    words = ["--data", "digits", "--model", "logistic", "--rounds", "2", "--clients", "2"]
+    assert main(["train", *words, "--metrics", "errors=mine.py:errors"]) == 0
+    assert "test_errors" in capsys.readouterr().out
+    for wrong, told in (("errors", "must be module:function"), ("loss=mine.py:errors", "none of the run's own")):
+        assert main(["train", *words, "--metrics", wrong]) == 2
+        assert told in capsys.readouterr().err

@@ -48,6 +48,14 @@ def test_a_hook_is_given_every_round_with_evaluations_where_there_are_any() -> N
     assert {*last.values()} == {*seen[0].values(), "test_accuracy", "test_loss"}
 
 
+def test_a_hook_is_given_the_measures_of_ones_own() -> None:
+    seen: list[lab.Round] = []
+    run = train(on_round=seen.append, metrics={"n": lambda outputs, targets: len(outputs)})
+    assert [dict(at.measures) for at in seen] == [{}, {"test_n": 60}, {}, {"test_n": 60}, {"test_n": 60}]
+    assert seen[-1].values()["test_n"] == 60
+    assert "test_n 60" in repr(run)
+
+
 def test_hooks_are_called_in_their_order_and_by_more_too() -> None:
     seen: list[tuple[str, int]] = []
     first, second = (lambda at, name=name: seen.append((name, at.round)) for name in "ab")
