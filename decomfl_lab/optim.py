@@ -232,7 +232,7 @@ class MeZO(torch.optim.Optimizer):
         if slopes is not None:
             size = math.hypot(*(float(w.norm()) for _, w in self._named)) / math.sqrt(self._d)
             step = max(self._method.mu / 10, 1e-3 * size)
-            for finding in continuous(value, self._method.mu, eps, exact=None, step=step, slopes=slopes):
+            for finding in continuous(value, self._method.mu, eps, step=step, slopes=slopes):
                 warnings.warn(finding, LabWarning, stacklevel=5)
 
     def _slopes(self, closure: Closure, rewind: Callable[[], None], seed: int) -> list[float]:
@@ -514,9 +514,12 @@ def _loss_of(evaluated: Callable[[], float]) -> float:
     try:
         return evaluated()
     except RuntimeError as error:
-        if "does not require grad" not in str(error):
-            raise
-        raise InputError("closure must return the loss without backward(): MeZO needs values alone") from error
+        if "does not require grad" in str(error):
+            raise InputError("closure must return the loss without backward(): MeZO needs values alone") from error
+        if any(words in str(error) for words in ("being transformed", "doesn't have storage")):
+            rule = "call no torch.func transform (grad, vmap, jvp, ...) of the model, as weights are moved one by one"
+            raise InputError(f"closure must {rule}; lab.train takes such a loss") from error
+        raise
 
 
 def _number(loss: Any) -> float:
@@ -526,6 +529,7 @@ def _number(loss: Any) -> float:
         require(not loss.is_complex(), "loss of the closure", "be a real number", loss.dtype)
         return float(loss.detach())
     rule = "be a number, or a tensor of one"
+    loss = loss.item() if isinstance(loss, np.ndarray) and loss.size == 1 else loss
     require(isinstance(loss, int | float) and not isinstance(loss, bool), "loss of the closure", rule, loss)
     return float(loss)
 

@@ -157,6 +157,7 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
         pair = named[1].lower() in _TARGETS and named[0].lower() not in _TARGETS
     if pair:
         batch = batch[0], _listed(batch[1])
+        _require_one_order(name, *batch)
     try:
         batch = mapped(Tensor.detach, torch_tree(batch, name))  # data are constants
     except InputError:
@@ -193,6 +194,15 @@ def _listed(targets: Any) -> Any:
     if not (isinstance(targets, list | tuple) and targets and all(isinstance(each, kinds) for each in targets)):
         return targets
     return np.asarray(targets)
+
+
+def _require_one_order(name: str, inputs: Any, targets: Any) -> None:
+    """InputError where two tables have the same rows in another order: they would be paired by place."""
+    one: Any = getattr(inputs, "index", None)
+    other: Any = getattr(targets, "index", None)
+    if hasattr(one, "equals") and hasattr(other, "equals"):
+        same = one.equals(other) or set(one) != set(other)
+        require(same, f"tables of {name}", "have their rows in one order: targets.loc[inputs.index]", "two orders")
 
 
 def _require_no_graph(name: str, value: Any) -> None:
@@ -299,6 +309,9 @@ def _beginning(data: Any, draw: int) -> str | None:
         found: Any = [dataset[n] for n in range(min(len(dataset), _FEW))]
         if isinstance(data, DataLoader) and data.batch_sampler is not None:
             found = data.collate_fn(found)
+            # Which examples there are, of which an order alone may be drawn.
+            chosen = (n for batch in islice(data.batch_sampler, MOST_BATCHES) for n in batch)
+            h.update(str(sorted(chosen, key=repr)).encode())
         for tensor in tensors(mapped(torch.as_tensor, torch_tree(found), (int, float))):
             feed(h, tensor)
         return h.hexdigest()

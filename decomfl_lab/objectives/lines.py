@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -46,13 +45,7 @@ Line = Callable[[int, float], float]
 
 
 def continuous(
-    value: Line,
-    mu: float,
-    eps: float,
-    *,
-    exact: Callable[[], Line] | None,
-    step: float,
-    slopes: Callable[[], Sequence[float]],
+    value: Line, mu: float, eps: float, *, step: float, slopes: Callable[[], Sequence[float]]
 ) -> Iterator[str]:
     """Where f jumps near x, with a μ at which it does not matter; else where torch's slopes are not f's.
 
@@ -60,24 +53,20 @@ def continuous(
         value: f on the lines z_0, z_1, ...
         mu: The smoothing radius μ.
         eps: The relative rounding of values.
-        exact: It makes the same in float64, where what jumps by rounding alone does not; None if it cannot be had.
         step: The c at which slopes are compared with differences.
         slopes: ∇fᵀz_p by torch; of nothing where there is no gradient.
     """
     value = _known(value)
     jump = _jump(value, mu, eps)
-    if jump is not None and exact is not None:
-        with suppress(Exception):  # module or loss take no float64, or there is no room for it
-            wide = exact()
-            wide(0, 0.0)
-            jump = _jump(_known(wide), mu, eps)
-    if jump is not None:
+    if jump is not None or _rough(value, mu, eps):
+        least = 0.0 if jump is None else jump.size
         coarser = (mu * times for times in LARGER)
-        better = next((f"at mu = {larger:g} they are" for larger in coarser if _even(value, larger, jump)), "")
+        better = next((f"at mu = {larger:g} they are" for larger in coarser if _even(value, larger, least)), "")
+        what = "is rough" if jump is None else f"jumps by {jump.size:.3g} as x moves by {jump.width:.1g}"
         yield (
-            f"the loss jumps by {jump.size:.3g} as x moves by {jump.width:.1g} along a random direction, so that "
-            f"differences at mu = {mu:g} are no slopes; {better or f'up to mu = {LARGER[-1] * mu:g} none are'} (is "
-            "there a round, a sign, a comparison or a cast to integers in model or loss?)"
+            f"the loss {what} along a random direction, so that differences at mu = {mu:g} are no slopes; "
+            f"{better or f'up to mu = {LARGER[-1] * mu:g} none are'} (is there a round, a sign, a comparison, or a "
+            "cast to integers or to 16 bits, as autocast does, in model or loss?)"
         )
     elif found := slopes():
         yield from _unlike(value, eps, step, found)
@@ -147,14 +136,32 @@ def _halved(value: Line, times: int, p: int, slope: float, a: float, b: float) -
     return off(a, b), p, slope, a, b
 
 
-def _even(value: Line, mu: float, jump: _Jump) -> bool:
-    """Whether differences at μ and 2μ are alike, as those of a function with slopes, and no smaller than the jump."""
-    off = whole = 0.0
-    for p in range(MORE):
+def _rough(value: Line, mu: float, eps: float) -> bool:
+    """Whether differences at μ and 2μ are not alike, and by more than rounding: of many small jumps none stands out."""
+    off, size = _unevenness(value, mu, LINES)
+    beyond = ROUNDED * eps * abs(value(0, 0.0)) / mu
+    if off <= max(size / 2, beyond):
+        return False
+    off, size = _unevenness(value, mu, MORE)
+    return off > max(size / 2, beyond)
+
+
+def _even(value: Line, mu: float, jump: float) -> bool:
+    """Whether differences at μ and 2μ are alike, as those of a function with slopes, and no smaller than a jump."""
+    off, size = _unevenness(value, mu, MORE)
+    return off < size / 2 and jump < LARGE * mu * size
+
+
+def _unevenness(value: Line, mu: float, lines: int) -> tuple[float, float]:
+    """By how much differences around x at μ and at 2μ differ, and how large those ahead of x are: root mean squares."""
+    here = value(0, 0.0)
+    off, sizes = list[float](), list[float]()
+    for p in range(lines):
         one, two = ((value(p, c) - value(p, -c)) / (2 * c) for c in (mu, 2 * mu))
-        off += (one - two) ** 2
-        whole += two**2
-    return off < whole / 4 and jump.size < LARGE * mu * math.sqrt(whole / MORE)
+        off.append(one - two)
+        sizes.append(max(abs(two), abs(value(p, 2 * mu) - here) / (2 * mu)))  # at a flat place curvature is all
+    root = math.sqrt(lines)
+    return math.hypot(*off) / root, math.hypot(*sizes) / root
 
 
 def _unlike(value: Line, eps: float, step: float, slopes: Sequence[float]) -> Iterator[str]:

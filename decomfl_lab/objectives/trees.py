@@ -94,7 +94,7 @@ def _array(name: str, value: Any) -> NDArray[Any]:
         "be numbers, none missing: astype('float64') makes them of objects and longer ones, of words and categories "
         "give codes, of a structured array its fields by np.stack"
     )
-    require(fine and not lacks, name, rule, str(array.dtype))
+    require(fine and not lacks, name, rule, f"{np.isnan(array).sum()} missing" if fine else str(array.dtype))
     if isinstance(array, np.ma.MaskedArray):
         hidden = np.ma.getmaskarray(array)
         first = int(np.argwhere(hidden)[0][0]) if hidden.any() and hidden.ndim else 0

@@ -29,13 +29,13 @@ from torch import Tensor
 from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.function import Function, Piece, enabled
-from decomfl_lab.objectives.lines import LINES, Line, continuous
+from decomfl_lab.objectives.lines import LINES, continuous
 from decomfl_lab.objectives.trees import Batch, joined, row_count, rows, shape_of, tensors
 from decomfl_lab.objectives.vectors import inner, moved, relative
 from decomfl_lab.objectives.watch import Watch
 from decomfl_lab.plugins import taking
 
-__all__ = ["FAR", "ROUNDING", "SPARE", "STILL", "Trial", "is_mean", "parts_agree", "refuse", "unlike"]
+__all__ = ["FAR", "ROUNDING", "SPARE", "STILL", "Trial", "is_mean", "narrowed", "parts_agree", "refuse", "unlike"]
 
 RARE = 16
 """Repetitions of a forward pass that draws random numbers, which may be noise that is seldom seen."""
@@ -53,6 +53,9 @@ STILL = (
     "seeds itself, keep no state, write to no input"
 )
 """What mends a loss that is not the same again."""
+
+NARROWED = 1e-2
+"""The share of how far numbers vary by which they may be rounded."""
 
 SPARE = 12.0
 """Vectors of the size of x for which there must be room before a gradient is taken that no method needs."""
@@ -95,6 +98,8 @@ class Trial:
         Raises:
             InputError: If module and loss do not take the data, write to them, or give no finite scalar.
         """
+        for piece in self.f.pieces:
+            yield from narrowed(piece.name, piece.batch, self.f.dtype)
         self._uncalled = dict(fresh.module.named_buffers())
         drawn = _generators()
         self.values = self._evaluated(partial(self._loss, self.x))
@@ -195,12 +200,8 @@ class Trial:
         def direction(p: int) -> Tensor:
             return torch.randn(x.numel(), generator=torch.Generator().manual_seed(p)).to(x.device)
 
-        def along(own: Function) -> Line:
-            def value(p: int, c: float) -> float:
-                point = x.to(own.dtype)
-                return own.piece_value(point.add(direction(p).to(own.dtype), alpha=c) if c else point, piece)
-
-            return value
+        def value(p: int, c: float) -> float:
+            return f.piece_value(x.add(direction(p).to(f.dtype), alpha=c) if c else x, piece)
 
         def slopes() -> list[float]:
             if not sloped or SPARE * x.element_size() * x.numel() > room(x.device):
@@ -212,15 +213,9 @@ class Trial:
                 return []
             return [inner(gradient, direction(p)) for p in range(LINES)]
 
-        @cache
-        def wide() -> Line:
-            if SPARE * 8 * x.numel() > room(x.device):
-                raise MemoryError
-            return along(f.wide())
-
         step = max(mu / 10, relative(x, direction(0), 1e-3))
         eps = torch.finfo(f.dtype).eps
-        yield from continuous(along(f), mu, eps, exact=wide, step=step, slopes=slopes)
+        yield from continuous(value, mu, eps, step=step, slopes=slopes)
 
     # --- additive -------------------------------------------------------------------------------------------------
 
@@ -291,6 +286,25 @@ def parts_agree(whole: float, parts: Parts, tolerance: float) -> bool:
         return True
     mean = math.fsum(weight / total * value for weight, value in counted)
     return abs(whole - mean) <= tolerance * max(abs(whole), *(abs(value) for _, value in counted))
+
+
+def narrowed(name: str, data: Any, dtype: torch.dtype) -> Iterator[str]:
+    """Where data in float64 vary by so little beside their size that in x's dtype they are others."""
+    for tensor in tensors(data):
+        if tensor.dtype != torch.float64 or dtype == torch.float64 or not tensor.numel() or not tensor.ndim:
+            continue
+        columns = tensor.reshape(len(tensor), -1)
+        lost = (columns - columns.to(dtype)).abs().amax(0)
+        spread, size = columns.std(0, correction=0), columns.abs().amax(0)
+        # What varies by rounding of float64 is constant.
+        blurred = (lost > NARROWED * spread) & (spread > 1e-12 * size)
+        if blurred.any():
+            at = int(blurred.nonzero()[0])
+            yield (
+                f"numbers of {name} must stay what they are in {str(dtype).removeprefix('torch.')}, as the model has "
+                "it: subtract their mean, or give model.double(), got some of "
+                f"{float(size[at]):.6g} that vary by {float(spread[at]):.3g}"
+            )
 
 
 def unlike(value: float, again: float, tolerance: float, *, remedy: str = STILL) -> Iterator[str]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from decomfl_lab.devices import describe
+from decomfl_lab.errors import require
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
@@ -84,7 +85,13 @@ class Course:
         )
         self.measures = metrics_of(self.config, metrics)
         if self.measures:  # whatever they fail with is told before the first round
-            self._measured()
+            first, again = self._measured(), self._measured()
+            for column in self.measures:
+                same = np.array_equal(first[column], again[column], equal_nan=True)
+                rule = (
+                    "be the same for the same outputs and targets: keep nothing from call to call, seed what is random"
+                )
+                require(same, f"metric {column.removeprefix('test_')!r}", rule, (first[column], again[column]))
 
     @property
     def round(self) -> int:

@@ -29,7 +29,7 @@ from decomfl_lab.objectives.function import Function, Piece
 from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import CHUNK, require_still
 from decomfl_lab.objectives.trees import row_count, rows, tensors
-from decomfl_lab.objectives.trial import Trial, parts_agree, refuse
+from decomfl_lab.objectives.trial import Trial, narrowed, parts_agree, refuse
 from decomfl_lab.plugins import taking
 from decomfl_lab.runs.evaluation import fast_layout
 from decomfl_lab.runs.prepared import Prepared
@@ -81,7 +81,13 @@ def tried(start: Prepared) -> Prepared:
     trial = Trial(f, x)
     given = {} if start.given is None else dict(start.given.named_parameters())
     with torch.inference_mode(False), initialising(0):
-        refuse(_classes(f, start.dataset))
+        data = start.dataset
+        for name, own in (
+            ("clients", (data.train_images, data.train_labels)),
+            ("test", (data.test_images, data.test_labels)),
+        ):
+            refuse(narrowed(name, own, f.dtype))
+        refuse(_classes(f, data))
         refuse(trial.closed(fresh, given))
         refuse(trial.still())
         # A BatchNorm has statistics that are fixed while parts are compared with wholes.

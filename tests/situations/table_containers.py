@@ -72,6 +72,7 @@ told("tables: a column of dates", "number", (FRAME.assign(c=pd.Timestamp("2024-0
 told("tables: a missing label", "missing", (FRAME, SERIES.astype("Int64").where(SERIES.index > 3)))
 told("tables: a missing number", "finite", (FRAME.assign(a=FRAME.a.where(FRAME.index > 3)), SERIES))
 told("tables: labels that are categories", "codes", (FRAME, SERIES.astype(str).astype("category")))
+told("tables: the same rows in two orders", "one order", (FRAME, SERIES.iloc[::-1]))
 told("tables: a frame alone", "inputs, targets", FRAME)
 at("tables: clients=(frame, series), without the list", train=refused(r"\[\("))(clients=(FRAME, SERIES))
 
@@ -166,6 +167,7 @@ told("numbers: an array of objects", "object", (x.astype(object), y))
 told("numbers: words for classes", "number", (x, np.array(["a", "b"])[y % 2]))
 told("numbers: a list of words for classes", "number", (x, ["a"] * N))
 told("numbers: dates", "number", (np.full((N, 4), np.datetime64("2024-01-01")), y))
+told("numbers: float64 that float32 does not tell apart", "subtract their mean", (x.astype("f8") + 1e8, y))
 told("numbers: longer than torch has them", "float64", (x.astype(np.longdouble), y))
 
 # --- streams ----------------------------------------------------------------------------------------------------------

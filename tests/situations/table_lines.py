@@ -21,7 +21,7 @@ from tests.situations.zoo import DATA, X64, X, Y, ce, mlp, net
 
 at = TABLE = Table()
 FITTING = {"mu": 1e-3, "lr": 1e-4}
-JUMPS = told("^the loss jumps by", known=False)
+JUMPS = told("^the loss (jumps by|is rough)", known=False)
 UNLIKE = told("^the loss changes by .* where torch's derivative is")
 MEND = r"A method of differences \(decomfl\) follows"
 
@@ -82,6 +82,7 @@ JUMPING = {
     "a gate by a sign of weights": at_zero(of_weights(lambda w: w + (w >= 0))),
     "weights that are integers": of_weights(lambda w: w + (10 * w).int() / 10),
 }
+JUMPING["weights in 16 bits"] = of_weights(lambda w: w.bfloat16().to(w))
 for _name, _make in JUMPING.items():
     at(f"{_name}: they jump", train=JUMPS.given(**FITTING), optim=JUMPS)(_make)
 at("householder's orthogonal weights: they jump", train=JUMPS.given(**FITTING))(orthogonal("householder"))
@@ -109,6 +110,17 @@ CONTINUOUS = {
 for _name, _make in CONTINUOUS.items():
     _doors = {"train": RIGHT.given(**FITTING), "optim": None if "orthogonal" in _name else RIGHT}
     at(f"{_name}: continuous", **_doors)(_make)
+
+
+class Autocast(nn.Sequential):
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(x).to(x)
+
+
+at("autocast in forward: it is rough", train=told("no slopes.*autocast", known=False).given(mu=1e-4), optim=JUMPS)(
+    lambda: Autocast(*mlp())
+)
 
 # --- features ---------------------------------------------------------------------------------------------------------
 
@@ -204,6 +216,10 @@ for _name, _noise in {
     "the number of its calls": itertools.count().__next__,
 }.items():
     at(f"a closure with {_name}", optim=AGAIN)(loss=lambda o, t, noise=_noise: ce(o, t) + 0.1 * noise(), f=zoo.mean_ce)
+at("a closure with a transform of torch.func", optim=refused("torch.func transform"))(
+    loss=lambda model, batch: torch.func.vmap(lambda x, t: ce(model(x[None]), t[None]))(*batch).mean(), f=zoo.mean_ce
+)
+at("a closure that returns an array of one", optim=RIGHT)(loss=lambda o, t: ce(o, t).detach().numpy(), f=zoo.mean_ce)
 at("a closure whose data are the same batch again and again", optim=RIGHT)(data=lambda: itertools.repeat(*DATA))
 at("a closure with noise of torch's generator, which is put back", optim=RIGHT)(
     loss=lambda o, t: ce(o, t) + 0 * torch.rand(()), f=zoo.mean_ce

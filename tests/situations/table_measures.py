@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -211,4 +212,15 @@ for _name, _metric in REFUSED.items():
     at(f"a measure that {_name}", measure=own(_metric, verdict=refused("f1")))()
 for _name in ("accuracy", "loss", "", "two words", "a,b"):
     at(f"a measure by the name {_name!r}", measure=own(f1, _name, refused("metrics")))()
+_calls = itertools.count()
+
+
+def _next(outputs, targets):
+    return float(next(_calls))
+
+
+at(
+    "a measure that goes on from call to call",
+    measure=refused("metric 'f1' must be the same").given(metrics={"f1": _next}),
+)()
 at("measures in a list", measure=refused("metrics").given(metrics=[f1]))()

@@ -36,7 +36,7 @@ def of_a_run(**options):
     return module.seen
 
 
-@pytest.mark.parametrize(("method", "gradients", "lines"), [("decomfl", 0, 27), ("fedavg", 3, 0)])
+@pytest.mark.parametrize(("method", "gradients", "lines"), [("decomfl", 0, 33), ("fedavg", 3, 0)])
 def test_before_a_run_values_are_tried_by_four_evaluations_of_an_epoch_and_slopes_by_three_more(
     method, gradients, lines
 ):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
 import decomfl_lab as lab
 import hessian
@@ -80,6 +80,20 @@ def test_a_draw_is_the_same_each_time_and_leaves_all_generators(noise: str, form
     with pytest.raises(lab.InputError, match="ZeroDivisionError"):
         batches_of("data", brought)
     assert states(data) == before
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"sampler": WeightedRandomSampler(range(1, 1 + len(X)), len(X))},
+        {"sampler": RandomSampler(range(len(X)), num_samples=3)},
+        {"shuffle": True, "drop_last": True},
+    ],
+    ids=["by weights", "some", "all but the last"],
+)
+def test_a_loader_that_draws_which_examples_there_are_is_told(choice: Any) -> None:
+    with pytest.warns(lab.LabWarning, match="examples of client 0 are drawn anew"):
+        own_dataset([DataLoader(TensorDataset(X, Y), batch_size=len(X) - 1, **choice)])
 
 
 def test_what_no_seed_gives_again_is_said_and_an_order_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
