@@ -69,17 +69,6 @@ def lines_of(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
     }
 
 
-def test_the_line_is_the_mean_over_seeds_of_both_coordinates() -> None:
-    x, y = lines_of(plots_of(drawn())[0])[K1]
-    assert x == pytest.approx([2000 + (0 + 1 + 5) / 3, 4000 + (0 + 1 + 5) / 3])
-    assert y == pytest.approx([(0.1 + 0.2 + 0.6) / 3, (0.4 + 0.5 + 0.9) / 3])
-
-
-@pytest.mark.parametrize(("count", "factor"), [("table1", 200.0), ("plotted", 300.0)])
-def test_the_x_axis_follows_the_counting(count: Any, factor: float) -> None:
-    assert lines_of(plots_of(drawn(count))[0])[K4][0] == pytest.approx([20 * factor, 40 * factor])
-
-
 def test_three_seeds_give_a_band_of_one_standard_deviation() -> None:
     curves = frame()
     band = mean_and_band(curves[curves["series"] == K1], "wire_scalars")

@@ -32,11 +32,13 @@ LOGS = pytest.mark.skipif(
 PANELS_2 = {"local updates K (P = 20)": "local-updates", "perturbations P (K = 4)": "perturbations"}
 
 
-def made(part: str, scale: str = "full", **changes: Any) -> Made:
+def made(part: str, scale: str = "full", *, mixed: bool = False, **changes: Any) -> Made:
+    """What is made of a part's recorded rows, or of them in another order."""
     found = recorded.load(part, scale)
     assert found is not None
     given: dict[str, Any] = {"scale": SCALES[scale], "readings": ("as-plotted", "as-written"), "count": "wire"}
-    return making.PARTS[part].make(found.rows, found.provenance, Options(**(given | changes)))
+    frame = found.rows.sample(frac=1.0, random_state=0) if mixed else found.rows
+    return making.PARTS[part].make(frame, found.provenance, Options(**(given | changes)))
 
 
 @cache

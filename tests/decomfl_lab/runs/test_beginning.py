@@ -107,34 +107,13 @@ STREAM = {"by": "stream", "key": 16 * "0", "tensors": [TENSOR]}
 
 
 @refuses(
-    ([], r"start in the header must be a table, got \[\]"),
-    ({"by": "magic"}, "start.by in the header must be sound: Invalid value 'magic'"),
-    (STREAM | {"key": 5}, "start.key in the header must be text, got 5"),
-    (STREAM | {"key": "x"}, "start.key in the header must be text matching regex .*, got 'x'"),
-    (STREAM | {"key": 16 * "0" + "\n"}, "start.key in the header must be text matching regex"),
-    (STREAM | {"key": "F" * 16}, "start.key in the header must be text matching regex"),
-    (STREAM | {"tensors": None}, "start.tensors in the header must be a list, got None"),
-    (STREAM | {"tensors": [5]}, r"start.tensors\[0\] in the header must be a table, got 5"),
-    (STREAM | {"tensors": [TENSOR | {"shape": [-4]}]}, r"tensors\[0\].shape\[0\] in the header must be .*, got -4"),
-    (
-        STREAM | {"tensors": [TENSOR | {"shape": [True, 4]}]},
-        r"tensors\[0\].shape\[0\] in the header must be a whole number, got True",
-    ),
     (STREAM | {"tensors": [TENSOR | {"shape": [4] * 17}]}, r"shape in the header must be a list of length <= 16"),
-    (
-        STREAM | {"tensors": [TENSOR | {"shape": [4] * 16}]},
-        "elements of the tensors of x_0 must be d = 4 in all, got 4294967296",
-    ),
-    (STREAM | {"tensors": [TENSOR | {"scale": 10**400}]}, r"tensors\[0\].scale in the header must be "),
-    (STREAM | {"tensors": [TENSOR | {"shape": "4"}]}, r"tensors\[0\].shape in the header must be a list, got '4'"),
-    (STREAM | {"tensors": [TENSOR, TENSOR]}, "elements of the tensors of x_0 must be d = 4 in all, got 8"),
-    (STREAM | {"tensors": [TENSOR | {"draw": "beta"}]}, r"tensors\[0\] in the header must be sound: draw must be"),
-    (STREAM | {"tensors": [{"shape": [4]}]}, r"tensors\[0\] in the header must have draw"),
     ({"by": "file", "bytes": 9, "dtype": []}, r"start.dtype in the header must be"),
     ({"by": "file", "bytes": 9, "dtype": "int8"}, "start.dtype in the header must be"),
     ({"by": "file", "bytes": 9, "dtype": "float64"}, "x_0 in the log must unpack to 32 bytes, got 16"),
 )
 def test_what_says_nothing_of_x_0_is_refused_by_name(start: Any) -> None:
+    """Beside what every reader refuses (``tests/docs/hostile.json``)."""
     made_again(read_as(Header, HEADER | {"start": start}, "header").start, PACKED, 4)
 
 

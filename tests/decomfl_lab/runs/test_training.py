@@ -60,28 +60,6 @@ def test_every_evaluation_has_the_norm_of_the_model(config: TrainConfig) -> None
     assert len({*own.metrics.norm}) == len(own.metrics) > 2
 
 
-@pytest.mark.parametrize("config", [TINY, FEDAVG, replace(TINY, server_model=True, momentum=0.0)])
-def test_an_interrupted_run_resumes_to_the_same_bits(
-    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = train(config, out=tmp_path / "whole")
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-
-    def interrupt(progress: run.Progress) -> None:
-        if progress.round == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(config, out=tmp_path / "cut", on_round=interrupt)
-    assert read_checkpoint(tmp_path / "cut" / CHECKPOINT_FILE)[1]["federation"]["round"] == 5
-    resumed = train(config, out=tmp_path / "cut")
-    pd.testing.assert_frame_equal(_without_time(whole), _without_time(resumed), check_exact=True)
-    tensors = [read_checkpoint(tmp_path / name / CHECKPOINT_FILE) for name in ("whole", "cut")]
-    assert tensors[0][1]["federation"] == tensors[1][1]["federation"]
-    for name, tensor in tensors[0][0].items():
-        assert torch.equal(tensor, tensors[1][0][name]), name
-
-
 class KilledError(BaseException):
     """What nothing catches, as nothing does a SIGKILL."""
 

@@ -33,7 +33,7 @@ from paper_repro.workflow.scales import SCALES, TaskTuning
 from tests.decomfl_lab.language.tiny import transformers
 from tests.paper_repro.parts.test_parts import options
 from theory.communication import expected_traffic
-from theory.notation.printed import EXAMPLES, RESULTS
+from theory.notation.printed import EXAMPLES
 
 
 @pytest.fixture
@@ -278,16 +278,6 @@ PROVENANCE = [
 
 def made(rows: pd.DataFrame) -> Made:
     return llm.make(rows, PROVENANCE, options("default"))
-
-
-def test_points_are_where_the_numbers_are() -> None:
-    part = made(table({("OPT-125M", "sst2", P10): {"accuracy": 0.81}}))
-    axes = part.figures["llm"].axes
-    assert [ax.get_title("left") for ax in axes[:4]] == ["SST-2", "RTE", "SST-2 (small)", "RTE (small)"]
-    spots = {(float(line.get_xdata()[0]), line.get_marker()) for line in axes[0].lines if line.get_marker() != "None"}  # type: ignore[index]
-    assert (0.81, "o") in spots
-    assert (RESULTS["OPT-125M"]["SST-2"][3].accuracy / 100, "D") in spots
-    assert (0.76, "s") in spots
 
 
 def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
