@@ -65,6 +65,8 @@ UNHEALTHY: Final = "not decided: our baseline did not train"
 UNKNOWN: Final = "not decided: the authors' setting is not known"
 """Our runs do not bear the claim out, and neither do they refute it, see ``Claim.unknown``."""
 SCALE_NAMES: Final = ("smoke", "default", "full")  # from small to large
+WITHOUT_RUNS: Final = ("memory", "theory", "audit")
+"""Parts that compute, and train nothing but where a claim of theirs is ``exempt``."""
 RECORDED: Final = Path(__file__).parents[1] / "results" / "claims.json"
 """The outcomes of the recorded runs: ``decomfl paper --from-recorded --record paper_repro/results`` writes them."""
 
@@ -83,6 +85,11 @@ class Claim:
     # patterns of the names of the numbers that decide it, of which a page has room for a few; () for all
     tells: tuple[str, ...] = ()
     unknown: str = ""  # what nobody knows of the setting of the authors' runs, so that ours cannot refute it
+    # patterns of the series whose runs have to be healthy: reading, panel, row, task, series and model, as far as the
+    # part has them, joined by ", "; () where the claim is exempt, or its part trains nothing
+    rests: tuple[str, ...] = ()
+    together: bool = False  # whether these are compared at equal rounds: evaluations up to the last common one count
+    exempt: str = ""  # why no health is asked of the training runs that it is about
 
     def __post_init__(self) -> None:
         """Check that it is asked, and how it is judged."""
@@ -90,6 +97,9 @@ class Claim:
         require(asked, f"claim {self.id}", "have a question and where, or be in the runs of an entry", self.question)
         told = bool(self.measures and self.rule and self.scale in SCALE_NAMES)
         require(told, f"claim {self.id}", "say what it measures, its rule and its scale", self)
+        placed = bool(self.rests) + bool(self.exempt)
+        known = placed == 1 or (placed == 0 and self.part in WITHOUT_RUNS)
+        require(known, f"claim {self.id}", "say the series that it rests on, or why on none (just one of both)", self)
 
     @property
     def part(self) -> str:
@@ -124,6 +134,7 @@ class PartFacts:
 # The file has a table a part; beside them "words" and "limits" (which all parts share).
 _DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
 WORDS: Final[Mapping[str, str]] = _DATA.pop("words")  # what the words of scales, readings and countings mean
+_HEALTH: Final = ("rests", "together", "exempt")  # the fields about the runs below a claim
 _LIMITS: Final = {name: SimpleNamespace(**part.get("limits", {})) for name, part in _DATA.items() if name != "limits"}
 
 
@@ -143,13 +154,15 @@ def _claims(part: str) -> list[Claim]:
         # "saving" is a claim of this part, "fig2.saving" one of another.
         like = row.get("like", "")
         base = _DATA[like.partition(".")[0]]["claims"][like.partition(".")[2]] if "." in like else own.get(like, {})
+        # What it rests on is its own: the claim that it is like may be about other runs.
+        base = {key: value for key, value in base.items() if key not in _HEALTH}
         merged = {**common, **base, **row}
         merged.pop("like", None)
         known = {each.name for each in fields(Claim)}
         require(set(merged) < known, f"fields of claim {part}.{name}", f"be among {', '.join(sorted(known))}", merged)
         texts = {key: str(merged.pop(key)).format(**thresholds) for key in ("rule", "measures")}
-        tells = tuple(merged.pop("tells", ()))
-        found.append(Claim(id=f"{part}.{name}", tells=tells, **texts, **merged))
+        lists = {key: tuple(merged.pop(key, ())) for key in ("tells", "rests")}
+        found.append(Claim(id=f"{part}.{name}", **lists, **texts, **merged))
     return found
 
 
@@ -298,7 +311,7 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
             facts, flags = PARTS[own.part], f" {own.needs} DIR" if own.needs else ""
             told: dict[str, Any] = {
                 "part": own.part,
-                **asdict(own),
+                **{name: value for name, value in asdict(own).items() if name not in _HEALTH},
                 "says": own.says,
                 "place": own.place,
                 "sentences": [asdict(each) for each in sentences(own.id)],
