@@ -35,7 +35,7 @@ from paper_repro.language_models.llm_claims import claims
 from paper_repro.pretraining.verdicts import BATCH as LINES
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, amount, notes, settings
+from paper_repro.workflow.report import Section, amount, caption, notes, settings
 from paper_repro.workflow.scales import SCALES, LanguageScale, Scale, TaskTuning
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
 
@@ -287,8 +287,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             {FEDZO: (0.0, 8 * SAMPLED / M), P5: (60.0, 0.0), P10: (120.0, 0.0)},
             styles,
             title="What a client sends and gets in a round, against what is trained",
-            caption=f"FedAvg's bytes are FedZO's. Off their formula in print: FedZO with LoRA (d = "
-            f"{LORA_PARAMETERS:,}) and on CB (OPT-125M); DeComFL on RTE and BoolQ (OPT-1.3B). Scale {words}.",
+            caption=caption("llm-costs", d=LORA_PARAMETERS, scale=words),
         ),
     }
     section = Section(

@@ -34,6 +34,7 @@ __all__ = [
     "Folded",
     "Section",
     "amount",
+    "caption",
     "finding",
     "notes",
     "page_section",
@@ -88,6 +89,11 @@ def amount(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.0f} B"
+
+
+def caption(stem: str, **here: Any) -> str:
+    """The text under the figure of a file's stem, with the values."""
+    return str(_TEXTS["captions"][stem].format(**here))
 
 
 def notes(part: str, **here: Any) -> list[str]:
