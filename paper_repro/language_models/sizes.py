@@ -141,7 +141,6 @@ class SizeWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: what is there is kept, and a run goes on where it was."""
-        folder.mkdir(parents=True, exist_ok=True)
         job = self._job.placed(folder)
         dataset = job.dataset()
         write_provenance(folder, dataset)

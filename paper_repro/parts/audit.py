@@ -57,7 +57,6 @@ class AuditWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
-        folder.mkdir(parents=True, exist_ok=True)
 
         def show(done: int, _: EntryResult) -> None:
             report(Progress(done, len(ENTRIES), math.nan, math.nan, 0.0))

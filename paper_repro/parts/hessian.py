@@ -79,7 +79,6 @@ class SpectrumWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: the models first, then a table a step; what is there is kept."""
-        folder.mkdir(parents=True, exist_ok=True)
         start, device = untrained(self.size.model, self.data, seed=SEED), find_device(self.device)
         use_tf32_(False)
         start.module.to(device)
@@ -186,7 +185,6 @@ class DensityCheck:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
-        folder.mkdir(parents=True, exist_ok=True)
         trained = trained_here(self.model, "digits", steps=self.steps, descent=Descent(seed=SEED), seed=SEED)
         (objective,) = trained.mean_loss(CurvatureOptions(dtype="float64"), examples=self.examples)
         operator = HessianOperator(objective)
@@ -221,12 +219,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     size = options.scale.hessian
     check = rows["kind"] == "check"
     found = rows[check].set_index("name")["value"]
-    checked = (
-        f"Checked where all eigenvalues are known (MLP on scikit-learn's digits, d = {found['d']:,.0f}, trained): with "
-        f"{found['products']:.0f} products the Wasserstein-1 distance of the density from the dense spectrum is "
-        f"{found['distance']:.3f} of the mean |λ| (all mass at 0 would have 1), and κ = {found['kappa']:.3f} where the "
-        f"truth is {found['true kappa']:.3f}."
-    )
     rows = rows[~check].astype({"step": int})  # a file has them as fractions beside rows without
     numbers = rows[rows["kind"] == "estimate"]
     table = numbers.pivot(index="step", columns="name", values="value").reset_index()
@@ -253,7 +245,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     section = Section(
         id="hessian",
         figure=figure,
-        notes=[*notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE), checked],
+        notes=notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE, check=found),
         table=table[shown],
     )
     return Made(

@@ -43,7 +43,6 @@ class MemoryWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
-        folder.mkdir(parents=True, exist_ok=True)
         frames = []
         for done, role in enumerate(ROLES):
             report(Progress(done, len(ROLES), math.nan, math.nan, 0.0))

@@ -78,7 +78,6 @@ class SweepWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
-        folder.mkdir(parents=True, exist_ok=True)
         rows = []
         for done, row in enumerate(SWEEPS[self.name](self.size), 1):
             rows.append(row)

@@ -63,7 +63,6 @@ class TrainingWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: a pilot run, η and μ by the constants along it, the runs, bounds by those along the first."""
-        folder.mkdir(parents=True, exist_ok=True)
         dataset = load_dataset("digits")
         config = _config(self.model, self.size.rounds)
         runs, done = len(self.size.seeds) + 1, 0

@@ -87,7 +87,7 @@ class Work(Protocol):
         ...
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """Compute the result into ``folder`` (made if missing), going on with what is there; says how it ended."""
+        """Compute the result into ``folder`` (which writing makes), going on with what is there; says how it ended."""
         ...
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
