@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import pandas as pd
 
-from paper_repro.parts.first_order import AT
+from paper_repro.parts.fig3 import AT
 from paper_repro.studies.edge_runs import PAPER_STEP
 from paper_repro.workflow import claims, recorded
 from paper_repro.workflow.estimators import gaps

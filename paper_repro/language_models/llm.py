@@ -16,7 +16,7 @@ from decomfl_lab.runs.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
-from paper_repro.language_models.llm_cells import (
+from paper_repro.language_models.llm_claims import (
     ADAPTED,
     FEDZO,
     FULL,
@@ -26,12 +26,12 @@ from paper_repro.language_models.llm_cells import (
     TWO_WAY,
     CellResult,
     M,
+    claims,
     methods,
     printed_costs,
     results,
     task_title,
 )
-from paper_repro.language_models.llm_claims import claims
 from paper_repro.pretraining.verdicts import BATCH as LINES
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.part import Made, Options
