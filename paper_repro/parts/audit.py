@@ -23,7 +23,7 @@ from paper_repro.workflow.report import Folded, Section, notes
 from paper_repro.workflow.runs import Work, fingerprint
 from theory.findings.finding import STATUSES, EntryResult, gather
 from theory.findings.registry import ENTRIES
-from theory.statements.mathml import inequality
+from theory.statements.statement import inequality
 
 __all__ = ["claims", "jobs", "make"]
 

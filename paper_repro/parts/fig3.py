@@ -20,8 +20,6 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import method_styles
 from paper_repro.workflow import estimators
-from paper_repro.workflow.bands import bands_table, compared
-from paper_repro.workflow.bands import outcome as band
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import (
     CHECKED,
@@ -29,6 +27,9 @@ from paper_repro.workflow.measures import (
     LOGS,
     TOLERANCE,
     accuracy_at,
+    band,
+    bands_table,
+    compared,
     ended,
     final_accuracy,
     highest_level,

@@ -8,8 +8,20 @@ from typing import Any, Final, cast
 import pandas as pd
 
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
-from paper_repro.parts.sweeps import CLIENTS, EPSILON, KAPPA, LOUD, MAP_D, REACH, RUN, SMALL_D, SWEEPS, SweepWork
-from paper_repro.parts.trained import MARGIN, TrainingWork
+from paper_repro.parts.sweeps import (
+    CLIENTS,
+    EPSILON,
+    KAPPA,
+    LOUD,
+    MAP_D,
+    MARGIN,
+    REACH,
+    RUN,
+    SMALL_D,
+    SWEEPS,
+    SweepWork,
+    TrainingWork,
+)
 from paper_repro.workflow.claims import ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Made, Options
@@ -18,7 +30,7 @@ from paper_repro.workflow.runs import Work
 from theory.bounds import statement
 from theory.notation.setting import Variant
 from theory.notation.symbols import LETTERS
-from theory.statements.mathml import inequality
+from theory.statements.statement import inequality
 
 __all__ = ["claims", "jobs", "make"]
 

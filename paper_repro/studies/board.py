@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from decomfl_lab.errors import require
 from decomfl_lab.methods.registry import METHODS
 from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, BoardWork, absent
-from paper_repro.studies.figure_board import line_styles, races
+from paper_repro.studies.drawings import line_styles, races
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, numbers, verdict_of
 from paper_repro.workflow.part import Made, Options

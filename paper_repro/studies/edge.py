@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from paper_repro.studies.drawings import edge
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
-from paper_repro.studies.figure_edge import edge
 from paper_repro.workflow.claims import ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import RISEN, diverges, finite, verdict_of
 from paper_repro.workflow.part import Made, Options

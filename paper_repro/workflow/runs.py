@@ -11,6 +11,7 @@ import secrets
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -23,6 +24,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from decomfl_lab.children import safely
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import HeldError, held, held_file, write_atomically
@@ -40,7 +42,6 @@ from decomfl_lab.runs.progress import RunBars, left_words
 from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import train
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow.pools import pool_of
 
 __all__ = [
     "SO_FAR",
@@ -52,6 +53,7 @@ __all__ = [
     "fingerprint",
     "finished",
     "is_whole",
+    "pool_of",
     "run_all",
     "so_far_words",
 ]
@@ -354,6 +356,38 @@ def _execute(work: Work, folder: Path, turn: _Turn, threads: int) -> tuple[Path,
     except KeyboardInterrupt:
         turn.end()  # for all
     return folder, False
+
+
+@contextlib.contextmanager
+def pool_of(n_jobs: int) -> Iterator[joblib.Parallel]:
+    """Processes that were started such that a terminal's Ctrl-C, which goes to all, is left to this one.
+
+    Their number is ``n_jobs``, -1 for one a CPU; where it is 1 it is this one.
+    """
+    # joblib renews processes that have grown large. Where warnings are errors, the thread that does it would end there,
+    # and nobody would ever bring the results.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(safely())
+        with _deaf():
+            pool = stack.enter_context(joblib.Parallel(n_jobs, backend="loky", return_as="generator_unordered"))
+            # Work for each process, so that all of them are started while SIGINT is ignored.
+            list(pool(joblib.delayed(int)() for _ in range(joblib.effective_n_jobs(n_jobs))))
+        yield pool
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Ignore SIGINT, as processes that are started meanwhile go on doing."""
+    # Only the main thread may set a handler, and only it gets the signal.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _execute_all(

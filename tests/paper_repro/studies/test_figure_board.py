@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from paper_repro.studies.figure_board import line_styles, races
+from paper_repro.studies.drawings import line_styles, races
 
 STYLES = line_styles({"A": False, "B": True, "silent": False})
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
-from paper_repro.studies.figure_edge import edge
+from paper_repro.studies.drawings import edge
 
 BY_STEP = pd.DataFrame(
     {

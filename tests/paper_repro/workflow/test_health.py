@@ -18,9 +18,9 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
 from paper_repro import making
 from paper_repro.workflow import claims, health, recorded
-from paper_repro.workflow.bands import bands_table, compared, outcome
 from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome
 from paper_repro.workflow.health import complaint, decided_by_health, ill_words
+from paper_repro.workflow.measures import band, bands_table, compared
 from tests.paper_repro.parts import test_parts
 
 FRESH_ADAM = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam.csv")
@@ -175,7 +175,7 @@ def test_a_band_of_which_a_seed_diverged_does_not_hold() -> None:
         ours = run(falling(), "DeComFL").assign(examples=10_000)
         authors = ours.assign(test_accuracy=0.9)
         table = bands_table(compared(ours, authors, ["series"]), ["series"], pd.concat([ours, *lost]))
-        return outcome("fig3.band", table, "made up", testable=True).verdict
+        return band("fig3.band", table, "made up", testable=True).verdict
 
     assert verdict() == "holds"
     assert verdict(run(falling(5), "DeComFL", seed=1, diverged=True)) == "does not hold"
@@ -186,7 +186,7 @@ def test_nine_common_evaluations_decide_nothing(common: int, verdict: str) -> No
     assert held(two(run(falling(common)))).verdict == verdict
     ours, theirs = (run(falling(), "DeComFL").assign(examples=10_000)[:n] for n in (100, common))
     table = bands_table(compared(ours, theirs, ["series"]), ["series"], ours)
-    assert outcome("fig3.band", table, "made up", testable=True).verdict == verdict
+    assert band("fig3.band", table, "made up", testable=True).verdict == verdict
 
 
 def test_evaluations_behind_the_end_of_the_other_series_are_not_common() -> None:
