@@ -32,7 +32,7 @@ from paper_repro.language_models.llm_claims import (
     results,
     task_title,
 )
-from paper_repro.pretraining.verdicts import BATCH as LINES
+from paper_repro.pretraining.corpus import BATCH as LINES
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, amount, caption, notes, settings
@@ -227,19 +227,17 @@ def settings_table(scale: Scale) -> pd.DataFrame:
     return pd.concat([table[:1], pd.DataFrame(tuned, columns=table.columns), table[1:]], ignore_index=True)
 
 
-_P = 10  # the paper's directions
-
-
 def engine_words() -> str:
     """What the paper's most rounds of OPT-1.3B cost a client on the wires of the engines that were measured."""
     manifest.check(recorded.RESULTS / "engines.json")
     found = json.loads((recorded.RESULTS / "engines.json").read_text(encoding="utf-8"))
-    fewer, R = 2 * SCALAR_BYTES * (found["directions"] - _P), max(ROUNDS["OPT-1.3B"].values())
+    P = 10  # the paper's directions
+    fewer, R = 2 * SCALAR_BYTES * (found["directions"] - P), max(ROUNDS["OPT-1.3B"].values())
     shown = [
         f"{row['engine']} {row['bytes']:,} bytes ({1e-6 * R * (row['bytes'] - fewer):.2f} MB)" for row in found["rows"]
     ]
     return (
-        f"Bytes by engine, beside the paper's “about 1 MB”. {found['about']} In brackets: the same with P = {_P}, by "
+        f"Bytes by engine, beside the paper's “about 1 MB”. {found['about']} In brackets: the same with P = {P}, by "
         f"which {fewer} bytes fewer travel, for the paper's {R:,} rounds of OPT-1.3B. By {', by '.join(shown)}. "
         f"Measured on {found['date']} ({found['machine']})."
     )

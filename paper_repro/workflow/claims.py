@@ -99,14 +99,9 @@ class JudgedSentence:
     runs: Mapping[str, Role]  # the measurements that speak on it, by id, each with its role
 
 
+_OF_ENTRY: Final = ("label", "place", "status", "runs")
 _ALL: Final = tuple(
-    JudgedSentence(
-        label=raw["label"],
-        quote=raw.get("quote") or raw["says"],
-        place=raw["place"],
-        status=raw["status"],
-        runs=raw["runs"],
-    )
+    JudgedSentence(quote=raw.get("quote") or raw["says"], **{name: raw[name] for name in _OF_ENTRY})
     for raw in RAW
     if "runs" in raw
 )

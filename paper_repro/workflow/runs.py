@@ -25,7 +25,7 @@ import pandas as pd
 import torch
 
 from decomfl_lab.children import safely
-from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.datasets.images import Dataset, at_hand, load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import HeldError, held, held_file, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
@@ -35,6 +35,7 @@ from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_confi
 from decomfl_lab.runs.folder import (
     CONFIG_FILE,
     METRICS_FILE,
+    PROVENANCE_FILE,
     looked_at,
     read_rows,
 )
@@ -44,12 +45,15 @@ from decomfl_lab.runs.run import train
 from decomfl_lab.runs.told import Progress
 
 __all__ = [
+    "ROWS_FILE",
     "SO_FAR",
     "Job",
     "Recordable",
     "Result",
+    "TableWork",
     "Work",
     "alike",
+    "data_set",
     "fingerprint",
     "finished",
     "is_whole",
@@ -61,6 +65,7 @@ __all__ = [
 Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance
 SO_FAR = "so_far"  # the key in the provenance of an unfinished run that says how many of its rounds there are
 
+ROWS_FILE = "rows.csv"
 DONE_FILE = "done"
 DIVERGED = "diverged"
 PROGRESS_FILE = "progress.json"
@@ -139,6 +144,15 @@ def fingerprint(module: str, *what: Any, layers: Sequence[ModuleType] = ()) -> s
     code = [code_version(), *(code_version(Path(str(layer.__file__)).parent) for layer in layers)]
     message = json.dumps([*what, code]).encode() + path.read_bytes()
     return f"{path.stem}-{hashlib.blake2b(message, digest_size=8).hexdigest()}"
+
+
+class TableWork:
+    """Work that leaves one table, ``ROWS_FILE``, and where it is made of data their provenance."""
+
+    def result(self, folder: Path, ended: str) -> Result:  # noqa: ARG002 (of the protocol)
+        """See ``Work``: the rows; nothing but code made those without provenance."""
+        facts = read_provenance(folder) if (folder / PROVENANCE_FILE).exists() else {}
+        return pd.read_csv(folder / ROWS_FILE), facts
 
 
 @dataclass(frozen=True)
@@ -227,6 +241,11 @@ class Job:
         wanted = _identity(self.config.to_dict(), self.dataset().digest)
         found = [folder for folder, identity in _identities(root).items() if identity == wanted]
         return max(found, key=lambda folder: ((folder / DONE_FILE).exists(), _rounds_in(folder)), default=None)
+
+
+def data_set(name: str) -> str:
+    """The data set of this name where it is available here, else MNIST, which always is; captions say which."""
+    return name if at_hand(name) else "mnist"
 
 
 def alike(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:

@@ -45,11 +45,11 @@ from theory.statements.measured import (
 )
 from theory.statements.statement import ONE_HESSIAN, Statement
 
-__all__ = ["DOMINATED", "EACH", "PAPER", "UNBIASED"]
+__all__ = ["DOMINATED", "EACH", "PAPER", "SMOOTHED", "UNBIASED"]
 
 
 # Distributions whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
-_SMOOTHED: Final = ("gaussian", "sphere")
+SMOOTHED: Final = ("gaussian", "sphere")
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"
 UNBIASED = "unbiased gradients of variance σ² at every point, independent between clients and steps; dissimilarity σ_G"
 EACH = f"{UNBIASED}; every f_i(·; ξ) is L-smooth"
@@ -111,7 +111,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                     "smoothing": mu**2 * L**2 * (3 * d + 9 * L * eta * s6 / (4 * P)),
                 },
                 "eta": {"descent": 1 / (9 * L * (K + 2 * (rho - 1)))},
-                "distributions": _SMOOTHED,
+                "distributions": SMOOTHED,
                 "note": "ρ − 1 = (d + 1)/P for Gaussian directions. The step size does not depend on m: the drift is a "
                 "term of its own, without 1/m.",
             },
@@ -150,7 +150,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                     "smoothing": mu**2 * L**2 * (3 * d + s6 / (4 * P * (K + 2 * (rho - 1)))),
                 },
                 "eta": {"rate": _RATE},
-                "distributions": _SMOOTHED,
+                "distributions": SMOOTHED,
                 "note": "Of corrected Theorem 1 at the largest η allowed here. The first term is of order √(LD(1 + "
                 "d/P)(σ² + φσ_G²)/(mKR)) as long as K ≤ d/P; beyond, the part of φσ_G² no longer falls with K, and "
                 "that of σ² stops falling with P at P = d: a mini-batch is shared by all directions.",
@@ -296,7 +296,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                     "noise": (2 * rho - 1) * sigma**2,
                     "smoothing": mu**2 * L**2 * s6 / (2 * P),
                 },
-                "distributions": _SMOOTHED,
+                "distributions": SMOOTHED,
             },
         ),
         *_pair(
@@ -346,7 +346,7 @@ with evaluate(False):  # so that a formula is printed as it is written here
                     "smoothing": Rational(9, 4) * eta**2 * K * (K - 1) * mu**2 * L**2 * (K * d + s6 / (4 * P)),
                 },
                 "eta": {"drift": 1 / (9 * L * (K + 2 * (rho - 1)))},
-                "distributions": _SMOOTHED,
+                "distributions": SMOOTHED,
             },
         ),
         *_pair(
