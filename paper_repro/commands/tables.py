@@ -21,7 +21,7 @@ from paper_repro.workflow.estimators import gaps
 from paper_repro.workflow.health import complaint
 from paper_repro.workflow.measures import diverges, lines_of, settled
 
-__all__ = ["TABLES", "page"]
+__all__ = ["TABLES", "TEXTS", "page"]
 
 _HEAD: Final = """# The recorded runs in tables
 
@@ -32,13 +32,14 @@ _COMPARED: Final = (
     "best accuracy",
     *(f"training loss at {r}" for r in AT),
 )
+TEXTS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+"""The heading of each table and what its columns are, by its name."""
 _POINT: Final = ["estimator", "batch", "P", "K", "beta", "factor"]
 
 
 def page() -> str:
     """All tables as a page of Markdown, each under its heading."""
-    texts = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    parts = [f"## {texts[name]['title']}\n\n{texts[name]['about']}\n\n{rows()}" for name, rows in TABLES.items()]
+    parts = [f"## {TEXTS[name]['title']}\n\n{TEXTS[name]['about']}\n\n{rows()}" for name, rows in TABLES.items()]
     return "\n\n".join([_HEAD, *parts]) + "\n"
 
 
@@ -184,7 +185,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "first-order": _first_order,
     "edge": _edge,
 }
-"""The rows of each table, by its name in ``tables.toml``, which has its heading and what its columns are."""
+"""The rows of each table, by its name."""
 
 if __name__ == "__main__":
     print(page(), end="")
