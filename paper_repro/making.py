@@ -43,15 +43,13 @@ from paper_repro.workflow.claims import (
     recorded_outcomes,
 )
 from paper_repro.workflow.claims import PARTS as PART_FACTS
-from paper_repro.workflow.drawing import DrawnPart, drawn, ingredients
 from paper_repro.workflow.health import decided_by_health, ill_words
 from paper_repro.workflow.live import Overlay, agreement, beginning, overlay
 from paper_repro.workflow.measures import CHECKED, COUNTS
-from paper_repro.workflow.part import Made, Options, Part
-from paper_repro.workflow.pools import pool_of
+from paper_repro.workflow.part import DrawnPart, Made, Options, Part, drawn, ingredients
 from paper_repro.workflow.reference import require_reference
 from paper_repro.workflow.report import RECORDED, Section, page_section, render_report, require_own_page
-from paper_repro.workflow.runs import Job, Recordable, Result, Work, finished, is_whole, run_all
+from paper_repro.workflow.runs import Job, Recordable, Result, Work, finished, is_whole, pool_of, run_all
 from paper_repro.workflow.scales import READINGS, SCALES, changed
 
 __all__ = ["PARTS", "make_report"]

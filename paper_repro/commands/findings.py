@@ -70,11 +70,16 @@ def page() -> str:
     from paper_repro.workflow.answer import answer  # with it come sympy and scipy
     from theory.findings.registry import CAUSES, ENTRIES, affected
 
-    notes = _Notes()
+    notes: dict[str, str] = {}
+
+    def mark(recorded: str) -> str:
+        """The mark of a footnote that says where recorded numbers come from; "" where nothing is recorded."""
+        return f"[^{notes.setdefault(recorded, f'runs-{len(notes) + 1}')}]" if recorded else ""
+
     lines = [_HEAD, "| | verdict | | more |", "|---|---|---|---|"]
     for each in answer():
         where = f"[{each.link}]({each.link}.md)" if each.link != "findings" else "below"
-        says = f"{each.says}{notes.mark(each.recorded.partition(' by code')[0])}"
+        says = f"{each.says}{mark(each.recorded.partition(' by code')[0])}"
         lines.append(_row(each.topic, f"**{each.verdict}**", says, f"{where}<br>`{each.again}`"))
     lines += ["", "## The theory", ""]
     for number, cause in enumerate((cause for cause in CAUSES.values() if cause.headline), 1):
@@ -103,25 +108,9 @@ def page() -> str:
             if row["recorded"].startswith("recorded"):
                 data = (row["data"] or "no data").partition("; ")[0]
                 source = f"{row['recorded'].partition(' by code')[0]}; {data}"
-            lines.append(_row(words, statuses, f"{numbers}{notes.mark(source)}"))
-    return "\n".join([*lines, "", *notes.lines()]) + "\n"
-
-
-class _Notes:
-    """Footnotes: where recorded numbers come from, each once."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-
-    def mark(self, recorded: str) -> str:
-        """The mark of a footnote; "" where nothing is recorded."""
-        if not recorded:
-            return ""
-        return f"[^{self._names.setdefault(recorded, f'runs-{len(self._names) + 1}')}]"
-
-    def lines(self) -> list[str]:
-        """All of them."""
-        return [f"[^{name}]: {text[:1].upper()}{text[1:]}." for text, name in self._names.items()]
+            lines.append(_row(words, statuses, f"{numbers}{mark(source)}"))
+    footnotes = [f"[^{name}]: {text[:1].upper()}{text[1:]}." for text, name in notes.items()]
+    return "\n".join([*lines, "", *footnotes]) + "\n"
 
 
 def _shortened(quote: str) -> str:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from pathlib import Path
+from typing import Any, Final, cast
 
 import pandas as pd
 
-from paper_repro.parts.first_order import AT
+from paper_repro.parts.fig3 import AT
 from paper_repro.studies.edge_runs import PAPER_STEP
 from paper_repro.workflow import claims, recorded
 from paper_repro.workflow.estimators import gaps
 from paper_repro.workflow.health import complaint
 from paper_repro.workflow.measures import diverges, lines_of, settled
 
-__all__ = ["TABLES", "page"]
+__all__ = ["TABLES", "TEXTS", "page"]
 
 _HEAD: Final = """# The recorded runs in tables
 
@@ -30,20 +32,14 @@ _COMPARED: Final = (
     "best accuracy",
     *(f"training loss at {r}" for r in AT),
 )
+TEXTS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+"""The heading of each table and what its columns are, by its name."""
 _POINT: Final = ["estimator", "batch", "P", "K", "beta", "factor"]
-
-
-class RecordedTable(NamedTuple):
-    """A table of the page: its heading, what its columns are, and its rows."""
-
-    title: str
-    about: str
-    rows: Callable[[], str]
 
 
 def page() -> str:
     """All tables as a page of Markdown, each under its heading."""
-    parts = [f"## {table.title}\n\n{table.about}\n\n{table.rows()}" for table in TABLES.values()]
+    parts = [f"## {TEXTS[name]['title']}\n\n{TEXTS[name]['about']}\n\n{rows()}" for name, rows in TABLES.items()]
     return "\n\n".join([_HEAD, *parts]) + "\n"
 
 
@@ -182,42 +178,14 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
-TABLES: Final[Mapping[str, RecordedTable]] = {
-    "figure-2": RecordedTable(
-        "Figure 2",
-        "Test accuracies at the last round that our runs and the authors' logs both have, on all 10,000 test digits. "
-        "DeComFL is by projection. *Authors' logs* are means over their seeds: three on the left, one on the right and "
-        "of FedAvg. *Ours by the text* has the settings of the paper's text where they differ from the logs (Dirichlet "
-        "data, momentum 0.5, no weight decay, on the right η = 0.001 instead of 0.0005), seed 0.",
-        _figure_2,
-    ),
-    "estimators": RecordedTable(
-        "Finite differences and projection",
-        "How far the accuracies of two runs are apart that differ in the estimator alone: Figure 2 with the settings "
-        "of the logs, Figure 3, and Table 1's FedZO, which has three seeds. The last two columns are of seed 0.",
-        _estimators,
-    ),
-    "curves": RecordedTable(
-        "Figure 3, Top-k and Table 1",
-        "A series has trained if no run of it diverged, each ends with a loss or an accuracy clearly off guessing, and "
-        "no training loss ends surely above its least.",
-        _curves,
-    ),
-    "first-order": RecordedTable(
-        "The first-order methods of Figure 3 beside the authors' logs",
-        "Ours stands before the stroke, the authors' behind it. A setting counts as found if our training loss, as the "
-        "mean over the ten rounds since the evaluation before, is within 10 % of the log's at every evaluation from "
-        "round 30 to 301.",
-        _first_order,
-    ),
-    "edge": RecordedTable(
-        "The edge of stability",
-        "Figure 2's setting and settings around it, 500 local steps, eight seeds each. A run diverged if its losses "
-        "stopped being finite, or if its last test loss is above twice its smallest.",
-        _edge,
-    ),
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "figure-2": _figure_2,
+    "estimators": _estimators,
+    "curves": _curves,
+    "first-order": _first_order,
+    "edge": _edge,
 }
-"""The tables by name."""
+"""The rows of each table, by its name."""
 
 if __name__ == "__main__":
     print(page(), end="")

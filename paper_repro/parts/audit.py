@@ -23,7 +23,7 @@ from paper_repro.workflow.report import Folded, Section, notes
 from paper_repro.workflow.runs import Work, fingerprint
 from theory.findings.finding import STATUSES, EntryResult, gather
 from theory.findings.registry import ENTRIES
-from theory.statements.mathml import inequality
+from theory.statements.statement import inequality
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -57,7 +57,6 @@ class AuditWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
-        folder.mkdir(parents=True, exist_ok=True)
 
         def show(done: int, _: EntryResult) -> None:
             report(Progress(done, len(ENTRIES), math.nan, math.nan, 0.0))

@@ -14,8 +14,6 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import series_styles
 from paper_repro.workflow import estimators
-from paper_repro.workflow.bands import bands_table, compared
-from paper_repro.workflow.bands import outcome as band
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import (
     CHECKED,
@@ -26,6 +24,9 @@ from paper_repro.workflow.measures import (
     TOLERANCE,
     accuracy_at,
     accuracy_up_to,
+    band,
+    bands_table,
+    compared,
     flattened,
     last_round,
     numbers,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from decomfl_lab.datasets.images import at_hand
 from decomfl_lab.methods.fedavg_topk import FedAvgTopK
 from decomfl_lab.protocol.compression import MAGNITUDE, VALUE
 from decomfl_lab.records.schedules import Schedule
@@ -19,10 +18,7 @@ from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import method_styles
-from paper_repro.parts import first_order as first_order_logs
 from paper_repro.workflow import estimators
-from paper_repro.workflow.bands import bands_table, compared
-from paper_repro.workflow.bands import outcome as band
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import (
     CHECKED,
@@ -30,6 +26,9 @@ from paper_repro.workflow.measures import (
     LOGS,
     TOLERANCE,
     accuracy_at,
+    band,
+    bands_table,
+    compared,
     ended,
     final_accuracy,
     highest_level,
@@ -46,25 +45,28 @@ from paper_repro.workflow.measures import (
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section, settings
-from paper_repro.workflow.runs import Job
+from paper_repro.workflow.runs import Job, data_set
 from paper_repro.workflow.scales import FIG3, SCALES, Fig3Scale, Scale
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
 __all__ = [
+    "AT",
     "BY_VALUE",
     "CURVE",
     "DECOMFL",
+    "DISTANCE",
     "PERTURBATIONS",
     "D",
     "add_countings",
     "authors_curves",
     "claims",
     "compressed",
-    "data_set",
     "jobs",
+    "losses_beside",
     "make",
     "reaching_table",
     "scale_words",
+    "settings_outcome",
     "top_k_name",
 ]
 
@@ -88,15 +90,13 @@ EXPLAINED = (DECOMFL, "FedAvg")
 PERTURBATIONS = FIG3.perturbations  # P as a function of the round, in the paper and here
 CURVE = ("series",)  # columns that name a curve
 LIMITS = limits("fig3")
-
-
-def data_set() -> str:
-    """Fashion-MNIST where it is available here, else MNIST, which always is; the caption says which."""
-    return "fashion-mnist" if at_hand("fashion-mnist") else "mnist"
+BEGIN, END = 30, 301  # evaluations from the first of these rounds to the last are compared
+AT: Final = (101, 301, 991)  # rounds whose training losses are told
+DISTANCE: Final = "largest distance of training losses"
 
 
 def _base(size: Fig3Scale) -> TrainConfig:
-    return size.config(data=data_set(), model="cnn-fashion", split="iid", local_steps=FIG3.K)
+    return size.config(data=data_set("fashion-mnist"), model="cnn-fashion", split="iid", local_steps=FIG3.K)
 
 
 def decomfl(scale: Scale, *, on_gpu: bool = False) -> list[Job]:
@@ -302,7 +302,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         verdicts.append(
             band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
         )
-        beside = first_order_logs.outcome(lines, authors, LOGS_OF)
+        beside = settings_outcome(lines, authors, LOGS_OF)
         verdicts.append(replace(beside, scale=f"{words}; {data}", verdict=beside.verdict if testable else UNTESTED))
     return Made(
         section=section,
@@ -326,6 +326,53 @@ def authors_curves(folder: Path | None) -> pd.DataFrame | None:
         return expected_traffic(settings[row.series].but(rounds=int(row.round)), D).bytes / 4
 
     return counted.assign(wire_scalars=[wire(row) for row in counted.itertuples()])
+
+
+def settings_outcome(rows: pd.DataFrame, authors: pd.DataFrame, logs: Mapping[str, str]) -> ClaimOutcome:
+    """The claim that the settings of all series explain the logs, and the numbers of both sides.
+
+    Args:
+        rows: Ours, with series, seed, round, train_loss (mean since the row before) and test_accuracy.
+        authors: The logs, with series, round, and train_loss (of that round) or test_accuracy.
+        logs: {our series: the log that it is compared with}.
+    """
+    told: dict[str, float | None] = {}
+    explained = []
+    for series, log in logs.items():
+        own, theirs = rows[rows.series == series], authors[authors.series == log]
+        losses, accuracies = losses_beside(own, theirs), theirs.dropna(subset="test_accuracy").sort_values("round")
+        judged = losses[losses["round"].between(BEGIN, END)]
+        if judged.empty or accuracies.empty or losses["round"].max() < END:
+            continue
+        farthest = float((judged.ours / judged.theirs - 1).abs().max())
+        explained.append(farthest <= LIMITS.near)
+        means = own.groupby("round").test_accuracy.mean()
+        sides = {"ours": means, "authors'": accuracies.set_index("round").test_accuracy}
+        told[f"{series}: {DISTANCE}"] = farthest
+        for side, accuracy in sides.items():
+            told[f"{series}: last accuracy, {side}"] = float(accuracy.iloc[-1])
+            told[f"{series}: best accuracy, {side}"] = float(accuracy.max())
+        for r in AT:
+            at = losses[losses["round"] == r]
+            for side, column in (("ours", "ours"), ("authors'", "theirs")):
+                told[f"{series}: training loss at {r}, {side}"] = float(at[column].mean())
+    verdict: Verdict = UNTESTED
+    if explained and len(explained) == len(logs):
+        verdict = "holds" if all(explained) else "depends on how it is counted" if any(explained) else "does not hold"
+    return ClaimOutcome("fig3.settings", verdict, numbers(told))
+
+
+def losses_beside(own: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+    """Columns round, ours (mean over seeds) and theirs: the mean training loss since the evaluation before."""
+    ours = own.groupby("round").train_loss.mean()
+    log = theirs.dropna(subset="train_loss").groupby("round").train_loss.mean()
+    found, before = [], 0
+    for r, loss in zip(map(int, ours.index), ours, strict=True):
+        window = log[(log.index > before) & (log.index <= r)]
+        if len(window):
+            found.append({"round": r, "ours": loss, "theirs": float(window.mean())})
+        before = r
+    return pd.DataFrame(found, columns=["round", "ours", "theirs"])
 
 
 def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
-from decomfl_lab.datasets.images import at_hand, load_dataset
+from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import find_device, use_tf32_
 from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
@@ -33,7 +33,7 @@ from paper_repro.workflow.claims import ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
-from paper_repro.workflow.runs import Work, fingerprint
+from paper_repro.workflow.runs import ROWS_FILE, TableWork, Work, data_set, fingerprint
 from paper_repro.workflow.scales import HessianScale
 
 __all__ = ["DensityCheck", "SpectrumWork", "claims", "jobs", "make"]
@@ -46,14 +46,9 @@ SEED = 0
 _MODELS = "models.safetensors"
 
 
-def data_set() -> str:
-    """CIFAR-10 where it is available here, else MNIST, which always is; the caption says which."""
-    return "cifar10" if at_hand("cifar10") else "mnist"
-
-
 def jobs(options: Options) -> list[Work]:
     """Train and take the spectrum at every step asked for; and check the density where the truth is known."""
-    data = data_set()
+    data = data_set("cifar10")
     return [SpectrumWork(options.scale.hessian, data, f"Hessian of a ResNet, {data}"), DensityCheck()]
 
 
@@ -79,7 +74,6 @@ class SpectrumWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: the models first, then a table a step; what is there is kept."""
-        folder.mkdir(parents=True, exist_ok=True)
         start, device = untrained(self.size.model, self.data, seed=SEED), find_device(self.device)
         use_tf32_(False)
         start.module.to(device)
@@ -166,7 +160,7 @@ class SpectrumWork:
 
 
 @dataclass(frozen=True)
-class DensityCheck:
+class DensityCheck(TableWork):
     """The distance of the density from all eigenvalues of a network small enough to have them."""
 
     title: str = "density against a dense spectrum"  # the title of its progress bar
@@ -186,7 +180,6 @@ class DensityCheck:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
-        folder.mkdir(parents=True, exist_ok=True)
         trained = trained_here(self.model, "digits", steps=self.steps, descent=Descent(seed=SEED), seed=SEED)
         (objective,) = trained.mean_loss(CurvatureOptions(dtype="float64"), examples=self.examples)
         operator = HessianOperator(objective)
@@ -207,13 +200,9 @@ class DensityCheck:
             "kappa": density.kappas(CONFIDENCE)["signed"][0],
         }
         rows = pd.DataFrame({"kind": "check", "name": list(numbers), "value": list(numbers.values())})
-        write_atomically(folder / "check.csv", rows.to_csv(index=False))
+        write_atomically(folder / ROWS_FILE, rows.to_csv(index=False))
         write_provenance(folder, trained.dataset)
         return f"{operator.d} eigenvalues"
-
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
-        """See ``Work``: rows of kind check, ``name`` is ``value``."""
-        return pd.read_csv(folder / "check.csv"), read_provenance(folder)
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -221,12 +210,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     size = options.scale.hessian
     check = rows["kind"] == "check"
     found = rows[check].set_index("name")["value"]
-    checked = (
-        f"Checked where all eigenvalues are known (MLP on scikit-learn's digits, d = {found['d']:,.0f}, trained): with "
-        f"{found['products']:.0f} products the Wasserstein-1 distance of the density from the dense spectrum is "
-        f"{found['distance']:.3f} of the mean |λ| (all mass at 0 would have 1), and κ = {found['kappa']:.3f} where the "
-        f"truth is {found['true kappa']:.3f}."
-    )
     rows = rows[~check].astype({"step": int})  # a file has them as fractions beside rows without
     numbers = rows[rows["kind"] == "estimate"]
     table = numbers.pivot(index="step", columns="name", values="value").reset_index()
@@ -253,7 +236,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     section = Section(
         id="hessian",
         figure=figure,
-        notes=[*notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE), checked],
+        notes=notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE, check=found),
         table=table[shown],
     )
     return Made(

@@ -19,7 +19,7 @@ from paper_repro.workflow.claims import ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
-from paper_repro.workflow.runs import Work, fingerprint
+from paper_repro.workflow.runs import ROWS_FILE, TableWork, Work, fingerprint
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -27,7 +27,7 @@ LIMITS = limits("memory")
 
 
 @dataclass(frozen=True)
-class MemoryWork:
+class MemoryWork(TableWork):
     """The peaks of every role at every size, in processes of their own."""
 
     sizes: tuple[int, ...]  # the numbers of parameters of the models
@@ -43,19 +43,14 @@ class MemoryWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
-        folder.mkdir(parents=True, exist_ok=True)
         frames = []
         for done, role in enumerate(ROLES):
             report(Progress(done, len(ROLES), math.nan, math.nan, 0.0))
             frames.append(memory_table(self.sizes, [role]))
         place = {role: n for n, role in enumerate(ROLES)}
         whole = pd.concat(frames).sort_values(["d", "role"], key=lambda c: c.map(place) if c.name == "role" else c)
-        write_atomically(folder / "rows.csv", whole.to_csv(index=False))
+        write_atomically(folder / ROWS_FILE, whole.to_csv(index=False))
         return f"{len(whole)} peaks"
-
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
-        """See ``Work``; nothing but code made them."""
-        return pd.read_csv(folder / "rows.csv"), {}
 
 
 def jobs(options: Options) -> list[Work]:

@@ -24,7 +24,7 @@ from paper_repro.workflow.measures import (
     verdict_of,
 )
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import READINGS, SCALES, ProjectionScale, Scale
 from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
@@ -141,6 +141,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         kept = options.longer.rows
         kept = kept[kept.series.isin(finite.series) & np.isfinite(kept.test_loss)]
         longer = settled(_counted(kept, SCALES[options.longer.scale].projection), ["series"])
+    told = {"scale": words, "data": provenance[0]["data"], "missing": missing}
     figure = comparison(
         [
             by_communication(
@@ -163,9 +164,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
-        caption=f"Scale {words}. Data: {provenance[0]['data']}. Finite differences: μ = 1e-4; projection: their limit "
-        f"μ → 0. Right: seed {size.seeds[0]}, at the last round that both have; a run that diverged (its losses not "
-        f"finite, or its last test loss above {RISEN:g} times its smallest) counts as {CHANCE:.0%}. {missing}",
+        caption=caption("projection", **told, seed=size.seeds[0], risen=RISEN, chance=CHANCE),
     )
     table = _means(final)
     section = Section(

@@ -1,24 +1,38 @@
-"""Exact values of theory in tables: what is true, beside the bounds, in d, κ, m, P, K and η."""
+"""What is true, beside the bounds: exact values in d, κ, m, P, K and η, and small models that are really trained."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import hessian
 import theory
+from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.files import write_atomically
+from decomfl_lab.objectives.objective import ModuleObjective
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.provenance import write_provenance
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow.runs import fingerprint
+from hessian.kappa.effective_rank import effective_rank
+from hessian.operators.curvature import HessianOperator
+from hessian.operators.mean_loss import MeanLoss
+from hessian.spectrum.density import spectral_density
+from paper_repro.workflow.runs import ROWS_FILE, TableWork, fingerprint
 from paper_repro.workflow.scales import TheoryScale
 from theory.bounds import statement
 from theory.checks.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
@@ -34,12 +48,14 @@ __all__ = [
     "KAPPA",
     "LOUD",
     "MAP_D",
+    "MARGIN",
     "REACH",
     "RUN",
     "SMALL_D",
     "SWEEPS",
     "Row",
     "SweepWork",
+    "TrainingWork",
     "grid",
 ]
 
@@ -61,7 +77,7 @@ _SEED: Final = 0
 
 
 @dataclass(frozen=True)
-class SweepWork:
+class SweepWork(TableWork):
     """A table of exact values, one of ``SWEEPS``."""
 
     name: str  # the key of ``SWEEPS``
@@ -78,18 +94,13 @@ class SweepWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``."""
-        folder.mkdir(parents=True, exist_ok=True)
         rows = []
         for done, row in enumerate(SWEEPS[self.name](self.size), 1):
             rows.append(row)
             report(Progress(done, done + 1, math.nan, math.nan, 0.0))
-        write_atomically(folder / "rows.csv", pd.DataFrame(rows).assign(sweep=self.name).to_csv(index=False))
+        write_atomically(folder / ROWS_FILE, pd.DataFrame(rows).assign(sweep=self.name).to_csv(index=False))
         report(Progress(len(rows), len(rows), math.nan, math.nan, 0.0))
         return f"{len(rows)} rows"
-
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
-        """See ``Work``: the rows; nothing but code made them."""
-        return pd.read_csv(folder / "rows.csv"), {}
 
 
 Row = dict[str, Any]
@@ -191,3 +202,169 @@ SWEEPS: Final[Mapping[str, Callable[[TheoryScale], Iterator[Row]]]] = {
     "rounds": _rounds,
     "step-sizes": _largest,
 }
+
+
+# --- trained models: the constants of the theorems estimated along the way --------------------------------------------
+
+_PILOT: Final = 100  # seed of the run by whose constants η is chosen
+MARGIN: Final = 0.5
+"""The share of the largest η by the constants along the pilot run that is taken: other runs meet other constants."""
+
+
+@dataclass(frozen=True)
+class TrainingWork(TableWork):
+    """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated at x_0, beside its bounds."""
+
+    size: TheoryScale  # the rounds and seeds
+    model: str  # the name of the model, which is trained on scikit-learn's digits
+    title: str  # the title of its progress bar
+
+    def key(self) -> str:
+        """See ``Work``: sizes, model, data and the code."""
+        digest = load_dataset("digits").digest
+        return fingerprint(__file__, self.model, asdict(self.size), digest, layers=[hessian, theory])
+
+    def cost(self) -> float:
+        """See ``Work``: a pass is worth about a fiftieth of one of the MNIST CNN."""
+        return 0.02 * self.size.rounds * len(self.size.seeds) * 5 * 21 * 16 + 1e5
+
+    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
+        """See ``Work``: a pilot run, η and μ by the constants along it, the runs, bounds by those along the first.
+
+        Rows are of kind run, constant and bound.
+        """
+        dataset = load_dataset("digits")
+        config = _config(self.model, self.size.rounds)
+        runs, done = len(self.size.seeds) + 1, 0
+
+        def follow(own: _Landscape) -> Iterator[Tensor]:
+            """x_0, x_1, ..."""
+            nonlocal done
+            for _ in range(self.size.rounds):
+                yield own.federation.x
+                loss = own.federation.advance()
+                done += 1
+                report(Progress(done, runs * self.size.rounds + 1, loss, math.nan, 0.0))
+
+        start = _Landscape(config.but(seed=_PILOT), dataset)
+        at_start = _chosen(start.constants([start.federation.x]), 1.0)
+        pilot = _Landscape(start.config.but(lr=cast(float, at_start.eta), mu=at_start.mu), dataset)
+        # Rounds at which the constants are measured.
+        measured = {0, self.size.rounds // 10, self.size.rounds // 3, self.size.rounds - 1}
+        passed = [x.clone() for r, x in enumerate(follow(pilot)) if r in measured]
+        chosen = _chosen(pilot.constants(passed), MARGIN)
+        rows: list[Row] = []
+        along = chosen
+        for seed in self.size.seeds:
+            own = _Landscape(config.but(lr=cast(float, chosen.eta), mu=chosen.mu, seed=seed), dataset)
+            total, path = 0.0, []
+            for r, x in enumerate(follow(own)):
+                total += float((own.whole.gradient(x) ** 2).sum())
+                rows.append(
+                    {"kind": "run", "series": "measured", "seed": seed, "round": r + 1, "value": total / (r + 1)}
+                )
+                if r in measured:
+                    path.append(x.clone())
+            if seed == self.size.seeds[0]:
+                along = replace(own.constants(path), eta=chosen.eta, mu=chosen.mu)
+        resolved = torch.finfo(torch.float32).eps * along.D / along.mu
+        numbers = {**along.values, "L at the start of the pilot": at_start.L, "rounding of g": resolved}
+        rows += [{"kind": "constant", "series": name, "value": value} for name, value in numbers.items()]
+        # Every bound at the run's own η, after some numbers of rounds; Theorem 1 also at the η that it allows itself.
+        counts = grid(1, self.size.rounds, 8)
+        single = statement("theorem-1-single")
+        for series, of, eta in (
+            ("Theorem 2, corrected", statement("theorem-2"), along.eta),
+            ("Theorem 2, stated", statement("theorem-2", "stated"), along.eta),
+            ("Theorem 1, corrected", single, single.step_sizes(along).largest),
+        ):
+            admitted = of.admits(along.at(cast(float, eta)))
+            for R in counts:
+                value = sum(of.bound(replace(along, R=R, eta=eta)))
+                rows.append(
+                    {"kind": "bound", "series": series, "round": R, "value": value, "eta": eta, "admitted": admitted}
+                )
+        table = pd.DataFrame(rows).assign(sweep="training", model=self.model)
+        write_atomically(folder / ROWS_FILE, table.to_csv(index=False))
+        write_provenance(folder, dataset)
+        return f"{self.size.rounds} rounds"
+
+
+def _chosen(constants: Setting, margin: float) -> Setting:
+    """The setting at a share of corrected Theorem 2's largest η, at the μ whose terms are as large as all others."""
+    theorem = statement("theorem-2")
+    setting = constants.at(margin * theorem.step_sizes(constants).largest)
+    return replace(setting, mu=theorem.best_mu(setting, share=1.0))
+
+
+def _config(model: str, rounds: int) -> TrainConfig:
+    return TrainConfig(
+        method="decomfl",
+        model=model,
+        data="digits",
+        split="dirichlet",
+        clients=10,
+        sampled=5,
+        rounds=rounds,
+        local_steps=1,
+        perturbations=20,
+        momentum=0.0,
+        weight_decay=0.0,
+        estimator="forward",
+        distribution="sphere",
+        batch_size=16,
+        rebuild="copy",
+    )
+
+
+class _Landscape:
+    """The losses of a federation's clients, and the constants that the theorems have, measured at points."""
+
+    BATCHES: Final = 8
+
+    def __init__(self, config: TrainConfig, dataset: Dataset) -> None:
+        federation, module, _ = build_federation(config, dataset)
+        self.config = config
+        self.federation = cast(DeComFLFederation, federation)
+        self.objectives = [cast(ModuleObjective, client.objective) for client in self.federation.clients]
+        self._loss = partial(MeanLoss, copy.deepcopy(module), cross_entropy)  # clients take theirs apart
+        data = [(own.inputs, own.targets) for own in self.objectives]
+        self.whole = self._loss(data, weights=[1.0] * len(data))  # f = (1/M) Σ f_i
+
+    @cached_property
+    def _batches(self) -> list[list[MeanLoss]]:
+        """The losses of each client's first mini-batches."""
+        return [[self._loss([own.batch(step)]) for step in range(self.BATCHES)] for own in self.objectives]
+
+    def constants(self, points: Sequence[Tensor]) -> Setting:
+        """The largest of every constant over the points. What lies between them is not seen.
+
+        L: λ_max of the Hessians of mini-batches; κ: tr(∇²f)₊/L; σ²: mean squared distance of a mini-batch's gradient
+        from its client's; σ_G: largest distance of a client's gradient from ∇f; D: f(x_0), as f ≥ 0.
+        """
+        found = pd.DataFrame([self._at(x) for x in points]).max()
+        L, config = float(found["L"]), self.config
+        return Setting(
+            d=self.whole.d, L=L, kappa=max(1.0, float(found["trace"]) / L), sigma=float(found["sigma"]),
+            sigma_G=float(found["sigma_G"]), D=self.whole(points[0]), m=config.sampled, M=config.clients,
+            P=config.perturbations, R=config.rounds, distribution=config.distribution,
+        )  # fmt: skip
+
+    def _at(self, x: Tensor) -> dict[str, float]:
+        whole = spectral_density(HessianOperator(self.whole, x), products=40, seed=_SEED)
+        positive = whole.expectation(lambda values: np.maximum(values, 0.0))
+        gradients = [
+            self.whole.piece_gradient(x.detach().clone().requires_grad_(), piece) for piece in self.whole.pieces
+        ]
+        mean = torch.stack(gradients).mean(0)
+        smooth, noise = whole.lambda_max, 0.0
+        for batches, gradient in zip(self._batches, gradients, strict=True):
+            deviations = [float(((batch.gradient(x) - gradient) ** 2).sum()) for batch in batches]
+            noise = max(noise, float(np.mean(deviations)))
+            smooth = max(smooth, effective_rank(HessianOperator(batches[0], x), products=8, seed=_SEED).norm)
+        return {
+            "L": smooth,
+            "trace": whole.d * positive.value,
+            "sigma": math.sqrt(noise),
+            "sigma_G": max(float((gradient - mean).norm()) for gradient in gradients),
+        }

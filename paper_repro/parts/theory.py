@@ -8,17 +8,29 @@ from typing import Any, Final, cast
 import pandas as pd
 
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
-from paper_repro.parts.sweeps import CLIENTS, EPSILON, KAPPA, LOUD, MAP_D, REACH, RUN, SMALL_D, SWEEPS, SweepWork
-from paper_repro.parts.trained import MARGIN, TrainingWork
+from paper_repro.parts.sweeps import (
+    CLIENTS,
+    EPSILON,
+    KAPPA,
+    LOUD,
+    MAP_D,
+    MARGIN,
+    REACH,
+    RUN,
+    SMALL_D,
+    SWEEPS,
+    SweepWork,
+    TrainingWork,
+)
 from paper_repro.workflow.claims import ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Work
 from theory.bounds import statement
 from theory.notation.setting import Variant
 from theory.notation.symbols import LETTERS
-from theory.statements.mathml import inequality
+from theory.statements.statement import inequality
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -42,29 +54,23 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     frames = {str(name): frame.dropna(axis=1, how="all") for name, frame in rows.groupby("sweep", sort=False)}
     words = f"{options.scale.words(named=False)}"
     run = ", ".join(f"{name} = {value}" for name, value in RUN.items() if name != "distribution")
-    noise = "f(x_0) − f* = 1, σ = σ_G = 1, L = 1"
     dimension = dimension_free(
         frames["by-d"],
         frames["by-kappa"],
         frames["simulated"],
         title="What grows with d, and what with κ",
-        caption=f"Quadratics; {run}, {noise}, directions on the sphere, μ → 0. Measured: the exact expectation, at the "
-        f"rate-optimal η of corrected Theorem 2; every bound at its own. Points: {size.runs} simulated runs, 95 %.",
+        caption=caption("theory-dimension", run=run, runs=size.runs),
     )
     speed = speed_ups(
         frames["rounds"],
         ends={"P": (SMALL_D, "P = d"), "K": (SMALL_D, "K = d/P")},
         title=f"Rounds to (1/R) Σ_r E‖∇f(x_r)‖² ≤ {EPSILON:g}",
-        caption=f"f = ½‖x‖² in d = {SMALL_D}, f(x_0) − f* = 1, σ or σ_G = {LOUD:g}, the knobs not shown are 1; "
-        f"Gaussian directions, {CLIENTS:,} clients. Every point at its own best η. Measured: the exact expectation. "
-        "Corrected: Theorem 1's sharper form for K = 1 against m and P, its form for any K against K.",
+        caption=caption("theory-rounds", d=SMALL_D, noise=LOUD, clients=CLIENTS),
     )
     maps = step_sizes(
         frames["step-sizes"],
         title="Step sizes of Theorem 1: what binds, and how much is given away",
-        caption=f"d = {MAP_D:,}, Gaussian directions. Top: the printed condition that binds. Middle: the printed "
-        "largest η over the proved one (K = 1: its sharper form). Bottom: the η at which f = ½L‖x‖² begins to "
-        "diverge over the printed largest one.",
+        caption=caption("theory-step-sizes", d=MAP_D),
     )
     # The measured averages (mean and range over seeds) and the bounds, a panel a model.
     frame = frames["training"]
@@ -77,10 +83,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     training_figure = training(
         trained,
         title="Bounds beside real training",
-        caption=f"Scale {words}: scikit-learn's digits, Dirichlet split, M = 10, m = 5, P = 20, B = 16, K = 1, forward "
-        f"differences, sphere; seeds {', '.join(map(str, size.seeds))} (band: their range). η is {MARGIN:g} times "
-        "the largest of Theorem 2 by constants along a pilot run; bounds by those at 4 points of the first run, which "
-        "are local: no L or κ of a network is known everywhere. Theorem 1: at the largest η that it allows itself.",
+        caption=caption("theory-training", scale=words, seeds=", ".join(map(str, size.seeds)), margin=MARGIN),
     )
     figures = {
         "theory-dimension": dimension,

@@ -43,8 +43,7 @@ from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.runs.folder import PROVENANCE_FILE
 from decomfl_lab.runs.provenance import code_version
 from decomfl_lab.runs.run import CHECKPOINT_SECONDS
-from paper_repro.pretraining.corpus import load_corpus, train_vocabulary
-from paper_repro.pretraining.verdicts import Verdicts
+from paper_repro.pretraining.corpus import Verdicts, load_corpus, train_vocabulary
 
 __all__ = ["PretrainConfig", "PretrainProgress", "pretrain"]
 

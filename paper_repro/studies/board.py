@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from decomfl_lab.errors import require
 from decomfl_lab.methods.registry import METHODS
 from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, BoardWork, absent
-from paper_repro.studies.figure_board import line_styles, races
+from paper_repro.studies.drawings import line_styles, races
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, numbers, verdict_of
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, amount, notes
+from paper_repro.workflow.report import Section, amount, caption, notes
 from paper_repro.workflow.scales import BOARD_COMMON, BoardScale, Scale
 
 __all__ = ["Ratio", "claims", "ends", "jobs", "make", "scale_words", "shown", "summary"]
@@ -143,9 +143,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             frame[frame["problem"].isin(problems)],
             styles,
             title=title,
-            caption=f"Scale {words}. Data: {data}. Above: each seed. Below: the geometric mean over seeds of what the "
-            "target took, its bar the range; hollow: not every seed got there, spent in vain. A method that sends "
-            "nothing is not on an axis of bytes. Greys: with gradients.",
+            caption=caption("board", scale=words, data=data),
         )
 
     everything = list(dict.fromkeys(frame["problem"]))

@@ -178,7 +178,6 @@ class BoardWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: every run leaves a table, and one under way a checkpoint, to go on with."""
-        folder.mkdir(parents=True, exist_ok=True)
         config, dataset = self._placed(folder)
         write_provenance(folder, dataset)
         # The test loss at x_0, which is the same for every method, up to the seed's own initial weights.

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from paper_repro.studies.drawings import edge
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
-from paper_repro.studies.figure_edge import edge
 from paper_repro.workflow.claims import ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import RISEN, diverges, finite, verdict_of
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.scales import SCALES, EdgeScale, Scale
 from theory.bounds import statement
 from theory.checks.stability import largest_step, load
@@ -226,27 +226,21 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         own = table[_on_line(table, knob, base)]
         if len(own) > 1:
             varied.append(own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]])
+    facts = {"scale": words, "data": str(provenance[0]["data"])}
     figure = edge(
         steps.assign(series=[f"{row.estimator}, B = {row.batch}" for row in steps.itertuples()]),
         pd.concat(varied),
         along,
         limits=limits,
         title="The edge of stability: Figure 2's setting, and around it",
-        caption=f"Scale {words}; {provenance[0]['data']}; MNIST CNN, d = {D:,}. A run diverges if its losses stop "
-        f"being finite or its last test loss is above {RISEN:g} times its smallest. Where not varied: η/(1 − β) = "
-        f"{PAPER_STEP:g}, β = 0.9, P = 20, K = 1, B = {base.batch}. Bars: Wilson's 95 % intervals. Bands: ranges "
-        "over the seeds of the smallest step allowed between the start and the smallest test loss of the runs at "
-        f"{PAPER_STEP:g}, by tr(H) and Ritz values of the Gauss-Newton matrix of {size.examples} training images. "
-        f"Below: the runs by projection with B = {base.batch} of the first panel; T = h·tr(H)/(2P)·(1 + σ²/‖∇f‖²) "
-        "is noise over descent of a step, S ≥ 1 unstable in mean square. T is at the top where the estimate of ‖∇f‖² "
-        "is not above 0; a net that is lost may have hardly any curvature left.",
+        caption=caption("edge", **facts, d=D, risen=RISEN, step=PAPER_STEP, B=base.batch, examples=size.examples),
     )
     section = Section(
         id="edge",
         figure=figure,
         notes=_notes(found, size),
         table=table,
-        facts={"scale": words, "data": str(provenance[0]["data"]), "runs": str(len(found))},
+        facts={**facts, "runs": str(len(found))},
     )
     return Made(
         section=section,

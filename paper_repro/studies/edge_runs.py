@@ -115,7 +115,6 @@ class EdgeWork:
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: measured at x_0 and every so many rounds, up to the last round or to where losses are lost."""
-        folder.mkdir(parents=True, exist_ok=True)
         dataset, config = dataset_of(self.config), self.config
         federation, module, layout = build_federation(config, dataset)
         # The mean losses of so many training images, and of two halves of five times as many others.

@@ -1,6 +1,7 @@
 """What is measured of the paper's claims, and by which rule: ``claims.toml``, read here, which takes no run.
 
-A part judges its claims by id: an ``ClaimOutcome`` of an id that is not registered cannot be made.
+The sentences of the paper that measurements speak on are those of the one registry that name them in their runs. A part
+judges its claims by id: an ``ClaimOutcome`` of an id that is not registered cannot be made.
 """
 
 from __future__ import annotations
@@ -8,21 +9,25 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from decomfl_lab.errors import InputError, require, require_choice
 from paper_repro.workflow import manifest
-from paper_repro.workflow.sentences import NAMED, disagreements, sentences, unfounded
+from theory.findings.data import RAW
+
+if TYPE_CHECKING:
+    from theory.findings.finding import Entry, Role
 
 __all__ = [
     "CLAIMS",
     "DEAR",
+    "NAMED",
     "ON_GPU",
     "PARTS",
     "RECORDED",
@@ -34,10 +39,12 @@ __all__ = [
     "WORDS",
     "Claim",
     "ClaimOutcome",
+    "JudgedSentence",
     "PartFacts",
     "Verdict",
     "claim",
     "decided",
+    "disagreements",
     "judged",
     "limits",
     "measured",
@@ -47,6 +54,8 @@ __all__ = [
     "recorded_outcomes",
     "require_distinct_ids",
     "rows",
+    "sentences",
+    "unfounded",
     "verdicts",
 ]
 
@@ -65,8 +74,49 @@ UNHEALTHY: Final = "not decided: our baseline did not train"
 UNKNOWN: Final = "not decided: the authors' setting is not known"
 """Our runs do not bear the claim out, and neither do they refute it, see ``Claim.unknown``."""
 SCALE_NAMES: Final = ("smoke", "default", "full")  # from small to large
+WITHOUT_RUNS: Final = ("memory", "theory", "audit")
+"""Parts that compute, and train nothing but where a claim of theirs is ``exempt``."""
 RECORDED: Final = Path(__file__).parents[1] / "results" / "claims.json"
 """The outcomes of the recorded runs: ``decomfl paper --from-recorded --record paper_repro/results`` writes them."""
+
+
+_ROLES: Final[Mapping[str, Role]] = {
+    "holds": "supports",
+    "does not hold": "refutes",
+    "depends on how it is counted": "refutes",
+}
+"""What a verdict makes of a measurement for the sentences that name it; every other verdict leaves it undecided."""
+
+
+@dataclass(frozen=True)
+class JudgedSentence:
+    """A sentence of the paper with its one status."""
+
+    label: str  # that of its entry: ``decomfl audit --statement LABEL`` says all
+    quote: str  # the paper's words
+    place: str  # where they stand
+    status: str  # what is to be said of it, by proofs and by runs
+    runs: Mapping[str, Role]  # the measurements that speak on it, by id, each with its role
+
+
+_OF_ENTRY: Final = ("label", "place", "status", "runs")
+_ALL: Final = tuple(
+    JudgedSentence(quote=raw.get("quote") or raw["says"], **{name: raw[name] for name in _OF_ENTRY})
+    for raw in RAW
+    if "runs" in raw
+)
+NAMED: Final[Mapping[str, str]] = {run: each.label for each in _ALL for run in each.runs}
+"""Every measurement that an entry names, with the label of one that does."""
+
+
+@cache
+def sentences(measurement: str) -> tuple[JudgedSentence, ...]:
+    """The sentences that a measurement speaks on: first those that it decides, alone, and those of the experiments."""
+
+    def rank(each: JudgedSentence) -> tuple[bool, int, bool]:
+        return each.runs[measurement] == "context", len(each.runs), not each.place.endswith("Section 5")
+
+    return tuple(sorted((each for each in reversed(_ALL) if measurement in each.runs), key=rank))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +133,11 @@ class Claim:
     # patterns of the names of the numbers that decide it, of which a page has room for a few; () for all
     tells: tuple[str, ...] = ()
     unknown: str = ""  # what nobody knows of the setting of the authors' runs, so that ours cannot refute it
+    # patterns of the series whose runs have to be healthy: reading, panel, row, task, series and model, as far as the
+    # part has them, joined by ", "; () where the claim is exempt, or its part trains nothing
+    rests: tuple[str, ...] = ()
+    together: bool = False  # whether these are compared at equal rounds: evaluations up to the last common one count
+    exempt: str = ""  # why no health is asked of the training runs that it is about
 
     def __post_init__(self) -> None:
         """Check that it is asked, and how it is judged."""
@@ -90,6 +145,9 @@ class Claim:
         require(asked, f"claim {self.id}", "have a question and where, or be in the runs of an entry", self.question)
         told = bool(self.measures and self.rule and self.scale in SCALE_NAMES)
         require(told, f"claim {self.id}", "say what it measures, its rule and its scale", self)
+        placed = bool(self.rests) + bool(self.exempt)
+        known = placed == 1 or (placed == 0 and self.part in WITHOUT_RUNS)
+        require(known, f"claim {self.id}", "say the series that it rests on, or why on none (just one of both)", self)
 
     @property
     def part(self) -> str:
@@ -124,6 +182,7 @@ class PartFacts:
 # The file has a table a part; beside them "words" and "limits" (which all parts share).
 _DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
 WORDS: Final[Mapping[str, str]] = _DATA.pop("words")  # what the words of scales, readings and countings mean
+_HEALTH: Final = ("rests", "together", "exempt")  # the fields about the runs below a claim
 _LIMITS: Final = {name: SimpleNamespace(**part.get("limits", {})) for name, part in _DATA.items() if name != "limits"}
 
 
@@ -143,13 +202,15 @@ def _claims(part: str) -> list[Claim]:
         # "saving" is a claim of this part, "fig2.saving" one of another.
         like = row.get("like", "")
         base = _DATA[like.partition(".")[0]]["claims"][like.partition(".")[2]] if "." in like else own.get(like, {})
+        # What it rests on is its own: the claim that it is like may be about other runs.
+        base = {key: value for key, value in base.items() if key not in _HEALTH}
         merged = {**common, **base, **row}
         merged.pop("like", None)
         known = {each.name for each in fields(Claim)}
         require(set(merged) < known, f"fields of claim {part}.{name}", f"be among {', '.join(sorted(known))}", merged)
-        texts = {key: str(merged.pop(key)).format(**thresholds) for key in ("rule", "measures")}
-        tells = tuple(merged.pop("tells", ()))
-        found.append(Claim(id=f"{part}.{name}", tells=tells, **texts, **merged))
+        merged |= {key: str(merged[key]).format(**thresholds) for key in ("rule", "measures")}
+        merged |= {key: tuple(merged.get(key, ())) for key in ("tells", "rests")}
+        found.append(Claim(id=f"{part}.{name}", **merged))
     return found
 
 
@@ -298,7 +359,7 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
             facts, flags = PARTS[own.part], f" {own.needs} DIR" if own.needs else ""
             told: dict[str, Any] = {
                 "part": own.part,
-                **asdict(own),
+                **{name: value for name, value in asdict(own).items() if name not in _HEALTH},
                 "says": own.says,
                 "place": own.place,
                 "sentences": [asdict(each) for each in sentences(own.id)],
@@ -344,6 +405,53 @@ def _recorded() -> list[dict[str, Any]]:
         raise InputError(f"recorded outcomes must be a JSON file, got {RECORDED} ({error})") from None
     manifest.check(RECORDED)
     return kept
+
+
+def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iterator[str]:
+    """What entries say of their runs that the verdicts, by id, do not bear out, or that does not give their status.
+
+    What is tested may be stronger than the quotation: then a run that fails leaves it undecided. Or it is weaker: then
+    a run that holds does. ``tests`` says which, by its first word, and runs alone cannot make such an entry correct.
+    """
+    for entry in entries:
+        given = {run: _ROLES.get(verdicts.get(run, ""), "context") for run in entry.runs}
+        tested = entry.tests.partition(":")[0].lower()
+        decides_nothing = {"stronger": "refutes", "weaker": "supports"}.get(tested)
+        for run, role in entry.runs.items():
+            if role != given[run] and not (role == "context" and given[run] == decides_nothing):
+                yield f"{entry.label}: {run} {verdicts.get(run, 'is not recorded')!r}, so it {given[run]}, not {role}"
+            if role == decides_nothing and entry.status in ("refuted", "correct") and not entry.checks(role):
+                yield f"{entry.label}: {run} {role} what is {tested} than the quotation, so it is in the context of it"
+        refuting = {verdicts.get(run) for run, role in entry.runs.items() if role == "refutes"}
+        if "does not hold" in refuting and entry.status not in ("refuted", "misprint"):
+            yield f"{entry.label}: a run refutes it, so it is refuted, not {entry.status}"
+        if refuting and "does not hold" not in refuting and entry.status == "refuted" and not entry.causes:
+            yield f"{entry.label}: it depends on how one counts, so it is imprecise, not refuted"
+        failed = any(role == "context" and given[run] == "refutes" for run, role in entry.runs.items())
+        if failed and entry.status == "correct":
+            yield f"{entry.label}: a run leaves it undecided, so it is not decided, not correct"
+
+
+def unfounded(entries: Sequence[Entry], measured: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:
+    """Numbers of what entries with runs say that they do not have from anywhere, rounded as they are written.
+
+    They have them from the quotation, from what the runs ``measured``, by id and name, or from the evidence, which is
+    gathered where the others do not have them. A share may be said in per cent.
+    """
+    from theory.findings.wording import untold
+
+    for entry in entries:
+        if entry.restates or not entry.runs:
+            continue
+        known = [entry.quote]
+        for name, value in (each for run in entry.runs for each in measured.get(run, {}).items()):
+            size = abs(value or 0)
+            known += [name, f"{size:f} {100 * size:f}"]
+        texts = {"says": entry.says, "why": entry.why, "instead": entry.instead}
+        if any(untold(text, *known) for text in texts.values()):
+            known += [check.gather().says for checks in entry.evidence.values() for check in checks]
+        for name, text in texts.items():
+            yield from (f"{entry.label}: {name} has {each}" for each in untold(text, *known))
 
 
 def require_distinct_ids(name: str, ids: Sequence[str]) -> None:

@@ -27,16 +27,10 @@ from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 
-__all__ = ["NOTE", "WORDS", "Curves", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
+__all__ = ["WORDS", "Curves", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
 
 WORDS: Final = (
     "Lines of DeComFL: projection ⟨∇f, z⟩, the limit μ → 0 of the finite difference; dots: finite differences, μ = 1e-4"
-)
-NOTE: Final = (
-    "A scalar of DeComFL is (f(x + μz) - f(x - μz))/2μ. As μ → 0 it is ⟨∇f(x), z⟩, which one backward pass gives for "
-    "all P directions at once; at μ = 1e-4 the two differ by O(μ²) and by float rounding of order 1e-7·f/μ. Everything "
-    "else, from seeds and batches to messages and replicas, is the same code. So the long curves are by projection, "
-    "the paper's own variant (appendix), and a stretch of each by finite differences shows what is lost by it."
 )
 
 
@@ -89,7 +83,7 @@ class Curves:
 
     def notes(self, part: str) -> list[str]:
         """The notes of a part, below what is missing and what finite differences are there for."""
-        return [*filter(None, [self.missing, self.unbegun]), NOTE, *notes(part)]
+        return [*filter(None, [self.missing, self.unbegun]), *notes("estimators"), *notes(part)]
 
 
 def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

@@ -8,28 +8,23 @@ becomes of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from decomfl_lab.errors import require
 from paper_repro.workflow.claims import CLAIMS, UNHEALTHY, VERDICTS, ClaimOutcome, claim, limits
 from paper_repro.workflow.measures import left_out, lines_of, settled
 
 __all__ = [
     "COMMON",
-    "EXEMPT",
-    "RESTS",
-    "Rests",
     "complaint",
     "decided_by_health",
     "ill_runs",
     "ill_words",
-    "require_placed",
     "rise",
 ]
 
@@ -60,106 +55,6 @@ _CURVE: Final = ("reading", "panel", "row", "task", "series", "model")
 """Columns that name a series, of which a part has some."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rests:
-    """The series that a claim rests on."""
-
-    # patterns of their names: reading, panel, row, task, series and model, as far as the part has them, joined by ", "
-    series: tuple[str, ...]
-    # whether they are compared at equal rounds, so that only evaluations up to the last common one count
-    together: bool = False
-
-
-_LEFT, _RIGHT = "as-plotted, local-updates, ", "as-plotted, perturbations, "
-_BY_K: Final = (f"{_LEFT}DeComFL K=*",)
-_BY_P: Final = (f"{_RIGHT}DeComFL K=4 P=*",)
-_FIG3: Final = ("DeComFL", "FedAvg", "FedCom *", "FedAvg+Top-k 10 %")
-"""The methods of Figure 3; Top-k by signed value is there to reproduce a log, and no claim rests on it."""
-RESTS: Final[Mapping[str, Rests]] = {
-    "fig2.saving": Rests(series=(f"{_LEFT}DeComFL K=10 P=20", f"{_LEFT}FedAvg K=10")),
-    "fig2.local-updates": Rests(series=_BY_K, together=True),
-    "fig2.perturbations": Rests(series=_BY_P, together=True),
-    "fig2.slow-start": Rests(series=_BY_P),
-    "fig2.p-over-k": Rests(series=(f"{_LEFT}DeComFL K=1 P=20", f"{_LEFT}DeComFL K=10 P=20", *_BY_P)),
-    "fig2.fedavg-not-converged": Rests(series=(f"{_LEFT}FedAvg K=10",)),
-    "fig2.band": Rests(series=("as-plotted, *, DeComFL *",)),
-    "fig2.band-of-the-text": Rests(series=("as-written, *, DeComFL *",)),
-    "fig3.twenty-times": Rests(series=("DeComFL", "FedAvg")),
-    "fig3.saving": Rests(series=_FIG3),
-    "fig3.slower": Rests(series=_FIG3, together=True),
-    "fig3.not-by-d": Rests(series=("DeComFL", "FedAvg")),
-    "fig3.band": Rests(series=("DeComFL",)),
-    "topk.still-higher": Rests(series=("DeComFL", "FedAvg+Top-k * %")),
-    "topk.degrades": Rests(series=("FedAvg", "FedAvg+Top-k * %")),
-    "table1.least": Rests(series=("*DeComFL K=10 P=20", "*FedAvg K=10", "*FedCom *", "*Top-k *")),
-    "llm.mezo": Rests(series=("OPT-125M, *, MeZO, *", "OPT-125M, *, DeComFL P=10, *")),
-    "llm.fedzo": Rests(series=("*, FedZO, *", "*, DeComFL *")),
-    "llm.directions": Rests(series=("*, DeComFL *",)),
-    "llm.lora": Rests(series=("OPT-125M*, *, DeComFL P=10, *", "OPT-125M, *, MeZO, *")),
-    "llm.first-order": Rests(series=("OPT-125M, *, FedAvg, *", "OPT-125M, *, DeComFL P=10, *")),
-    "sizes.larger-better": Rests(series=("*",)),
-}
-"""The claims about how well runs train, with the series that they rest on."""
-EXEMPT: Final[Mapping[str, str]] = {
-    "fig2.estimators": "it compares two measurements of one run at equal rounds, whatever becomes of the run",
-    "fig2.projection-dearer": "it compares times",
-    "fig2.saving-in-the-logs": "it is about the authors' logs",
-    "fig3.settings": "it compares training losses with those of the logs, whatever becomes of the runs",
-    "fig3.estimators": "it compares two measurements of one run at equal rounds, whatever becomes of the run",
-    "fig3.twenty-times-in-the-logs": "it is about the authors' logs",
-    "fig3.saving-in-the-logs": "it is about the authors' logs",
-    "fig3.slower-in-the-logs": "it is about the authors' logs",
-    "topk.degrades-in-the-logs": "it is about the authors' logs",
-    "projection.better": "a run that diverged counts, as chance",
-    "projection.insensitive": "a run that diverged counts, as chance",
-    "projection.same-cost": "it compares bytes",
-    "topk.cheaper": "it compares bytes",
-    "table1.per-round": "it compares bytes",
-    "edge.more-stable": "whether a run diverges is what is measured",
-    "edge.covered": "it is about curvature up to the smallest test loss, whatever becomes of the run after it",
-    "edge.directions": "whether a run diverges is what is measured",
-    "edge.turn": "it is about the runs that diverge",
-    "edge.limit": "whether a run diverges is what is measured",
-    "llm.gain": "whether training helps is what is asked: a run that learns nothing gains nothing",
-    "llm.five-points": "whether training helps is what is asked: a run that learns nothing gains nothing",
-    "llm.saving": "it compares bytes",
-    "llm.dimension-free": "it compares bytes",
-    "llm.peft": "it compares bytes",
-    "llm.one-megabyte": "it compares bytes",
-    "llm.ten-gigabytes": "it compares bytes",
-    "llm.rounds": "it is about numbers in print",
-    "llm.printed-accuracies": "it is about numbers in print",
-    "llm.printed-costs": "it is about numbers in print",
-    "llm.lora-costs": "it is about numbers in print",
-    "board.hiso": "a problem counts only where every seed of both reached its target",
-    "board.fzoo": "a problem counts only where every seed of both reached its target",
-    "board.feedsign": "it compares bits",
-    "board.fedkseed": "it compares bytes",
-    "hessian.majority-zero": "its training has four points and no curve; that its loss falls is tested of the rows",
-    "hessian.low-rank": "its training has four points and no curve; that its loss falls is tested of the rows",
-    "hessian.stays-low": "its training has four points and no curve; that its loss falls is tested of the rows",
-    "sizes.same-round": "its own rule asks for a fall of the loss that ends before the run, of every run",
-    "sizes.larger-later": "its own rule asks for a fall of the loss that ends before the run, of every run",
-    "sizes.not-by-d": "its own rule asks for a fall of the loss that ends before the run, of every run",
-    "sizes.low-rank": "it is about κ, before training too",
-    "theory.trained-*": "the bound is asked of every run, however it trains",
-}
-"""The claims about training runs of which no health is asked, each with the reason."""
-WITHOUT_RUNS: Final = ("memory", "theory", "audit")
-"""Parts that compute, and train nothing but where ``EXEMPT`` names a claim of theirs."""
-
-
-def require_placed(claims: Iterable[str], rests: Iterable[str], exempt: Iterable[str]) -> None:
-    """Raise InputError unless every claim about training runs is in just one of ``RESTS`` and ``EXEMPT``."""
-    about = {name for name in claims if name.partition(".")[0] not in WITHOUT_RUNS}
-    one, other = set(rests), set(exempt)
-    wrong = sorted((about - one - other) | (one & other) | ((one | other) - set(claims)))
-    require(not wrong, "claims about training runs", "be registered, and in just one of RESTS and EXEMPT", wrong)
-
-
-require_placed(CLAIMS, RESTS, EXEMPT)
-
-
 def ill_runs(rows: pd.DataFrame) -> dict[str, list[str]]:
     """What ails the runs that means are made of, of all series that are drawn as lines: {series: complaints}."""
     found: dict[str, list[str]] = {}
@@ -176,7 +71,7 @@ def ill_runs(rows: pd.DataFrame) -> dict[str, list[str]]:
 
 def ill_words(part: str, rows: pd.DataFrame) -> list[str]:
     """A sentence for each ill run that a claim of the part rests on, and what could not be judged."""
-    patterns = [each for name, rests in RESTS.items() if claim(name).part == part for each in rests.series]
+    patterns = [each for own in CLAIMS.values() if own.part == part for each in own.rests]
     if not patterns or "train_loss" not in rows:
         return []
     found = [each for name, told in ill_runs(rows).items() if _fits(name, patterns) for each in told]
@@ -284,24 +179,24 @@ def _growth(norms: np.ndarray) -> float | None:
 def decided_by_health(rows: pd.DataFrame, outcomes: Iterable[ClaimOutcome]) -> list[ClaimOutcome]:
     """The outcomes of a part; those that rest on ill series are not decided, and say at their scale why."""
     found = list(outcomes)
-    if "train_loss" not in rows or not any(outcome.id in RESTS for outcome in found):
+    if "train_loss" not in rows or not any(claim(outcome.id).rests for outcome in found):
         return found
     sick = ill_runs(rows)
     own = _lines(rows)
     keys = _keys(rows)
     drawn = _series(settled(own, keys))
     for i, outcome in enumerate(found):
-        if outcome.id not in RESTS or outcome.verdict not in VERDICTS[:3]:
+        of = claim(outcome.id)
+        if not of.rests or outcome.verdict not in VERDICTS[:3]:
             continue
-        rests = RESTS[outcome.id]
-        names = [name for name in _series(own) if _fits(name, rests.series)]
+        names = [name for name in _series(own) if _fits(name, of.rests)]
         told = [each for name in names for each in sick.get(name, ())]
         if len(names) > 1:
             # Those with too few evaluations, up to the last round that all have where that counts.
-            last = min(int(drawn[name]["round"].max()) for name in names) if rests.together else np.inf
+            last = min(int(drawn[name]["round"].max()) for name in names) if of.together else np.inf
             counts = {name: drawn[name].loc[drawn[name]["round"] <= last, "round"].nunique() for name in names}
             told += [f"{name}: {n} evaluations, {_FEW}" for name, n in counts.items() if n < COMMON]
-        if "diverged" not in claim(outcome.id).rule:
+        if "diverged" not in of.rule:
             for of_run, seed, _ in left_out(own, keys):
                 name = ", ".join(map(str, of_run))
                 if name in names:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from decomfl_lab.errors import plural
 from paper_repro.workflow.claims import VERDICTS, ClaimOutcome
-from paper_repro.workflow.drawing import DrawnPart
+from paper_repro.workflow.part import DrawnPart
 from paper_repro.workflow.recorded import Recorded
 from paper_repro.workflow.runs import Job, Recordable, Result, Work
 

@@ -141,20 +141,17 @@ def _parse(series: str) -> tuple[str, int, int]:
 
 def countings(rows: pd.DataFrame, *, M: int, m: int) -> dict[str, list[float]]:
     """The columns table1_scalars and plotted_scalars for rows with method (DeComFL or FedAvg), K, P and round."""
-
-    def table1(row: Any) -> float:
+    table1, plotted = [], []
+    for row in rows.itertuples():
+        r: Any = row.round
         if row.method == "FedAvg":
-            return table1_scalars_fedavg(row.round, M=M, m=m, d=D)
-        return table1_scalars_decomfl(row.round, M=M, m=m, K=row.K, P=row.P)
-
-    def plotted(row: Any) -> float:
-        fedavg = row.method == "FedAvg"
-        return (
-            plotted_scalars_fedavg(row.round, d=D) if fedavg else plotted_scalars_decomfl(row.round, K=row.K, P=row.P)
-        )
-
-    counted = {"table1_scalars": table1, "plotted_scalars": plotted}
-    return {name: [count(row) for row in rows.itertuples()] for name, count in counted.items()}
+            table1.append(table1_scalars_fedavg(r, M=M, m=m, d=D))
+            plotted.append(plotted_scalars_fedavg(r, d=D))
+        else:
+            sizes: Any = {"K": row.K, "P": row.P}
+            table1.append(table1_scalars_decomfl(r, M=M, m=m, **sizes))
+            plotted.append(plotted_scalars_decomfl(r, **sizes))
+    return {"table1_scalars": table1, "plotted_scalars": plotted}
 
 
 def _wire(row: Any) -> float:

@@ -34,6 +34,7 @@ __all__ = [
     "Folded",
     "Section",
     "amount",
+    "caption",
     "finding",
     "notes",
     "page_section",
@@ -44,16 +45,9 @@ __all__ = [
 
 RECORDED: Final = "recorded"
 """The word instead of a scale, for a page whose parts were all recorded, each at its own scale."""
-_NOTES: Final = (
-    "A check that everything runs. Nothing here is the paper's experiment.",
-    "A reduced run: smaller than the paper's experiments in data, rounds or seeds.",
-    "Run with the settings listed beside the paper's.",
-    "It shows recorded runs. Each section says when they were made, at which scale and by which code.",
-)
-_BADGES: Final = dict(zip((*SCALE_NAMES, RECORDED), _NOTES, strict=True))
-
 _TEMPLATES = Path(__file__).parent / "templates"
 _TEXTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
+_BADGES: Final = {scale: _TEXTS["badges"][scale] for scale in (*SCALE_NAMES, RECORDED)}
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _STYLES = (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–"), ("untested", "?"), ("untested", "?"))
 _VERDICT_STYLE = dict(zip(VERDICTS, _STYLES, strict=True))
@@ -88,6 +82,11 @@ def amount(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.0f} B"
+
+
+def caption(stem: str, **here: Any) -> str:
+    """The text under the figure of a file's stem, with the values."""
+    return str(_TEXTS["captions"][stem].format(**here))
 
 
 def notes(part: str, **here: Any) -> list[str]:

@@ -11,6 +11,7 @@ import secrets
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -23,7 +24,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.children import safely
+from decomfl_lab.datasets.images import Dataset, at_hand, load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import HeldError, held, held_file, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
@@ -33,6 +35,7 @@ from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_confi
 from decomfl_lab.runs.folder import (
     CONFIG_FILE,
     METRICS_FILE,
+    PROVENANCE_FILE,
     looked_at,
     read_rows,
 )
@@ -40,18 +43,21 @@ from decomfl_lab.runs.progress import RunBars, left_words
 from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import train
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow.pools import pool_of
 
 __all__ = [
+    "ROWS_FILE",
     "SO_FAR",
     "Job",
     "Recordable",
     "Result",
+    "TableWork",
     "Work",
     "alike",
+    "data_set",
     "fingerprint",
     "finished",
     "is_whole",
+    "pool_of",
     "run_all",
     "so_far_words",
 ]
@@ -59,6 +65,7 @@ __all__ = [
 Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance
 SO_FAR = "so_far"  # the key in the provenance of an unfinished run that says how many of its rounds there are
 
+ROWS_FILE = "rows.csv"
 DONE_FILE = "done"
 DIVERGED = "diverged"
 PROGRESS_FILE = "progress.json"
@@ -87,7 +94,7 @@ class Work(Protocol):
         ...
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """Compute the result into ``folder`` (made if missing), going on with what is there; says how it ended."""
+        """Compute the result into ``folder`` (which writing makes), going on with what is there; says how it ended."""
         ...
 
     def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -137,6 +144,15 @@ def fingerprint(module: str, *what: Any, layers: Sequence[ModuleType] = ()) -> s
     code = [code_version(), *(code_version(Path(str(layer.__file__)).parent) for layer in layers)]
     message = json.dumps([*what, code]).encode() + path.read_bytes()
     return f"{path.stem}-{hashlib.blake2b(message, digest_size=8).hexdigest()}"
+
+
+class TableWork:
+    """Work that leaves one table, ``ROWS_FILE``, and where it is made of data their provenance."""
+
+    def result(self, folder: Path, ended: str) -> Result:  # noqa: ARG002 (of the protocol)
+        """See ``Work``: the rows; nothing but code made those without provenance."""
+        facts = read_provenance(folder) if (folder / PROVENANCE_FILE).exists() else {}
+        return pd.read_csv(folder / ROWS_FILE), facts
 
 
 @dataclass(frozen=True)
@@ -225,6 +241,11 @@ class Job:
         wanted = _identity(self.config.to_dict(), self.dataset().digest)
         found = [folder for folder, identity in _identities(root).items() if identity == wanted]
         return max(found, key=lambda folder: ((folder / DONE_FILE).exists(), _rounds_in(folder)), default=None)
+
+
+def data_set(name: str) -> str:
+    """The data set of this name where it is available here, else MNIST, which always is; captions say which."""
+    return name if at_hand(name) else "mnist"
 
 
 def alike(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
@@ -354,6 +375,38 @@ def _execute(work: Work, folder: Path, turn: _Turn, threads: int) -> tuple[Path,
     except KeyboardInterrupt:
         turn.end()  # for all
     return folder, False
+
+
+@contextlib.contextmanager
+def pool_of(n_jobs: int) -> Iterator[joblib.Parallel]:
+    """Processes that were started such that a terminal's Ctrl-C, which goes to all, is left to this one.
+
+    Their number is ``n_jobs``, -1 for one a CPU; where it is 1 it is this one.
+    """
+    # joblib renews processes that have grown large. Where warnings are errors, the thread that does it would end there,
+    # and nobody would ever bring the results.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(safely())
+        with _deaf():
+            pool = stack.enter_context(joblib.Parallel(n_jobs, backend="loky", return_as="generator_unordered"))
+            # Work for each process, so that all of them are started while SIGINT is ignored.
+            list(pool(joblib.delayed(int)() for _ in range(joblib.effective_n_jobs(n_jobs))))
+        yield pool
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Ignore SIGINT, as processes that are started meanwhile go on doing."""
+    # Only the main thread may set a handler, and only it gets the signal.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _execute_all(

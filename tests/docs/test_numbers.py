@@ -29,7 +29,7 @@ def said(page: str, *sentences: str) -> list[str]:
 
 def cells(name: str) -> list[list[str]]:
     """The rows of a table that is made of records."""
-    block = tables.page().split(f"## {tables.TABLES[name].title}\n")[1].split("\n## ")[0]
+    block = tables.page().split(f"## {tables.TEXTS[name]['title']}\n")[1].split("\n## ")[0]
     return [line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")][1:]
 
 
@@ -44,7 +44,7 @@ def test_the_command_prints_every_table_under_its_heading(capsys: pytest.Capture
     runpy.run_path(str(tables.__file__), run_name="__main__")
     assert capsys.readouterr().out == tables.page()
     headings = re.findall(r"^## (.*)$", tables.page(), re.MULTILINE)
-    assert headings == [table.title for table in tables.TABLES.values()]
+    assert headings == [tables.TEXTS[name]["title"] for name in tables.TABLES]
 
 
 def test_the_table_of_figure_2_has_the_numbers_of_the_rows() -> None:

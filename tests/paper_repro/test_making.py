@@ -13,8 +13,7 @@ from paper_repro import making
 from paper_repro.parts import projection
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import ClaimOutcome, verdicts
-from paper_repro.workflow.drawing import DrawnPart
-from paper_repro.workflow.part import Options
+from paper_repro.workflow.part import DrawnPart, Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES
 

@@ -15,10 +15,10 @@ from matplotlib.colors import to_hex
 from figures import spectra
 from figures import theory as bounds
 from figures.style import OKABE_ITO, method_styles
-from paper_repro.language_models.llm_cells import FULL, P5, printed_costs
+from paper_repro.language_models.llm_claims import FULL, P5, printed_costs
 from paper_repro.parts.memory import ROLES
 from paper_repro.parts.sweeps import SMALL_D
-from paper_repro.studies import figure_board
+from paper_repro.studies import drawings
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Made
 from paper_repro.workflow.scales import SCALES
@@ -416,8 +416,8 @@ def test_the_board_shows_its_rows() -> None:
 
 
 def test_bytes_on_the_axis_of_passes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    (one, bytes_words), (other, passes_words) = figure_board.AXES.items()
-    monkeypatch.setattr(figure_board, "AXES", {one: passes_words, other: bytes_words})
+    (one, bytes_words), (other, passes_words) = drawings.AXES.items()
+    monkeypatch.setattr(drawings, "AXES", {one: passes_words, other: bytes_words})
     assert wrong_races(made("board", "default").figures["board"], rows("board", "default")) != []
 
 

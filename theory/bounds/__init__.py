@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from decomfl_lab.errors import InputError, require_choice
-from theory.bounds.convex import CONVEX
-from theory.bounds.default_run import DEFAULT_RUN
+from theory.bounds.default_run import CONVEX, DEFAULT_RUN
 from theory.bounds.paper import PAPER
 from theory.bounds.sharper import SHARPER
 from theory.statements.statement import Statement, Variant

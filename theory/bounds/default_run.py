@@ -1,8 +1,11 @@
 """What ``decomfl train`` does by default: central differences and momentum, in one local step or several.
 
-Every bound here is one of two theorems, for one local step or for any number, at one of three sets of assumptions.
-An assumption gives r, B² and W of ``docs/theory-more.md``: how much larger a step along random directions is than one
-along the gradient, the squared bias of the scalars' differences, and their second moment.
+Besides, for one local step of plain SGD, what holds of the last iterate, or of f itself, where f has more than a lower
+bound.
+
+Every bound of the default run is one of two theorems, for one local step or for any number, at one of three sets of
+assumptions. An assumption gives r, B² and W of ``docs/theory-more.md``: how much larger a step along random directions
+is than one along the gradient, the squared bias of the scalars' differences, and their second moment.
 """
 
 from __future__ import annotations
@@ -11,17 +14,19 @@ from dataclasses import dataclass
 from typing import Final
 
 import sympy as sp
-from sympy import Rational, sqrt
+from sympy import Rational, exp, sqrt
 
-from theory.bounds.paper import DOMINATED, EACH
+from theory.bounds.paper import DOMINATED, EACH, SMOOTHED
 from theory.notation.symbols import (
     H3,
     D,
     K,
     L,
     P,
+    Q,
     R,
     a,
+    alpha,
     beta,
     delta,
     eta,
@@ -38,10 +43,10 @@ from theory.notation.symbols import (
     sigma,
     sigma_G,
 )
-from theory.statements.measured import LOCAL_SECOND_MOMENT, SMOOTHED_GRADIENT
+from theory.statements.measured import AVERAGE_LOSS, LAST_DISTANCE, LAST_LOSS, LOCAL_SECOND_MOMENT, SMOOTHED_GRADIENT
 from theory.statements.statement import Statement
 
-__all__ = ["CURVED", "DEFAULT_RUN", "LOW_RANK", "SMOOTH", "Assumption"]
+__all__ = ["CONVEX", "CURVED", "DEFAULT_RUN", "LOW_RANK", "SMOOTH", "Assumption"]
 
 _TAU: Final = beta / (1 - beta)
 _MOMENTUM: Final = "momentum in torch's form, kept over local steps and rounds"
@@ -198,5 +203,65 @@ DEFAULT_RUN: Final = (
         },
         central=True,
         assumptions=CURVED.words,
+    ),
+)
+
+
+_CONVEX_BIAS = SMOOTH.bias2 / L + 2 * eta * SMOOTH.second
+
+
+def _polyak(name: str, of: Assumption) -> Statement:
+    """Gradients dominate: ½‖∇f‖² ≥ α(f − f*)."""
+    return Statement(
+        name,
+        variant="corrected",
+        left=LAST_LOSS,
+        terms={
+            "start": exp(-alpha * eta * R) * D,
+            "dissimilarity": L * eta * of.r * phi / (m * alpha) * sigma_G**2,
+            "noise": L * eta * of.r / (m * alpha) * sigma**2,
+            "smoothing": (of.bias2 + L * eta * of.second) / alpha,
+        },
+        eta={"descent": 1 / (4 * L * of.r)},
+        single_step=True,
+        assumptions=f"{of.words}; the PL inequality ½‖∇f(x)‖² ≥ α(f(x) − f*) at every x",
+        note="The last iterate; f need not be convex. exp(−ηαR) stands for the (1 − ηα)^R of the proof.",
+    )
+
+
+CONVEX: Final = (
+    _polyak("pl", SMOOTH),
+    _polyak("pl-dimension-free", LOW_RANK),
+    Statement(
+        "strongly-convex",
+        variant="corrected",
+        left=LAST_DISTANCE,
+        terms={
+            "start": exp(-alpha * eta * R) * Q,
+            "dissimilarity": 2 * eta * rho * phi / (m * alpha) * sigma_G**2,
+            "noise": 2 * eta * rho / (m * alpha) * sigma**2,
+            "smoothing": _CONVEX_BIAS / alpha,
+        },
+        eta={"descent": 1 / (4 * L * rho)},
+        distributions=SMOOTHED,
+        single_step=True,
+        assumptions=f"{SMOOTH.words}; f is α-strongly convex",
+        note="Q = ‖x_0 − x*‖². exp(−ηαR) stands for the (1 − ηα)^R of the proof.",
+    ),
+    Statement(
+        "convex",
+        variant="corrected",
+        left=AVERAGE_LOSS,
+        terms={
+            "start": Q / (R * eta),
+            "dissimilarity": 2 * eta * rho * phi / m * sigma_G**2,
+            "noise": 2 * eta * rho / m * sigma**2,
+            "smoothing": _CONVEX_BIAS,
+        },
+        eta={"descent": 1 / (4 * L * rho)},
+        distributions=SMOOTHED,
+        single_step=True,
+        assumptions=f"{SMOOTH.words}; f is convex and has a minimum x*",
+        note="Q = ‖x_0 − x*‖². By Jensen f of the mean of x_0, …, x_{R−1} keeps the same bound.",
     ),
 )

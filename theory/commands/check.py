@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -57,7 +56,7 @@ def check(options: CheckOptions) -> None:
     piecewise quadratic losses are simulated where no closed form is known. Exit code 0 if it holds on all of them, 1 if
     it fails on one (or simulation cannot tell), 2 for bad input. That it holds on all of them is no proof.
     """
-    found, named = _sought(options.statement, options.variant, options.on, options.effort, options.seed, first=True)
+    found, named = _sought(options, first=True)
     if options.as_json:
         _dump(found, named)
     else:
@@ -95,7 +94,7 @@ def tightness(options: TightnessOptions) -> None:
     On quadratics both sides are exact, and each of D, σ, σ_G and μ is also sought alone, the others being 0: how much
     of each term is needed. Exit code 0 whatever the ratio is; above 1 it refutes the bound.
     """
-    found, named = _sought(options.statement, options.variant, options.on, options.effort, options.seed, first=False)
+    found, named = _sought(options, first=False)
     if options.as_json:
         _dump(found, named)
         return
@@ -115,9 +114,7 @@ def tightness(options: TightnessOptions) -> None:
     _print_instance(found.worst, named)
 
 
-def _sought(
-    target: str, variant: str, on: Sequence[str], effort: int, seed: int, *, first: bool
-) -> tuple[Tightness, str]:
+def _sought(options: CheckOptions, *, first: bool) -> tuple[Tightness, str]:
     """The worst cases, and the expression that gives the statement."""
     from decomfl_lab.plugins import made
     from decomfl_lab.runs.progress import RunBars
@@ -126,9 +123,10 @@ def _sought(
     from theory.checks.worst_case import tightness as worst_cases
     from theory.statements.statement import Statement
 
-    require_int("seed", seed, 0)
-    for each in on:
+    require_int("seed", options.seed, 0)
+    for each in options.on:
         require_choice("--on", each, FAMILIES)
+    target, variant = options.statement, options.variant
     if ":" in target:
         statement, named = made("statement", target, Statement), f"named('statement', {target!r})"
     else:
@@ -137,7 +135,7 @@ def _sought(
         named = f"theory.statement({target!r}, {variant!r})"
     with RunBars() as bars:
         found = worst_cases(
-            statement, tuple(on or FAMILIES), effort=effort, seed=seed, first=first,
+            statement, tuple(options.on or FAMILIES), effort=options.effort, seed=options.seed, first=first,
             watch=lambda name, done, total, ratio: bars.show(name, done, total, f"left/right {ratio:.4g}"),
         )  # fmt: skip
     return found, named

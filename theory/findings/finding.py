@@ -203,11 +203,6 @@ class Entry:
             return "correct" if measured == {"supports"} else "not decided"
         return "not checkable"
 
-    @property
-    def as_printed(self) -> bool:
-        """Whether the print may stand."""
-        return self.status in ("correct", "not decided", "not checkable")
-
 
 @dataclass(frozen=True)
 class EntryResult:
@@ -249,16 +244,14 @@ class EntryResult:
 def gather(
     entries: Sequence[Entry],
     on_result: Callable[[int, EntryResult], None] | None = None,
-    known: dict[str, Evidence] | None = None,
 ) -> list[EntryResult]:
     """Gather the evidence for the entries now; checks that several entries share are run once.
 
     Args:
         entries: Entries to gather evidence for.
         on_result: Function that is told, after each, how many are done and the latest.
-        known: What checks have found already, by name: those in it are not run again, those run now are added.
     """
-    known = {} if known is None else known
+    known: dict[str, Evidence] = {}
     results = []
     for done, entry in enumerate(entries, 1):
         for checks in entry.evidence.values():

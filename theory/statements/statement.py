@@ -7,6 +7,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from html import escape
 from typing import Any, Final, cast
 
 import sympy as sp
@@ -20,7 +21,7 @@ from theory.notation.units import F, Unit, X, require_one_unit
 from theory.statements.algorithms import Step, decomfl
 from theory.statements.measured import AVERAGE, Left
 
-__all__ = ["ONE_HESSIAN", "Constant", "Statement", "StepSizes", "Variant"]
+__all__ = ["ONE_HESSIAN", "Constant", "Statement", "StepSizes", "Variant", "inequality"]
 
 Constant = float | Callable[[Any, Setting], float]
 """The value of a symbol of one's own: a number, or a function of the problem and the setting."""
@@ -284,3 +285,21 @@ class Statement:
         )
         others = sum(value_of(each, values) for each in self.terms.values() if "mu" not in names_in(each))
         return math.pow(share * others / at_1, 1 / math.log2(at_2 / at_1)) if at_1 else math.inf
+
+
+def _mathml(expression: sp.Expr) -> str:
+    """A formula in the symbols of ``theory.notation.symbols`` as presentation MathML, without the element around it."""
+    written: str = sp.mathml(expression.doit(), printer="presentation", mul_symbol="")
+    return written.replace("<mo></mo>", "")
+
+
+def inequality(each: Statement) -> str:
+    """A statement as one MathML element: its left side, the sum of its terms, its conditions on η and μ."""
+    right = "<mo>+</mo>".join(f"<mrow>{_mathml(term)}</mrow>" for term in each.terms.values())
+    limits = [("η", each.eta), ("μ", each.mu)]
+    conditions = "".join(
+        f"<mo>,</mo><mspace width='1em'/><mi>{name}</mi><mo>≤</mo>{_mathml(limit)}"
+        for name, found in limits
+        for limit in found.values()
+    )
+    return f"<math display='block'><mtext>{escape(each.left.text)}</mtext><mo>≤</mo>{right}{conditions}</math>"

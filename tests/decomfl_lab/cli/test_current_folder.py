@@ -37,7 +37,7 @@ WALK = {
 }
 QUICK = ("bench", "train", "pool")
 POOL = """
-from paper_repro.workflow.pools import pool_of
+from paper_repro.workflow.runs import pool_of
 import joblib, math
 with pool_of(2) as pool:
     assert sorted(pool(joblib.delayed(math.sqrt)(n * n) for n in range(4))) == [0, 1, 2, 3]

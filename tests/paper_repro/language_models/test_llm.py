@@ -21,8 +21,7 @@ from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.language_models import language, llm
 from paper_repro.language_models.language import TaskFacts
-from paper_repro.language_models.llm_cells import FEDZO, P5, P10, CellResult, methods, printed_costs, results
-from paper_repro.language_models.llm_claims import claims
+from paper_repro.language_models.llm_claims import FEDZO, P5, P10, CellResult, claims, methods, printed_costs, results
 from paper_repro.pretraining import family
 from paper_repro.pretraining.corpus import Corpus
 from paper_repro.pretraining.family import PretrainConfig

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from paper_repro.parts import fig3
-from paper_repro.parts.first_order import DISTANCE, losses_beside, outcome
+from paper_repro.parts.fig3 import DISTANCE, losses_beside, settings_outcome
 from paper_repro.workflow.claims import rows
 
 ROUNDS = np.arange(1, 1001)
@@ -38,7 +38,7 @@ def test_losses_are_compared_as_means_over_the_same_rounds() -> None:
 
 @pytest.mark.parametrize(("factor", "holds"), [(1.0, True), (1.09, True), (0.91, True), (1.11, False)])
 def test_a_setting_explains_a_log_within_a_tenth(factor: float, holds: bool) -> None:
-    found = outcome(ours(factor), logs(), {"FedAvg": "FedAvg"})
+    found = settings_outcome(ours(factor), logs(), {"FedAvg": "FedAvg"})
     assert found.verdict == ("holds" if holds else "does not hold")
     assert found.measured[f"FedAvg: {DISTANCE}"] == pytest.approx(abs(factor - 1))
     assert found.measured["FedAvg: last accuracy, ours"] == pytest.approx(1 - 1 / 1001)
@@ -48,16 +48,16 @@ def test_a_setting_explains_a_log_within_a_tenth(factor: float, holds: bool) -> 
 def test_one_evaluation_outside_is_enough() -> None:
     own = ours(1.0)
     own.loc[own["round"] == 151, "train_loss"] *= 1.2
-    assert outcome(own, logs(), {"FedAvg": "FedAvg"}).verdict == "does not hold"
+    assert settings_outcome(own, logs(), {"FedAvg": "FedAvg"}).verdict == "does not hold"
 
 
 def test_some_series_may_be_explained_and_others_not_or_be_missing() -> None:
     both = {"FedAvg": "FedAvg", "FedCom": "FedCom"}
     two = pd.concat([logs(), logs("FedCom")])
-    found = outcome(pd.concat([ours(1.0), ours(1.5, "FedCom")]), two, both)
+    found = settings_outcome(pd.concat([ours(1.0), ours(1.5, "FedCom")]), two, both)
     assert found.verdict == "depends on how it is counted"
-    assert outcome(ours(1.0), two, both).verdict == "not tested at this scale"
-    assert outcome(ours(1.0)[lambda own: own["round"] < 300], logs(), {"FedAvg": "FedAvg"}).measured == {}
+    assert settings_outcome(ours(1.0), two, both).verdict == "not tested at this scale"
+    assert settings_outcome(ours(1.0)[lambda own: own["round"] < 300], logs(), {"FedAvg": "FedAvg"}).measured == {}
 
 
 def test_no_claim_on_the_logs_rests_on_one_whose_setting_is_unknown() -> None:

@@ -16,8 +16,7 @@ from decomfl_lab.cli.main import main
 from paper_repro import making
 from paper_repro.parts import audit, fig2, fig3, hessian, projection, sweeps, table1, topk
 from paper_repro.workflow.claims import UNKNOWN, ClaimOutcome
-from paper_repro.workflow.drawing import ingredients
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, ingredients
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.scales import SCALES, Fig3Scale, ProjectionScale, TheoryScale, changed

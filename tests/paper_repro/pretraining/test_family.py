@@ -17,9 +17,8 @@ from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
 from decomfl_lab.models.registry import num_parameters
 from paper_repro.pretraining import corpus, family
-from paper_repro.pretraining.corpus import Corpus, load_corpus, train_vocabulary
+from paper_repro.pretraining.corpus import Corpus, Verdicts, load_corpus, train_vocabulary
 from paper_repro.pretraining.family import PretrainConfig, pretrain
-from paper_repro.pretraining.verdicts import Verdicts
 from tests.refusals import refuses
 
 tokenizers = pytest.importorskip("tokenizers")

@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from paper_repro.workflow.claims import SCALE_NAMES, claim, limits
-from paper_repro.workflow.health import RESTS
 
 RESULTS = Path(__file__).parents[3] / "paper_repro" / "results"
 HOLDS, FAILS, DEPENDS, UNTESTED = "holds", "does not hold", "depends on how it is counted", "not tested at this scale"
@@ -97,14 +96,14 @@ def _found(name: str, scale: str) -> Found:
 
 def seeds_are_missing(frame: pd.DataFrame, name: str) -> bool:
     """Whether a series that a claim rests on has seeds that diverged beside others, of which its rule says nothing."""
-    if name not in RESTS or "diverged" in claim(name).rule:
+    if not claim(name).rests or "diverged" in claim(name).rule:
         return False
     own = lines(frame)
     keys = [key for key in ("reading", "panel", "series") if key in own]
     apart = own.groupby([*keys, "seed"], dropna=False).diverged.any().groupby(level=keys, dropna=False)
     mixed = apart.any() & ~apart.all()
     names = [", ".join(map(str, key)) if len(keys) > 1 else str(key) for key in mixed.index[mixed]]
-    return any(fnmatchcase(each, pattern) for each in names for pattern in RESTS[name].series)
+    return any(fnmatchcase(each, pattern) for each in names for pattern in claim(name).rests)
 
 
 # --- means and errors -------------------------------------------------------------------------------------------------

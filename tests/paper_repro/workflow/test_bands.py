@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from paper_repro.workflow.bands import bands_table, compared, outcome
+from paper_repro.workflow.measures import band, bands_table, compared
 
 BY = ("panel", "series")
 
@@ -52,14 +52,14 @@ def test_each_verdict_can_come_out_either_way() -> None:
         return bands_table(compared(curve([*first, *first[-1:] * 7], seed=0, **more), authors, BY), BY)
 
     def verdict(first: list[float], *, testable: bool = True) -> str:
-        return outcome("fig2.band", found(first), "made up", testable=testable).verdict
+        return band("fig2.band", found(first), "made up", testable=testable).verdict
 
     assert verdict([0.55, 0.82, 0.90]) == "holds"
     assert verdict([0.55, 0.82, 0.80]) == "does not hold"
     assert verdict([0.55, 0.82, 0.90], testable=False) == "not tested at this scale"
     one = found([0.55, 0.82, 0.90])
-    assert outcome("fig2.band", one, "made up", testable=True, wanted=2).verdict == "not tested at this scale"
+    assert band("fig2.band", one, "made up", testable=True, wanted=2).verdict == "not tested at this scale"
     begun = found([0.55, 0.82, 0.80]).assign(finished=False)
-    assert outcome("fig2.band", begun, "made up", testable=True).verdict == "not tested at this scale"
+    assert band("fig2.band", begun, "made up", testable=True).verdict == "not tested at this scale"
     nothing = found([0.5, 0.5, 0.5], series="other")
-    assert outcome("fig2.band", nothing, "made up", testable=True).verdict == "not tested at this scale"
+    assert band("fig2.band", nothing, "made up", testable=True).verdict == "not tested at this scale"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,9 +18,9 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
 from paper_repro import making
 from paper_repro.workflow import claims, health, recorded
-from paper_repro.workflow.bands import bands_table, compared, outcome
 from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome
-from paper_repro.workflow.health import EXEMPT, RESTS, complaint, decided_by_health, ill_words
+from paper_repro.workflow.health import complaint, decided_by_health, ill_words
+from paper_repro.workflow.measures import band, bands_table, compared
 from tests.paper_repro.parts import test_parts
 
 FRESH_ADAM = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam.csv")
@@ -173,7 +175,7 @@ def test_a_band_of_which_a_seed_diverged_does_not_hold() -> None:
         ours = run(falling(), "DeComFL").assign(examples=10_000)
         authors = ours.assign(test_accuracy=0.9)
         table = bands_table(compared(ours, authors, ["series"]), ["series"], pd.concat([ours, *lost]))
-        return outcome("fig3.band", table, "made up", testable=True).verdict
+        return band("fig3.band", table, "made up", testable=True).verdict
 
     assert verdict() == "holds"
     assert verdict(run(falling(5), "DeComFL", seed=1, diverged=True)) == "does not hold"
@@ -184,7 +186,7 @@ def test_nine_common_evaluations_decide_nothing(common: int, verdict: str) -> No
     assert held(two(run(falling(common)))).verdict == verdict
     ours, theirs = (run(falling(), "DeComFL").assign(examples=10_000)[:n] for n in (100, common))
     table = bands_table(compared(ours, theirs, ["series"]), ["series"], ours)
-    assert outcome("fig3.band", table, "made up", testable=True).verdict == verdict
+    assert band("fig3.band", table, "made up", testable=True).verdict == verdict
 
 
 def test_evaluations_behind_the_end_of_the_other_series_are_not_common() -> None:
@@ -202,20 +204,19 @@ def test_what_is_ill_on_one_side_leaves_other_claims_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "rests", "exempt"),
+    ("name", "changes"),
     [
-        ([*claims.CLAIMS, "board.new"], RESTS, EXEMPT),
-        (claims.CLAIMS, RESTS, {name: why for name, why in EXEMPT.items() if name != "edge.turn"}),
-        (claims.CLAIMS, RESTS, {**EXEMPT, "fig3.slower": "it is said twice"}),
-        (claims.CLAIMS, {**RESTS, "fig3.gone": RESTS["fig3.slower"]}, EXEMPT),
+        ("board.fzoo", {"exempt": ""}),
+        ("edge.turn", {"exempt": ""}),
+        ("fig3.slower", {"rests": ()}),
+        ("fig3.slower", {"exempt": "it is said twice"}),
     ],
 )
 def test_a_claim_about_training_runs_says_what_it_rests_on_or_why_on_nothing(
-    known: Iterable[str], rests: Iterable[str], exempt: Iterable[str]
+    name: str, changes: Mapping[str, Any]
 ) -> None:
-    health.require_placed(claims.CLAIMS, RESTS, EXEMPT)  # as at loading
-    with pytest.raises(InputError, match="just one of RESTS and EXEMPT"):
-        health.require_placed(known, rests, exempt)
+    with pytest.raises(InputError, match="say the series that it rests on, or why on none"):
+        replace(claims.CLAIMS[name], **changes)
 
 
 @pytest.mark.parametrize("scale", ["default", "full"])
@@ -226,23 +227,23 @@ def test_the_training_whose_spectra_are_recorded_lowers_its_loss(scale: str) -> 
     assert losses[losses.index.max()] < 0.8 * losses[losses.index.min()]
 
 
-@pytest.mark.parametrize("name", RESTS)
+@pytest.mark.parametrize("name", [own.id for own in claims.CLAIMS.values() if own.rests])
 def test_the_series_that_a_claim_rests_on_are_in_the_recorded_rows(name: str) -> None:
     kept = recorded.largest(name.partition(".")[0])
     assert kept is not None
     there = list(health._series(health._lines(kept.rows)))
-    for pattern in RESTS[name].series:
+    for pattern in claims.claim(name).rests:
         assert any(health.fnmatchcase(each, pattern) for each in there), pattern
 
 
 def test_no_recorded_verdict_rests_on_an_ill_run() -> None:
-    for part in sorted({name.partition(".")[0] for name in RESTS}):
+    for part in sorted({own.part for own in claims.CLAIMS.values() if own.rests}):
         kept = recorded.largest(part)
         assert kept is not None
         outcomes = [
             ClaimOutcome(row["id"], row["verdict"], row["measured"])
             for row in claims._recorded()
-            if row["id"] in RESTS
+            if claims.claim(row["id"]).rests
             and claims.claim(row["id"]).part == part
             and f"at {kept.scale} scale" in row["recorded"]
         ]

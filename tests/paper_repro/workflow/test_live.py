@@ -11,8 +11,8 @@ import pytest
 
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.drawing import DrawnPart
 from paper_repro.workflow.live import Agreement, agreement, beginning, overlay
+from paper_repro.workflow.part import DrawnPart
 from paper_repro.workflow.recorded import Recorded
 from paper_repro.workflow.runs import Job, run_all
 

@@ -20,8 +20,7 @@ from joblib.externals.loky import process_executor
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow.pools import pool_of
-from paper_repro.workflow.runs import DONE_FILE, TURN_FILE, run_all
+from paper_repro.workflow.runs import DONE_FILE, TURN_FILE, pool_of, run_all
 
 RUNS = 4
 

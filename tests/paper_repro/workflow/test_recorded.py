@@ -19,9 +19,8 @@ from paper_repro import making
 from paper_repro.parts import fig2, fig3, table1, topk
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.claims import RECORDED
-from paper_repro.workflow.drawing import DrawnPart
 from paper_repro.workflow.measures import settled, unfinished, unready
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import DrawnPart, Made, Options
 from paper_repro.workflow.scales import READINGS, SCALES
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.workflow.test_report import claim, section

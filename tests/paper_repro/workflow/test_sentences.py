@@ -9,8 +9,7 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import claims
-from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
-from paper_repro.workflow.sentences import NAMED, disagreements, sentences, unfounded
+from paper_repro.workflow.claims import CLAIMS, NAMED, ClaimOutcome, disagreements, sentences, unfounded
 from tests.theory.findings.entries import entry
 from theory.findings.finding import Entry, Evidence, EvidenceCheck, Role, Status
 from theory.findings.registry import ENTRIES

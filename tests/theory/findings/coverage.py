@@ -15,6 +15,8 @@ from theory.findings.data import RAW, UNJUDGED
 from theory.findings.finding import Entry
 from theory.notation.printed import EXAMPLES, LORA, RATES, RESULTS, ROUNDS, Cell
 
+AS_PRINTED: Final = ("correct", "not decided", "not checkable")  # statuses with which the print may stand
+
 # What the item of the source is called in an entry, where the names differ.
 _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
 # Statements of running text: they may stand on any line.
@@ -50,7 +52,7 @@ def inconsistent(entries: Sequence[Entry]) -> list[str]:
             for other in filter(None, (entry.carries, entry.restates))
             if other not in by_label
         ]
-        if entry.carries in by_label and by_label[entry.carries].as_printed:
+        if entry.carries in by_label and by_label[entry.carries].status in AS_PRINTED:
             wrong.append(f"{entry.label}: it carries {entry.carries}, which is correct")
         names = not entry.restates  # who says it first has the names
         apart = differences(entry.quote, entry.says, entry.tests, names=names) if entry.quote else []

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from paper_repro.workflow import claims as recorded
-from paper_repro.workflow.claims import CLAIMS
-from paper_repro.workflow.sentences import disagreements, unfounded
+from paper_repro.workflow.claims import CLAIMS, disagreements, unfounded
 from tests.theory.findings import mutation
 from tests.theory.findings.entries import confirmed
 from tests.theory.findings.mutation import MUTATIONS, Mutation, given, noticed

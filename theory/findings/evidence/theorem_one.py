@@ -130,10 +130,8 @@ def noise_after_one_round(key: str) -> Evidence:
     return exceeds(f, bound, f"f = x²/2 − ξx from x*, σ = 1, P = {here.P}, K = m = 1: E f(x_1)")
 
 
-refutes("eq.hh", cause="mini-batch")(noise_after_one_round, "eq.hh")
-refutes("line-1209", cause="mini-batch")(noise_after_one_round, "line-1209")
-refutes("eq.vb", cause="mini-batch")(noise_after_one_round, "eq.vb")
-refutes("eq.asd", cause="mini-batch")(noise_after_one_round, "eq.asd")
+for _key in ("eq.hh", "line-1209", "eq.vb", "eq.asd"):
+    refutes(_key, cause="mini-batch")(noise_after_one_round, _key)
 refutes("line-1235", "line-1241", "eq.final", cause="mini-batch")(noise_after_one_round, "line-1235")
 
 
@@ -404,10 +402,8 @@ def too_little_room(name: str) -> Evidence:
     return beyond(simplification([name], 1.0), f"{name} of line-1235, needed over printed")
 
 
-refutes("line-1234", cause="conditions", witness=True)(too_little_room, "gradient")
-refutes("line-1234", cause="conditions")(too_little_room, "dissimilarity")
-refutes("line-1234", cause="conditions")(too_little_room, "noise")
-refutes("line-1234", cause="conditions")(too_little_room, "smoothing")
+for _term in TERMS:
+    refutes("line-1234", cause="conditions", witness=_term == "gradient")(too_little_room, _term)
 
 
 @mends("line-1234")
