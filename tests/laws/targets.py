@@ -21,7 +21,7 @@ from decomfl_lab.replicas.rules import LowPrecision, Sgd, UpdateRule
 
 
 class LabMeZO:
-    """``decomfl_lab.optim.MeZO``: what its closure sees is where it measures."""
+    """``decomfl_lab.optim.MeZO``: what its closure sees, which is no loss, is where it measures."""
 
     def __init__(self, module: nn.Module) -> None:
         self.named = [(name, w) for name, w in module.named_parameters() if w.requires_grad]
@@ -39,12 +39,12 @@ class LabMeZO:
 
         if not self.s:
             return dict(self.named)
-        MeZO(self.named, lr=0.0, mu=abs(self.s), seed=self.seed, strict=False).measure(closure)
+        MeZO(self.named, lr=0.0, mu=abs(self.s), seed=self.seed, strict=False, trust=True).measure(closure)
         return seen[self.s < 0]
 
     def update(self, seed: int, g: float, lr: float) -> None:
         losses = iter((g, -g))
-        MeZO(self.named, lr=lr, mu=1.0, seed=seed, strict=False).step(lambda: next(losses))
+        MeZO(self.named, lr=lr, mu=1.0, seed=seed, strict=False, trust=True).step(lambda: next(losses))
 
 
 class LabClient:

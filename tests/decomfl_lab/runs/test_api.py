@@ -220,10 +220,10 @@ def test_the_command_line_measures_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text("def errors(outputs, targets): return (outputs.argmax(1) != targets).sum()\n")
+    Path("measures.py").write_text("def errors(outputs, targets): return (outputs.argmax(1) != targets).sum()\n")
     words = ["--data", "digits", "--model", "logistic", "--rounds", "2", "--clients", "2"]
-    assert main(["train", *words, "--metrics", "errors=mine.py:errors"]) == 0
+    assert main(["train", *words, "--metrics", "errors=measures.py:errors"]) == 0
     assert "test_errors" in capsys.readouterr().out
-    for wrong, told in (("errors", "must be module:function"), ("loss=mine.py:errors", "none of the run's own")):
+    for wrong, told in (("errors", "must be module:function"), ("loss=measures.py:errors", "none of the run's own")):
         assert main(["train", *words, "--metrics", wrong]) == 2
         assert told in capsys.readouterr().err
