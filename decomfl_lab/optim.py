@@ -162,6 +162,7 @@ class MeZO(torch.optim.Optimizer):
         self._stamps: list[Any] | None = None  # of the parameters after the last step; None before the first one
         self._resumed: tuple[str, str | None] | None = None  # digest of x and chain of the log, as a state has them
         self._measured: NDArray[np.float32] | None = None
+        self._dtype = dtype  # of the last loss
         self._needs, self._resolution = Needs(), Resolution(_NUMBERS.get(dtype, "bfloat16"))
         self._torn = False  # whether an update began and its record is not in the log
         super().__init__([w for _, w in self._named], {"lr": _at_least_zero("lr η", lr)})
@@ -205,7 +206,10 @@ class MeZO(torch.optim.Optimizer):
             def evaluated(p: int, c: float) -> float:
                 rewind()
                 with moved(named, seed, p, c, distribution=kind, strict=self._strict):  # type: ignore[arg-type]
-                    return _number(closure())
+                    loss = closure()
+                if isinstance(loss, Tensor) and loss.is_floating_point():
+                    self._dtype = loss.dtype
+                return _number(loss)
 
             def value(p: int, c: float) -> float:
                 return _loss_of(partial(self._needs.met, partial(evaluated, p, c)))
@@ -232,7 +236,9 @@ class MeZO(torch.optim.Optimizer):
         if slopes is not None:
             size = math.hypot(*(float(w.norm()) for _, w in self._named)) / math.sqrt(self._d)
             step = max(self._method.mu / 10, 1e-3 * size)
-            for finding in continuous(value, self._method.mu, eps, step=step, slopes=slopes):
+            # The loss of a model in 16 bits may be exact to more of them, and so may its jumps be seen.
+            exact = torch.finfo(self._dtype).eps
+            for finding in continuous(value, self._method.mu, exact, step=step, slopes=slopes):
                 warnings.warn(finding, LabWarning, stacklevel=5)
 
     def _slopes(self, closure: Closure, rewind: Callable[[], None], seed: int) -> list[float]:

@@ -138,12 +138,12 @@ def _halved(value: Line, times: int, p: int, slope: float, a: float, b: float) -
 
 def _rough(value: Line, mu: float, eps: float) -> bool:
     """Whether differences at μ and 2μ are not alike, and by more than rounding: of many small jumps none stands out."""
-    off, size = _unevenness(value, mu, LINES)
     beyond = ROUNDED * eps * abs(value(0, 0.0)) / mu
-    if off <= max(size / 2, beyond):
-        return False
-    off, size = _unevenness(value, mu, MORE)
-    return off > max(size / 2, beyond)
+    for lines in (LINES, MORE):  # most are even on few
+        off, size = _unevenness(value, mu, lines)
+        if off <= max(size / 2, beyond):
+            return False
+    return True
 
 
 def _even(value: Line, mu: float, jump: float) -> bool:

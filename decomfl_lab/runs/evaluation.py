@@ -28,6 +28,7 @@ __all__ = [
     "fast_layout",
     "fixed_choice",
     "held_out",
+    "right_share",
 ]
 
 Metric = Callable[[Any, Any], Any]
@@ -81,7 +82,8 @@ def fixed_choice(n: int, count: int, purpose: int) -> torch.Tensor:
     return torch.from_numpy(order[:count])
 
 
-def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+def right_share(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of targets that are the number of the largest output."""
     return (outputs.argmax(1) == targets).float().mean()
 
 
@@ -98,7 +100,7 @@ class _Accuracy:
         """The share of labels that count and are predicted, among all; NaN where nothing is seen to be a class."""
         if self._loss.loss is cross_entropy:
             self._counted = (targets != IGNORED).float().mean()
-            return _accuracy(outputs, targets)
+            return right_share(outputs, targets)
         self._counted = torch.ones(())
         if not isinstance(logits := logits_of(outputs), Tensor):
             return torch.tensor(math.nan)
@@ -147,7 +149,7 @@ def evaluate(
     if dataset.content_free is not None:
         with torch.inference_mode():
             prior = module(dataset.content_free)
-        measures["calibrated_accuracy"] = lambda outputs, wanted: _accuracy(outputs - prior, wanted)
+        measures["calibrated_accuracy"] = lambda outputs, wanted: right_share(outputs - prior, wanted)
     kept: list[Any] = []
 
     def keep(outputs: Any, wanted: Any) -> Tensor:  # noqa: ARG001

@@ -20,7 +20,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.evaluation import fixed_choice
+from decomfl_lab.runs.evaluation import fixed_choice, right_share
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.provenance import read_provenance, write_provenance
 from decomfl_lab.runs.told import Progress
@@ -137,7 +137,7 @@ class EdgeWork:
         for r in range(config.rounds + 1):
             if r % self.every == 0 or r == config.rounds:
                 layout.bind(module, federation.x)
-                accuracy, loss = mean_losses(module, [_accuracy, cross_entropy], inputs, targets)
+                accuracy, loss = mean_losses(module, [right_share, cross_entropy], inputs, targets)
                 found = {"round": r, "test_accuracy": accuracy, "test_loss": loss, "train_loss": float(np.mean(losses))}
                 found |= _gradient(halves, federation.x) | _curvature(landscape, federation.x, self.size.products)
                 rows.append(found | {"norm": float(federation.x.norm()), "drawn": drawn})
@@ -178,10 +178,6 @@ def _gradient(halves: Sequence[MeanLoss], x: Tensor) -> dict[str, float]:
         return {}
     n = sum(piece.examples for piece in halves[0].pieces)
     return {"signal": float(one @ other), "variance": n * float(((one - other) ** 2).sum()) / 2}
-
-
-def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(1) == targets).float().mean()
 
 
 def _curvature(landscape: MeanLoss, x: Tensor, products: int) -> dict[str, Any]:

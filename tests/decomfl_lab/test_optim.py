@@ -443,6 +443,7 @@ def pickled(given: Any) -> Any:
     return pickle.loads(pickle.dumps(given))
 
 
+@pytest.mark.filterwarnings("ignore:the loss:decomfl_lab.LabWarning")  # of differences in bfloat16
 @pytest.mark.parametrize("n", [0, 3], ids=["new", "after steps"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
