@@ -236,8 +236,7 @@ class MeZO(torch.optim.Optimizer):
         if slopes is not None:
             size = math.hypot(*(float(w.norm()) for _, w in self._named)) / math.sqrt(self._d)
             step = max(self._method.mu / 10, 1e-3 * size)
-            # The loss of a model in 16 bits may be exact to more of them, and so may its jumps be seen.
-            exact = torch.finfo(self._dtype).eps
+            exact = torch.finfo(self._dtype).eps  # to which a loss of a model in 16 bits may be computed
             for finding in continuous(value, self._method.mu, exact, step=step, slopes=slopes):
                 warnings.warn(finding, LabWarning, stacklevel=5)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
 
 __all__ = ["LINES", "Line", "continuous"]
 
@@ -59,10 +59,10 @@ def continuous(
     value = _known(value)
     jump = _jump(value, mu, eps)
     if jump is not None or _rough(value, mu, eps):
-        least = 0.0 if jump is None else jump.size
+        least = 0.0 if jump is None else jump.off
         coarser = (mu * times for times in LARGER)
         better = next((f"at mu = {larger:g} they are" for larger in coarser if _even(value, larger, least)), "")
-        what = "is rough" if jump is None else f"jumps by {jump.size:.3g} as x moves by {jump.width:.1g}"
+        what = "is rough" if jump is None else f"jumps by {jump.off:.3g} as x moves by {jump.b - jump.a:.1g}"
         yield (
             f"the loss {what} along a random direction, so that differences at mu = {mu:g} are no slopes; "
             f"{better or f'up to mu = {LARGER[-1] * mu:g} none are'} (is there a round, a sign, a comparison, or a "
@@ -85,15 +85,17 @@ def _known(value: Line) -> Line:
     return lambda p, c: known(p if c else 0, c)
 
 
-@dataclass(frozen=True)
-class _Jump:
-    """By how much f changes, and within which c."""
+class _Piece(NamedTuple):
+    """A piece of line p, from a to b, and by how much f's change across it is not as the slope says."""
 
-    size: float
-    width: float
+    off: float
+    p: int
+    slope: float
+    a: float
+    b: float
 
 
-def _jump(value: Line, mu: float, eps: float) -> _Jump | None:
+def _jump(value: Line, mu: float, eps: float) -> _Piece | None:
     """A jump within 2μ of x, which differences there see; else one further on that is larger than they are."""
     places = [place * mu for place in PLACES]
     table = [[value(p, c) for c in places] for p in range(LINES)]
@@ -106,34 +108,31 @@ def _jump(value: Line, mu: float, eps: float) -> _Jump | None:
         *pieces, last = [(a, b, high - low) for (a, low), (b, high) in pairwise(zip(places, values, strict=True))]
         # Where f is smooth, all changes are as their lengths; a jump is in one of them, perhaps.
         slope = median(change / (b - a) for a, b, change in pieces)
-        near += [(abs(change - slope * (b - a)), p, slope, a, b) for a, b, change in pieces]
-        far.append((abs(last[2] - slope * (last[1] - last[0])), p, slope, *last[:2]))
-    unusual, p, slope, a, b = max(near)
+        near += [_Piece(abs(change - slope * (b - a)), p, slope, a, b) for a, b, change in pieces]
+        far.append(_Piece(abs(last[2] - slope * (last[1] - last[0])), p, slope, *last[:2]))
+    unusual = max(near)
     least = max(UNUSUAL * typical, rounding)
-    if unusual <= least:
+    if unusual.off <= least:
         # As far away only what is still large across about μ is no curvature.
         least = max(LARGE * typical, rounding)
-        unusual, p, slope, a, b = _halved(value, FAR, *max(far)[1:])
-        if unusual <= least:
+        unusual = _halved(value, FAR, max(far))
+        if unusual.off <= least:
             return None
-    stays, p, _, a, b = _halved(value, HALVINGS, p, slope, a, b)
-    return _Jump(stays, b - a) if stays > max(STAYS * unusual, least) else None
+    jump = _halved(value, HALVINGS, unusual)
+    return jump if jump.off > max(STAYS * unusual.off, least) else None
 
 
-_Piece = tuple[float, int, float, float, float]
-"""By how much the change across a piece of a line is not as the slope says, the line, the slope, and the piece."""
-
-
-def _halved(value: Line, times: int, p: int, slope: float, a: float, b: float) -> _Piece:
+def _halved(value: Line, times: int, piece: _Piece) -> _Piece:
     """A piece of a line, halved so many times: always the half that is less as the slope says."""
+    _, p, slope, *_ = piece
 
-    def off(a: float, b: float) -> float:
-        return abs(value(p, b) - value(p, a) - slope * (b - a))
+    def half(a: float, b: float) -> _Piece:
+        return _Piece(abs(value(p, b) - value(p, a) - slope * (b - a)), p, slope, a, b)
 
     for _ in range(times):
-        middle = (a + b) / 2
-        a, b = max((a, middle), (middle, b), key=lambda piece: off(*piece))
-    return off(a, b), p, slope, a, b
+        middle = (piece.a + piece.b) / 2
+        piece = max(half(piece.a, middle), half(middle, piece.b))
+    return piece
 
 
 def _rough(value: Line, mu: float, eps: float) -> bool:
