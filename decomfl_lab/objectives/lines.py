@@ -140,7 +140,7 @@ def _rough(value: Line, mu: float, eps: float) -> bool:
     beyond = ROUNDED * eps * abs(value(0, 0.0)) / mu
     for lines in (LINES, MORE):  # most are even on few
         off, size = _unevenness(value, mu, lines)
-        if off <= max(size / 2, beyond):
+        if not max(size / 2, beyond) < off < math.inf:  # nor where a loss is no number
             return False
     return True
 
