@@ -464,7 +464,7 @@ class MeZO(torch.optim.Optimizer):
         self._require_untouched()
         named = ("mu", "perturbations", "seed", "distribution", "weight_decay", "rounding")
         options = {name: self._options[name] for name in named} | {"log": self._path, "log_start": self._log_start}
-        options |= {"digest_every": self._digest_every, "strict": self._strict}
+        options |= {"digest_every": self._digest_every, "strict": self._strict, "trust": self._trust}
         params = [*self._named, *self._frozen]
         return _made_again, (type(self), params, self.defaults["lr"], options, self.state_dict())
 

@@ -443,6 +443,13 @@ def pickled(given: Any) -> Any:
     return pickle.loads(pickle.dumps(given))
 
 
+def test_a_copy_is_trusted_as_the_original_is() -> None:
+    model, optimizer = copy.deepcopy(((own := net()), MeZO(own.parameters(), 0.05, trust=True)))
+    calls: list[Tensor] = []
+    optimizer.step(lambda: calls.append(loss_of(model)()) or calls[-1])
+    assert len(calls) == 2
+
+
 @pytest.mark.filterwarnings("ignore:the loss:decomfl_lab.LabWarning")  # of differences in bfloat16
 @pytest.mark.parametrize("n", [0, 3], ids=["new", "after steps"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
