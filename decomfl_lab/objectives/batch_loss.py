@@ -26,7 +26,10 @@ from decomfl_lab.objectives.modules import swapped
 from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.trees import mapped, tensors
 
-__all__ = ["BatchLoss", "Form", "LossFunction", "called", "logits_of", "own_loss_of", "require_mean"]
+__all__ = ["IGNORED", "BatchLoss", "Form", "LossFunction", "called", "logits_of", "own_loss_of", "require_mean"]
+
+IGNORED = -100
+"""The label that torch's cross-entropy and the models of transformers leave out of their mean."""
 
 LossFunction = Callable[[Any, Any], Tensor]
 """loss(outputs, targets) or loss(model, batch), a scalar: the mean over the examples of the batch."""

@@ -88,9 +88,7 @@ class Course:
             first, again = self._measured(), self._measured()
             for column in self.measures:
                 same = np.array_equal(first[column], again[column], equal_nan=True)
-                rule = (
-                    "be the same for the same outputs and targets: keep nothing from call to call, seed what is random"
-                )
+                rule = "be the same for the same outputs and targets: keep nothing between calls, seed what is random"
                 require(same, f"metric {column.removeprefix('test_')!r}", rule, (first[column], again[column]))
 
     @property

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import THEIRS, InputError, brief, printable, require
-from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction, logits_of
+from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, LossFunction, logits_of
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import Batch, feed, joined, mapped, row_count, rows, tensors
 from decomfl_lab.objectives.watch import Classes
@@ -33,9 +33,6 @@ __all__ = [
 
 Metric = Callable[[Any, Any], Any]
 """metric(outputs, targets), a number, of all held-out examples at once, on the CPU: F1 is no mean over batches."""
-
-IGNORED = -100
-"""The label that cross-entropy leaves out of its mean."""
 
 
 def fast_layout(images: Any) -> Any:

@@ -23,7 +23,7 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import LabWarning
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.models.registry import initialising
-from decomfl_lab.objectives.batch_loss import called, logits_of
+from decomfl_lab.objectives.batch_loss import IGNORED, called, logits_of
 from decomfl_lab.objectives.derivatives import sloped
 from decomfl_lab.objectives.function import Function, Piece
 from decomfl_lab.objectives.normalisation import calibrated
@@ -82,11 +82,8 @@ def tried(start: Prepared) -> Prepared:
     given = {} if start.given is None else dict(start.given.named_parameters())
     with torch.inference_mode(False), initialising(0):
         data = start.dataset
-        for name, own in (
-            ("clients", (data.train_images, data.train_labels)),
-            ("test", (data.test_images, data.test_labels)),
-        ):
-            refuse(narrowed(name, own, f.dtype))
+        refuse(narrowed("clients", (data.train_images, data.train_labels), f.dtype))
+        refuse(narrowed("test", (data.test_images, data.test_labels), f.dtype))
         refuse(_classes(f, data))
         refuse(trial.closed(fresh, given))
         refuse(trial.still())
@@ -109,11 +106,8 @@ def tried(start: Prepared) -> Prepared:
 
 def _without_gradients(trial: Trial) -> str:
     """That differences do, if they do."""
-    return (
-        ""
-        if any(trial.continuous(DeComFL().mu, sloped=False))
-        else " A method of differences (decomfl) follows the values alone"
-    )
+    jumps = any(trial.continuous(DeComFL().mu, sloped=False))
+    return "" if jumps else " A method of differences (decomfl) follows the values alone"
 
 
 def _classes(f: Function, dataset: Dataset) -> Iterator[str]:
@@ -129,7 +123,7 @@ def _classes(f: Function, dataset: Dataset) -> Iterator[str]:
         if not (whole and isinstance(outputs, Tensor) and outputs.ndim > 1):
             continue
         classes = outputs.shape[1]
-        wrong = ((targets < 0) | (targets >= classes)) & (targets != -100)  # which cross_entropy ignores
+        wrong = ((targets < 0) | (targets >= classes)) & (targets != IGNORED)
         if wrong.any():
             at = int(wrong.nonzero()[0])
             rule = f"be a class in 0..{classes - 1}, as the model has {classes} outputs"

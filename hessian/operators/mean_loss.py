@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from decomfl_lab.datasets.given import Data, batches_of, tell_draws
 from decomfl_lab.errors import THEIRS, InputError, brief, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout, require_trainable
-from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
+from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.function import Function, Leaves, Piece, enabled
 from decomfl_lab.objectives.modules import prepared
 from decomfl_lab.objectives.trees import Batch, feed, row_count, rows, tensors
@@ -35,7 +35,6 @@ Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""
 
 LABELS = "labels"  # the key of a mapping that has them
-IGNORED = -100  # the label that torch's cross-entropy and the models of transformers leave out of their mean
 
 _DTYPES = (torch.float32, torch.float64)
 _TRAINING = (
