@@ -15,7 +15,7 @@ from decomfl_lab.protocol.wire import SCALAR_BYTES
 from decomfl_lab.runs.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, method_styles
-from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
+from paper_repro.language_models.language import fine_tuning, pretraining
 from paper_repro.language_models.llm_claims import (
     ADAPTED,
     FEDZO,
@@ -34,8 +34,10 @@ from paper_repro.language_models.llm_claims import (
 )
 from paper_repro.pretraining.corpus import BATCH as LINES
 from paper_repro.workflow import manifest, recorded
+from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, amount, caption, notes, settings
+from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, LanguageScale, Scale, TaskTuning
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
 
@@ -84,7 +86,7 @@ def configuration(size: LanguageScale, row: str, task: str, series: str, tuning:
     return config.but(method.method)
 
 
-def jobs(options: Options) -> list[TaskJob]:
+def jobs(options: Options) -> list[Job]:
     """A run for every cell; none where data or models are not available here."""
     if _missing(options.scale):
         return []
@@ -101,8 +103,8 @@ def jobs(options: Options) -> list[TaskJob]:
             "examples": min(config.test_examples or facts.test, facts.test),
             "majority": facts.majority,
         }
-        pretraining = Pretraining(pretrained[config.model]) if config.model in pretrained else None
-        found.append(TaskJob(config, labels, f"{row} {task}: {series}", pretraining))
+        begins = pretraining(pretrained[config.model]) if config.model in pretrained else None
+        found.append(Job(config, labels, f"{row} {task}: {series}", begins))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-import hessian
-import theory
-from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_module
 from decomfl_lab.runs.folder import METRICS_FILE
-from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.provenance import provenance
 from decomfl_lab.runs.run import load_run, train
 from decomfl_lab.runs.told import Progress
 from figures.sizes import size_figure
@@ -31,18 +28,18 @@ from figures.style import series_styles
 from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
-from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.options import CurvatureOptions
-from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
+from paper_repro.language_models.language import fine_tuning, pretraining
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
+from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes, settings
-from paper_repro.workflow.runs import Work, fingerprint
+from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Scale, SizesScale
 from theory.notation.setting import effective_factor
 
-__all__ = ["SizeWork", "Slope", "claims", "jobs", "kappa_table", "make", "run_table"]
+__all__ = ["Slope", "claims", "configuration", "jobs", "kappa_table", "learning_rate", "make", "run_table"]
 
 TASK: Final = "sst2"
 TESTED: Final = 872  # its test examples
@@ -67,8 +64,21 @@ def jobs(options: Options) -> list[Work]:
     size = options.scale.sizes
     if _missing(options.scale):
         return []
-    own = {model: Pretraining(config) for model, config in options.scale.pretrained.items()}
-    return [SizeWork(size, model, own.get(model)) for model in size.models]
+    found = []
+    for model in size.models:
+        own = options.scale.pretrained.get(model)
+        job = Job(configuration(size, model), {}, f"sizes: {model}", None if own is None else pretraining(own))
+        work = Work(
+            title=job.title,
+            function=_runs_and_kappas,
+            arguments={"size": size, "model": model, "job": job},
+            needs=job.needs,
+            data=task_facts(TASK).digest,
+            layers=("hessian", "theory"),
+            cost=len(size.seeds) * job.cost,  # of the runs; the products for κ are a small part
+        )
+        found.append(work)
+    return found
 
 
 def _missing(scale: Scale) -> str:
@@ -76,138 +86,91 @@ def _missing(scale: Scale) -> str:
     return missing([TASK], scale.sizes.models, scale.pretrained)
 
 
-@dataclass(frozen=True)
-class SizeWork:
-    """One model: κ where it begins, η by it, a run for every seed, and κ where that ends."""
+def configuration(size: SizesScale, model: str, eta: float = 1.0, seed: int = 0) -> TrainConfig:
+    """A run's configuration: the authors' but for its length, batch and η."""
+    return fine_tuning(
+        task=TASK,
+        model=model,
+        rounds=size.rounds,
+        lr=eta,
+        batch_size=size.batch_size,
+        split=size.split,
+        eval_every=size.eval_every,
+        test_examples=size.test_examples,
+        seed=seed,
+    )
 
-    size: SizesScale  # the sizes of the work
-    model: str  # a size of ``Scale.pretrained`` or a name of the hub
-    pretraining: Pretraining | None  # how the model that the runs begin with is made; None for one of the hub
 
-    @property
-    def title(self) -> str:
-        """See ``Work``."""
-        return f"sizes: {self.model}"
+def learning_rate(size: SizesScale, model: str, start: Mapping[str, float]) -> float:
+    """The η of a model's runs: where none is given, a share c of the largest that Theorem 2 admits.
 
-    @property
-    def needs(self) -> tuple[Pretraining, ...]:
-        """See ``Dependent``."""
-        return () if self.pretraining is None else (self.pretraining,)
+        η = c / (4 L ρ_κ),    ρ_κ = 1 + (κ + 1)/P
 
-    def key(self) -> str:
-        """See ``Work``: sizes, model, the task's files, the model's own key and the code."""
-        begins = [need.key() for need in self.needs]
-        what = (asdict(self.size), self.model, task_facts(TASK).digest, begins)
-        return fingerprint(__file__, *what, layers=[hessian, theory])
+    with L = ``start["lambda_max"]`` and κ = ``start["kappa"]`` of the Gauss-Newton matrix before training.
+    """
+    if model in size.etas:
+        return size.etas[model]
+    P = configuration(size, model).perturbations
+    rho = effective_factor("gaussian", d=int(start["d"]), P=P, kappa=start["kappa"])
+    return size.share / (4 * start["lambda_max"] * rho)
 
-    def cost(self) -> float:
-        """See ``Work``: of the runs; the products for κ are a small part."""
-        return len(self.size.seeds) * self._job.cost()
 
-    @property
-    def _job(self) -> TaskJob:
-        """A run of this model, whatever its η and seed."""
-        return TaskJob(self.config(self.model, 1.0, 0), {}, self.title, self.pretraining)
+def _runs_and_kappas(folder: Path, report: Report, size: SizesScale, model: str, job: Job) -> Result:
+    """κ where the model begins, η by it, a run for every seed, and κ where that ends.
 
-    def config(self, model: str, eta: float, seed: int) -> TrainConfig:
-        """A run's configuration: the authors' but for its length, batch and η."""
-        size = self.size
-        return fine_tuning(
-            task=TASK,
-            model=model,
-            rounds=size.rounds,
-            lr=eta,
-            batch_size=size.batch_size,
-            split=size.split,
-            eval_every=size.eval_every,
-            test_examples=size.test_examples,
-            seed=seed,
-        )
+    ``what`` is evaluation (tables of runs) or kappa (``at`` start or end of the runs). What is there is kept, and a run
+    goes on where it was; of one that diverges there are only the rows up to there.
+    """
+    job = job.placed(folder.parent)
+    dataset = job.dataset()
+    # The mean loss of some training prompts, from the model that the runs begin with.
+    begins = TrainedModel(
+        module=task_module(job.config, dataset),
+        dataset=dataset,
+        calibration=dataset.train_images[:0],
+        name=model,
+        history="as pretrained",
+    )
+    (objective,) = begins.mean_loss(CurvatureOptions(chunk=CHUNK), examples=size.examples)
 
-    def eta(self, start: Mapping[str, float]) -> float:
-        """The learning rate of its runs: where none is given, a share c of the largest that Theorem 2 admits.
+    def kappa(name: str, x: Callable[[], Tensor]) -> dict[str, float]:
+        """κ and what goes with it at an x, from the file of this name, which is written first if it is missing."""
+        path = folder / name
+        if not path.exists():
+            found = effective_rank(
+                GaussNewtonOperator(objective, x()), products=size.products, confidence=CONFIDENCE, seed=0
+            )
+            low, high = found.interval
+            row = {"d": found.d, "kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max}
+            write_atomically(path, pd.DataFrame([row]).to_csv(index=False))
+        return {str(key): float(value) for key, value in pd.read_csv(path).iloc[0].items()}
 
-            η = c / (4 L ρ_κ),    ρ_κ = 1 + (κ + 1)/P
+    start = kappa(START, lambda: objective.x)
+    eta = learning_rate(size, model, start)
+    frames = [pd.DataFrame([start]).assign(what="kappa", at="start")]
+    total = len(size.seeds) * size.rounds
+    for n, seed in enumerate(size.seeds):
+        config, out = configuration(size, job.config.model, eta, seed), folder / str(seed)
+        done, diverged = n * size.rounds, False
 
-        with L = ``start["lambda_max"]`` and κ = ``start["kappa"]`` of the Gauss-Newton matrix before training.
-        """
-        if self.model in self.size.etas:
-            return self.size.etas[self.model]
-        P = self.config(self.model, 1.0, 0).perturbations
-        rho = effective_factor("gaussian", d=int(start["d"]), P=P, kappa=start["kappa"])
-        return self.size.share / (4 * start["lambda_max"] * rho)
-
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``: what is there is kept, and a run goes on where it was."""
-        job = self._job.placed(folder)
-        dataset = job.dataset()
-        write_provenance(folder, dataset)
-        objective = self._objective(job.config, dataset)
-        eta = self.eta(_kept(folder / START, lambda: self._kappa(objective, objective.x)))
-        for seed in self.size.seeds:
-            self._one(self.config(job.config.model, eta, seed), folder / str(seed), dataset, objective, report)
-        return f"{len(self.size.seeds)} runs"
-
-    def _one(
-        self, config: TrainConfig, out: Path, dataset: Dataset, objective: MeanLoss, report: Callable[[Progress], None]
-    ) -> None:
-        """A run, and κ where it ends; of one that diverges only the rows up to there."""
-        done = self.size.seeds.index(config.seed) * config.rounds
-        total = len(self.size.seeds) * config.rounds
-
-        def shifted(at: Progress) -> None:
+        def shifted(at: Progress, done: int = done) -> None:
             report(replace(at, round=done + at.round, rounds=total))
 
         try:
             train(config, dataset=dataset, out=out, on_round=shifted)
         except DivergedError:
-            return
-        module = load_run(out, dataset).model
-        _kept(out / END, lambda: self._kappa(objective, Layout.of(module).flatten(module)))
+            diverged = True
+        rows = pd.read_csv(out / METRICS_FILE)
+        frames.append(rows.assign(what="evaluation", seed=seed, diverged=int(diverged)))
+        if not diverged:
 
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
-        """See ``Work``: ``what`` is evaluation (tables of runs) or kappa (``at`` start or end of the runs)."""
-        start = pd.read_csv(folder / START)
-        frames = [start.assign(what="kappa", at="start")]
-        for seed in self.size.seeds:
-            rows = pd.read_csv(folder / str(seed) / METRICS_FILE)
-            diverged = int(rows["round"].iloc[-1] < self.size.rounds)
-            frames.append(rows.assign(what="evaluation", seed=seed, diverged=diverged))
-            if (folder / str(seed) / END).exists():
-                frames.append(pd.read_csv(folder / str(seed) / END).assign(what="kappa", at="end", seed=seed))
-        rows = pd.concat(frames, ignore_index=True)
-        rows = rows.assign(model=self.model, d=int(start["d"].iloc[0]), eta=self.eta(_first(start)))
-        return rows, read_provenance(folder)
+            def trained(out: Path = out) -> Tensor:
+                module = load_run(out, dataset).model
+                return Layout.of(module).flatten(module)
 
-    def _objective(self, config: TrainConfig, dataset: Dataset) -> MeanLoss:
-        """The mean loss of some training prompts, from the model that the runs begin with."""
-        start = TrainedModel(
-            module=task_module(config, dataset),
-            dataset=dataset,
-            calibration=dataset.train_images[:0],
-            name=self.model,
-            history="as pretrained",
-        )
-        (objective,) = start.mean_loss(CurvatureOptions(chunk=CHUNK), examples=self.size.examples)
-        return objective
-
-    def _kappa(self, objective: MeanLoss, x: Tensor) -> dict[str, float]:
-        operator = GaussNewtonOperator(objective, x)
-        found = effective_rank(operator, products=self.size.products, confidence=CONFIDENCE, seed=0)
-        low, high = found.interval
-        return {"d": found.d, "kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max}
-
-
-def _kept(path: Path, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-    """The numbers in the file, which is written first if it is missing."""
-    if not path.exists():
-        write_atomically(path, pd.DataFrame([measure()]).to_csv(index=False))
-    return _first(pd.read_csv(path))
-
-
-def _first(rows: pd.DataFrame) -> dict[str, float]:
-    """The first row of a table of numbers."""
-    return {str(name): float(value) for name, value in rows.iloc[0].items()}
+            frames.append(pd.DataFrame([kappa(f"{seed}/{END}", trained)]).assign(what="kappa", at="end", seed=seed))
+    found = pd.concat(frames, ignore_index=True).assign(model=model, d=int(start["d"]), eta=eta)
+    return found, provenance(dataset)
 
 
 # --- what is made of the rows -----------------------------------------------------------------------------------------

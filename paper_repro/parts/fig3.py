@@ -20,6 +20,7 @@ from figures.curves import Count
 from figures.style import method_styles
 from paper_repro.workflow import estimators
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
+from paper_repro.workflow.data import data_set
 from paper_repro.workflow.measures import (
     CHECKED,
     COUNTS,
@@ -45,7 +46,7 @@ from paper_repro.workflow.measures import (
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section, settings
-from paper_repro.workflow.runs import Job, data_set
+from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import FIG3, SCALES, Fig3Scale, Scale
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 

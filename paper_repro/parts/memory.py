@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.memory import ROLES, memory_table
 from decomfl_lab.runs.told import Progress
 from figures.comparison import Panel, comparison
@@ -19,43 +17,28 @@ from paper_repro.workflow.claims import ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
-from paper_repro.workflow.runs import ROWS_FILE, TableWork, Work, fingerprint
+from paper_repro.workflow.runs import Report, Result, Work
 
 __all__ = ["claims", "jobs", "make"]
 
 LIMITS = limits("memory")
 
 
-@dataclass(frozen=True)
-class MemoryWork(TableWork):
-    """The peaks of every role at every size, in processes of their own."""
-
-    sizes: tuple[int, ...]  # the numbers of parameters of the models
-    title: str = "memory of server and client"  # the title of its progress bar
-
-    def key(self) -> str:
-        """See ``Work``: sizes and code."""
-        return fingerprint(__file__, self.sizes)
-
-    def cost(self) -> float:
-        """See ``Work``."""
-        return 2e5
-
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``."""
-        frames = []
-        for done, role in enumerate(ROLES):
-            report(Progress(done, len(ROLES), math.nan, math.nan, 0.0))
-            frames.append(memory_table(self.sizes, [role]))
-        place = {role: n for n, role in enumerate(ROLES)}
-        whole = pd.concat(frames).sort_values(["d", "role"], key=lambda c: c.map(place) if c.name == "role" else c)
-        write_atomically(folder / ROWS_FILE, whole.to_csv(index=False))
-        return f"{len(whole)} peaks"
-
-
 def jobs(options: Options) -> list[Work]:
     """The measurement, the same but for its sizes at every scale."""
-    return [MemoryWork(options.scale.memory.d)]
+    sizes = {"sizes": options.scale.memory.d}
+    return [Work(title="memory of server and client", function=_peaks, arguments=sizes, cost=2e5)]
+
+
+def _peaks(folder: Path, report: Report, sizes: Sequence[int]) -> Result:  # noqa: ARG001 (of the protocol)
+    """The peaks of every role at every size, in processes of their own."""
+    frames = []
+    for done, role in enumerate(ROLES):
+        report(Progress(done, len(ROLES), math.nan, math.nan, 0.0))
+        frames.append(memory_table(sizes, [role]))
+    place = {role: n for n, role in enumerate(ROLES)}
+    whole = pd.concat(frames).sort_values(["d", "role"], key=lambda c: c.map(place) if c.name == "role" else c)
+    return whole, {}
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,16 +44,6 @@ def _label(method: str, eta: float) -> str:
     return f"{method}, η = {eta:g}"
 
 
-class _AtRate(Job):
-    """A run here; one that diverged before its first evaluation has a row of round 0, without accuracy or loss."""
-
-    def _labelled(self, rows: pd.DataFrame, *, finished: bool, diverged: bool) -> pd.DataFrame:
-        if rows.empty:
-            unknown = ("test_accuracy", "test_loss", "train_loss")
-            rows = pd.DataFrame({name: [math.nan if name in unknown else 0] for name in rows})
-        return super()._labelled(rows, finished=finished, diverged=diverged)
-
-
 def jobs(options: Options) -> list[Job]:
     """Both estimators at every learning rate, with the same directions, batches and clients."""
     size = options.scale.projection
@@ -77,7 +66,7 @@ def jobs(options: Options) -> list[Job]:
                 config = config.but(**READINGS["as-plotted"].decomfl).but(method)
                 labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
                 title = f"projection figure: {_label(name, eta)}, seed {seed}"
-                made.append(_AtRate(config, labels, title, urgency=3 if by_differences else 2))
+                made.append(Job(config, labels, title, urgency=3 if by_differences else 2))
     return made
 
 

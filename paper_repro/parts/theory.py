@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 import pandas as pd
 
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
+from paper_repro.parts import sweeps
 from paper_repro.parts.sweeps import (
     CLIENTS,
     EPSILON,
@@ -19,8 +20,6 @@ from paper_repro.parts.sweeps import (
     RUN,
     SMALL_D,
     SWEEPS,
-    SweepWork,
-    TrainingWork,
 )
 from paper_repro.workflow.claims import ClaimOutcome, judged, limits
 from paper_repro.workflow.measures import verdict_of, verdict_of_countings
@@ -43,8 +42,8 @@ def jobs(options: Options) -> list[Work]:
     """The sweeps of each figure, and the training of each model."""
     size = options.scale.theory
     return [
-        *(SweepWork(name, size, f"theory: {name}") for name in SWEEPS),
-        *(TrainingWork(size, model, f"theory: {model} beside its bound") for model in size.models),
+        *(sweeps.sweep(name, size) for name in SWEEPS),
+        *(sweeps.training(size, model) for model in size.models),
     ]
 
 

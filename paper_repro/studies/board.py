@@ -13,12 +13,14 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import require
 from decomfl_lab.methods.registry import METHODS
-from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, BoardWork, absent
+from paper_repro.studies import board_runs
+from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, absent
 from paper_repro.studies.drawings import line_styles, races
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, numbers, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, amount, caption, notes
+from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import BOARD_COMMON, BoardScale, Scale
 
 __all__ = ["Ratio", "claims", "ends", "jobs", "make", "scale_words", "shown", "summary"]
@@ -38,14 +40,14 @@ SPENT: Final[Mapping[str, str]] = {
 """What a run has spent when it reaches the target: columns of ``ends``, and their headings."""
 
 
-def jobs(options: Options) -> list[BoardWork]:
+def jobs(options: Options) -> list[Work]:
     """Every line of the board, or those asked for, on every problem that can be had here, or those asked for."""
     size = options.scale.board
     left_out = absent(size)
     for problem in options.problems:
         require(problem not in left_out, "problem", f"be available here ({left_out.get(problem)})", problem)
     problems = [name for name in options.problems or size.races if name not in left_out]
-    return [BoardWork(size, problem, line) for problem in problems for line in options.lines or LINES]
+    return [board_runs.races(size, problem, line) for problem in problems for line in options.lines or LINES]
 
 
 def scale_words(scale: Scale) -> str:

@@ -12,11 +12,12 @@ import pandas as pd
 from scipy import stats
 
 from paper_repro.studies.drawings import edge
-from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
+from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, Point, at_point, points
 from paper_repro.workflow.claims import ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import RISEN, diverges, finite, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes
+from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import SCALES, EdgeScale, Scale
 from theory.bounds import statement
 from theory.checks.stability import largest_step, load
@@ -32,10 +33,10 @@ TINY: Final = 1e-12  # the number that takes the place of ‖∇f‖² where its
 _POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
 
 
-def jobs(options: Options) -> list[EdgeWork]:
+def jobs(options: Options) -> list[Work]:
     """A run a point and seed."""
     size = options.scale.edge
-    return [EdgeWork(size, point, seed) for point in points(size) for seed in size.seeds]
+    return [at_point(size, point, seed) for point in points(size) for seed in size.seeds]
 
 
 def spectrum_of(trace: float, ritz: str) -> Spectrum:
