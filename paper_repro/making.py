@@ -27,7 +27,6 @@ from paper_repro.studies import board, edge
 from paper_repro.workflow import recorded
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import (
-    DEAR,
     ON_GPU,
     SCALE_NAMES,
     UNTESTED,
@@ -48,7 +47,7 @@ from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.reference import require_reference
 from paper_repro.workflow.report import RECORDED, Section, page_section, render_report, require_own_page
-from paper_repro.workflow.runs import SO_FAR, Job, Work, is_whole, run_all
+from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole, run_all
 from paper_repro.workflow.scales import READINGS, SCALES, changed
 
 __all__ = ["PARTS", "make_report"]
@@ -75,6 +74,8 @@ PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "table1", "smoll
 LARGEST: Final = "full"
 LIVE: Final = "live"  # the folder, in that of the report, of figures and tables of live runs
 FEW: Final = 3  # parts that are drawn by this process alone: to start others takes as long
+Compute = Callable[..., list[Result | None]]
+"""``run_all`` of some works, with all else given."""
 MOST_JOBS: Final = 4096
 """Processes at a time; joblib ends where a number does not fit 32 bits, and a machine long before."""
 
@@ -93,7 +94,7 @@ def make_report(
     options, names = _resolved(asked)
     options = replace(options, problems=problems, lines=lines)
     outcomes = _report(
-        names, options, live=asked.recorded_first and not (problems or lines), silent=asked.as_json or silent
+        names, options, asked, live=asked.recorded_first and not (problems or lines), silent=asked.as_json or silent
     )
     if asked.as_json and not silent:
         print(outcomes_json(outcomes))
@@ -116,7 +117,6 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
     for limit, value in (("hours", asked.hours), ("minutes", asked.minutes)):
         if value is not None:
             require_finite_positive(limit, value)
-    hours = asked.hours if asked.minutes is None else asked.minutes / 60
     sizes, told = changed(SCALES[scale], asked.changes)
     for name, other in (("--from-recorded", asked.from_recorded), ("--record", asked.record)):
         alone = f"be left out with {name}, as records are of settings as they are"
@@ -129,24 +129,14 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
         if folder is not None:
             require_writable(name, folder / "any")
     names = [name for name in PARTS if name in chosen]
-    largest = (asked.from_recorded and not asked.scale) or asked.recorded_first
-    there = not asked.from_recorded or any(recorded.is_there(name, "" if largest else scale) for name in names)
-    wanted = "name a part that is recorded" + ("" if largest else f" at scale {scale}")
+    there = not asked.from_recorded or any(recorded.is_there(name, "" if asked.largest else scale) for name in names)
+    wanted = "name a part that is recorded" + ("" if asked.largest else f" at scale {scale}")
     require(there, "--only", wanted, ",".join(names))
     options = Options(
         scale=sizes,
         readings=tuple(READINGS) if asked.reading == "both" else (asked.reading,),
         count=cast(Count, asked.count),
-        cache=asked.out / "runs" if asked.runs is None else asked.runs,
         authors=asked.reference,
-        from_recorded=asked.from_recorded,
-        largest=largest,
-        spared=() if asked.only else DEAR,
-        out=asked.out,
-        jobs=asked.jobs or (1 if on_gpu else -1),
-        record=asked.record,
-        hours=hours,
-        resume=asked.resume or on_gpu,
         device=place.type if asked.device == "auto" else asked.device,
         changes=told,
         set=asked.changes,
@@ -154,9 +144,11 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
     return options, names
 
 
-def _report(names: Sequence[str], options: Options, *, live: bool, silent: bool) -> list[ClaimOutcome]:
+def _report(
+    names: Sequence[str], options: Options, asked: PaperOptions, *, live: bool, silent: bool
+) -> list[ClaimOutcome]:
     """Make the parts and write the report, ``live`` over what is recorded; say what came of it, if not silent."""
-    started, out = time.monotonic(), options.out
+    started, out, hours = time.monotonic(), asked.out, asked.time_limit
     require_own_page(out / "report.html")
 
     def interrupted() -> str:
@@ -167,18 +159,19 @@ def _report(names: Sequence[str], options: Options, *, live: bool, silent: bool)
         held(out),
         held(out / "figures"),
         held(out / "tables"),
-        Processes(options.jobs) as processes,
+        Processes(asked.jobs or (-1 if options.device == "cpu" else 1)) as processes,
     ):
         # The time that the check of the bits takes counts among the hours.
-        if options.device != "cpu" and not options.from_recorded:
+        if options.device != "cpu" and not asked.from_recorded:
             require_bits(find_device(options.device))
-            if options.hours is not None:
-                options = replace(options, hours=options.hours - (time.monotonic() - started) / 3600)
-        from_records = live or options.from_recorded
-        found = _recorded(names, options) if from_records else _computed(names, options, processes)
-        made = _all_drawn(found.parts, options, processes)
+            hours = hours and hours - (time.monotonic() - started) / 3600
+        resume = asked.resume or options.device != "cpu"
+        compute = partial(run_all, root=asked.cache, processes=processes, hours=hours, resume=resume)
+        from_records = live or asked.from_recorded
+        found = _recorded(names, options, asked) if from_records else _computed(names, options, asked, compute)
+        made = _all_drawn(found.parts, options, out, processes)
         if from_records:
-            made = _with_recorded_verdicts(made, found.parts, options)
+            made = _with_recorded_verdicts(made, found.parts, asked.record)
         made += _absent(found.missing, "Not recorded" if from_records else "Not finished")
         outcomes = [outcome for part in made for outcome in part.claims]
         minutes = (time.monotonic() - started) / 60
@@ -197,7 +190,9 @@ def _report(names: Sequence[str], options: Options, *, live: bool, silent: bool)
         show({}, "")
         if live:
             print(f"{out / 'report.html'} shows what is recorded; now it is checked by live runs", file=sys.stderr)
-            _run_live(list(found.parts), outcomes, options, processes, show)
+            _run_live(
+                [name for name in found.parts if name not in asked.spared], outcomes, options, asked, compute, show
+            )
             minutes = (time.monotonic() - started) / 60
     if not silent:
         for outcome in outcomes:
@@ -229,11 +224,11 @@ class _Found:
     words: str = ""  # what is not finished, or not there
 
 
-def _recorded(names: Sequence[str], options: Options) -> _Found:
+def _recorded(names: Sequence[str], options: Options, asked: PaperOptions) -> _Found:
     """What is kept with the code, at one scale or of each part at its largest."""
     found = _Found()
     for name in names:
-        kept = recorded.largest(name) if options.largest else recorded.load(name, options.scale.name)
+        kept = recorded.largest(name) if asked.largest else recorded.load(name, options.scale.name)
         if kept is None:
             found.missing[name] = f"decomfl paper --only {name} --record paper_repro/results records it"
         elif not _drawable(name, kept):
@@ -248,18 +243,18 @@ Piece = tuple[Work | Job, pd.DataFrame, Sequence[Mapping[str, Any]]]
 """A work, its rows (perhaps those so far) and every provenance that may be theirs."""
 
 
-def _computed(names: Sequence[str], options: Options, processes: Processes) -> _Found:
+def _computed(names: Sequence[str], options: Options, asked: PaperOptions, compute: Compute) -> _Found:
     """What is computed here, or was before: all works of all parts go into one pool.
 
     A part that is spared, or whose works cannot be done here (there are none), is taken from what is kept with the
     code, where there is something. What is recorded whole, where a record is added to, is not computed again.
     """
-    spared = {name: kept for name in names if name in options.spared and (kept := _record(name, options))}
+    spared = {name: kept for name in names if name in asked.spared and (kept := _record(name, options))}
     works = {name: [] if name in spared else _works(name, options) for name in names}
-    records = _records(options)
+    records = _records(options, asked)
     known = {name: [_whole(work, records) for work in own] for name, own in works.items()}
     left = [work for name, own in works.items() for work, whole in zip(own, known[name], strict=True) if whole is None]
-    computed = iter(run_all(left, options.cache, processes, hours=options.hours, resume=options.resume))
+    computed = iter(compute(left))
     pieces: dict[str, list[Piece]] = {name: [] for name in names}
     for name, own in works.items():
         for work, whole in zip(own, known[name], strict=True):
@@ -280,8 +275,8 @@ def _computed(names: Sequence[str], options: Options, processes: Processes) -> _
             [facts[0] for *_, facts in there],
             runs=(_finished(there), total),
         )
-        if there and options.record is not None:
-            _keep(name, there, options, options.record)
+        if there and asked.record is not None:
+            _keep(name, there, options, asked.record)
         if own and not (there and _drawable(name, rows)):
             found.missing[name] = f"so far {rows.runs[0]} of its {total} runs are finished"
         else:
@@ -333,14 +328,15 @@ def _far(rows: pd.DataFrame) -> tuple[bool, float]:
     return is_whole(rows), rows["round"].max() if "round" in rows else 0
 
 
-def _records(options: Options) -> list[Rows]:
+def _records(options: Options, asked: PaperOptions) -> list[Rows]:
     """The records in which finished runs may be that are not to be run again: at the paper's own sizes alone.
 
     Rows do not say all settings, and those of smaller scales change.
     """
-    if options.record is None or not options.resume or options.scale.name != LARGEST:
+    resume = asked.resume or options.device != "cpu"
+    if asked.record is None or not resume or options.scale.name != LARGEST:
         return []
-    return [*filter(None, (recorded.load(part, LARGEST, options.record) for part in PARTS))]
+    return [*filter(None, (recorded.load(part, LARGEST, asked.record) for part in PARTS))]
 
 
 def _whole(work: Work | Job, records: Sequence[Rows]) -> tuple[pd.DataFrame, Sequence[Mapping[str, Any]]] | None:
@@ -364,11 +360,11 @@ def _record(name: str, options: Options) -> Rows | None:
 # --- parts that are drawn ---------------------------------------------------------------------------------------------
 
 
-def _all_drawn(parts: Mapping[str, Rows], options: Options, processes: Processes) -> list[DrawnPart]:
+def _all_drawn(parts: Mapping[str, Rows], options: Options, out: Path, processes: Processes) -> list[DrawnPart]:
     """The parts in their order. Each takes seconds: the processes share them, where they are more than ``FEW``."""
     if len(parts) <= FEW:
-        return [_draw(name, rows, options) for name, rows in parts.items()]
-    calls = iter([(name, _draw, (name, rows, options)) for name, rows in parts.items()])
+        return [_draw(name, rows, options, out) for name, rows in parts.items()]
+    calls = iter([(name, _draw, (name, rows, options, out)) for name, rows in parts.items()])
     made: dict[str, DrawnPart] = {}
     with RunBars() as bars:
         for name, part in processes.results(lambda: next(calls, None)):
@@ -377,12 +373,12 @@ def _all_drawn(parts: Mapping[str, Rows], options: Options, processes: Processes
     return [made[name] for name in parts]
 
 
-def _draw(name: str, rows: Rows, options: Options) -> DrawnPart:
-    """A part in the report's folder, from whatever source its rows are: as it was drawn there of the same, or now."""
+def _draw(name: str, rows: Rows, options: Options, out: Path) -> DrawnPart:
+    """A part in a report's folder, from whatever source its rows are: as it was drawn there of the same, or now."""
     # Rows at changed settings stand alone: what is recorded is of the settings as they are.
     at = replace(options, scale=SCALES[rows.scale]) if rows.date else options
     at = at if name in options.changes else _beside(name, at)
-    return drawn(options.out, name, ingredients(name, rows, at), partial(_part, name, rows, at), rows.source(name))
+    return drawn(out, name, ingredients(name, rows, at), partial(_part, name, rows, at), rows.source(name))
 
 
 def _beside(name: str, options: Options) -> Options:
@@ -443,21 +439,21 @@ def _told_changed(part: Made, changes: str) -> Made:
     return replace(part, section=replace(part.section, notes=[note, *part.section.notes]), claims=claims)
 
 
-def _with_recorded_verdicts(made: Sequence[DrawnPart], parts: Mapping[str, Rows], options: Options) -> list[DrawnPart]:
+def _with_recorded_verdicts(made: Sequence[DrawnPart], parts: Mapping[str, Rows], into: Path | None) -> list[DrawnPart]:
     """The parts with verdicts that need more than their rows, as the authors' curves, from when they were recorded.
 
     Where verdicts are recorded, those that were found now are.
     """
-    verdicts = [] if options.record is not None else recorded_outcomes()
+    verdicts = [] if into is not None else recorded_outcomes()
     found, data = [], {}
     for part, (name, rows) in zip(made, parts.items(), strict=True):
         known = {each.id for each in part.claims}
         others = [each for each in verdicts if claim(each.id).part == name and each.id not in known]
         found.append(replace(part, claims=[*part.claims, *others]))
         data[name] = _once(str(each["data"]) for each in rows.provenance if "data" in each)
-    if options.record is not None:
+    if into is not None:
         outcomes = {name: part.claims for name, part in zip(parts, found, strict=True)}
-        recorded.save_outcomes(outcomes, data, options.record)
+        recorded.save_outcomes(outcomes, data, into)
     return found
 
 
@@ -468,14 +464,14 @@ def _run_live(
     names: Sequence[str],
     recorded_outcomes: Sequence[ClaimOutcome],
     options: Options,
-    processes: Processes,
+    asked: PaperOptions,
+    compute: Compute,
     show: Callable[[Mapping[str, Overlay], str], None],
 ) -> None:
     """Run the beginnings of the parts' runs; ``show`` each part over what is recorded of it as soon as it is done."""
     works = {name: [beginning(work) for work in PARTS[name].jobs(options)] for name in names}
-    works = {name: own for name, own in works.items() if own and name not in options.spared}
     # A part of one long piece begins first: nothing else can be done of it meanwhile.
-    works = dict(sorted(works.items(), key=lambda item: len(item[1]) > 1))
+    works = dict(sorted(((name, own) for name, own in works.items() if own), key=lambda item: len(item[1]) > 1))
     left = {name: {work.key() for work in own} for name, own in works.items()}
     overlays: dict[str, Overlay] = {}
 
@@ -485,28 +481,25 @@ def _run_live(
             left[name].discard(key)
             if left[name]:
                 continue
-            overlays[name] = _overlay(name, works[name], recorded_outcomes, options)
+            overlays[name] = _overlay(name, works[name], recorded_outcomes, options, asked)
             done = ", ".join(PART_FACTS[each].title.partition(":")[0] for each in PARTS if each in overlays)
             far = "" if len(overlays) == len(works) else " so far (load this page again to see more)"
             show(overlays, f"Checked live on this machine{far}: {len(overlays)} of {len(works)} parts: {done}.")
 
     # The dearest of a part first, so that its processes end together.
     ordered = (sorted(own, key=lambda work: -work.cost) for own in works.values())
-    run_all(
-        [*chain.from_iterable(ordered)],
-        options.cache,
-        processes,
-        hours=options.hours,
-        resume=options.resume,
-        on_result=ended,
-    )
+    compute([*chain.from_iterable(ordered)], on_result=ended)
 
 
 def _overlay(
-    name: str, works: Sequence[Work | Job], recorded_outcomes: Sequence[ClaimOutcome], options: Options
+    name: str,
+    works: Sequence[Work | Job],
+    recorded_outcomes: Sequence[ClaimOutcome],
+    options: Options,
+    asked: PaperOptions,
 ) -> Overlay:
     """A part of live runs, drawn over what is recorded of it, with what the comparison says."""
-    results = {work.key(): result for work in works if (result := work.result(options.cache / work.key()))}
+    results = {work.key(): result for work in works if (result := work.result(asked.cache / work.key()))}
     pieces = results.values()
     rows = Rows(
         options.scale.name,
@@ -521,7 +514,7 @@ def _overlay(
         part = _judged(name, rows, at)
         return replace(part, section=replace(part.section, id=f"{name}-live"))
 
-    made = drawn(options.out / LIVE, name, ingredients(name, rows, at), make, rows.source(name))
+    made = drawn(asked.out / LIVE, name, ingredients(name, rows, at), make, rows.source(name))
     found = agreement(works, results, rows.rows, kept)
     return overlay(works, found, made, recorded_outcomes, _facts(rows.provenance, None).get("data", ""))
 

@@ -39,7 +39,7 @@ from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Scale, SizesScale
 from theory.notation.setting import effective_factor
 
-__all__ = ["Slope", "claims", "configuration", "jobs", "kappa_table", "learning_rate", "make", "run_table"]
+__all__ = ["Slope", "claims", "configuration", "jobs", "kappa_table", "learning_rate", "make", "of_model", "run_table"]
 
 TASK: Final = "sst2"
 TESTED: Final = 872  # its test examples
@@ -64,21 +64,22 @@ def jobs(options: Options) -> list[Work]:
     size = options.scale.sizes
     if _missing(options.scale):
         return []
-    found = []
-    for model in size.models:
-        own = options.scale.pretrained.get(model)
-        job = Job(configuration(size, model), {}, f"sizes: {model}", None if own is None else pretraining(own))
-        work = Work(
-            title=job.title,
-            function=_runs_and_kappas,
-            arguments={"size": size, "model": model, "job": job},
-            needs=job.needs,
-            data=task_facts(TASK).digest,
-            layers=("hessian", "theory"),
-            cost=len(size.seeds) * job.cost,  # of the runs; the products for κ are a small part
-        )
-        found.append(work)
-    return found
+    own = options.scale.pretrained
+    return [of_model(size, model, pretraining(own[model]) if model in own else None) for model in size.models]
+
+
+def of_model(size: SizesScale, model: str, begins: Work | None = None) -> Work:
+    """The runs of one model, which is pretrained before, or one of the hub."""
+    job = Job(configuration(size, model), {}, f"sizes: {model}", begins)
+    return Work(
+        title=job.title,
+        function=_runs_and_kappas,
+        arguments={"size": size, "model": model, "job": job},
+        needs=job.needs,
+        data=task_facts(TASK).digest,
+        layers=("hessian", "theory"),
+        cost=len(size.seeds) * job.cost,  # of the runs; the products for κ are a small part
+    )
 
 
 def _missing(scale: Scale) -> str:

@@ -152,10 +152,18 @@ def _spectrum(size: HessianScale, trained: TrainedModel) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(rows), single, curve], ignore_index=True)
 
 
-def _density(folder: Path, report: Report) -> Result:  # noqa: ARG001 (of the protocol)
+def _density(
+    folder: Path,  # noqa: ARG001 (of the protocol)
+    report: Report,
+    model: str = "mlp",
+    steps: int = 300,
+    examples: int = 300,
+    products: int = 50,
+    probes: int = 3,
+) -> Result:
     """The distance of the density from all eigenvalues of a network small enough to have them, on digits."""
-    trained = trained_here("mlp", "digits", steps=300, descent=Descent(seed=SEED), seed=SEED)
-    (objective,) = trained.mean_loss(CurvatureOptions(dtype="float64"), examples=300)
+    trained = trained_here(model, "digits", steps=steps, descent=Descent(seed=SEED), seed=SEED)
+    (objective,) = trained.mean_loss(CurvatureOptions(dtype="float64"), examples=examples)
     operator = HessianOperator(objective)
     columns = []
     for i in range(operator.d):
@@ -164,7 +172,7 @@ def _density(folder: Path, report: Report) -> Result:  # noqa: ARG001 (of the pr
         columns.append(operator.matvec(unit))
         report(Progress(i + 1, operator.d, objective.value, math.nan, 0.0))
     eigenvalues = np.linalg.eigvalsh(torch.stack(columns).numpy())
-    density = spectral_density(operator, products=50, probes=3, seed=SEED)
+    density = spectral_density(operator, products=products, probes=probes, seed=SEED)
     scale = float(np.abs(eigenvalues).mean())
     numbers = {
         "d": operator.d,

@@ -164,9 +164,7 @@ def _raced_to_the_target(folder: Path, report: Report, size: BoardScale, job: Jo
     Every run leaves a table, and one under way a checkpoint, to go on with.
     """
     (race,) = size.races.values()
-    job = job.placed(folder.parent)
-    dataset = job.dataset()
-    config = job.config if job.config.task else fitted(job.config, dataset)
+    config, dataset = _placed(job, folder.parent)
     # The test loss at x_0, which is the same for every method, up to the seed's own initial weights.
     start = evaluate(
         Run(config, dataset=dataset).model,
@@ -209,6 +207,13 @@ def _raced_to_the_target(folder: Path, report: Report, size: BoardScale, job: Jo
     }
     rows = pd.concat(_evaluations(folder, size, best, sorted(scores)), ignore_index=True)
     return rows.assign(**told, **costs(config, dataset, size.missed)), provenance(dataset)
+
+
+def _placed(job: Job, root: Path) -> tuple[TrainConfig, Dataset]:
+    """The runs with the folder of the model that they begin with, and their data."""
+    own = job.placed(root)
+    dataset = own.dataset()
+    return own.config if own.config.task else fitted(own.config, dataset), dataset
 
 
 def _evaluations(folder: Path, size: BoardScale, best: int, candidates: Sequence[int]) -> list[pd.DataFrame]:

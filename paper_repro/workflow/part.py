@@ -48,22 +48,12 @@ _LIBRARIES: Final = ("matplotlib", "numpy", "pandas", "scipy")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the user asked for."""
+    """What the user asked for, as far as it concerns what a part is made of."""
 
     scale: Scale  # the sizes of every part, with what --set changed
     readings: tuple[str, ...]  # the readings of the paper's image settings: as-plotted, as-written
     count: Count  # how the x-axes of communication count
-    cache: Path = Path()  # the folder of results: what is there is not computed again
     authors: Path | None = None  # the folder with the authors' curves, or None
-    from_recorded: bool = False  # whether recorded rows are drawn where there are some
-    largest: bool = False  # whether of each part the largest scale that is recorded is drawn
-    spared: tuple[str, ...] = ()  # parts that are not computed where they are recorded
-    out: Path = Path("out")  # the folder of the report
-    jobs: int = -1  # the number of runs at a time, -1 for one a CPU
-    record: Path | None = None  # the folder in which the rows of what is made are kept, or None
-    # the hours after which no run is begun any more, and those under way are saved; None for no limit
-    hours: float | None = None
-    resume: bool = False  # whether training runs go on that another version of the code began
     # the device on which runs compute: cpu, cuda, cuda:N or auto. On a GPU, where finite differences cost little, they
     # are as long as the curves by projection, for every seed, and go first.
     device: str = "cpu"

@@ -149,10 +149,8 @@ def made(part: str) -> dict[str, str]:
         readings=tuple(READINGS),
         count="wire",
         authors=Path(os.environ["DECOMFL_REFERENCE"]),
-        from_recorded=True,
-        largest=True,
     )
-    part_made = making._part(part, kept.rows, kept.provenance, making._beside(part, asked), kept)
+    part_made = making._part(part, kept, making._beside(part, asked))
     return {outcome.id: outcome.scale for outcome in part_made.claims}
 
 

@@ -20,13 +20,13 @@ from decomfl_lab.language.tasks import TASKS, TaskData
 from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.language_models import language, llm
-from paper_repro.language_models.language import TaskFacts
 from paper_repro.language_models.llm_claims import FEDZO, P5, P10, CellResult, claims, methods, printed_costs, results
 from paper_repro.pretraining import family
 from paper_repro.pretraining.corpus import Corpus
 from paper_repro.pretraining.family import PretrainConfig
-from paper_repro.workflow import measures, recorded
+from paper_repro.workflow import data, measures, recorded
 from paper_repro.workflow.claims import decided, limits
+from paper_repro.workflow.data import TaskFacts
 from paper_repro.workflow.part import Made
 from paper_repro.workflow.scales import SCALES, TaskTuning
 from tests.decomfl_lab.language.tiny import transformers
@@ -95,7 +95,7 @@ def test_every_scale_says_what_it_is(scale: str) -> None:
     }
     for job in llm.jobs(options(scale)):
         own = SCALES[scale].pretrained.get(job.config.model)
-        assert [need.config for need in job.needs] == ([] if own is None else [own])
+        assert [need.arguments["config"] for need in job.needs] == ([] if own is None else [own])
         assert (own is None) == (scale == "full")
 
 
@@ -294,9 +294,9 @@ def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
     assert part.figures == {}
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
     for name in (*TASKS, "corpus"):
-        assert name in language.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"})
+        assert name in data.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"})
         (tmp_path / name).mkdir()
-    assert language.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"}) == ""
+    assert data.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"}) == ""
 
 
 MACHINE = {"python": "3", "torch": "2", "numpy": "2", "device": "cpu", "stream_version": 1, "noise_backend": "numba"}

@@ -17,7 +17,8 @@ from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
 from paper_repro.language_models import sizes
-from paper_repro.language_models.sizes import SizeWork, claims, run_table
+from paper_repro.language_models.sizes import claims, configuration, learning_rate, of_model, run_table
+from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.scales import SCALES, SizesScale
 from tests.decomfl_lab.language.toy import toy_sst2
@@ -72,12 +73,11 @@ def verdicts(rows: pd.DataFrame) -> dict[str, str]:
 
 def test_full_scale_is_the_authors_script_to_the_letter() -> None:
     size = SCALES["full"].sizes
-    works = [SizeWork(size, model, None) for model in size.models]
-    assert [work.model for work in works] == [f"facebook/opt-{d}" for d in ("125m", "350m", "1.3b", "2.7b")]
-    assert [work.eta({}) for work in works] == [5e-6, 3e-6, 2e-6, 2e-6]
+    assert list(size.models) == [f"facebook/opt-{d}" for d in ("125m", "350m", "1.3b", "2.7b")]
+    assert [learning_rate(size, model, {}) for model in size.models] == [5e-6, 3e-6, 2e-6, 2e-6]
     assert size.seeds == (99,)
-    for work in works:
-        config = work.config(work.model, work.eta({}), 99)
+    for model in size.models:
+        config = configuration(size, model, seed=99)
         assert (config.task, config.clients, config.sampled, config.local_steps, config.perturbations) == (
             "sst2", 8, 2, 1, 5
         )  # fmt: skip
@@ -182,9 +182,9 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("toy")
 def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) -> None:
     size = replace(SIZE, models=("toy",), rounds=4, eval_every=2, test_examples=12, share=0.5, products=20)
-    work = SizeWork(size, "toy", None)
+    work = of_model(size, "toy")
     seen: list[tuple[int, int]] = []
-    rows, facts = work.result(tmp_path, work.run(tmp_path, lambda at: seen.append((at.round, at.rounds))))
+    rows, facts = work.run(tmp_path, lambda at: seen.append((at.round, at.rounds)))
     assert seen == [(r, 8) for r in range(1, 9)]
     assert facts["data"].startswith("SST-2: 80 train / 20 test")
     evaluations, kappas = rows[rows.what == "evaluation"], rows[rows.what == "kappa"]
@@ -194,7 +194,7 @@ def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) 
     assert rows.eta.unique() == pytest.approx([0.5 / (4 * start.lambda_max * (1 + (start.kappa + 1) / 5))])
     assert read_config(tmp_path / "1" / "config.toml")["lr"] == rows.eta[0]
 
-    config = work.config("toy", 1.0, 0)  # κ by all eigenvalues of G = JᵀMJ / n, M of softmax cross-entropy
+    config = configuration(size, "toy")  # κ by all eigenvalues of G = JᵀMJ / n, M of softmax cross-entropy
     data, module = finetuning.task_dataset(config), finetuning.task_module(config)
     chosen = fixed_choice(80, 16, 8)
     jacobian = []
@@ -214,7 +214,8 @@ def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], sizes=size))
     works = sizes.jobs(options("smoke"))
     assert len({work.key() for work in works}) == 2
-    results = run_all(works, tmp_path / "runs", n_jobs=1)
+    with Processes(1) as here:
+        results = run_all(works, tmp_path / "runs", here)
     rows = pd.concat([frame for frame, _ in results], ignore_index=True)
     made = sizes.make(rows, [facts for _, facts in results], options("smoke"))
     assert len(made.claims) == 5
@@ -224,7 +225,6 @@ def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("toy")
 def test_a_run_that_diverges_ends_its_rows(tmp_path: Path) -> None:
     size = replace(SIZE, models=("toy",), rounds=30, seeds=(0,), test_examples=12, etas={"toy": 1e30})
-    work = SizeWork(size, "toy", None)
-    rows, _ = work.result(tmp_path, work.run(tmp_path, lambda _: None))
+    rows, _ = of_model(size, "toy").run(tmp_path, lambda _: None)
     assert list(rows[rows.what == "kappa"]["at"]) == ["start"]
     assert not run_table(rows, size).settled.any()

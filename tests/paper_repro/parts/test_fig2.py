@@ -32,7 +32,7 @@ TINY = Fig2Scale(
 
 
 def options(scale: str, readings: tuple[str, ...] = tuple(scales.READINGS)) -> Options:
-    return Options(scale=SCALES[scale], readings=readings, count="wire", cache=Path("unused"))
+    return Options(scale=SCALES[scale], readings=readings, count="wire")
 
 
 def test_readings_differ_where_text_and_logs_differ() -> None:

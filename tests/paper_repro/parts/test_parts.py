@@ -17,6 +17,7 @@ from paper_repro import making
 from paper_repro.parts import audit, fig2, fig3, hessian, projection, sweeps, table1, topk
 from paper_repro.workflow.claims import UNKNOWN, ClaimOutcome
 from paper_repro.workflow.part import Made, Options, ingredients
+from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.scales import SCALES, Fig3Scale, ProjectionScale, TheoryScale, changed
@@ -277,7 +278,11 @@ def test_the_command_makes_every_part_and_reuses_its_runs(
     few = [test_theory.entry("correct"), test_theory.entry("misprint", label="b")]
     monkeypatch.setattr(audit, "ENTRIES", tuple(result.entry for result in few))
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], hessian=test_hessian.TINY))
-    monkeypatch.setattr(hessian, "DensityCheck", test_hessian.SMALL_CHECK)
+    small = {"model": "logistic", "steps": 50, "examples": 100, "products": 20, "probes": 2}
+    jobs = hessian.jobs
+    monkeypatch.setattr(
+        hessian, "jobs", lambda asked: [work if work.device else replace(work, arguments=small) for work in jobs(asked)]
+    )
     parts = ["fig2", "fig3", "projection", "topk", "table1", "hessian", "theory", "audit"]
     argv = ["paper", "--scale", "smoke", "--only", ",".join(parts), "--out", str(out), "--jobs", "1"]
     argv += ["--reading", "as-plotted", "--reference", str(tmp_path)]
@@ -378,5 +383,5 @@ def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:
     changes = {"llm": "llm.test_examples = 9 instead of 0"}
     assert making._record("llm", options("default")) is not None
     assert making._record("llm", options("default", changes=changes)) is None
-    keys = {ingredients("llm", pd.DataFrame(), [], options(changes=own)) for own in ({}, changes)}
+    keys = {ingredients("llm", Rows("smoke", pd.DataFrame(), []), options(changes=own)) for own in ({}, changes)}
     assert len(keys) == 2  # nor from what was drawn of others

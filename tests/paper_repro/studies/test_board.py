@@ -27,14 +27,17 @@ from paper_repro.studies.board_runs import (
     HIGHEST,
     LINES,
     TOP,
-    BoardWork,
     Score,
+    _placed,
+    _raced,
     costs,
+    races,
     searched,
 )
 from paper_repro.workflow import recorded, scales
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Options
+from paper_repro.workflow.runs import RESULT_FILE, Job
 from paper_repro.workflow.scales import SCALES, BoardScale, Race
 from tests.refusals import refuses
 
@@ -81,13 +84,17 @@ def test_a_rate_gets_no_more_rounds_than_would_make_it_the_best() -> None:
 
 
 def measured(line: str, missed: int = 5) -> dict[str, Any]:
-    work = BoardWork(TINY, PROBLEM, line)
-    return costs(*work._placed(Path("unused")), missed)
+    return costs(*_placed(job(line), Path("unused")), missed)
+
+
+def job(line: str, size: BoardScale = TINY, problem: str = PROBLEM) -> Job:
+    found: Job = races(size, problem, line).arguments["job"]
+    return found
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_round_costs_what_the_methods_closed_form_says_and_a_rebuild_is_exact(line: str) -> None:
-    found, method = measured(line), BoardWork(TINY, PROBLEM, line).config.method
+    found, method = measured(line), job(line).config.method
     assert found["round_up"] == method.traffic(Cohort(1, 1, 1), found["d"]).up_bytes
     assert found["forward"] >= 1
     assert found["backward"] == method.gradients
@@ -136,9 +143,9 @@ def test_a_rebuild_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", ["DeComFL", "FedAvg", "FedKSeed", "MeZO"])
 def test_a_rate_that_is_far_too_large_has_diverged_and_stops_nothing(name: str, tmp_path: Path) -> None:
     bowl = "quadratic κ = 4"
-    work = BoardWork(replace(TINY, races={bowl: Race(rounds=100, loss=0.1)}), bowl, name)
-    config, dataset = work._placed(tmp_path)
-    rows = work._raced(config.but(lr=1e30), tmp_path / "far.csv", dataset, 1.0, math.inf, lambda at: None)
+    race = Race(rounds=100, loss=0.1)
+    config, dataset = _placed(job(name, replace(TINY, races={bowl: race}), bowl), tmp_path)
+    rows = _raced(race, config.but(lr=1e30), tmp_path / "far.csv", dataset, 1.0, math.inf, lambda at: None)
     assert rows["ended"].iloc[-1] == "diverged"
     assert list(tmp_path.iterdir()) == [tmp_path / "far.csv"]
 
@@ -240,10 +247,9 @@ def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
     assert {row["line"]: row["reached"] for row in told["table"]} == {"DeComFL": 2, "FedAvg": 2}
     assert len(told["claims"]) == 4
     (ours,) = [row for row in told["table"] if row["line"] == "DeComFL"]
-    work = BoardWork(TINY, PROBLEM, "DeComFL")
     assert ours["passes"] == ours["round"] * 4 * 20
     assert ours["up"] == pytest.approx(ours["round"] * 4 / 20 * 64)
-    done = tmp_path / "runs" / work.key() / "done"
+    done = tmp_path / "runs" / races(TINY, PROBLEM, "DeComFL").key() / RESULT_FILE
     before = done.stat().st_mtime_ns
     run_board(tmp_path)
     assert done.stat().st_mtime_ns == before
@@ -283,7 +289,8 @@ def test_every_scale_names_problems_that_there_are_and_seeds_of_the_registry() -
         assert set(scale.board.races) <= set(scales.BOARD_PROBLEMS)
     works = board.jobs(Options(scale=SCALES["default"], readings=(), count="wire"))
     assert len(works) == len(LINES) * len(SCALES["default"].board.races)
-    plain = {work.line: work.config.method.plain() | {"rounds": work.config.rounds} for work in works}
+    configs = {work.labels["line"]: work.arguments["job"].config for work in works}
+    plain = {line: config.method.plain() | {"rounds": config.rounds} for line, config in configs.items()}
     directions = {name: own["perturbations"] * own["rounds"] for name, own in plain.items() if "perturbations" in own}
-    assert set(directions.values()) == {10 * SCALES["default"].board.races[works[-1].problem].rounds}
+    assert set(directions.values()) == {10 * SCALES["default"].board.races[works[-1].labels["problem"]].rounds}
     assert plain["FeedSign"]["perturbations"] == 1
