@@ -32,7 +32,6 @@ def options(scale: str = "full", **changes: Any) -> Options:
         "scale": SCALES[scale],
         "readings": ("as-plotted",),
         "count": "wire",
-        "cache": Path("unused"),
     }
     return Options(**(values | changes))
 
