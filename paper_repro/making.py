@@ -50,7 +50,8 @@ from paper_repro.workflow.part import DrawnPart, Made, Options, Part, drawn, ing
 from paper_repro.workflow.reference import require_reference
 from paper_repro.workflow.report import RECORDED, Section, page_section, render_report, require_own_page
 from paper_repro.workflow.runs import Job, Recordable, Result, Work, finished, is_whole, pool_of, run_all
-from paper_repro.workflow.scales import READINGS, SCALES, changed
+from paper_repro.workflow.scales import SCALES, changed
+from paper_repro.workflow.series import READINGS
 
 __all__ = ["PARTS", "make_report"]
 
@@ -136,7 +137,7 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
     require(there, "--only", wanted, ",".join(names))
     options = Options(
         scale=sizes,
-        readings=tuple(READINGS) if asked.reading == "both" else (asked.reading,),
+        readings=READINGS if asked.reading == "both" else (asked.reading,),
         count=cast(Count, asked.count),
         cache=asked.out / "runs" if asked.runs is None else asked.runs,
         authors=asked.reference,

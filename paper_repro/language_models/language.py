@@ -26,18 +26,7 @@ from paper_repro.pretraining.corpus import load_corpus
 from paper_repro.pretraining.family import PretrainConfig, PretrainProgress, pretrain
 from paper_repro.workflow.runs import Job, fingerprint
 
-__all__ = ["Pretraining", "TaskFacts", "TaskJob", "fine_tuning", "missing", "task_facts"]
-
-
-def fine_tuning(**given: Any) -> TrainConfig:
-    """A run of DeComFL on a task as the authors have it but for what is given.
-
-    8 clients, 2 a round, K = 1, P = 5, forward differences with μ = 1e-3, and steps of plain SGD.
-    """
-    federation = {"clients": 8, "sampled": 2, "alpha": 1.0, "rebuild": "copy"}
-    steps = {"local_steps": 1, "momentum": 0.0, "weight_decay": 0.0}
-    scalars = {"perturbations": 5, "mu": 1e-3, "estimator": "forward"}
-    return TrainConfig(**{**federation, **steps, **scalars, **given})
+__all__ = ["Pretraining", "TaskFacts", "TaskJob", "missing", "task_facts"]
 
 
 def missing(names: Iterable[str], models: Iterable[str], pretrained: Container[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,13 +33,14 @@ from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.options import CurvatureOptions
-from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
+from paper_repro.language_models.language import Pretraining, TaskJob, missing, task_facts
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes, settings
 from paper_repro.workflow.runs import Work, fingerprint
-from paper_repro.workflow.scales import Scale, SizesScale
+from paper_repro.workflow.scales import Scale, Sizes
+from paper_repro.workflow.series import PATTERNS, configuration
 from theory.notation.setting import effective_factor
 
 __all__ = ["SizeWork", "Slope", "claims", "jobs", "kappa_table", "make", "run_table"]
@@ -80,7 +81,7 @@ def _missing(scale: Scale) -> str:
 class SizeWork:
     """One model: κ where it begins, η by it, a run for every seed, and κ where that ends."""
 
-    size: SizesScale  # the sizes of the work
+    size: Sizes  # the sizes of the work
     model: str  # a size of ``Scale.pretrained`` or a name of the hub
     pretraining: Pretraining | None  # how the model that the runs begin with is made; None for one of the hub
 
@@ -97,7 +98,7 @@ class SizeWork:
     def key(self) -> str:
         """See ``Work``: sizes, model, the task's files, the model's own key and the code."""
         begins = [need.key() for need in self.needs]
-        what = (asdict(self.size), self.model, task_facts(TASK).digest, begins)
+        what = (vars(self.size), self.model, task_facts(TASK).digest, begins)
         return fingerprint(__file__, *what, layers=[hessian, theory])
 
     def cost(self) -> float:
@@ -111,18 +112,7 @@ class SizeWork:
 
     def config(self, model: str, eta: float, seed: int) -> TrainConfig:
         """A run's configuration: the authors' but for its length, batch and η."""
-        size = self.size
-        return fine_tuning(
-            task=TASK,
-            model=model,
-            rounds=size.rounds,
-            lr=eta,
-            batch_size=size.batch_size,
-            split=size.split,
-            eval_every=size.eval_every,
-            test_examples=size.test_examples,
-            seed=seed,
-        )
+        return configuration(PATTERNS["sizes"], vars(self.size), model=model, lr=eta, seed=seed)
 
     def eta(self, start: Mapping[str, float]) -> float:
         """The learning rate of its runs: where none is given, a share c of the largest that Theorem 2 admits.
@@ -132,10 +122,10 @@ class SizeWork:
         with L = ``start["lambda_max"]`` and κ = ``start["kappa"]`` of the Gauss-Newton matrix before training.
         """
         if self.model in self.size.etas:
-            return self.size.etas[self.model]
+            return float(self.size.etas[self.model])
         P = self.config(self.model, 1.0, 0).perturbations
         rho = effective_factor("gaussian", d=int(start["d"]), P=P, kappa=start["kappa"])
-        return self.size.share / (4 * start["lambda_max"] * rho)
+        return float(self.size.share / (4 * start["lambda_max"] * rho))
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: what is there is kept, and a run goes on where it was."""
@@ -213,7 +203,7 @@ def _first(rows: pd.DataFrame) -> dict[str, float]:
 # --- what is made of the rows -----------------------------------------------------------------------------------------
 
 
-def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
+def run_table(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
     """One row a run, from the smallest model on.
 
     Returns:
@@ -229,7 +219,7 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
     return pd.DataFrame([_run_row(run, size) for _, run in evaluations.groupby(["model", "seed"], sort=False)])
 
 
-def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
+def _run_row(run: pd.DataFrame, size: Sizes) -> dict[str, Any]:
     first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
     start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
     least = max(LEAST * float(last["test_loss"].std(ddof=1)), LEARNT * start)
@@ -304,7 +294,7 @@ class Slope:
         return verdict_of(self.low > bound, tested=self.low > bound or self.high <= bound)
 
 
-def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[ClaimOutcome]:
+def claims(rows: pd.DataFrame, size: Sizes, words: str) -> list[ClaimOutcome]:
     """The claims about the scale figure; not tested where there are no rows."""
     runs = run_table(rows, size) if len(rows) else pd.DataFrame(columns=["settled"])
     kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at"])
@@ -358,10 +348,7 @@ def _of_rounds(runs: pd.DataFrame) -> Iterator[ClaimOutcome]:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure, its tables and its verdicts; without rows, what to set."""
     size = options.scale.sizes
-    words = (
-        f"{options.scale.words()}: {', '.join(size.models)} on SST-2, {size.rounds} rounds, K = 1, P = 5, 8 clients / "
-        f"2, B = {size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
-    )
+    words = options.scale.words("sizes")
     found = claims(rows, size, words)
     given = ", ".join(f"{eta:g}" for eta in size.etas.values())
     section = Section(

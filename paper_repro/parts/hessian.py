@@ -34,7 +34,7 @@ from paper_repro.workflow.measures import verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import ROWS_FILE, TableWork, Work, data_set, fingerprint
-from paper_repro.workflow.scales import HessianScale
+from paper_repro.workflow.scales import Sizes
 
 __all__ = ["DensityCheck", "SpectrumWork", "claims", "jobs", "make"]
 
@@ -56,7 +56,7 @@ def jobs(options: Options) -> list[Work]:
 class SpectrumWork:
     """A model trained by first-order steps, with the spectrum of its Hessian at some of them."""
 
-    size: HessianScale  # the sizes of the work
+    size: Sizes  # the sizes of the work
     data: str  # the name of the data set
     title: str  # the title of its progress bar
     urgency: int = 0  # a number; where time is limited, work of a smaller one goes first
@@ -64,13 +64,13 @@ class SpectrumWork:
 
     def key(self) -> str:
         """See ``Work``: sizes, data and the code of both layers."""
-        return fingerprint(__file__, asdict(self.size), load_dataset(self.data).digest, layers=[hessian])
+        return fingerprint(__file__, vars(self.size), load_dataset(self.data).digest, layers=[hessian])
 
     def cost(self) -> float:
         """See ``Work``: a product is worth about twelve passes, each half as dear as the MNIST CNN's."""
         size = self.size
         products = size.products + size.gauss_newton
-        return 2 * size.steps[-1] * size.batch_size + 6 * len(size.steps) * products * size.examples
+        return float(2 * size.steps[-1] * size.batch_size + 6 * len(size.steps) * products * size.examples)
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: the models first, then a table a step; what is there is kept."""
@@ -167,8 +167,8 @@ class DensityCheck(TableWork):
     model: str = "mlp"  # the network, on scikit-learn's digits
     steps: int = 300  # the number of steps of Adam
     examples: int = 300  # the number of examples whose mean loss has the Hessian
-    products: int = 50  # the same as in ``HessianScale``
-    probes: int = 3  # the same as in ``HessianScale``
+    products: int = 50  # the same as in ``Sizes``
+    probes: int = 3  # the same as in ``Sizes``
 
     def key(self) -> str:
         """See ``Work``."""
@@ -214,10 +214,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     numbers = rows[rows["kind"] == "estimate"]
     table = numbers.pivot(index="step", columns="name", values="value").reset_index()
     d = int(table["d"].iloc[0])
-    words = (
-        f"{options.scale.words(named=False)}: {size.model}, d = {d:,}, Adam at {size.lr:g} on "
-        f"batches of {size.batch_size}, Hessian of the mean loss of {size.examples} training images"
-    )
+    words = options.scale.words("hessian", named=False, d=d)
     curves = rows[rows["kind"] == "curve"]
     widths = table.set_index("step")["bandwidth"]
     figure = training_spectra(

@@ -7,7 +7,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -33,7 +33,8 @@ from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.spectrum.density import spectral_density
 from paper_repro.workflow.runs import ROWS_FILE, TableWork, fingerprint
-from paper_repro.workflow.scales import TheoryScale
+from paper_repro.workflow.scales import Sizes
+from paper_repro.workflow.series import PATTERNS, configuration
 from theory.bounds import statement
 from theory.checks.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
 from theory.checks.simulate import simulate
@@ -81,12 +82,12 @@ class SweepWork(TableWork):
     """A table of exact values, one of ``SWEEPS``."""
 
     name: str  # the key of ``SWEEPS``
-    size: TheoryScale  # the sizes, how fine it is
+    size: Sizes  # the sizes, how fine it is
     title: str  # the title of its progress bar
 
     def key(self) -> str:
         """See ``Work``: name, sizes and the code."""
-        return fingerprint(__file__, self.name, asdict(self.size), layers=[hessian, theory])
+        return fingerprint(__file__, self.name, vars(self.size), layers=[hessian, theory])
 
     def cost(self) -> float:
         """See ``Work``: seconds, as a pass of the MNIST CNN takes about 0.1 ms."""
@@ -134,7 +135,7 @@ def _at(d: int, kappa: int) -> Iterator[Row]:
         yield {"series": series, "d": d, "kappa": kappa, "value": sum(of.bound(plain.at(eta))), "eta": eta}
 
 
-def _simulated(size: TheoryScale) -> Iterator[Row]:
+def _simulated(size: Sizes) -> Iterator[Row]:
     """The left figure's first measured series again, by sampled runs."""
     for d in (10, 10**3, 10**6, 10**9):
         quadratic = Quadratic.of(Spectrum.confined(d, KAPPA), **_NOISE)
@@ -144,7 +145,7 @@ def _simulated(size: TheoryScale) -> Iterator[Row]:
         yield {"d": d, "kappa": KAPPA, "value": found.value, "low": low, "high": high}
 
 
-def _rounds(size: TheoryScale) -> Iterator[Row]:
+def _rounds(size: Sizes) -> Iterator[Row]:
     """Rounds to ε against each knob, the two others at 1; one kind of noise at a time."""
     for noise, name in (("σ", "sigma"), ("σ_G", "sigma_G")):
         loud: dict[str, Any] = {name: LOUD}
@@ -172,7 +173,7 @@ def _rounds(size: TheoryScale) -> Iterator[Row]:
                     }
 
 
-def _largest(size: TheoryScale) -> Iterator[Row]:
+def _largest(size: Sizes) -> Iterator[Row]:
     """Largest η by Theorem 1 as printed and corrected, and where f = ½L‖x‖² diverges."""
     stated = statement("theorem-1", "stated")
     for K in _MAP_K:
@@ -193,7 +194,7 @@ def _largest(size: TheoryScale) -> Iterator[Row]:
                 }
 
 
-SWEEPS: Final[Mapping[str, Callable[[TheoryScale], Iterator[Row]]]] = {
+SWEEPS: Final[Mapping[str, Callable[[Sizes], Iterator[Row]]]] = {
     "by-d": lambda size: itertools.chain.from_iterable(_at(d, KAPPA) for d in grid(10, 1e9, size.per_decade)),
     "by-kappa": lambda size: itertools.chain.from_iterable(
         _at(_D_FIXED, kappa) for kappa in grid(1, _D_FIXED, size.per_decade)
@@ -215,18 +216,18 @@ MARGIN: Final = 0.5
 class TrainingWork(TableWork):
     """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated at x_0, beside its bounds."""
 
-    size: TheoryScale  # the rounds and seeds
+    size: Sizes  # the rounds and seeds
     model: str  # the name of the model, which is trained on scikit-learn's digits
     title: str  # the title of its progress bar
 
     def key(self) -> str:
         """See ``Work``: sizes, model, data and the code."""
         digest = load_dataset("digits").digest
-        return fingerprint(__file__, self.model, asdict(self.size), digest, layers=[hessian, theory])
+        return fingerprint(__file__, self.model, vars(self.size), digest, layers=[hessian, theory])
 
     def cost(self) -> float:
         """See ``Work``: a pass is worth about a fiftieth of one of the MNIST CNN."""
-        return 0.02 * self.size.rounds * len(self.size.seeds) * 5 * 21 * 16 + 1e5
+        return float(0.02 * self.size.rounds * len(self.size.seeds) * 5 * 21 * 16 + 1e5)
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: a pilot run, η and μ by the constants along it, the runs, bounds by those along the first.
@@ -298,23 +299,7 @@ def _chosen(constants: Setting, margin: float) -> Setting:
 
 
 def _config(model: str, rounds: int) -> TrainConfig:
-    return TrainConfig(
-        method="decomfl",
-        model=model,
-        data="digits",
-        split="dirichlet",
-        clients=10,
-        sampled=5,
-        rounds=rounds,
-        local_steps=1,
-        perturbations=20,
-        momentum=0.0,
-        weight_decay=0.0,
-        estimator="forward",
-        distribution="sphere",
-        batch_size=16,
-        rebuild="copy",
-    )
+    return configuration(PATTERNS["theory"], {}, model=model, rounds=rounds)
 
 
 class _Landscape:

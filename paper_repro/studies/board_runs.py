@@ -42,13 +42,14 @@ from decomfl_lab.runs.run import Run
 from decomfl_lab.runs.told import Progress
 from paper_repro.language_models.language import Pretraining, TaskJob, missing, task_facts
 from paper_repro.workflow.runs import alike, fingerprint
-from paper_repro.workflow.scales import BOARD_COMMON, BOARD_PROBLEMS, BOARD_VARIANTS, SCALES, BoardScale, Race
+from paper_repro.workflow.scales import SCALES, Race, Sizes
+from paper_repro.workflow.series import BOARD
 
 __all__ = ["FOLLOWS", "LINES", "RULE", "BoardWork", "Score", "absent", "costs", "searched"]
 
 LINES: Final[Mapping[str, Mapping[str, Any]]] = {
     **{kind.__name__: {"method": name} for name, kind in METHODS.items()},
-    **BOARD_VARIANTS,
+    **BOARD["variants"],
 }
 """The lines of the board: the methods of the registry by the names of their classes, and the variants."""
 MODELS: Final = SCALES["default"].pretrained  # the small language models of the board, the same at every scale
@@ -108,9 +109,9 @@ def searched(score: Callable[[int, float], Score]) -> dict[int, Score]:
     return found
 
 
-def absent(size: BoardScale) -> dict[str, str]:
+def absent(size: Sizes) -> dict[str, str]:
     """{problem: what has to be done before its races can be run here} of those that cannot be."""
-    tasks = {name: own for name in size.races if "task" in (own := BOARD_PROBLEMS[name])}
+    tasks = {name: own for name in size.races if "task" in (own := BOARD["problems"][name])}
     todo = {name: missing([own["task"]], [own["model"]], MODELS) for name, own in tasks.items()}
     return {name: what for name, what in todo.items() if what}
 
@@ -123,7 +124,7 @@ class _Over(Exception):  # noqa: N818 (nothing is wrong)
 class BoardWork:
     """A method on a problem."""
 
-    size: BoardScale  # the sizes of the board
+    size: Sizes  # the sizes of the board
     problem: str  # a key of ``size.races``
     line: str  # a key of ``LINES``
 
@@ -135,18 +136,19 @@ class BoardWork:
     @property
     def race(self) -> Race:
         """What has to be reached."""
-        return self.size.races[self.problem]
+        race: Race = self.size.races[self.problem]
+        return race
 
     @property
     def stretch(self) -> int:
         """How many rounds this line has for one of the others: a method that has one direction a step keeps to it."""
         own = METHODS[LINES[self.line]["method"]].options().get("perturbations")
-        return int(BOARD_COMMON["perturbations"]) if own is not None and own.default == 1 else 1
+        return int(BOARD["common"]["perturbations"]) if own is not None and own.default == 1 else 1
 
     @property
     def needs(self) -> tuple[Pretraining, ...]:
         """See ``Dependent``: the language model that the runs begin with."""
-        model = BOARD_PROBLEMS[self.problem]["model"] if self.config.task else ""
+        model = BOARD["problems"][self.problem]["model"] if self.config.task else ""
         return (Pretraining(MODELS[model]),) if model in MODELS else ()
 
     @cached_property
@@ -155,17 +157,17 @@ class BoardWork:
         own = dict(LINES[self.line])
         kind = METHODS[own.pop("method")]
         alone = {"clients": 1, "sampled": 1} if own.pop("alone", kind.alone) else {}
-        known = {name: value for name, value in BOARD_COMMON.items() if name in kind.options()}
+        known = {name: value for name, value in BOARD["common"].items() if name in kind.options()}
         if self.stretch > 1:
             del known["perturbations"]
         fast = {"rebuild": "copy"} if "rebuild" in kind.options() else {}
         given = {"rounds": self.stretch * self.race.rounds, "eval_every": self.stretch * self.race.every}
-        given |= BOARD_PROBLEMS[self.problem]
+        given |= BOARD["problems"][self.problem]
         return TrainConfig(kind.of({**known, **fast, **own}), **{**given, **alone})
 
     def key(self) -> str:
         """See ``Work``: the sizes of this race, the runs, the data and the code."""
-        size = {**asdict(self.size), "races": asdict(self.race)}
+        size = {**vars(self.size), "races": asdict(self.race)}
         data = task_facts(self.config.task).digest if self.config.task else dataset_of(self.config).digest
         what = (size, self.config.to_dict(), data, [need.key() for need in self.needs])
         return fingerprint(__file__, *what, layers=[theory])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,9 @@ from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from paper_repro.workflow.runs import DIVERGED, Job, alike, fingerprint
-from paper_repro.workflow.scales import READINGS, EdgeScale
+from paper_repro.workflow.scales import Sizes
+from paper_repro.workflow.series import PATTERNS, ROWS, configuration
+from paper_repro.workflow.series import values as series_values
 
 __all__ = ["DIFFERENCES", "PAPER_STEP", "PROJECTION", "EdgeWork", "Point", "points"]
 
@@ -52,27 +54,17 @@ class Point:
     beta: float = 0.9  # momentum β, as torch has it
 
 
-def points(size: EdgeScale) -> list[Point]:
+def points(size: Sizes) -> list[Point]:
     """The lines through Figure 2's setting: in η/(1 − β), B, P, K and β; and in η/(1 − β) with a smaller batch."""
-    base = Point(PROJECTION, size.batch_size)
-    small = replace(base, batch=size.small_batch)
-    found = [
-        *(replace(base, factor=factor) for factor in size.factors),
-        *(replace(base, batch=B) for B in size.Bs),
-        *(replace(base, P=P) for P in size.Ps),
-        *(replace(base, K=K) for K in size.Ks),
-        *(replace(base, beta=beta) for beta in size.betas),
-        *(replace(small, factor=factor) for factor in size.small_factors),
-        *(replace(small, factor=factor, estimator=DIFFERENCES) for factor in size.differences),
-    ]
-    return list(dict.fromkeys(found))
+    found = [values for row in ROWS["edge"] for values in series_values(row, vars(size))]
+    return list(dict.fromkeys(Point(**{own.name: values[own.name] for own in fields(Point)}) for values in found))
 
 
 @dataclass(frozen=True)
 class EdgeWork:
     """A run at one point with one seed; it has a result however it ends."""
 
-    size: EdgeScale  # the size of the sweep
+    size: Sizes  # the size of the sweep
     point: Point  # the point in it
     seed: int  # the seed of the run
 
@@ -89,19 +81,20 @@ class EdgeWork:
     def config(self) -> TrainConfig:
         """The run: Figure 2's settings as plotted, but for those of the point; ``steps`` local steps in all."""
         size, at = self.size, self.point
-        config = size.config(
-            batch_size=at.batch, split="iid", local_steps=at.K, perturbations=at.P, rounds=size.steps // at.K,
-            rebuild="copy", eval_every=self.every, seed=self.seed,
-        )  # fmt: skip
-        config = config.but(
-            **{**READINGS["as-plotted"].decomfl, "momentum": at.beta, "lr": (1 - at.beta) * (at.factor * PAPER_STEP)}
+        config = configuration(
+            PATTERNS["edge"],
+            {**vars(size), **vars(at)},
+            rounds=size.steps // at.K,
+            eval_every=self.every,
+            lr=(1 - at.beta) * (at.factor * PAPER_STEP),
+            seed=self.seed,
         )
         return config.but(_METHODS[at.estimator])
 
     @property
     def every(self) -> int:
         """Rounds between two measurements."""
-        return max(1, self.size.steps // self.point.K // self.size.measurements)
+        return int(max(1, self.size.steps // self.point.K // self.size.measurements))
 
     def key(self) -> str:
         """See ``Work``: the run, what is measured, the data and the code."""
@@ -111,7 +104,7 @@ class EdgeWork:
     def cost(self) -> float:
         """See ``Work``; a product is worth about twelve passes."""
         products = self.size.measurements * self.size.products * self.size.examples
-        return Job(self.config, {}, self.title).cost() + 12 * products
+        return float(Job(self.config, {}, self.title).cost() + 12 * products)
 
     def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
         """See ``Work``: measured at x_0 and every so many rounds, up to the last round or to where losses are lost."""

@@ -40,7 +40,7 @@ def test_differences_are_whole_and_of_every_seed_on_a_gpu() -> None:
 
 
 def test_a_run_has_one_key_on_all_devices() -> None:
-    job = fig3.decomfl(SCALES["smoke"])[0]
+    job = fig3.jobs(options("smoke"))[0]
     (moved,) = _on_device([job], "cuda", 0)
     assert moved.key() == job.key()
 

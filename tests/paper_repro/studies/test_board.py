@@ -32,14 +32,17 @@ from paper_repro.studies.board_runs import (
     costs,
     searched,
 )
-from paper_repro.workflow import recorded, scales
+from paper_repro.workflow import recorded
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import SCALES, BoardScale, Race
+from paper_repro.workflow.scales import SCALES, Race
+from paper_repro.workflow.series import BOARD
 from tests.refusals import refuses
 
 PROBLEM = "digits, logistic"
-TINY = BoardScale(races={PROBLEM: Race(rounds=30, accuracy=0.4)}, tuning_seeds=(7,), seeds=(0, 1), missed=5)
+TINY = SCALES["smoke"].board.but(
+    races={PROBLEM: Race(rounds=30, accuracy=0.4)}, tuning_seeds=(7,), seeds=(0, 1), missed=5
+)
 
 
 # --- the rule for η ---------------------------------------------------------------------------------------------------
@@ -136,7 +139,7 @@ def test_a_rebuild_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", ["DeComFL", "FedAvg", "FedKSeed", "MeZO"])
 def test_a_rate_that_is_far_too_large_has_diverged_and_stops_nothing(name: str, tmp_path: Path) -> None:
     bowl = "quadratic κ = 4"
-    work = BoardWork(replace(TINY, races={bowl: Race(rounds=100, loss=0.1)}), bowl, name)
+    work = BoardWork(TINY.but(races={bowl: Race(rounds=100, loss=0.1)}), bowl, name)
     config, dataset = work._placed(tmp_path)
     rows = work._raced(config.but(lr=1e30), tmp_path / "far.csv", dataset, 1.0, math.inf, lambda at: None)
     assert rows["ended"].iloc[-1] == "diverged"
@@ -280,7 +283,7 @@ def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytes
 
 def test_every_scale_names_problems_that_there_are_and_seeds_of_the_registry() -> None:
     for scale in SCALES.values():
-        assert set(scale.board.races) <= set(scales.BOARD_PROBLEMS)
+        assert set(scale.board.races) <= set(BOARD["problems"])
     works = board.jobs(Options(scale=SCALES["default"], readings=(), count="wire"))
     assert len(works) == len(LINES) * len(SCALES["default"].board.races)
     plain = {work.line: work.config.method.plain() | {"rounds": work.config.rounds} for work in works}
