@@ -48,7 +48,8 @@ from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.reference import require_reference
 from paper_repro.workflow.report import RECORDED, Section, page_section, render_report, require_own_page
 from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole, run_all
-from paper_repro.workflow.scales import READINGS, SCALES, changed
+from paper_repro.workflow.scales import SCALES, changed
+from paper_repro.workflow.series import READINGS
 
 __all__ = ["PARTS", "make_report"]
 
@@ -134,7 +135,7 @@ def _resolved(asked: PaperOptions) -> tuple[Options, list[str]]:
     require(there, "--only", wanted, ",".join(names))
     options = Options(
         scale=sizes,
-        readings=tuple(READINGS) if asked.reading == "both" else (asked.reading,),
+        readings=READINGS if asked.reading == "both" else (asked.reading,),
         count=cast(Count, asked.count),
         authors=asked.reference,
         device=place.type if asked.device == "auto" else asked.device,

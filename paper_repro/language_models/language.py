@@ -6,12 +6,10 @@ import math
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from decomfl_lab.language.opt import SIZES
-from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.told import Progress
 from paper_repro.pretraining.corpus import load_corpus
@@ -19,18 +17,7 @@ from paper_repro.pretraining.family import PretrainConfig, PretrainProgress, pre
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.seals import file_digest
 
-__all__ = ["fine_tuning", "pretraining"]
-
-
-def fine_tuning(**given: Any) -> TrainConfig:
-    """A run of DeComFL on a task as the authors have it but for what is given.
-
-    8 clients, 2 a round, K = 1, P = 5, forward differences with μ = 1e-3, and steps of plain SGD.
-    """
-    federation = {"clients": 8, "sampled": 2, "alpha": 1.0, "rebuild": "copy"}
-    steps = {"local_steps": 1, "momentum": 0.0, "weight_decay": 0.0}
-    scalars = {"perturbations": 5, "mu": 1e-3, "estimator": "forward"}
-    return TrainConfig(**{**federation, **steps, **scalars, **given})
+__all__ = ["pretraining"]
 
 
 def pretraining(config: PretrainConfig) -> Work:

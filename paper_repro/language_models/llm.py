@@ -12,10 +12,9 @@ from typing import Any
 import pandas as pd
 
 from decomfl_lab.protocol.wire import SCALAR_BYTES
-from decomfl_lab.runs.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, method_styles
-from paper_repro.language_models.language import fine_tuning, pretraining
+from paper_repro.language_models.language import pretraining
 from paper_repro.language_models.llm_claims import (
     ADAPTED,
     FEDZO,
@@ -38,10 +37,11 @@ from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, amount, caption, notes, settings
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import SCALES, LanguageScale, Scale, TaskTuning
+from paper_repro.workflow.scales import SCALES, Scale, Sizes, TaskTuning
+from paper_repro.workflow.series import PATTERNS, configuration
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
 
-__all__ = ["claims", "configuration", "jobs", "make", "settings_table", "wide_table"]
+__all__ = ["claims", "jobs", "make", "settings_table", "wide_table"]
 
 ALL, LORA_WORDS = "all parameters", "LoRA: rank 8, α = 8, Q and V"
 _BEFORE = ("zero-shot", "calibrated", "most frequent")
@@ -50,7 +50,7 @@ _BEFORE = ("zero-shot", "calibrated", "most frequent")
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _wanted(size: LanguageScale) -> Iterator[tuple[str, str, str, TaskTuning]]:
+def _wanted(size: Sizes) -> Iterator[tuple[str, str, str, TaskTuning]]:
     """Row of the settings, task, column and tuning of every run."""
     for row, tunings in size.settings.items():
         for task, tuning in tunings.items():
@@ -62,30 +62,6 @@ def _wanted(size: LanguageScale) -> Iterator[tuple[str, str, str, TaskTuning]]:
                     yield row, task, series, tuning
 
 
-def configuration(size: LanguageScale, row: str, task: str, series: str, tuning: TaskTuning) -> TrainConfig:
-    """A run as the paper has it; see ``settings_table``."""
-    method = methods(row)[series]
-    alone = method.method == "mezo"
-    config = fine_tuning(
-        model=size.models[row.removesuffix(ADAPTED)],
-        task=task.removesuffix(TWO_WAY),
-        cb_two_way=task.endswith(TWO_WAY),
-        max_length=0 if task == "sst2" else size.max_length,
-        tune="lora" if row.endswith(ADAPTED) else "full",
-        lora_rank=8,
-        lora_alpha=8.0,
-        split=size.split,
-        rounds=tuning.rounds,
-        lr=tuning.lr,
-        perturbations=method.P or 1,
-        estimator="central" if alone else "forward",
-        batch_size=size.mezo_batch if alone else tuning.batch_size,
-        eval_every=size.eval_every,
-        test_examples=size.test_examples,
-    )
-    return config.but(method.method)
-
-
 def jobs(options: Options) -> list[Job]:
     """A run for every cell; none where data or models are not available here."""
     if _missing(options.scale):
@@ -93,7 +69,19 @@ def jobs(options: Options) -> list[Job]:
     size, pretrained = options.scale.llm, options.scale.pretrained
     found = []
     for row, task, series, tuning in _wanted(size):
-        config = configuration(size, row, task, series, tuning)
+        method = methods(row)[series]
+        alone = {"estimator": "central", "batch_size": size.mezo_batch} if method.method == "mezo" else {}
+        config = configuration(
+            PATTERNS["llm"],
+            {**vars(size), **tuning._asdict()},
+            model=size.models[row.removesuffix(ADAPTED)],
+            task=task.removesuffix(TWO_WAY),
+            cb_two_way=task.endswith(TWO_WAY),
+            max_length=0 if task == "sst2" else size.max_length,
+            tune="lora" if row.endswith(ADAPTED) else "full",
+            perturbations=method.P or 1,
+            **alone,
+        ).but(method.method)
         facts = task_facts(config.task)
         labels = {
             "row": row,
@@ -164,7 +152,7 @@ def scale_words(scale: Scale) -> str:
         ends = dict.fromkeys((numbers[0], numbers[-1]))  # once if they are the same
         rounds.append(f"{row} {' to '.join(f'{value:,}' for value in ends)}")
     cut = f", prompts cut to {size.max_length} tokens" if size.max_length else ""
-    return f"{scale.words()}: {models}; M={M}, m={SAMPLED}, K=1, one seed{cut}; rounds of {', '.join(rounds)}"
+    return scale.words("llm", told=models, cut=cut, rounds=", ".join(rounds))
 
 
 def _told(tunings: Mapping[str, TaskTuning]) -> str:

@@ -35,8 +35,7 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.options import CurvatureOptions
-from paper_repro.language_models.language import fine_tuning
-from paper_repro.workflow import manifest, recorded
+from paper_repro.workflow import manifest, recorded, series
 from paper_repro.workflow.data import missing
 from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options
@@ -63,18 +62,8 @@ PRODUCTS: Final = 8  # the number of products with the Gauss-Newton matrix at ea
 
 
 def configuration(model: str) -> TrainConfig:
-    """The run from the weights in ``model``; the server keeps every record, for it does not track its clients."""
-    return fine_tuning(
-        model=model,
-        task=TASK,
-        split="iid",
-        rounds=3000,
-        lr=3e-4,
-        lr_schedule={500: 1.5e-4, 1500: 7.5e-5},
-        batch_size=32,
-        tracking="clients",
-        eval_every=25,
-    )
+    """The run from the weights in ``model``."""
+    return series.configuration(series.PATTERNS[NAME], {}, model=model)
 
 
 class _ProvenJob(Job):

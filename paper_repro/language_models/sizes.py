@@ -29,14 +29,15 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.options import CurvatureOptions
-from paper_repro.language_models.language import fine_tuning, pretraining
+from paper_repro.language_models.language import pretraining
+from paper_repro.workflow import series
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes, settings
 from paper_repro.workflow.runs import Job, Report, Result, Work
-from paper_repro.workflow.scales import Scale, SizesScale
+from paper_repro.workflow.scales import Scale, Sizes
 from theory.notation.setting import effective_factor
 
 __all__ = ["Slope", "claims", "configuration", "jobs", "kappa_table", "learning_rate", "make", "of_model", "run_table"]
@@ -68,7 +69,7 @@ def jobs(options: Options) -> list[Work]:
     return [of_model(size, model, pretraining(own[model]) if model in own else None) for model in size.models]
 
 
-def of_model(size: SizesScale, model: str, begins: Work | None = None) -> Work:
+def of_model(size: Sizes, model: str, begins: Work | None = None) -> Work:
     """The runs of one model, which is pretrained before, or one of the hub."""
     job = Job(configuration(size, model), {}, f"sizes: {model}", begins)
     return Work(
@@ -87,22 +88,12 @@ def _missing(scale: Scale) -> str:
     return missing([TASK], scale.sizes.models, scale.pretrained)
 
 
-def configuration(size: SizesScale, model: str, eta: float = 1.0, seed: int = 0) -> TrainConfig:
+def configuration(size: Sizes, model: str, eta: float = 1.0, seed: int = 0) -> TrainConfig:
     """A run's configuration: the authors' but for its length, batch and η."""
-    return fine_tuning(
-        task=TASK,
-        model=model,
-        rounds=size.rounds,
-        lr=eta,
-        batch_size=size.batch_size,
-        split=size.split,
-        eval_every=size.eval_every,
-        test_examples=size.test_examples,
-        seed=seed,
-    )
+    return series.configuration(series.PATTERNS["sizes"], vars(size), model=model, lr=eta, seed=seed)
 
 
-def learning_rate(size: SizesScale, model: str, start: Mapping[str, float]) -> float:
+def learning_rate(size: Sizes, model: str, start: Mapping[str, float]) -> float:
     """The η of a model's runs: where none is given, a share c of the largest that Theorem 2 admits.
 
         η = c / (4 L ρ_κ),    ρ_κ = 1 + (κ + 1)/P
@@ -110,13 +101,13 @@ def learning_rate(size: SizesScale, model: str, start: Mapping[str, float]) -> f
     with L = ``start["lambda_max"]`` and κ = ``start["kappa"]`` of the Gauss-Newton matrix before training.
     """
     if model in size.etas:
-        return size.etas[model]
+        return float(size.etas[model])
     P = configuration(size, model).perturbations
     rho = effective_factor("gaussian", d=int(start["d"]), P=P, kappa=start["kappa"])
-    return size.share / (4 * start["lambda_max"] * rho)
+    return float(size.share / (4 * start["lambda_max"] * rho))
 
 
-def _runs_and_kappas(folder: Path, report: Report, size: SizesScale, model: str, job: Job) -> Result:
+def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job: Job) -> Result:
     """κ where the model begins, η by it, a run for every seed, and κ where that ends.
 
     ``what`` is evaluation (tables of runs) or kappa (``at`` start or end of the runs). What is there is kept, and a run
@@ -177,7 +168,7 @@ def _runs_and_kappas(folder: Path, report: Report, size: SizesScale, model: str,
 # --- what is made of the rows -----------------------------------------------------------------------------------------
 
 
-def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
+def run_table(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
     """One row a run, from the smallest model on.
 
     Returns:
@@ -193,7 +184,7 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
     return pd.DataFrame([_run_row(run, size) for _, run in evaluations.groupby(["model", "seed"], sort=False)])
 
 
-def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
+def _run_row(run: pd.DataFrame, size: Sizes) -> dict[str, Any]:
     first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
     start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
     least = max(LEAST * float(last["test_loss"].std(ddof=1)), LEARNT * start)
@@ -268,7 +259,7 @@ class Slope:
         return verdict_of(self.low > bound, tested=self.low > bound or self.high <= bound)
 
 
-def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[ClaimOutcome]:
+def claims(rows: pd.DataFrame, size: Sizes, words: str) -> list[ClaimOutcome]:
     """The claims about the scale figure; not tested where there are no rows."""
     runs = run_table(rows, size) if len(rows) else pd.DataFrame(columns=["settled"])
     kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at"])
@@ -322,10 +313,7 @@ def _of_rounds(runs: pd.DataFrame) -> Iterator[ClaimOutcome]:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure, its tables and its verdicts; without rows, what to set."""
     size = options.scale.sizes
-    words = (
-        f"{options.scale.words()}: {', '.join(size.models)} on SST-2, {size.rounds} rounds, K = 1, P = 5, 8 clients / "
-        f"2, B = {size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
-    )
+    words = options.scale.words("sizes")
     found = claims(rows, size, words)
     given = ", ".join(f"{eta:g}" for eta in size.etas.values())
     section = Section(

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import series_styles
@@ -43,7 +42,8 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import D, countings, fig2_reference
 from paper_repro.workflow.report import Section, settings
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import READINGS, Fig2Scale, Scale
+from paper_repro.workflow.scales import Scale
+from paper_repro.workflow.series import runs_of
 
 __all__ = [
     "add_countings",
@@ -68,8 +68,7 @@ LIMITS = limits("fig2")
 
 def jobs(options: Options) -> list[Job]:
     """The runs behind both panels, for each reading."""
-    on_gpu = options.device != "cpu"
-    return [job for name in options.readings for job in _reading_jobs(name, options.scale.fig2, on_gpu=on_gpu)]
+    return runs_of("fig2", options)
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -169,63 +168,6 @@ def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
     return " ".join(said)
 
 
-def _reading_jobs(name: str, size: Fig2Scale, *, on_gpu: bool) -> list[Job]:
-    reading = READINGS[name]
-    base = size.config(split=reading.split, alpha=1.0)
-    plotted = name == "as-plotted"
-    seeds = size.seeds if plotted else size.seeds[:1]
-    factor = size.eta_factor if plotted else 1.0
-    made: list[Job] = []
-
-    def add(config: TrainConfig, panel: str, series: str) -> None:
-        seed = config.seed
-        method = "FedAvg" if config.method.name == "fedavg" else "DeComFL"
-        labels = {
-            "reading": name,
-            "panel": panel,
-            "method": method,
-            "series": series,
-            "K": config.local_steps,
-            "P": 0 if method == "FedAvg" else config.perturbations,
-            **estimators.labels(config.method),
-        }
-        check = plotted and config.method.name == "decomfl"
-        labels[CHECKED] = check
-        urgency = (0 if on_gpu else 3) if check else 0 if plotted and seed == seeds[0] else 1
-        title = f"{name}: {series}, {panel}, seed {seed}{', finite differences' if check else ''}"
-        made.append(Job(config, labels, title, urgency=urgency))
-
-    def decomfl(panel: str, seeds: Sequence[int], rounds: int, checked: int, **changes: Any) -> None:
-        series = f"DeComFL K={changes['local_steps']} P={changes['perturbations']}"
-        every = size.eval_every.get(changes["local_steps"], 1) if plotted else size.written_every
-        changes = {**reading.decomfl, "rebuild": "copy", "eval_every": every, **changes}
-        for seed in seeds:
-            config = base.but(rounds=rounds, seed=seed, **changes)
-            add(config.but("decomfl-projection" if plotted else size.written_method), panel, series)
-        for seed in (seeds if on_gpu else seeds[:1]) if plotted and checked else ():
-            add(base.but(rounds=rounds if on_gpu else checked, seed=seed, **changes), panel, series)
-
-    left, right = (
-        (size.local_rounds, size.perturbation_rounds)
-        if plotted
-        else (size.written_rounds, size.written_perturbation_rounds)
-    )
-    for K in left:
-        lr = reading.lr_left * factor
-        checked = size.local_differences.get(K, 0)
-        decomfl("local-updates", seeds, left[K], checked, local_steps=K, perturbations=20, lr=lr)
-    for P in size.perturbation_differences:
-        lr = reading.lr_right * factor
-        checked = size.perturbation_differences[P]
-        decomfl("perturbations", seeds[:1], right, checked, local_steps=4, perturbations=P, lr=lr)
-    for K in reading.fedavg_steps:
-        for seed in seeds:
-            changes = {**reading.fedavg, "local_steps": K, "eval_every": size.fedavg_every}
-            config = base.but("fedavg", rounds=size.fedavg_rounds, seed=seed, **changes)
-            add(config, "local-updates", f"FedAvg K={K}")
-    return made
-
-
 def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
     """The rows with columns table1_scalars and plotted_scalars beside the measured wire_scalars."""
     size = scale.fig2
@@ -235,16 +177,16 @@ def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
 def scale_words(scale: Scale) -> str:
     """The scale in a line, for captions and claims."""
     size = scale.fig2
-    rounds = ", ".join(f"{R} rounds at K={K}" for K, R in size.local_rounds.items())
-    slower = (
-        "" if size.eta_factor == 1 else f"as-plotted η × {size.eta_factor:g} (small batches diverge at the full η); "
-    )
-    tested = f"at most {size.test_examples:,} held-out images; " if size.test_examples else ""
-    written = "" if size.written_rounds == size.local_rounds else f"; as-written {_listed(size.written_rounds)} rounds"
-    return (
-        f"{scale.words()}: M={size.M}, m={size.m}, B={size.batch_size}; {slower}{tested}left {rounds}; "
-        f"right {size.perturbation_rounds} rounds{written}; FedAvg {size.fedavg_rounds}; "
-        f"seeds {', '.join(map(str, size.seeds))}"
+    return scale.words(
+        "fig2",
+        slower=""
+        if size.eta_factor == 1
+        else f"as-plotted η × {size.eta_factor:g} (small batches diverge at the full η); ",
+        tested=f"at most {size.test_examples:,} held-out images; " if size.test_examples else "",
+        left=", ".join(f"{R} rounds at K={K}" for K, R in size.local_rounds.items()),
+        written=""
+        if size.written_rounds == size.local_rounds
+        else f"; as-written {_listed(size.written_rounds)} rounds",
     )
 
 
@@ -254,12 +196,14 @@ def _listed(rounds: Mapping[int, int]) -> str:
 
 def settings_table(scale: Scale) -> pd.DataFrame:
     """What was run, beside what the paper's text and the authors' logs have."""
-    size, plotted = scale.fig2, READINGS["as-plotted"]
+    size = scale.fig2
+    plotted = runs_of("fig2", Options(scale=scale, readings=("as-plotted",), count="wire"))
+    rates = dict.fromkeys(job.config.lr for job in plotted if job.labels["method"] == "DeComFL")
     return settings(
         "fig2",
         **vars(size),
         by={"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method],
-        rates=" / ".join(f"{lr * size.eta_factor:g}" for lr in (plotted.lr_left, plotted.lr_right)),
+        rates=" / ".join(f"{lr:g}" for lr in rates),
         left=_listed(size.local_rounds),
         written_left=_listed(size.written_rounds),
         checked_left=_listed(size.local_differences),

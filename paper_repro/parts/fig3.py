@@ -11,16 +11,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from decomfl_lab.methods.fedavg_topk import FedAvgTopK
 from decomfl_lab.protocol.compression import MAGNITUDE, VALUE
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import method_styles
 from paper_repro.workflow import estimators
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
-from paper_repro.workflow.data import data_set
 from paper_repro.workflow.measures import (
     CHECKED,
     COUNTS,
@@ -47,7 +44,8 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section, settings
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import FIG3, SCALES, Fig3Scale, Scale
+from paper_repro.workflow.scales import SCALES, Scale
+from paper_repro.workflow.series import ROWS, runs_of
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
 __all__ = [
@@ -61,12 +59,10 @@ __all__ = [
     "add_countings",
     "authors_curves",
     "claims",
-    "compressed",
     "jobs",
     "losses_beside",
     "make",
     "reaching_table",
-    "scale_words",
     "settings_outcome",
     "top_k_name",
 ]
@@ -79,16 +75,18 @@ def top_k_name(fraction: float, by: str = MAGNITUDE) -> str:
 
 D = 1_206_590
 DECOMFL = "DeComFL"
-FEDCOM = f"FedCom {FIG3.quantize_bits} bit"
-TOP_K = top_k_name(FIG3.top_k)
-BY_VALUE = top_k_name(FIG3.top_k, VALUE)
+FEDCOM = "FedCom 8 bit"
+TOP_K = top_k_name(0.1)
+BY_VALUE = top_k_name(0.1, VALUE)
 """What the authors' helper for Top-k computes: no method of the paper's, and no claim rests on it."""
 _OF_THE_FIGURE = (DECOMFL, "FedAvg", FEDCOM, TOP_K)
 LOGS_OF = {"FedAvg": "FedAvg", FEDCOM: FEDCOM, TOP_K: TOP_K, BY_VALUE: TOP_K}
 """The first-order series, and the authors' log that each is compared with."""
 EXPLAINED = (DECOMFL, "FedAvg")
 """The authors' logs of which the settings are known: of the others ``fig3.settings`` finds none that explain them."""
-PERTURBATIONS = FIG3.perturbations  # P as a function of the round, in the paper and here
+OURS = ROWS["fig3"][0].config  # the settings of DeComFL
+K = OURS["local_steps"]
+PERTURBATIONS = Schedule(OURS["perturbations"], OURS["perturbation_schedule"])  # P as a function of the round
 CURVE = ("series",)  # columns that name a curve
 LIMITS = limits("fig3")
 BEGIN, END = 30, 301  # evaluations from the first of these rounds to the last are compared
@@ -96,73 +94,9 @@ AT: Final = (101, 301, 991)  # rounds whose training losses are told
 DISTANCE: Final = "largest distance of training losses"
 
 
-def _base(size: Fig3Scale) -> TrainConfig:
-    return size.config(data=data_set("fashion-mnist"), model="cnn-fashion", split="iid", local_steps=FIG3.K)
-
-
-def decomfl(scale: Scale, *, on_gpu: bool = False) -> list[Job]:
-    """DeComFL with the authors' settings and schedules: by projection, and a stretch by finite differences.
-
-    On a GPU that stretch is as long as the whole.
-    """
-    size = scale.fig3
-    check = _base(size).but(
-        rounds=size.rounds if on_gpu else size.differences,
-        perturbations=PERTURBATIONS.initial,
-        perturbation_schedule=dict(PERTURBATIONS.changes),
-        lr=FIG3.rates[0],
-        lr_schedule={r: rate for r, rate in FIG3.rates.items() if r},
-        rebuild="copy",
-        eval_every=size.eval_every,
-        **FIG3.decomfl,
-    )
-    config = check.but("decomfl-projection", rounds=size.rounds)
-    return [
-        *(_job(config, DECOMFL, seed, 0.0, urgency=int(seed != size.seeds[0])) for seed in size.seeds),
-        _job(check, DECOMFL, size.seeds[0], 0.0, urgency=0 if on_gpu else 3),
-    ]
-
-
-def first_order(scale: Scale, method: str, series: str, **changes: Any) -> list[Job]:
-    """A first-order method, with the Adam steps and the batches that explain the authors' logs."""
-    size = scale.fig3
-    config = _base(size).but(
-        method=method,
-        rounds=size.baseline_rounds,
-        batch_size=size.baseline_batch,
-        eval_every=size.baseline_every,
-        eval_first=size.baseline_first,
-        **{**FIG3.first_order, **changes},
-    )
-    sent = config.method.plain()
-    uplink = {"fedcom": sent.get("quantize_bits", 0) / 32, "fedavg-topk": 2 * sent.get("top_k", 0)}.get(method, 1.0)
-    return [_job(config, series, seed, uplink, urgency=n) for n, seed in enumerate(size.baseline_seeds)]
-
-
-def _job(config: TrainConfig, series: str, seed: int, uplink: float, *, urgency: int) -> Job:
-    check = config.method.name == "decomfl"
-    top_k = config.method.plain().get("top_k", FedAvgTopK.top_k)
-    labels = {"data": config.data, "method": config.method.name, "series": series, "uplink": uplink, "top_k": top_k}
-    labels |= {**estimators.labels(config.method), CHECKED: check}
-    title = f"{config.data}: {series}, seed {seed}{', finite differences' if check else ''}"
-    return Job(config.but(seed=seed), labels, title, urgency=urgency)
-
-
-def compressed(scale: Scale, fraction: float, by: str = MAGNITUDE) -> list[Job]:
-    """FedAvg + Top-k with k = ``fraction``·d."""
-    return first_order(scale, "fedavg-topk", top_k_name(fraction, by), top_k=fraction, top_k_by=by)
-
-
 def jobs(options: Options) -> list[Job]:
     """DeComFL, FedAvg, FedCom and FedAvg + Top-k."""
-    scale = options.scale
-    return [
-        *decomfl(scale, on_gpu=options.device != "cpu"),
-        *first_order(scale, "fedavg", "FedAvg"),
-        *first_order(scale, "fedcom", FEDCOM, quantize_bits=FIG3.quantize_bits),
-        *compressed(scale, FIG3.top_k),
-        *compressed(scale, FIG3.top_k, VALUE),
-    ]
+    return runs_of("fig3", options)
 
 
 def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
@@ -177,7 +111,7 @@ def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
 
 def countings(rows: pd.DataFrame, P: Schedule[int], *, M: int, m: int) -> dict[str, list[float]]:
     """The columns table1_scalars and plotted_scalars for rows with round, series, method, uplink and top_k."""
-    pairs = np.cumsum([0, *(FIG3.K * P(r) for r in range(int(rows["round"].max())))])  # measured before round r
+    pairs = np.cumsum([0, *(K * P(r) for r in range(int(rows["round"].max())))])  # measured before round r
 
     def table1(row: Any) -> float:
         if row.series == DECOMFL:
@@ -197,25 +131,14 @@ def countings(rows: pd.DataFrame, P: Schedule[int], *, M: int, m: int) -> dict[s
     }
 
 
-def scale_words(scale: Scale) -> str:
-    """The scale in a line, for captions and claims."""
-    size = scale.fig3
-    return (
-        f"{scale.words()}: M={size.M}, m={size.m}; DeComFL {size.rounds} rounds, B={size.batch_size}; "
-        f"first-order {size.baseline_rounds} rounds, B={size.baseline_batch}; seeds {', '.join(map(str, size.seeds))} "
-        f"of DeComFL, {', '.join(map(str, size.baseline_seeds))} of the others"
-    )
-
-
 def settings_table(scale: Scale, data: str) -> pd.DataFrame:
     """What was run, beside what the paper's text and the authors' logs have."""
     size = scale.fig3
     reached = {r: number for r, number in sorted(PERTURBATIONS.changes.items()) if r < size.rounds}
     changes = "".join(f"; {number} from round {r}" for r, number in reached.items())
-    rates = " → ".join(f"{rate:g}" for r, rate in FIG3.rates.items() if r == 0 or r < size.rounds)
-    seeds = len(size.baseline_seeds)
-    more = {"data": data, "changes": changes, "rates": rates, "number_of_baseline_seeds": seeds}
-    return settings("fig3", **vars(size), **more)
+    rates = [OURS["lr"], *(rate for r, rate in OURS["lr_schedule"].items() if r < size.rounds)]
+    more = {"data": data, "changes": changes, "rates": " → ".join(f"{rate:g}" for rate in rates)}
+    return settings("fig3", **vars(size), **more, number_of_baseline_seeds=len(size.baseline_seeds))
 
 
 def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:
@@ -247,7 +170,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     data = str(rows["data"].iloc[0])
     authors = authors_curves(options.authors)
     styles = method_styles([DECOMFL, FEDCOM, TOP_K, BY_VALUE, "FedAvg"])  # the last is drawn over the others
-    words = scale_words(scale)
+    words = scale.words("fig3")
     dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
     said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
     said += [estimators.words(rows, CURVE), curves.missing, options.thin]

@@ -33,7 +33,7 @@ from paper_repro.workflow.measures import verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Report, Result, Work
-from paper_repro.workflow.scales import HessianScale
+from paper_repro.workflow.scales import Sizes
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -67,7 +67,7 @@ def jobs(options: Options) -> list[Work]:
     ]
 
 
-def _spectra(folder: Path, report: Report, size: HessianScale, data: str, device: str) -> Result:
+def _spectra(folder: Path, report: Report, size: Sizes, data: str, device: str) -> Result:
     """A model trained by first-order steps, with what ``_spectrum`` says after some of them; what is there is kept."""
     start, place = untrained(size.model, data, seed=SEED), find_device(device)
     use_tf32_(False)
@@ -91,7 +91,7 @@ def _spectra(folder: Path, report: Report, size: HessianScale, data: str, device
 
 
 def _models(
-    size: HessianScale, start: TrainedModel, path: Path, reached: Callable[[int, float], None]
+    size: Sizes, start: TrainedModel, path: Path, reached: Callable[[int, float], None]
 ) -> tuple[dict[int, torch.Tensor], float]:
     """The parameters after each number of steps, and the last training loss."""
     if path.exists():
@@ -112,7 +112,7 @@ def _models(
     return models, loss
 
 
-def _spectrum(size: HessianScale, trained: TrainedModel) -> pd.DataFrame:
+def _spectrum(size: Sizes, trained: TrainedModel) -> pd.DataFrame:
     """Everything known at one x, as rows of three kinds.
 
     - estimate: ``name`` is ``value``, in low..high;
@@ -194,10 +194,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     numbers = rows[rows["kind"] == "estimate"]
     table = numbers.pivot(index="step", columns="name", values="value").reset_index()
     d = int(table["d"].iloc[0])
-    words = (
-        f"{options.scale.words(named=False)}: {size.model}, d = {d:,}, Adam at {size.lr:g} on "
-        f"batches of {size.batch_size}, Hessian of the mean loss of {size.examples} training images"
-    )
+    words = options.scale.words("hessian", named=False, d=d)
     curves = rows[rows["kind"] == "curve"]
     widths = table.set_index("step")["bandwidth"]
     figure = training_spectra(

@@ -25,7 +25,8 @@ from paper_repro.workflow.measures import (
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import READINGS, SCALES, ProjectionScale, Scale
+from paper_repro.workflow.scales import SCALES, Scale, Sizes
+from paper_repro.workflow.series import runs_of
 from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
 
 __all__ = ["claims", "jobs", "make"]
@@ -46,41 +47,19 @@ def _label(method: str, eta: float) -> str:
 
 def jobs(options: Options) -> list[Job]:
     """Both estimators at every learning rate, with the same directions, batches and clients."""
-    size = options.scale.projection
-    made: list[Job] = []
-    for factor in size.factors:
-        for name, method in _METHODS.items():
-            by_differences = method == "decomfl"
-            for seed in size.seeds[:1] if by_differences else size.seeds:
-                eta = round(factor * size.eta, 10)
-                config = size.config(
-                    split="iid",
-                    local_steps=size.K,
-                    perturbations=size.P,
-                    rounds=size.differences if by_differences else size.rounds,
-                    rebuild="copy",
-                    lr=eta,
-                    eval_every=size.eval_every,
-                    seed=seed,
-                )
-                config = config.but(**READINGS["as-plotted"].decomfl).but(method)
-                labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
-                title = f"projection figure: {_label(name, eta)}, seed {seed}"
-                made.append(Job(config, labels, title, urgency=3 if by_differences else 2))
-    return made
+    runs = runs_of("projection", options)
+    rates = [*dict.fromkeys(job.config.lr for job in runs)]
+    return sorted(runs, key=lambda job: rates.index(job.config.lr))
 
 
 def scale_words(scale: Scale) -> str:
     """The scale in a line, for captions and claims."""
     size = scale.projection
     fewer = "" if size.rounds == size.differences else f" ({size.differences} by finite differences, first seed)"
-    return (
-        f"{scale.words()}: M={size.M}, m={size.m}, B={size.batch_size}, K={size.K}, P={size.P}, {size.rounds} "
-        f"rounds{fewer}; seeds {', '.join(map(str, size.seeds))}"
-    )
+    return scale.words("projection", fewer=fewer)
 
 
-def equal_rounds(rows: pd.DataFrame, size: ProjectionScale) -> pd.DataFrame:
+def equal_rounds(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
     """The first seed's rows of each η that both estimators have, up to the last round both have or were to have."""
     kept = [rows.iloc[:0]]
     for _, pair in rows[rows.seed == size.seeds[0]].groupby("eta", sort=False):
@@ -101,7 +80,7 @@ def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
 
 
-def _counted(rows: pd.DataFrame, size: ProjectionScale) -> pd.DataFrame:
+def _counted(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
     """The rows with the two countings by formula."""
     return rows.assign(
         table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],

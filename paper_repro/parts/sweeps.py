@@ -30,7 +30,8 @@ from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.spectrum.density import spectral_density
 from paper_repro.workflow.runs import Report, Result, Work
-from paper_repro.workflow.scales import TheoryScale
+from paper_repro.workflow.scales import Sizes
+from paper_repro.workflow.series import PATTERNS, configuration
 from theory.bounds import statement
 from theory.checks.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
 from theory.checks.simulate import simulate
@@ -73,13 +74,13 @@ _COMPARED: Final[tuple[Variant, ...]] = ("stated", "corrected")
 _SEED: Final = 0
 
 
-def sweep(name: str, size: TheoryScale) -> Work:
+def sweep(name: str, size: Sizes) -> Work:
     """A table of exact values, one of ``SWEEPS``."""
     given = {"name": name, "size": size}
     return Work(title=f"theory: {name}", function=_swept, arguments=given, layers=("hessian", "theory"))
 
 
-def _swept(folder: Path, report: Report, name: str, size: TheoryScale) -> Result:  # noqa: ARG001 (of the protocol)
+def _swept(folder: Path, report: Report, name: str, size: Sizes) -> Result:  # noqa: ARG001 (of the protocol)
     rows = []
     for done, row in enumerate(SWEEPS[name](size), 1):
         rows.append(row)
@@ -118,7 +119,7 @@ def _at(d: int, kappa: int) -> Iterator[Row]:
         yield {"series": series, "d": d, "kappa": kappa, "value": sum(of.bound(plain.at(eta))), "eta": eta}
 
 
-def _simulated(size: TheoryScale) -> Iterator[Row]:
+def _simulated(size: Sizes) -> Iterator[Row]:
     """The left figure's first measured series again, by sampled runs."""
     for d in (10, 10**3, 10**6, 10**9):
         quadratic = Quadratic.of(Spectrum.confined(d, KAPPA), **_NOISE)
@@ -128,7 +129,7 @@ def _simulated(size: TheoryScale) -> Iterator[Row]:
         yield {"d": d, "kappa": KAPPA, "value": found.value, "low": low, "high": high}
 
 
-def _rounds(size: TheoryScale) -> Iterator[Row]:
+def _rounds(size: Sizes) -> Iterator[Row]:
     """Rounds to ε against each knob, the two others at 1; one kind of noise at a time."""
     for noise, name in (("σ", "sigma"), ("σ_G", "sigma_G")):
         loud: dict[str, Any] = {name: LOUD}
@@ -156,7 +157,7 @@ def _rounds(size: TheoryScale) -> Iterator[Row]:
                     }
 
 
-def _largest(size: TheoryScale) -> Iterator[Row]:
+def _largest(size: Sizes) -> Iterator[Row]:
     """Largest η by Theorem 1 as printed and corrected, and where f = ½L‖x‖² diverges."""
     stated = statement("theorem-1", "stated")
     for K in _MAP_K:
@@ -177,7 +178,7 @@ def _largest(size: TheoryScale) -> Iterator[Row]:
                 }
 
 
-SWEEPS: Final[Mapping[str, Callable[[TheoryScale], Iterator[Row]]]] = {
+SWEEPS: Final[Mapping[str, Callable[[Sizes], Iterator[Row]]]] = {
     "by-d": lambda size: itertools.chain.from_iterable(_at(d, KAPPA) for d in grid(10, 1e9, size.per_decade)),
     "by-kappa": lambda size: itertools.chain.from_iterable(
         _at(_D_FIXED, kappa) for kappa in grid(1, _D_FIXED, size.per_decade)
@@ -195,7 +196,7 @@ MARGIN: Final = 0.5
 """The share of the largest η by the constants along the pilot run that is taken: other runs meet other constants."""
 
 
-def training(size: TheoryScale, model: str) -> Work:
+def training(size: Sizes, model: str) -> Work:
     """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated at x_0, beside its bounds."""
     return Work(
         title=f"theory: {model} beside its bound",
@@ -208,7 +209,7 @@ def training(size: TheoryScale, model: str) -> Work:
     )
 
 
-def _trained(folder: Path, report: Report, size: TheoryScale, model: str) -> Result:  # noqa: ARG001 (of the protocol)
+def _trained(folder: Path, report: Report, size: Sizes, model: str) -> Result:  # noqa: ARG001 (of the protocol)
     """A pilot run, η and μ by the constants along it, the runs, bounds by those along the first.
 
     Rows are of kind run, constant and bound; the model is trained on scikit-learn's digits.
@@ -273,23 +274,7 @@ def _chosen(constants: Setting, margin: float) -> Setting:
 
 
 def _config(model: str, rounds: int) -> TrainConfig:
-    return TrainConfig(
-        method="decomfl",
-        model=model,
-        data="digits",
-        split="dirichlet",
-        clients=10,
-        sampled=5,
-        rounds=rounds,
-        local_steps=1,
-        perturbations=20,
-        momentum=0.0,
-        weight_decay=0.0,
-        estimator="forward",
-        distribution="sphere",
-        batch_size=16,
-        rebuild="copy",
-    )
+    return configuration(PATTERNS["theory"], {}, model=model, rounds=rounds)
 
 
 class _Landscape:

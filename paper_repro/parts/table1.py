@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from decomfl_lab.errors import plural, require
-from decomfl_lab.runs.config import TrainConfig
 from paper_repro.parts import fig2
 from paper_repro.workflow import estimators
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
@@ -27,6 +26,7 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import D
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Job
+from paper_repro.workflow.series import runs_of
 from theory.communication import table1_scalars_decomfl, table1_scalars_fedavg
 
 __all__ = ["claims", "jobs", "make"]
@@ -62,31 +62,12 @@ _COMPARED = [series for series in _ROWS if series != FEDZO]
 
 def jobs(options: Options) -> list[Job]:
     """DeComFL and FedAvg (K = 10) of Figure 2 as plotted, and the table's other methods at the same size."""
-    plotted = replace(options, readings=("as-plotted",))
-    runs = [job for job in fig2.jobs(plotted) if job.labels["series"] in _ROWS and not job.labels[CHECKED]]
     size = options.scale.fig2
     require(10 in size.local_rounds, "fig2.local_rounds", "have K = 10, which Table 1 is about", size.local_rounds)
-    first_order = next(job.config for job in runs if job.labels["series"] == "FedAvg K=10")
-    ours = next(job.config for job in runs if job.labels["series"] == OURS)
-    others: dict[str, TrainConfig] = {
-        FEDZO: ours.but(size.fedzo_method, rounds=size.fedzo_rounds),
-        "FedCom 8 bit K=10": first_order.but("fedcom", quantize_bits=8),
-        "FedAvg+Top-k 10 % K=10": first_order.but("fedavg-topk", top_k=0.1),
-    }
-    by_projection = size.fedzo_method == "fedzo-projection"
-    for n, seed in enumerate(size.seeds):
-        for series, config in others.items():
-            labels: dict[str, Any] = {"series": series}
-            if config.method.name == "fedzo-projection":
-                labels["estimator"] = "projection"
-            slow = config.method.name == "fedzo"
-            title = f"Table 1: {series}, seed {seed}"
-            runs.append(Job(config.but(seed=seed), labels, title, urgency=3 if slow else n))
-        if by_projection:
-            check = others[FEDZO].but("fedzo", seed=seed, mu=CHECK_MU, eval_every=5)
-            labels = {"series": FEDZO, "estimator": "differences", CHECKED: True}
-            runs.append(Job(check, labels, f"Table 1: {FEDZO}, seed {seed}, finite differences", urgency=4))
-    return runs
+    runs = runs_of("table1", options)
+    of_fig2 = [job for job in runs if "panel" in job.labels]
+    # The table's own methods seed by seed.
+    return of_fig2 + sorted(runs[len(of_fig2) :], key=lambda job: size.seeds.index(job.config.seed))
 
 
 def comparison_table(rows: pd.DataFrame, *, M: int, m: int, level: float | None) -> pd.DataFrame:

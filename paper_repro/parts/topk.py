@@ -32,6 +32,7 @@ from paper_repro.workflow.measures import (
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.runs import Job
+from paper_repro.workflow.series import runs_of
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -40,9 +41,7 @@ FRACTIONS = (0.1, 0.05, 0.01)
 
 def jobs(options: Options) -> list[Job]:
     """DeComFL and FedAvg (the runs of Figure 3), and Top-k at each k."""
-    scale = options.scale
-    runs = [*fig3.decomfl(scale), *fig3.first_order(scale, "fedavg", "FedAvg")]
-    return runs + [job for fraction in FRACTIONS for job in fig3.compressed(scale, fraction)]
+    return runs_of("topk", options)
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -50,7 +49,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     curves = estimators.Curves.of(rows, options, fig3.CURVE, fig3.add_countings, jobs(options))
     lines, missing = curves.lines, curves.missing
     data = str(rows["data"].iloc[0])
-    words = fig3.scale_words(options.scale)
+    words = options.scale.words("fig3")
     figure = comparison(
         [
             by_communication(count=options.count, **curves.drawn),

@@ -21,7 +21,8 @@ from paper_repro.workflow.measures import TOLERANCE, numbers, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, amount, caption, notes
 from paper_repro.workflow.runs import Work
-from paper_repro.workflow.scales import BOARD_COMMON, BoardScale, Scale
+from paper_repro.workflow.scales import Scale, Sizes
+from paper_repro.workflow.series import BOARD
 
 __all__ = ["Ratio", "claims", "ends", "jobs", "make", "scale_words", "shown", "summary"]
 
@@ -52,10 +53,8 @@ def jobs(options: Options) -> list[Work]:
 
 def scale_words(scale: Scale) -> str:
     """The scale in a line."""
-    size = scale.board
-    told = "; ".join(f"{problem} {race}" for problem, race in size.races.items())
-    seeds, tuned = (", ".join(map(str, own)) for own in (size.seeds, size.tuning_seeds))
-    return f"{scale.words(named=False)}: {told}; seeds {seeds}, η chosen on {tuned}"
+    told = "; ".join(f"{problem} {race}" for problem, race in scale.board.races.items())
+    return scale.words("board", named=False, told=told)
 
 
 # --- what is made of the rows -----------------------------------------------------------------------------------------
@@ -156,7 +155,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     }
     table = summary(rows)
     left_out = [f"{problem} is left out: {why}." for problem, why in absent(size).items() if problem not in everything]
-    common = ", ".join(f"{name} {value:g}" for name, value in BOARD_COMMON.items())
+    common = ", ".join(f"{name} {value:g}" for name, value in BOARD["common"].items())
     section = Section(
         id="board",
         figure=figures["board"],
@@ -169,7 +168,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)
 
 
-def drawn(rows: pd.DataFrame, size: BoardScale) -> pd.DataFrame:
+def drawn(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
     """The rows as the figure wants them."""
     frame = spent(rows).rename(columns={"test_accuracy": "accuracy", "test_loss": "loss"})
     of = {problem: size.races[problem] for problem in dict.fromkeys(frame["problem"])}

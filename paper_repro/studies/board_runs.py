@@ -40,13 +40,14 @@ from decomfl_lab.runs.told import Progress
 from paper_repro.language_models.language import pretraining
 from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.runs import Job, Report, Result, Work
-from paper_repro.workflow.scales import BOARD_COMMON, BOARD_PROBLEMS, BOARD_VARIANTS, SCALES, BoardScale, Race
+from paper_repro.workflow.scales import SCALES, Race, Sizes
+from paper_repro.workflow.series import BOARD
 
 __all__ = ["FOLLOWS", "LINES", "RULE", "Score", "absent", "configuration", "costs", "races", "searched"]
 
 LINES: Final[Mapping[str, Mapping[str, Any]]] = {
     **{kind.__name__: {"method": name} for name, kind in METHODS.items()},
-    **BOARD_VARIANTS,
+    **BOARD["variants"],
 }
 """The lines of the board: the methods of the registry by the names of their classes, and the variants."""
 MODELS: Final = SCALES["default"].pretrained  # the small language models of the board, the same at every scale
@@ -106,9 +107,9 @@ def searched(score: Callable[[int, float], Score]) -> dict[int, Score]:
     return found
 
 
-def absent(size: BoardScale) -> dict[str, str]:
+def absent(size: Sizes) -> dict[str, str]:
     """{problem: what has to be done before its races can be run here} of those that cannot be."""
-    tasks = {name: own for name in size.races if "task" in (own := BOARD_PROBLEMS[name])}
+    tasks = {name: own for name in size.races if "task" in (own := BOARD["problems"][name])}
     todo = {name: missing([own["task"]], [own["model"]], MODELS) for name, own in tasks.items()}
     return {name: what for name, what in todo.items() if what}
 
@@ -120,7 +121,7 @@ class _Over(Exception):  # noqa: N818 (nothing is wrong)
 def stretch(line: str) -> int:
     """How many rounds a line has for one of the others: a method that has one direction a step keeps to it."""
     own = METHODS[LINES[line]["method"]].options().get("perturbations")
-    return int(BOARD_COMMON["perturbations"]) if own is not None and own.default == 1 else 1
+    return int(BOARD["common"]["perturbations"]) if own is not None and own.default == 1 else 1
 
 
 def configuration(race: Race, problem: str, line: str) -> TrainConfig:
@@ -128,28 +129,28 @@ def configuration(race: Race, problem: str, line: str) -> TrainConfig:
     own, rounds_for_one = dict(LINES[line]), stretch(line)
     kind = METHODS[own.pop("method")]
     alone = {"clients": 1, "sampled": 1} if own.pop("alone", kind.alone) else {}
-    known = {name: value for name, value in BOARD_COMMON.items() if name in kind.options()}
+    known = {name: value for name, value in BOARD["common"].items() if name in kind.options()}
     if rounds_for_one > 1:
         del known["perturbations"]
     fast = {"rebuild": "copy"} if "rebuild" in kind.options() else {}
     given = {"rounds": rounds_for_one * race.rounds, "eval_every": rounds_for_one * race.every}
-    given |= BOARD_PROBLEMS[problem]
+    given |= BOARD["problems"][problem]
     return TrainConfig(kind.of({**known, **fast, **own}), **{**given, **alone})
 
 
-def races(size: BoardScale, problem: str, line: str) -> Work:
+def races(size: Sizes, problem: str, line: str) -> Work:
     """A method on a problem: η by ``RULE``, and a race for each of the table's seeds."""
     race = size.races[problem]
     config = configuration(race, problem, line)
     title = f"board, {problem}: {line}"
-    model = MODELS.get(BOARD_PROBLEMS[problem]["model"]) if config.task else None
+    model = MODELS.get(BOARD["problems"][problem]["model"]) if config.task else None
     job = Job(config, {}, title, None if model is None else pretraining(model))
     # About six runs of all rounds, of two passes a direction.
     passes = 2 * config.method.plain().get("perturbations", 1) * (50 if config.task else 1)
     return Work(
         title=title,
         function=_raced_to_the_target,
-        arguments={"size": replace(size, races={problem: race}), "job": job},
+        arguments={"size": size.but(races={problem: race}), "job": job},
         labels={"problem": problem, "line": line},
         needs=job.needs,
         data=task_facts(config.task).digest if config.task else dataset_of(config).digest,
@@ -158,7 +159,7 @@ def races(size: BoardScale, problem: str, line: str) -> Work:
     )
 
 
-def _raced_to_the_target(folder: Path, report: Report, size: BoardScale, job: Job) -> Result:
+def _raced_to_the_target(folder: Path, report: Report, size: Sizes, job: Job) -> Result:
     """Evaluations of the table's runs, thinned, and the last ones of the candidates for η, all with the line's costs.
 
     Every run leaves a table, and one under way a checkpoint, to go on with.
@@ -216,7 +217,7 @@ def _placed(job: Job, root: Path) -> tuple[TrainConfig, Dataset]:
     return own.config if own.config.task else fitted(own.config, dataset), dataset
 
 
-def _evaluations(folder: Path, size: BoardScale, best: int, candidates: Sequence[int]) -> list[pd.DataFrame]:
+def _evaluations(folder: Path, size: Sizes, best: int, candidates: Sequence[int]) -> list[pd.DataFrame]:
     """``what`` is evaluation, of a run of the table, or candidate, the last one of a tuning run."""
     frames = []
     for seed in size.seeds:

@@ -18,7 +18,7 @@ from paper_repro.workflow.measures import RISEN, diverges, finite, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Work
-from paper_repro.workflow.scales import SCALES, EdgeScale, Scale
+from paper_repro.workflow.scales import SCALES, Scale, Sizes
 from theory.bounds import statement
 from theory.checks.stability import largest_step, load
 from theory.notation.setting import Setting
@@ -176,13 +176,9 @@ def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
 
 def scale_words(scale: Scale, rows: pd.DataFrame) -> str:
     """The scale in a line, for captions and claims."""
-    size = scale.edge
     seeds = sorted(set(rows["seed"]))
     batches = ", ".join(map(str, sorted(set(rows["batch"]), reverse=True)))
-    return (
-        f"{scale.words()}: M={size.M}, m={size.m}, B={batches} as said, "
-        f"{size.steps} local steps; seeds {seeds[0]}..{seeds[-1]}"
-    )
+    return scale.words("edge", batches=batches, first=seeds[0], last=seeds[-1])
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -258,7 +254,7 @@ def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
     return same
 
 
-def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
+def _notes(found: pd.DataFrame, size: Sizes) -> list[str]:
     """What the section says about how to read it."""
     batches = _paired(
         found,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +26,9 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
+from paper_repro.workflow import series
 from paper_repro.workflow.runs import Job, Report, Result, Work
-from paper_repro.workflow.scales import READINGS, EdgeScale
+from paper_repro.workflow.scales import Sizes
 
 __all__ = ["DIFFERENCES", "PAPER_STEP", "PROJECTION", "Point", "at_point", "configuration", "points"]
 
@@ -50,23 +51,13 @@ class Point:
     beta: float = 0.9  # momentum β, as torch has it
 
 
-def points(size: EdgeScale) -> list[Point]:
+def points(size: Sizes) -> list[Point]:
     """The lines through Figure 2's setting: in η/(1 − β), B, P, K and β; and in η/(1 − β) with a smaller batch."""
-    base = Point(PROJECTION, size.batch_size)
-    small = replace(base, batch=size.small_batch)
-    found = [
-        *(replace(base, factor=factor) for factor in size.factors),
-        *(replace(base, batch=B) for B in size.Bs),
-        *(replace(base, P=P) for P in size.Ps),
-        *(replace(base, K=K) for K in size.Ks),
-        *(replace(base, beta=beta) for beta in size.betas),
-        *(replace(small, factor=factor) for factor in size.small_factors),
-        *(replace(small, factor=factor, estimator=DIFFERENCES) for factor in size.differences),
-    ]
-    return list(dict.fromkeys(found))
+    found = [values for row in series.ROWS["edge"] for values in series.values(row, vars(size))]
+    return list(dict.fromkeys(Point(**{own.name: values[own.name] for own in fields(Point)}) for values in found))
 
 
-def at_point(size: EdgeScale, point: Point, seed: int) -> Work:
+def at_point(size: Sizes, point: Point, seed: int) -> Work:
     """A run at one point with one seed; it has a result however it ends."""
     config = configuration(size, point, seed)
     title = (
@@ -85,14 +76,15 @@ def at_point(size: EdgeScale, point: Point, seed: int) -> Work:
     )
 
 
-def configuration(size: EdgeScale, at: Point, seed: int) -> TrainConfig:
+def configuration(size: Sizes, at: Point, seed: int) -> TrainConfig:
     """The run: Figure 2's settings as plotted, but for those of the point; ``steps`` local steps in all."""
-    config = size.config(
-        batch_size=at.batch, split="iid", local_steps=at.K, perturbations=at.P, rounds=size.steps // at.K,
-        rebuild="copy", eval_every=max(1, size.steps // at.K // size.measurements), seed=seed,
-    )  # fmt: skip
-    config = config.but(
-        **{**READINGS["as-plotted"].decomfl, "momentum": at.beta, "lr": (1 - at.beta) * (at.factor * PAPER_STEP)}
+    config = series.configuration(
+        series.PATTERNS["edge"],
+        {**vars(size), **vars(at)},
+        rounds=size.steps // at.K,
+        eval_every=max(1, size.steps // at.K // size.measurements),
+        lr=(1 - at.beta) * (at.factor * PAPER_STEP),
+        seed=seed,
     )
     return config.but(_METHODS[at.estimator])
 

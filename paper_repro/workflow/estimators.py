@@ -9,8 +9,6 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from decomfl_lab.methods.decomfl import DeComFLProjection
-from decomfl_lab.methods.method import Method
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.measures import (
     CHECKED,
@@ -27,17 +25,11 @@ from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 
-__all__ = ["WORDS", "Curves", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
+__all__ = ["WORDS", "Curves", "gaps", "gaps_table", "outcome", "seconds", "words"]
 
 WORDS: Final = (
     "Lines of DeComFL: projection ⟨∇f, z⟩, the limit μ → 0 of the finite difference; dots: finite differences, μ = 1e-4"
 )
-
-
-def labels(method: Method) -> dict[str, Any]:
-    """Columns of a run that say what its scalars are, and whether it is there to check others."""
-    found = "gradients" if method.gradients else "differences"
-    return {"estimator": "projection" if isinstance(method, DeComFLProjection) else found, CHECKED: False}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -218,9 +218,7 @@ _COSTS: Final = {"cnn-fashion": 6.0}  # what a forward pass takes, in passes of 
 
 def _digest(*what: Any) -> str:
     """A short hash of values that are ready for JSON, or dataclasses of such; and of works."""
-    text = json.dumps(
-        what, sort_keys=True, default=lambda own: own.to_dict() if hasattr(own, "to_dict") else asdict(own)
-    )
+    text = json.dumps(what, sort_keys=True, default=_plain)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -228,7 +226,7 @@ def _plain(own: Any) -> Any:
     """A value of a work's arguments, ready for JSON."""
     if isinstance(own, Work | Job):
         return own.key()
-    return own.to_dict() if isinstance(own, TrainConfig) else asdict(own)
+    return own.to_dict() if isinstance(own, TrainConfig) else vars(own)
 
 
 def _version(module: str) -> str:

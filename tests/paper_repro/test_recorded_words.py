@@ -19,7 +19,8 @@ import pytest
 from paper_repro import making
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import READINGS, SCALES
+from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.series import READINGS
 from tests.paper_repro.recomputed.common import RESULTS, lines, outcomes, rows, scale_of, trained
 from theory.findings.registry import ENTRIES
 
@@ -146,7 +147,7 @@ def made(part: str) -> dict[str, str]:
         return {}
     asked = Options(
         scale=SCALES[kept.scale],
-        readings=tuple(READINGS),
+        readings=READINGS,
         count="wire",
         authors=Path(os.environ["DECOMFL_REFERENCE"]),
     )

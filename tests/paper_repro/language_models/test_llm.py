@@ -348,12 +348,11 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
     own = PretrainConfig(size="tiny", vocabulary=300, steps=4, batch=2)
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], pretrained={"tiny": own}))
     rounds = TaskTuning(4, 1e-3, 4)
-    size = replace(
-        SCALES["smoke"].llm,
+    size = SCALES["smoke"].llm.but(
         models={"OPT-125M": "tiny"},
         settings={
             "OPT-125M": dict.fromkeys(("cb", "wsc", "cb-two-way"), rounds),
-            "OPT-125M+LoRA": {"wsc": replace(rounds, lr=1e30)},
+            "OPT-125M+LoRA": {"wsc": rounds._replace(lr=1e30)},
         },
         first_order={"OPT-125M": {"wsc": rounds}},
         max_length=12,

@@ -20,11 +20,11 @@ from paper_repro.language_models import sizes
 from paper_repro.language_models.sizes import claims, configuration, learning_rate, of_model, run_table
 from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.runs import run_all
-from paper_repro.workflow.scales import SCALES, SizesScale
+from paper_repro.workflow.scales import SCALES
 from tests.decomfl_lab.language.toy import toy_sst2
 from tests.paper_repro.parts.test_parts import options
 
-SIZE = SizesScale(
+SIZE = SCALES["smoke"].sizes.but(
     models=("a", "b", "c"),
     rounds=100,
     batch_size=4,
@@ -181,7 +181,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) -> None:
-    size = replace(SIZE, models=("toy",), rounds=4, eval_every=2, test_examples=12, share=0.5, products=20)
+    size = SIZE.but(models=("toy",), rounds=4, eval_every=2, test_examples=12, share=0.5, products=20)
     work = of_model(size, "toy")
     seen: list[tuple[int, int]] = []
     rows, facts = work.run(tmp_path, lambda at: seen.append((at.round, at.rounds)))
@@ -210,7 +210,7 @@ def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) 
 
 @pytest.mark.usefixtures("toy")
 def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = replace(SIZE, models=("a", "b"), rounds=4, eval_every=2, test_examples=12)
+    size = SIZE.but(models=("a", "b"), rounds=4, eval_every=2, test_examples=12)
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], sizes=size))
     works = sizes.jobs(options("smoke"))
     assert len({work.key() for work in works}) == 2
@@ -224,7 +224,7 @@ def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("toy")
 def test_a_run_that_diverges_ends_its_rows(tmp_path: Path) -> None:
-    size = replace(SIZE, models=("toy",), rounds=30, seeds=(0,), test_examples=12, etas={"toy": 1e30})
+    size = SIZE.but(models=("toy",), rounds=30, seeds=(0,), test_examples=12, etas={"toy": 1e30})
     rows, _ = of_model(size, "toy").run(tmp_path, lambda _: None)
     assert list(rows[rows.what == "kappa"]["at"]) == ["start"]
     assert not run_table(rows, size).settled.any()

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 from paper_repro.parts import fig2
-from paper_repro.workflow import scales
 from paper_repro.workflow.measures import ordered
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.reference import fig2_reference
-from paper_repro.workflow.scales import SCALES, Fig2Scale
+from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.series import READINGS
 
-TINY = Fig2Scale(
+TINY = SCALES["smoke"].fig2.but(
     M=4,
     m=2,
     batch_size=2,
@@ -31,15 +31,15 @@ TINY = Fig2Scale(
 )
 
 
-def options(scale: str, readings: tuple[str, ...] = tuple(scales.READINGS)) -> Options:
+def options(scale: str, readings: tuple[str, ...] = READINGS) -> Options:
     return Options(scale=SCALES[scale], readings=readings, count="wire")
 
 
 def test_readings_differ_where_text_and_logs_differ() -> None:
-    jobs = {reading: fig2.jobs(options("full", (reading,))) for reading in tuple(scales.READINGS)}
+    jobs = {reading: fig2.jobs(options("full", (reading,))) for reading in READINGS}
     plotted, written = (
         next(j.config for j in jobs[r] if j.labels["series"] == "DeComFL K=4 P=20" and j.labels["panel"][0] == "l")
-        for r in tuple(scales.READINGS)
+        for r in READINGS
     )
     assert plotted.method.name == written.method.name == "decomfl-projection"
     assert (plotted.split, written.split) == ("iid", "dirichlet")

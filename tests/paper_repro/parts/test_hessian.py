@@ -19,9 +19,9 @@ from hessian.named import untrained
 from hessian.spectrum.density import SpectralDensity, spectral_density
 from paper_repro.parts import hessian
 from paper_repro.parts.hessian import _density, _spectra, claims
-from paper_repro.workflow.scales import HessianScale
+from paper_repro.workflow.scales import SCALES
 
-TINY = HessianScale(
+TINY = SCALES["smoke"].hessian.but(
     model="mlp",
     steps=(0, 5, 10),
     batch_size=16,

@@ -20,7 +20,7 @@ from paper_repro.workflow.part import Made, Options, ingredients
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section
-from paper_repro.workflow.scales import SCALES, Fig3Scale, ProjectionScale, TheoryScale, changed
+from paper_repro.workflow.scales import SCALES, changed
 from tests.paper_repro.parts import test_hessian, test_theory
 from tests.paper_repro.parts.test_fig2 import REFERENCE as FIG2_REFERENCE
 from tests.paper_repro.parts.test_fig2 import TINY
@@ -56,11 +56,11 @@ def test_full_scale_has_the_schedules_of_the_authors_logs() -> None:
 def test_a_tenth_is_sampled_and_shorter_runs_are_the_beginning_of_the_papers(scale: str) -> None:
     size = SCALES[scale].fig3
     assert size.m * 10 == size.M
-    for job in fig3.decomfl(SCALES[scale]):
+    for job in (job for job in fig3.jobs(options(scale)) if job.labels["series"] == "DeComFL"):
         assert job.config.perturbation_schedule == {500: 50, 1000: 100, 2000: 200}
     reached = fig3.settings_table(SCALES[scale], "mnist").set_index("setting").loc["P", "here"]
     assert ("200 from round 2000" in reached) == (size.rounds > 2000)
-    assert ("not the paper's" in fig3.scale_words(SCALES[scale])) == (scale != "full")
+    assert ("not the paper's" in SCALES[scale].words("fig3")) == (scale != "full")
 
 
 def curve(series: str, accuracy: Sequence[float], cost: float, *, up: float = 0.5, **labels: Any) -> pd.DataFrame:
@@ -249,11 +249,11 @@ def test_the_command_makes_every_part_and_reuses_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], fig2=TINY))
-    tiny = Fig3Scale(
+    tiny = SCALES["smoke"].fig3.but(
         M=2, m=1, batch_size=1, rounds=3, differences=1, baseline_batch=1, baseline_rounds=2, test_examples=10
     )
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], fig3=tiny))
-    size = ProjectionScale(
+    size = SCALES["smoke"].projection.but(
         M=2,
         m=1,
         batch_size=1,
@@ -270,7 +270,9 @@ def test_the_command_makes_every_part_and_reuses_its_runs(
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], projection=size))
     out = tmp_path / "out"
     (tmp_path / "authors_curves.csv").write_text(FIG2_REFERENCE + REFERENCE.partition("\n")[2])
-    theory = TheoryScale(per_decade=1, runs=2, factor=4, cells=2, models=("logistic",), rounds=2, seeds=(0,))
+    theory = SCALES["smoke"].theory.but(
+        per_decade=1, runs=2, factor=4, cells=2, models=("logistic",), rounds=2, seeds=(0,)
+    )
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], theory=theory))
     monkeypatch.setattr(sweeps, "LOUD", 1.0)
     monkeypatch.setattr(sweeps, "REACH", dict.fromkeys("mPK", 4))

@@ -14,11 +14,13 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.runs.told import Progress
 from paper_repro.parts import audit, sweeps, theory
 from paper_repro.parts.sweeps import KAPPA, SWEEPS
-from paper_repro.workflow.scales import SCALES, TheoryScale
+from paper_repro.workflow.scales import SCALES
 from theory import Setting, statement
 from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, Kind, Status, gather
 
-TINY = TheoryScale(per_decade=1, runs=3, factor=256, cells=2, models=("logistic",), rounds=4, seeds=(0, 1))
+TINY = SCALES["smoke"].theory.but(
+    per_decade=1, runs=3, factor=256, cells=2, models=("logistic",), rounds=4, seeds=(0, 1)
+)
 
 
 def verdicts(claims: list[Any]) -> dict[str, str]:

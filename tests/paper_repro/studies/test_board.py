@@ -34,15 +34,18 @@ from paper_repro.studies.board_runs import (
     races,
     searched,
 )
-from paper_repro.workflow import recorded, scales
+from paper_repro.workflow import recorded
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import RESULT_FILE, Job
-from paper_repro.workflow.scales import SCALES, BoardScale, Race
+from paper_repro.workflow.scales import SCALES, Race, Sizes
+from paper_repro.workflow.series import BOARD
 from tests.refusals import refuses
 
 PROBLEM = "digits, logistic"
-TINY = BoardScale(races={PROBLEM: Race(rounds=30, accuracy=0.4)}, tuning_seeds=(7,), seeds=(0, 1), missed=5)
+TINY = SCALES["smoke"].board.but(
+    races={PROBLEM: Race(rounds=30, accuracy=0.4)}, tuning_seeds=(7,), seeds=(0, 1), missed=5
+)
 
 
 # --- the rule for η ---------------------------------------------------------------------------------------------------
@@ -87,7 +90,7 @@ def measured(line: str, missed: int = 5) -> dict[str, Any]:
     return costs(*_placed(job(line), Path("unused")), missed)
 
 
-def job(line: str, size: BoardScale = TINY, problem: str = PROBLEM) -> Job:
+def job(line: str, size: Sizes = TINY, problem: str = PROBLEM) -> Job:
     found: Job = races(size, problem, line).arguments["job"]
     return found
 
@@ -144,7 +147,7 @@ def test_a_rebuild_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) 
 def test_a_rate_that_is_far_too_large_has_diverged_and_stops_nothing(name: str, tmp_path: Path) -> None:
     bowl = "quadratic κ = 4"
     race = Race(rounds=100, loss=0.1)
-    config, dataset = _placed(job(name, replace(TINY, races={bowl: race}), bowl), tmp_path)
+    config, dataset = _placed(job(name, TINY.but(races={bowl: race}), bowl), tmp_path)
     rows = _raced(race, config.but(lr=1e30), tmp_path / "far.csv", dataset, 1.0, math.inf, lambda at: None)
     assert rows["ended"].iloc[-1] == "diverged"
     assert list(tmp_path.iterdir()) == [tmp_path / "far.csv"]
@@ -286,7 +289,7 @@ def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytes
 
 def test_every_scale_names_problems_that_there_are_and_seeds_of_the_registry() -> None:
     for scale in SCALES.values():
-        assert set(scale.board.races) <= set(scales.BOARD_PROBLEMS)
+        assert set(scale.board.races) <= set(BOARD["problems"])
     works = board.jobs(Options(scale=SCALES["default"], readings=(), count="wire"))
     assert len(works) == len(LINES) * len(SCALES["default"].board.races)
     configs = {work.labels["line"]: work.arguments["job"].config for work in works}

@@ -14,9 +14,9 @@ from paper_repro.studies import edge
 from paper_repro.studies.edge_runs import DIFFERENCES, PROJECTION, Point, at_point, points
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import SCALES, EdgeScale
+from paper_repro.workflow.scales import SCALES
 
-TINY = EdgeScale(
+TINY = SCALES["smoke"].edge.but(
     M=4, m=2, batch_size=2, steps=4, seeds=(0,), factors=(1.0, 1e6), small_batch=2, small_factors=(), differences=(),
     Ks=(2,), measurements=2, examples=8, products=6, test_examples=20,
 )  # fmt: skip

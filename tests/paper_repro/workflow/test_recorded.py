@@ -23,7 +23,8 @@ from paper_repro.workflow.claims import RECORDED
 from paper_repro.workflow.measures import settled, unfinished, unready
 from paper_repro.workflow.part import DrawnPart, Made, Options
 from paper_repro.workflow.recorded import Rows
-from paper_repro.workflow.scales import READINGS, SCALES
+from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.series import READINGS
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.workflow.test_report import claim, section
 
@@ -235,7 +236,7 @@ def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     name = part.__name__.rpartition(".")[2]
     kept = recorded.load(name, "full")
     assert kept is not None
-    jobs = part.jobs(Options(scale=SCALES["full"], readings=tuple(READINGS), count="measured"))
+    jobs = part.jobs(Options(scale=SCALES["full"], readings=READINGS, count="measured"))
     full = {"data": "fashion-mnist"}  # which the run of the tests need not have
     jobs = [replace(job, labels={**job.labels, **(full if "data" in job.labels else {})}) for job in jobs]
     of = [len(job.among(kept.rows)) for job in jobs]

@@ -166,7 +166,7 @@ def test_a_signal_stops_work_and_says_what_is_kept(number: int, n_jobs: int, tmp
     with subprocess.Popen([sys.executable, "-c", program], text=True, stderr=subprocess.PIPE) as other:
         until(lambda: len(told(tmp_path)) == n_jobs)
         other.send_signal(number)
-        error = other.communicate(timeout=30)[1]
+        error = other.communicate(timeout=60)[1]
     assert f"interrupted; 0 of {RUNS} runs are finished, and kept with those under way in {tmp_path}" in error
     assert not list(tmp_path.glob(f"*/{RESULT_FILE}"))
     assert [result and result[1] for result in run(works(), tmp_path)] == [{"name": f"run-{n}"} for n in range(RUNS)]
