@@ -29,7 +29,7 @@ from decomfl_lab.runs.provenance import code_version
 from figures.curves import Count
 from figures.style import rc
 from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.reference import FILE_NAME
+from paper_repro.workflow.reference import curves_file
 from paper_repro.workflow.report import Section, page_section
 from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import Scale
@@ -53,7 +53,8 @@ class Options:
     readings: tuple[str, ...]  # the readings of the paper's image settings: as-plotted, as-written
     count: Count  # how the x-axes of communication count
     cache: Path = Path()  # the folder of results: what is there is not computed again
-    authors: Path | None = None  # the folder with the authors' curves, or None
+    # the folder with the authors' whole curves; None draws those that come with the project, and judges by none
+    authors: Path | None = None
     from_recorded: bool = False  # whether recorded rows are drawn where there are some
     largest: bool = False  # whether of each part the largest scale that is recorded is drawn
     spared: tuple[str, ...] = ()  # parts that are not computed where they are recorded
@@ -168,8 +169,7 @@ def ingredients(
     told = json.dumps([name, list(provenance), asked, code, libraries], sort_keys=True, default=str)
     h = hashlib.sha256(told.encode())
     h.update(rows.to_csv().encode())
-    if options.authors is not None:
-        h.update((options.authors / FILE_NAME).read_bytes())
+    h.update(curves_file(options.authors).read_bytes())
     return h.hexdigest()
 
 
