@@ -1,6 +1,6 @@
 """The pictures of docs/ that show recorded rows; each says in its metadata what it shows, and of which rows.
 
-python -m paper_repro.commands.pictures REFERENCE docs
+python -m paper_repro.commands.pictures docs
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ PICTURES: Final = {"fig2": "fig2", "fig3": "fig3", "edge": "edge", "theory-dimen
 """The stems of the pictures, with the parts that draw them."""
 
 
-def draw(reference: Path, docs: Path, stems: Iterable[str] = PICTURES) -> None:
+def draw(docs: Path, stems: Iterable[str] = PICTURES) -> None:
     """Draw pictures anew, of the rows that are recorded at the largest scale, beside the authors' curves."""
     wanted = list(stems)
     with tempfile.TemporaryDirectory() as folder:
         only = ",".join(dict.fromkeys(PICTURES[stem] for stem in wanted))
-        asked = PaperOptions(out=Path(folder), only=only, reference=reference, from_recorded=True)
+        asked = PaperOptions(out=Path(folder), only=only, from_recorded=True)
         make_report(asked, silent=True)
         for stem in wanted:
             write_atomically(docs / f"{stem}.png", (Path(folder) / "figures" / f"{stem}.png").read_bytes())
 
 
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:] or PICTURES)
+    draw(Path(sys.argv[1]), sys.argv[2:] or PICTURES)

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from figures.comparison import Panel, by_communication, comparison
-from figures.curves import Count
-from figures.style import series_styles
+from figures.curves import COUNT_LABELS, Count
+from figures.style import LineStyle, series_styles
 from paper_repro.workflow import estimators
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import (
@@ -50,6 +51,7 @@ __all__ = [
     "claims",
     "jobs",
     "make",
+    "panels",
     "saving_in_the_logs",
     "scale_words",
     "settings_table",
@@ -59,6 +61,8 @@ __all__ = [
 LOCAL_STEPS = (1, 4, 10)
 PERTURBATIONS = (10, 20, 40)
 PANELS = {"local-updates": "local updates K (P = 20)", "perturbations": "perturbations P (K = 4)"}
+SETTINGS = {"as-plotted": "the authors' logs", "as-written": "the paper's text"}
+"""Whose settings a reading has."""
 CURVE = ("reading", "panel", "series")  # columns that name a curve
 
 BANDS = {"as-plotted": "fig2.band", "as-written": "fig2.band-of-the-text"}
@@ -76,18 +80,62 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     scale = options.scale
     curves = estimators.Curves.of(rows, options, CURVE, add_countings, jobs(options))
     rows, lines = curves.rows, curves.lines
-    authors = fig2_reference(options.authors) if options.authors is not None else None
-    caption = [
-        "as-plotted: the settings of the authors' logs; as-written: those of the paper's text.",
-        f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, curves.dots)}",
-        estimators.words(rows, CURVE),
-        curves.missing,
-        options.thin,
-    ]
+    authors = fig2_reference(options.authors)
     readings = [*dict.fromkeys(lines.reading)]
-    frames = {**curves.drawn, "reference": authors}
-    kinds = {kind: own[own.reading.isin([*readings, "authors"])] for kind, own in frames.items() if own is not None}
-    curve_rows = pd.concat(kinds.values()).sort_values(["panel", "K", "P"])
+    words = f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, curves.dots)}"
+
+    # The paper's own two panels; then by the other countings, and with the settings of other readings.
+    kinds = [(count, readings[0]) for count in sorted(COUNTS, key=lambda count: count != options.count)]
+    kinds += [(options.count, reading) for reading in readings[1:]]
+    figures: dict[str, Figure] = {}
+    for count, reading in kinds:
+        own = replace(curves, rows=rows[rows.reading == reading], lines=lines[lines.reading == reading])
+        stem = "fig2" + f"-{count}" * (count != options.count) + f"-{reading}" * (reading != readings[0])
+        figures[stem] = comparison(
+            *panels(curves, authors, [(count, reading, name) for name in PANELS], scale),
+            across=len(PANELS),
+            title="Figure 2: what K, P and FedAvg cost in communication",
+            caption=own.caption("fig2", provenance, options, settings=SETTINGS[reading]),
+        )
+    table = summary_table(lines)
+    agreement = estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE)
+    verdicts = claims(rows, scale) if "as-plotted" in set(rows.reading) else []
+    tables = {"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement}
+    if options.authors is not None:  # nothing is judged by thinned curves
+        every = rows[~rows[CHECKED].astype(bool)]
+        for reading in readings:
+            read = lines[lines.reading == reading]
+            of_each = [compared(own, authors, CURVE[1:]) for _, own in read.groupby("method")]
+            bands = bands_table(pd.concat(of_each), CURVE[1:], every[every.reading == reading])
+            tables[f"fig2-bands-{reading}"] = bands
+            wanted = len(LOCAL_STEPS) + len(PERTURBATIONS)
+            verdicts.append(band(BANDS[reading], bands, words, testable=scale.name == "full", wanted=wanted))
+        verdicts.append(saving_in_the_logs(authors))
+    seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
+    headings = [f"{reading}, {COUNT_LABELS[count]}" for count, reading in kinds[1:]]
+    section = Section(
+        id="fig2",
+        figure=figures["fig2"],
+        more_figures=dict(zip(headings, [*figures.values()][1:], strict=True)),
+        settings=settings_table(scale),
+        notes=curves.notes("fig2"),
+        table=table,
+        facts={
+            "sizes": words,
+            "runs": str(rows.groupby([*CURVE, CHECKED, "seed"]).ngroups),
+            "seeds": ", ".join(map(str, sorted(set(rows.seed)))),
+            "training time": f"{seconds / 60:.1f} core-minutes",
+        },
+    )
+    return Made(section=section, claims=verdicts, figures=figures, tables=tables)
+
+
+def panels(
+    curves: estimators.Curves, authors: pd.DataFrame, wanted: Sequence[tuple[Count, str, str]], scale: Scale
+) -> tuple[list[Panel], dict[str, LineStyle]]:
+    """The panels of these countings, readings and sides of the figure, and the style of every series."""
+    frames = {kind: own for kind, own in {**curves.drawn, "reference": authors}.items() if own is not None}
+    curve_rows = pd.concat(frames.values()).sort_values(["panel", "K", "P"])
     # Colours for DeComFL, those of K before those of P, and greys for FedAvg.
     ours, fedavg = (curve_rows[(curve_rows.method == "FedAvg") == baseline].series for baseline in (False, True))
     styles = series_styles(ours) | series_styles(fedavg, baseline=True)
@@ -97,60 +145,17 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         values = curve_rows.test_accuracy
         low, high = max(0.05, 0.9 * float(values.min())), min(0.995, 0.4 + 0.6 * float(values.max()))
         axis = {"yscale": "logit", "ylimits": (low, high)}
-
-    def panel(count: Count, reading: str, name: str) -> Panel:
-        own = {}
-        for kind, rows in kinds.items():
-            # The rows of a panel, FedAvg's from the other where it has none; the authors' are beside every reading.
-            read = rows[rows.reading.isin([reading, "authors"])]
+    found = []
+    for count, reading, name in wanted:
+        own: dict[str, pd.DataFrame] = {}
+        for kind, rows in frames.items():
+            # The rows of a panel, FedAvg's from the other where it has none; the authors' of the same series are beside
+            # every reading.
+            read = rows[rows.reading == reading] if kind != "reference" else rows[rows.series.isin(own["frame"].series)]
             here, fedavg = read.panel == name, read.method == "FedAvg"
             own[kind] = read[here] if (here & fedavg).any() else read[here | fedavg]
-        return by_communication(count=count, title=f"{reading} · {PANELS[name]}", **own, **axis)
-
-    drawn = {
-        count: comparison(
-            [panel(count, reading, name) for reading in readings for name in PANELS],
-            styles,
-            across=len(PANELS),
-            title="Figure 2: what K, P and FedAvg cost in communication",
-            caption=" ".join(caption),
-        )
-        for count in COUNTS
-    }
-    table = summary_table(lines)
-    agreement = estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE)
-    verdicts = claims(rows, scale) if "as-plotted" in set(rows.reading) else []
-    tables = {"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement}
-    if authors is not None:
-        every = rows[~rows[CHECKED].astype(bool)]
-        for reading in readings:
-            read = lines[lines.reading == reading]
-            of_each = [compared(own, authors, CURVE[1:]) for _, own in read.groupby("method")]
-            bands = bands_table(pd.concat(of_each), CURVE[1:], every[every.reading == reading])
-            tables[f"fig2-bands-{reading}"] = bands
-            wanted = len(LOCAL_STEPS) + len(PERTURBATIONS)
-            verdicts.append(band(BANDS[reading], bands, caption[1], testable=scale.name == "full", wanted=wanted))
-        verdicts.append(saving_in_the_logs(authors))
-    seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
-    section = Section(
-        id="fig2",
-        figure=drawn[options.count],
-        settings=settings_table(scale),
-        notes=curves.notes("fig2"),
-        table=table,
-        facts={
-            "runs": str(rows.groupby([*CURVE, CHECKED, "seed"]).ngroups),
-            "seeds": ", ".join(map(str, sorted(set(rows.seed)))),
-            "training time": f"{seconds / 60:.1f} core-minutes",
-        },
-    )
-    stems = {count: "fig2" if count == options.count else f"fig2-{count}" for count in COUNTS}
-    return Made(
-        section=section,
-        claims=verdicts,
-        figures={stems[count]: figure for count, figure in drawn.items()},
-        tables=tables,
-    )
+        found.append(by_communication(count=count, title=PANELS[name], **own, **axis))
+    return found, styles
 
 
 def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:

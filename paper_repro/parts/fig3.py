@@ -166,15 +166,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     """The figure by all three countings, its table and its verdicts."""
     scale = options.scale
     curves = estimators.Curves.of(rows, options, CURVE, add_countings, jobs(options))
-    rows, lines, dots, longer = curves.rows, curves.lines, curves.dots, curves.longer
+    rows, lines, longer = curves.rows, curves.lines, curves.longer
     data = str(rows["data"].iloc[0])
     authors = authors_curves(options.authors)
     styles = method_styles([DECOMFL, FEDCOM, TOP_K, BY_VALUE, "FedAvg"])  # the last is drawn over the others
     words = scale.words("fig3")
-    dotted = f", seed {', '.join(map(str, sorted(set(dots.seed))))}." if len(dots) else "."
-    said = [f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}{dotted}"]
-    said += [estimators.words(rows, CURVE), curves.missing, options.thin]
-    caption = " ".join(filter(None, said))
     last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
 
     def drawn(count: Count) -> Figure:
@@ -194,7 +190,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             ],
             styles,
             title="Figure 3: the large CNN (d = 1,206,590)",
-            caption=caption,
+            caption=curves.caption("fig3", provenance, options),
         )
 
     figures = {("fig3" if count == options.count else f"fig3-{count}"): drawn(count) for count in COUNTS}
@@ -214,11 +210,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         notes=notes,
         table=tables["fig3"],
         facts={
-            "training time": f"{rows.groupby(['series', CHECKED, 'seed']).seconds.max().sum() / 60:.1f} core-minutes"
+            "sizes": words,
+            "training time": f"{rows.groupby(['series', CHECKED, 'seed']).seconds.max().sum() / 60:.1f} core-minutes",
         },
     )
     verdicts = claims(rows, f"{words}; {data}")
-    if authors is not None:
+    if authors is not None and options.authors is not None:  # nothing is judged by thinned curves
         every = rows[~rows[CHECKED].astype(bool)]
         again = authors[authors.series == TOP_K].assign(series=BY_VALUE)  # one log, beside both ways of Top-k
         tables["fig3-bands"] = bands_table(compared(lines, pd.concat([authors, again]), CURVE), CURVE, every)
@@ -228,17 +225,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         )
         beside = settings_outcome(lines, authors, LOGS_OF)
         verdicts.append(replace(beside, scale=f"{words}; {data}", verdict=beside.verdict if testable else UNTESTED))
-    return Made(
-        section=section,
-        claims=[*verdicts, *_claims_on_the_logs(authors)],
-        figures=figures,
-        tables=tables,
-    )
+        verdicts += _claims_on_the_logs(authors)
+    return Made(section=section, claims=verdicts, figures=figures, tables=tables)
 
 
 def authors_curves(folder: Path | None) -> pd.DataFrame | None:
     """The authors' curves, counted as for their 100 clients, 10 sampled (wire: in expectation); None without any."""
-    if folder is None or (rows := fig3_reference(folder)).empty:
+    if (rows := fig3_reference(folder)).empty:
         return None
     full = SCALES["full"]
     counted = rows.assign(**countings(rows, PERTURBATIONS, M=full.fig3.M, m=full.fig3.m))
@@ -309,10 +302,8 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     return judged("fig3", words, [*outcomes, estimators.outcome("fig3", rows, CURVE)])
 
 
-def _claims_on_the_logs(authors: pd.DataFrame | None) -> list[ClaimOutcome]:
+def _claims_on_the_logs(authors: pd.DataFrame) -> list[ClaimOutcome]:
     """The comparisons on the authors' own logged curves; those of communication for settings that are known."""
-    if authors is None:
-        return []
     rows = authors.dropna(subset="test_accuracy")
     known = rows[rows.series.isin(EXPLAINED)]
     found = [judge(known, "-in-the-logs") for judge in (_twenty_times, _saving)]

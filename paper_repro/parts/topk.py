@@ -50,21 +50,24 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     lines, missing = curves.lines, curves.missing
     data = str(rows["data"].iloc[0])
     words = options.scale.words("fig3")
+    styles = method_styles([DECOMFL, *map(top_k_name, FRACTIONS), "FedAvg"])
+    authors = fig3.authors_curves(options.authors)
+    drawn = {**curves.drawn, "reference": None if authors is None else authors[authors.series.isin(styles)]}
     figure = comparison(
         [
-            by_communication(count=options.count, **curves.drawn),
+            by_communication(count=options.count, **drawn),
             Panel(
                 x="round",
                 y="test_accuracy",
                 xlabel="rounds completed",
                 ylabel="test accuracy",
                 title="accuracy against rounds",
-                **curves.drawn,
+                **drawn,
             ),
         ],
-        method_styles([DECOMFL, *map(top_k_name, FRACTIONS), "FedAvg"]),
+        styles,
         title="FedAvg + Top-k with smaller k, and DeComFL",
-        caption=f"Scale {words}. Data: {provenance[0]['data']}. {estimators.WORDS}. {missing} {options.thin}",
+        caption=curves.caption("topk", provenance, options),
     )
     level = highest_level(run for _, run in lines.groupby("series"))
     table = fig3.reaching_table(lines, level)
@@ -73,9 +76,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figure=figure,
         notes=curves.notes("topk"),
         table=table,
+        facts={"sizes": words},
     )
     verdicts = claims(lines, f"{words}; {data}; DeComFL by projection. {missing}".strip())
-    if (authors := fig3.authors_curves(options.authors)) is not None:
+    if authors is not None and options.authors is not None:  # nothing is judged by thinned curves
         verdicts.append(_degrades_in_the_logs(authors.dropna(subset="test_accuracy")))
     return Made(
         section=section,

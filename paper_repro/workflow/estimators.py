@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,15 +21,11 @@ from paper_repro.workflow.measures import (
     verdict_of_countings,
 )
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.report import notes
+from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 
-__all__ = ["WORDS", "Curves", "gaps", "gaps_table", "outcome", "seconds", "words"]
-
-WORDS: Final = (
-    "Lines of DeComFL: projection ⟨∇f, z⟩, the limit μ → 0 of the finite difference; dots: finite differences, μ = 1e-4"
-)
+__all__ = ["Curves", "gaps", "gaps_table", "outcome", "seconds", "words"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,7 @@ class Curves:
     longer: pd.DataFrame | None  # the lines that are recorded at full scale; None where none are
     missing: str  # the sentence about runs that are not finished; "" where all are
     unbegun: str  # the sentence about those of which there is no row; "" where there is none
+    by: Sequence[str]  # the columns that name a curve
 
     @classmethod
     def of(
@@ -66,12 +63,28 @@ class Curves:
         there = set(rows[keys].assign(seed=[f"seed {seed}" for seed in rows.seed]).itertuples(index=False, name=None))
         absent = "; ".join(", ".join(map(str, name)) for name in wanted if name not in there)
         unbegun = f"Not begun: {absent}." if absent else ""
-        return cls(rows, lines, dots, longer, unready(rows, keys[:-1]), unbegun)
+        return cls(rows, lines, dots, longer, unready(rows, keys[:-1]), unbegun, by)
 
     @property
     def drawn(self) -> dict[str, Any]:
         """The lines, and what is drawn beside them, as a ``figures.comparison.Panel`` takes them."""
         return {"frame": self.lines, "checks": self.dots, "longer": self.longer}
+
+    def caption(self, stem: str, provenance: Sequence[Mapping[str, Any]], options: Options, **more: str) -> str:
+        """The text under a figure of these curves: that of ``report.toml``, with what they are of."""
+        return caption(
+            stem,
+            data=provenance[0]["data"],
+            scale=options.scale.words(),
+            seeds=", ".join(map(str, sorted(set(self.lines.seed)))),
+            estimators=caption(
+                "projection-lines" if "projection" in set(self.lines.estimator) else "differences-lines"
+            ),
+            gaps=words(self.rows, self.by),
+            missing=self.missing,
+            thin=options.thin,
+            **more,
+        )
 
     def notes(self, part: str) -> list[str]:
         """The notes of a part, below what is missing and what finite differences are there for."""

@@ -29,7 +29,7 @@ from decomfl_lab.runs.provenance import code_version
 from figures.curves import Count
 from figures.style import rc
 from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.reference import FILE_NAME
+from paper_repro.workflow.reference import curves_file
 from paper_repro.workflow.report import Section, page_section
 from paper_repro.workflow.runs import Job, Work
 from paper_repro.workflow.scales import Scale
@@ -53,7 +53,8 @@ class Options:
     scale: Scale  # the sizes of every part, with what --set changed
     readings: tuple[str, ...]  # the readings of the paper's image settings: as-plotted, as-written
     count: Count  # how the x-axes of communication count
-    authors: Path | None = None  # the folder with the authors' curves, or None
+    # the folder with the authors' whole curves; None draws those that come with the project, and judges by none
+    authors: Path | None = None
     # the device on which runs compute: cpu, cuda, cuda:N or auto. On a GPU, where finite differences cost little, they
     # are as long as the curves by projection, for every seed, and go first.
     device: str = "cpu"
@@ -165,8 +166,7 @@ def ingredients(name: str, rows: Rows, options: Options) -> str:
     told = json.dumps([name, list(rows.provenance), asked, code, libraries], sort_keys=True, default=str)
     h = hashlib.sha256(told.encode())
     h.update(rows.rows.to_csv().encode())
-    if options.authors is not None:
-        h.update((options.authors / FILE_NAME).read_bytes())
+    h.update(curves_file(options.authors).read_bytes())
     return h.hexdigest()
 
 

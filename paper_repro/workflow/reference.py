@@ -1,14 +1,21 @@
-"""The authors' logged curves, in the columns of our own."""
+"""The authors' logged curves, in the columns of our own: those of a folder, or the thinned ones of the project.
+
+python -m paper_repro.workflow.reference REFERENCE thins the curves of a folder anew.
+"""
 
 from __future__ import annotations
 
+import gzip
 import re
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
 from decomfl_lab.errors import InputError, require
+from decomfl_lab.files import write_atomically
 from theory.communication import (
     plotted_scalars_decomfl,
     plotted_scalars_fedavg,
@@ -18,11 +25,19 @@ from theory.communication import (
     wire_bytes_fedavg,
 )
 
-__all__ = ["FILE_NAME", "D", "countings", "fig2_reference", "fig3_reference", "require_reference"]
+__all__ = ["D", "countings", "curves_file", "fig2_reference", "fig3_reference", "require_reference", "thinned"]
 
 FILE_NAME = "authors_curves.csv"
+THINNED: Final = Path(__file__).parents[1] / "authors" / "curves.csv.gz"
+"""The curves that come with the project: they are drawn, and nothing is judged by them."""
+ERRORS: Final = 0.5  # standard errors of an accuracy on ``IMAGES`` that a thinned line may lie beside the whole one
+IMAGES: Final = 10_000  # in the test sets of MNIST and Fashion-MNIST
+LOSS: Final = 0.02  # the same for a training loss
+FARTHEST: Final = 100  # evaluations from one point of a thinned line to the next, at most
 COLUMNS = ("figure", "series", "seed", "step", "metric", "value")
 PANELS = {"fig2_left": ("local-updates", 2000), "fig2_right": ("perturbations", 1500)}
+SHOWN = {**dict.fromkeys((*PANELS, "fig3_right"), "test_accuracy"), "fig3_left": "train_loss"}
+"""The quantity that a panel of the paper shows."""
 M, m, D = 100, 10, 28_938
 _FIG3_SERIES = {
     "DeComFL": ("DeComFL", "decomfl", 0.0, 0.0),
@@ -33,14 +48,20 @@ _FIG3_SERIES = {
 """How a log's name begins: our label, the method, β of its uplink by Table 1, and k/d."""
 
 
-def fig2_reference(folder: Path) -> pd.DataFrame:
+def curves_file(folder: Path | None) -> Path:
+    """The file with the curves of a folder; without one, those that come with the project."""
+    return THINNED if folder is None else folder / FILE_NAME
+
+
+def fig2_reference(folder: Path | None) -> pd.DataFrame:
     """The test accuracies behind the paper's Figure 2, up to the rounds that it plots.
 
     The logs hold rounds; the scalars are what their 100 clients, 10 sampled, communicate in expectation by
     each counting.
 
     Args:
-        folder: Holds authors_curves.csv with columns figure, series, seed, step (0-based), metric, value.
+        folder: Holds authors_curves.csv with columns figure, series, seed, step (0-based), metric, value; None for the
+            thinned curves.
 
     Returns:
         Columns reading ("authors"), panel, method, series, K, P, seed, round, test_accuracy, wire_scalars,
@@ -65,7 +86,7 @@ def fig2_reference(folder: Path) -> pd.DataFrame:
             {"panel": panel, "series": label, "seed": rows.seed, "round": rounds, "test_accuracy": rows.value}
         )
         frames.append(frame.assign(reading="authors", method=method, K=K, P=P))
-    _require_panels(table, folder)
+    _require_panels(table)
     found = pd.concat(frames, ignore_index=True)
     return found.assign(wire_scalars=[_wire(row) for row in found.itertuples()], **countings(found, M=M, m=m))
 
@@ -75,26 +96,27 @@ def require_reference(folder: Path) -> None:
     table = _curves(folder)
     for series in sorted(set(table[table.figure.isin(PANELS)].series)):
         _parse(str(series))
-    _require_panels(table, folder)
+    _require_panels(table)
 
 
-def _require_panels(table: pd.DataFrame, folder: Path) -> None:
-    there, name = sorted(set(table.figure)), f"figures in {folder / FILE_NAME}"
+def _require_panels(table: pd.DataFrame) -> None:
+    there, name = sorted(set(table.figure)), f"figures in {table.attrs['file']}"
     require(bool(set(there) & set(PANELS)), name, f"include {' and '.join(PANELS)}", there)
 
 
-def _curves(folder: Path) -> pd.DataFrame:
-    path = folder / FILE_NAME
+def _curves(folder: Path | None) -> pd.DataFrame:
+    path = curves_file(folder)
     try:
         table = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(f"reference must be a folder with a readable {FILE_NAME}, got {folder} ({error})") from None
     missing = [column for column in COLUMNS if column not in table.columns]
     require(not missing, f"columns of {path}", f"include {', '.join(COLUMNS)}", list(table.columns))
+    table.attrs["file"] = path
     return table
 
 
-def fig3_reference(folder: Path) -> pd.DataFrame:
+def fig3_reference(folder: Path | None) -> pd.DataFrame:
     """The training losses and test accuracies behind the paper's Figure 3 (DeComFL's loss as logged, not × 0.9).
 
     Args:
@@ -110,7 +132,7 @@ def fig3_reference(folder: Path) -> pd.DataFrame:
     table = _curves(folder)
     frames = []
     for (figure, name), rows in table[table.figure.isin(["fig3_left", "fig3_right"])].groupby(["figure", "series"]):
-        metric = "train_loss" if figure == "fig3_left" else "test_accuracy"
+        metric = SHOWN[str(figure)]
         rows = rows[rows.metric == metric].drop_duplicates(["seed", "step"])
         # A log's name goes on behind its method, with the settings of that run.
         series, method, uplink, top_k = next(
@@ -159,3 +181,53 @@ def _wire(row: Any) -> float:
     if row.method == "FedAvg":
         return wire_bytes_fedavg(row.round, M=M, m=m, d=D) / 4
     return wire_bytes_decomfl(row.round, M=M, m=m, K=row.K, P=row.P) / 4
+
+
+# --- thinned to what a figure can show --------------------------------------------------------------------------------
+
+
+def thinned(folder: Path) -> pd.DataFrame:
+    """The curves of Figures 2 and 3 with so many of their points that the lines through these show the whole ones.
+
+    A curve of several seeds keeps the same steps of each, as their mean is drawn.
+    """
+    kept = []
+    for (figure, _, metric), rows in _curves(folder).groupby(["figure", "series", "metric"], sort=False):
+        if SHOWN.get(str(figure)) != metric:
+            continue
+        _, last = PANELS.get(str(figure), ("", np.inf))
+        curve = rows[rows.step < last].drop_duplicates(["seed", "step"])
+        table = curve.pivot(index="step", columns="seed", values="value").dropna()
+        steps, values = table.index.to_numpy(dtype=float), table.to_numpy()
+        loss = metric == "train_loss"
+        near = np.full_like(values, LOSS) if loss else ERRORS * np.sqrt(values * (1 - values) / IMAGES)
+        kept.append(curve[curve.step.isin(_enough(steps, values, near))])
+    return pd.concat(kept)[[*COLUMNS]]
+
+
+def _enough(steps: np.ndarray, values: np.ndarray, near: np.ndarray) -> list[float]:
+    """Steps between which straight lines pass all values as ``near`` as this, one far step after the other.
+
+    They do so along the steps and along their logarithms, hence along what lies between these: every axis of a figure.
+    """
+
+    def passes(first: int, end: int) -> bool:
+        inside = slice(first, end + 1)
+        for axis in (steps[inside], np.log(np.maximum(steps[inside], 0.5))):
+            share = ((axis - axis[0]) / (axis[-1] - axis[0]))[:, None]
+            line = values[first] + share * (values[end] - values[first])
+            if (abs(line - values[inside]) > near[inside]).any():
+                return False
+        return True
+
+    kept = [0]
+    while kept[-1] < len(steps) - 1:
+        first = kept[-1]
+        ends = range(first + 1, min(first + FARTHEST, len(steps) - 1) + 1)
+        kept.append(max(end for end in ends if end == first + 1 or passes(first, end)))
+    return [float(steps[place]) for place in kept]
+
+
+if __name__ == "__main__":
+    rows = thinned(Path(sys.argv[1])).to_csv(index=False)
+    write_atomically(THINNED, gzip.compress(rows.encode(), mtime=0))

@@ -85,8 +85,9 @@ def amount(count: float) -> str:
 
 
 def caption(stem: str, **here: Any) -> str:
-    """The text under the figure of a file's stem, with the values."""
-    return str(_TEXTS["captions"][stem].format(**here))
+    """The text under the figure of a file's stem, with the values; which folder data were in is told elsewhere."""
+    told = str(_TEXTS["captions"][stem].format(**here)).replace(", from DECOMFL_DATA", "")
+    return " ".join(told.split())
 
 
 def notes(part: str, **here: Any) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from paper_repro.commands import board, findings, tables
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed import images, others
-from tests.paper_repro.recomputed.common import RESULTS, kept, lines, mean_accuracy, outcomes, rows
+from tests.paper_repro.recomputed.common import RESULTS, kept, lines, mean_accuracy, outcomes, rows, to_reach
 
 SCALES = "docs/paper-scales.md"
 LOGS = pytest.mark.skipif(not os.environ.get("DECOMFL_REFERENCE"), reason="needs DECOMFL_REFERENCE")
@@ -253,6 +253,38 @@ def test_the_boards_line_in_the_readme_has_the_numbers_of_the_rows() -> None:
     spent = (own.wire_bytes / own.M).groupby(own.line).mean() / 1000
     told = f"{spent['DeComFL']:.1f} kB; FedAvg {spent['FedAvg']:.0f} kB (three seeds)"
     assert said("README.md", f"| MNIST, logistic, to 80 %: bytes a client | {told} |") == []
+
+
+def cost_rows() -> list[str]:
+    """The rows of the README's table: what Figure 2's runs with K = 10 send to an accuracy, in both countings."""
+    runs = images.figure_2(rows("fig2", "full"), "local-updates")
+    both = [runs[runs.series == name] for name in ("DeComFL K=10 P=20", "FedAvg K=10")]
+    told = []
+    for level in (0.80, 0.90, 0.95, 0.96, 0.97):
+        wire, axis = ([to_reach(run, level, f"{count}_scalars") for run in both] for count in ("wire", "plotted"))
+        shown = [f"{level:.0%}".replace("%", " %"), *(f"{4 * own / 1000:.3g} kB" for own in wire)]
+        told.append(f"| {' | '.join([*shown, *(f'{theirs / ours:.2g}' for ours, theirs in (wire, axis))])} |")
+    return told
+
+
+def test_the_readme_tells_the_cost_of_figure_2_by_both_countings() -> None:
+    ours, logs = (
+        next(row for row in outcomes() if row["id"] == f"fig2.saving{where}")["measured"]
+        for where in ("", "-in-the-logs")
+    )
+    more, in_logs = (1 / each["FedAvg / DeComFL, wire"] for each in (ours, logs))
+    sentence = (
+        f"So to 97 % DeComFL sends {more:.1f} times FedAvg's bytes ({in_logs:.2f} times in the authors' logs); by the "
+        "axis of the paper's figure, which counts one direction and every client in every round, FedAvg sends "
+        f"{ours['FedAvg / DeComFL, plotted']:.1f} times DeComFL's."
+    )
+    assert said("README.md", *cost_rows(), sentence) == []
+
+
+def test_a_favourable_half_in_the_readme_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = images.figure_2
+    monkeypatch.setattr(images, "figure_2", lambda *given: whole(*given)[lambda t: t.seed == 0])
+    assert said("README.md", *cost_rows()) != []
 
 
 def test_the_page_that_advises_has_the_numbers_of_the_rows() -> None:

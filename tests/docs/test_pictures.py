@@ -40,9 +40,9 @@ def wanted(stem: str) -> tuple[str | None, str | None]:
 
 @pytest.mark.parametrize("stem", sorted(path.stem for path in DOCS.glob("*.png") if path.name not in MADE))
 def test_a_picture_is_what_its_name_says_of_the_recorded_rows(stem: str) -> None:
-    again = f"python -m paper_repro.commands.pictures REFERENCE docs {stem} draws it anew"
+    again = f"python -m paper_repro.commands.pictures docs {stem} draws it anew"
     again = "python -m tests.docs.browser docs/rebuild.png takes it anew" if stem == "rebuild" else again
-    again = "python -m paper_repro.commands.hero REFERENCE docs/figure-2.png" if stem == "figure-2" else again
+    again = "python -m paper_repro.commands.hero docs/figure-2.png" if stem == "figure-2" else again
     assert told(DOCS / f"{stem}.png") == wanted(stem), again
 
 

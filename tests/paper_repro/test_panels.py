@@ -22,10 +22,9 @@ from paper_repro.workflow import estimators, recorded
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.recomputed import images
-from tests.paper_repro.recomputed.axes import named, wrong_in
+from tests.paper_repro.recomputed.axes import COLUMNS, named, wrong_in
 from tests.paper_repro.recomputed.common import kept, lines, rows
 
-COUNTS = ("wire", "table1", "plotted")
 LOGS = pytest.mark.skipif(
     not os.environ.get("DECOMFL_REFERENCE"), reason="needs the authors' curves (DECOMFL_REFERENCE)"
 )
@@ -49,90 +48,69 @@ def drawn(part: str, scale: str = "full") -> Made:
 # --- Figure 2 ---------------------------------------------------------------------------------------------------------
 
 
-def of_figure_2(title: str, *, check: bool = False) -> pd.DataFrame:
+def kinds_2(reading: str, panel: str, *, thin: bool = True) -> dict[str, pd.DataFrame]:
     """The rows behind a panel: FedAvg's are those of the other panel where it has none of its own."""
-    reading, _, words = title.partition(" · ")
     frame = rows("fig2", "full")
-    own = frame[(frame.reading == reading) & (frame.check == check)]
-    here = (own.panel == PANELS_2[words]) | (own.method == "FedAvg")
-    return images.counted_2(kept(own[here], "panel", "series"))
+    read = frame[(frame.reading == reading) & ((frame.panel == panel) | (frame.method == "FedAvg"))]
+    curves, checks = (images.counted_2(kept(read[read.check == check], "panel", "series")) for check in (False, True))
+    theirs = images.logs_2(panel, thin)
+    return {"curves": curves, "checks": checks, "reference": theirs[theirs.series.isin(curves.series)]}
 
 
-def wrong_2(figure: Figure) -> list[str]:
+def wrong_2(figure: Figure, reading: str = "as-plotted", *, thin: bool = True) -> list[str]:
     found = []
     for title, ax in named(figure).items():
-        kinds = {"curves": of_figure_2(title), "checks": of_figure_2(title, check=True)}
+        kinds = kinds_2(reading, PANELS_2[title], thin=thin)
         found += [f"{title}: {told}" for told in wrong_in(ax, kinds)]
     return found
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_figure_2_shows_its_rows(count: str) -> None:
-    figures = drawn("fig2").figures
-    assert wrong_2(figures["fig2" if count == "wire" else f"fig2-{count}"]) == []
+@pytest.mark.parametrize(
+    ("stem", "reading"),
+    [*((f"fig2{count}", "as-plotted") for count in ("", "-table1", "-plotted")), ("fig2-as-written", "as-written")],
+)
+def test_figure_2_shows_its_rows_beside_the_thinned_logs(stem: str, reading: str) -> None:
+    assert wrong_2(drawn("fig2").figures[stem], reading) == []
 
 
 @LOGS
-def test_figure_2_shows_the_authors_curves() -> None:
-    authors = Path(os.environ["DECOMFL_REFERENCE"])
-    figure = made("fig2", readings=("as-plotted",), authors=authors, count="plotted").figures["fig2"]
-    for title, ax in named(figure).items():
-        panel = PANELS_2[title.partition(" · ")[2]]
-        theirs = images.counted_2(images.authors_2(panel))
-        if not (theirs.method == "FedAvg").any():
-            left = images.counted_2(images.authors_2("local-updates"))
-            theirs = pd.concat([theirs, left[left.method == "FedAvg"]])
-        kinds = {"curves": of_figure_2(title), "checks": of_figure_2(title, check=True), "reference": theirs}
-        assert wrong_in(ax, kinds) == []
+def test_figure_2_shows_the_whole_logs_of_a_folder() -> None:
+    assert wrong_2(made("fig2", authors=Path(os.environ["DECOMFL_REFERENCE"])).figures["fig2"], thin=False) == []
 
 
-@LOGS
-def test_the_picture_of_the_readme_shows_the_same() -> None:
-    (ax,) = hero(Path(os.environ["DECOMFL_REFERENCE"])).axes
-    title = "as-plotted · local updates K (P = 20)"
-    kinds = {"curves": of_figure_2(title), "checks": of_figure_2(title, check=True)}
-    theirs = images.counted_2(images.authors_2("local-updates"))
-    assert wrong_in(ax, {**kinds, "reference": theirs}) == []
+def test_the_picture_of_the_readme_shows_the_same_by_both_countings() -> None:
+    kinds = kinds_2("as-plotted", "local-updates")
+    by_count = named(hero())
+    assert {title: (wrong_in(ax, kinds), COLUMNS[ax.get_xlabel()]) for title, ax in by_count.items()} == {
+        "by the paper's axis": ([], "plotted_scalars"),
+        "by bytes": ([], "wire_scalars"),
+    }
 
 
 # --- Figure 3, the top-k figure, the projection figure ----------------------------------------------------------------
 
 
-def wrong_3(figure: Figure, part: str = "fig3", scale: str = "full", **more: pd.DataFrame) -> list[str]:
-    frame = rows(part, scale)
+def wrong_3(figure: Figure, part: str = "fig3", *, thin: bool = True) -> list[str]:
+    frame = rows(part, "full")
     ours, dots = (images.counted_3(kept(frame[frame.check == check], "series")) for check in (False, True))
-    kinds = {"curves": ours, "checks": dots, **more}
+    losses = images.authors_3("train_loss", thin).assign(test_accuracy=np.nan)
+    losses = losses[losses["round"] <= frame["round"].max()]
+    theirs = pd.concat([images.logs_3(thin), losses])
+    kinds = {"curves": ours, "checks": dots, "reference": theirs[theirs.series.isin(frame.series)]}
     return [f"{title}: {told}" for title, ax in named(figure).items() for told in wrong_in(ax, kinds)]
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_figure_3_shows_its_rows(count: str) -> None:
-    figures = drawn("fig3").figures
-    assert wrong_3(figures["fig3" if count == "wire" else f"fig3-{count}"]) == []
+@pytest.mark.parametrize(
+    ("part", "stem"), [("fig3", "fig3"), ("fig3", "fig3-table1"), ("fig3", "fig3-plotted"), ("topk", "topk")]
+)
+def test_figures_on_fashion_mnist_show_their_rows_beside_the_thinned_logs(part: str, stem: str) -> None:
+    assert wrong_3(drawn(part).figures[stem], part) == []
 
 
 @LOGS
-def test_figure_3_shows_the_authors_curves() -> None:
+def test_figure_3_shows_the_whole_logs_of_a_folder() -> None:
     authors = Path(os.environ["DECOMFL_REFERENCE"])
-    figure = made("fig3", authors=authors, count="table1").figures["fig3"]
-    loss = images.logs()[lambda t: (t.figure == "fig3_left") & (t.metric == "train_loss")]
-    names = [next(ours for start, ours in images.NAMES_3.items() if name.startswith(start)) for name in loss.series]
-    losses = loss.assign(series=names, train_loss=loss.value, test_accuracy=np.nan)
-    losses = losses[losses["round"] <= rows("fig3", "full")["round"].max()]
-    by_title = named(figure)
-    ours = {"curves": figure_3(False), "checks": figure_3(True)}
-    assert wrong_in(by_title["loss against rounds"], {**ours, "reference": losses}) == []
-    accuracies = images.counted_3(images.authors_3())
-    assert wrong_in(by_title["accuracy against communication"], {**ours, "reference": accuracies}) == []
-
-
-def figure_3(check: bool) -> pd.DataFrame:
-    frame = rows("fig3", "full")
-    return images.counted_3(kept(frame[frame.check == check], "series"))
-
-
-def test_the_top_k_figure_shows_its_rows() -> None:
-    assert wrong_3(drawn("topk").figures["topk"], "topk") == []
+    assert wrong_3(made("fig3", authors=authors, count="table1").figures["fig3"], thin=False) == []
 
 
 def test_thin_lines_are_the_rows_of_the_larger_scale() -> None:
@@ -140,7 +118,9 @@ def test_thin_lines_are_the_rows_of_the_larger_scale() -> None:
     longer = images.counted_3(kept(lines(rows("topk", "full")), "series"))
     frame = rows("topk", "default")
     kinds = {name: kept(frame[frame.check == check], "series") for name, check in (("curves", False), ("checks", True))}
-    assert [wrong_in(ax, {**kinds, "longer": longer}) for ax in figure.axes] == [[], []]
+    theirs = images.logs_3(thin=True)
+    kinds |= {"longer": longer, "reference": theirs[theirs.series.isin(frame.series)]}
+    assert [wrong_in(ax, kinds) for ax in figure.axes] == [[], []]
 
 
 def test_the_projection_figure_shows_its_rows() -> None:
@@ -180,7 +160,7 @@ SWAP = {"FedAvg": "FedCom 8 bit", "FedCom 8 bit": "FedAvg"}
     ("change", "told"),
     [
         (
-            lambda given: {"y": "test_loss"} if given["y"] == "train_loss" else {},
+            lambda given: {"y": "test_loss", "reference": None} if given["y"] == "train_loss" else {},
             r"loss against rounds: FedAvg \(curves\): no line of its colour has train_loss",
         ),
         (
@@ -191,7 +171,7 @@ SWAP = {"FedAvg": "FedCom 8 bit", "FedCom 8 bit": "FedAvg"}
             lambda given: {"frame": given["frame"].assign(series=given["frame"].series.replace(SWAP))},
             "(?s)(FedAvg|FedCom 8 bit) .*\n.*\n.*\n",  # two lines in each of two panels
         ),
-        (lambda given: {"longer": given["frame"]}, r"11 lines and \d bands, not 6"),
+        (lambda given: {"longer": given["frame"]}, r"15 lines and \d bands, not 10"),
     ],
     ids=["test loss under training loss", "another counting", "labels swapped", "a line drawn twice"],
 )

@@ -16,7 +16,7 @@ def drawn_by() -> object:
 
 
 def test_the_readmes_picture_is_of_the_recorded_rows_by_todays_code() -> None:
-    assert drawn_by() == hero.made_of(), f"python -m paper_repro.commands.hero REFERENCE {PICTURE}"
+    assert drawn_by() == hero.made_of(), f"python -m paper_repro.commands.hero {PICTURE}"
 
 
 def test_other_rows_make_a_picture_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+import paper_repro
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.workflow.claims import limits
 from tests.paper_repro.recomputed.common import (
@@ -205,24 +206,40 @@ def _(frame: pd.DataFrame, _: str) -> Found:
 # --- the authors' curves ----------------------------------------------------------------------------------------------
 
 
+THINNED = Path(paper_repro.__file__).parent / "authors" / "curves.csv.gz"
+
+
 @cache
-def logs() -> pd.DataFrame:
-    """The authors' logged curves, once a seed and step."""
-    table = pd.read_csv(Path(os.environ["DECOMFL_REFERENCE"]) / "authors_curves.csv")
+def logs(thin: bool = False) -> pd.DataFrame:
+    """The authors' logged curves, once a seed and step: the whole ones, or those that come with the project."""
+    table = pd.read_csv(THINNED if thin else Path(os.environ["DECOMFL_REFERENCE"]) / "authors_curves.csv")
     found = table.drop_duplicates(["figure", "series", "seed", "step", "metric"])
     return found.assign(round=found.step + 1)
 
 
-def authors_2(panel: str) -> pd.DataFrame:
+def authors_2(panel: str, thin: bool = False) -> pd.DataFrame:
     """Those of a panel of Figure 2, up to the rounds that it plots, under the names of ours."""
     figure, rounds = {"local-updates": ("fig2_left", 2000), "perturbations": ("fig2_right", 1500)}[panel]
-    own = logs()[lambda t: (t.figure == figure) & (t.metric == "test_accuracy") & (t.step < rounds)].copy()
+    own = logs(thin)[lambda t: (t.figure == figure) & (t.metric == "test_accuracy") & (t.step < rounds)].copy()
     # FedAvg's "K=4" is a file that was named K=5.
     own["K"] = [int((re.search(r"file was named K=(\d+)", s) or re.search(r"K=(\d+)", s))[1]) for s in own.series]
     own["P"] = [int(found[1]) if (found := re.search(r"P=(\d+)", s)) else 0 for s in own.series]
     own["method"] = np.where(own.P > 0, "DeComFL", "FedAvg")
     own["series"] = own.method + " K=" + own.K.astype(str) + np.where(own.P > 0, " P=" + own.P.astype(str), "")
     return own.rename(columns={"value": "test_accuracy"})
+
+
+@cache
+def logs_2(panel: str, thin: bool = False) -> pd.DataFrame:
+    """The authors' curves with all countings, of which messages carry theirs in expectation."""
+    frame = counted_2(authors_2(panel, thin))
+    base = {"clients": M, "sampled": m}
+    wire = {}
+    for K, P, R in set(zip(frame.K, frame.P, frame["round"], strict=True)):
+        own = {"perturbations": P} if P else {"method": "fedavg"}
+        wire[K, P, R] = expected_traffic(TrainConfig(rounds=R, local_steps=K, **base, **own), SMALL).bytes / 4
+    keys = zip(frame.K, frame.P, frame["round"], strict=True)
+    return frame.assign(wire_scalars=[wire[key] for key in keys])
 
 
 NAMES_3 = {
@@ -237,11 +254,13 @@ BY_VALUE = f"{TOP_K} by signed value"
 METHODS_3 = {"DeComFL": "decomfl", "FedAvg+Top-k 10 %": "fedavg-topk", "FedCom 8 bit": "fedcom", "FedAvg": "fedavg"}
 
 
-def authors_3() -> pd.DataFrame:
-    own = logs()[lambda t: (t.figure == "fig3_right") & (t.metric == "test_accuracy")].copy()
+def authors_3(metric: str = "test_accuracy", thin: bool = False) -> pd.DataFrame:
+    """Those of a panel of Figure 3: accuracies to the right, training losses to the left."""
+    figure = {"test_accuracy": "fig3_right", "train_loss": "fig3_left"}[metric]
+    own = logs(thin)[lambda t: (t.figure == figure) & (t.metric == metric)].copy()
     own["series"] = [next(ours for start, ours in NAMES_3.items() if name.startswith(start)) for name in own.series]
     own["method"] = own.series.map(METHODS_3)
-    return own.rename(columns={"value": "test_accuracy"})
+    return own.rename(columns={"value": metric})
 
 
 def band(ours: pd.DataFrame, theirs: pd.DataFrame, everything: pd.DataFrame, prefix: str = "") -> tuple[Numbers, list]:
@@ -320,16 +339,8 @@ def _(frame: pd.DataFrame, _: str) -> Found:
 
 @recomputes("fig2.saving-in-the-logs")
 def _(frame: pd.DataFrame, _: str) -> Found:
-    left = counted_2(authors_2("local-updates"))
-    ours, theirs = series(left, "DeComFL K=10 P=20"), series(left, "FedAvg K=10")
-    base = {"clients": M, "sampled": m, "local_steps": 10}
-    wire = {
-        R: expected_traffic(TrainConfig(rounds=R, perturbations=20, **base), SMALL).bytes / 4
-        for R in set(ours["round"])
-    }
-    model = expected_traffic(TrainConfig(method="fedavg", rounds=1, **base), SMALL).bytes / 4
-    ours = ours.assign(wire_scalars=ours["round"].map(wire))
-    return saving(ours, theirs.assign(wire_scalars=model * theirs["round"]))
+    left = logs_2("local-updates")
+    return saving(series(left, "DeComFL K=10 P=20"), series(left, "FedAvg K=10"))
 
 
 # --- Figure 3 and the top-k figure ------------------------------------------------------------------------------------
@@ -402,9 +413,10 @@ def claimed_3(frame: pd.DataFrame) -> pd.DataFrame:
     return figure_3(frame[frame.series != BY_VALUE])
 
 
-def logs_3() -> pd.DataFrame:
+@cache
+def logs_3(thin: bool = False) -> pd.DataFrame:
     """The authors' curves with what the messages would carry, in expectation."""
-    frame = counted_3(authors_3())
+    frame = counted_3(authors_3(thin=thin))
     own = {"local_steps": 5, "clients": M, "sampled": m}
     schedule = {"perturbations": 25, "perturbation_schedule": {500: 50, 1000: 100, 2000: 200}}
     more = {
