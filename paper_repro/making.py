@@ -28,6 +28,7 @@ from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, ta
 from paper_repro.parts.hessian import SpectrumWork
 from paper_repro.studies import board, edge
 from paper_repro.workflow import recorded
+from paper_repro.workflow.answer import answer
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import (
     DEAR,
@@ -38,7 +39,6 @@ from paper_repro.workflow.claims import (
     claim,
     decided,
     named,
-    otherwise,
     outcomes_json,
     recorded_outcomes,
 )
@@ -48,7 +48,7 @@ from paper_repro.workflow.live import Overlay, agreement, beginning, overlay
 from paper_repro.workflow.measures import CHECKED, COUNTS
 from paper_repro.workflow.part import DrawnPart, Made, Options, Part, drawn, ingredients
 from paper_repro.workflow.reference import require_reference
-from paper_repro.workflow.report import RECORDED, Section, page_section, render_report, require_own_page
+from paper_repro.workflow.report import RECORDED, Section, closing, page_section, render_report, require_own_page
 from paper_repro.workflow.runs import Job, Recordable, Result, Work, finished, is_whole, pool_of, run_all
 from paper_repro.workflow.scales import READINGS, SCALES, changed
 
@@ -178,10 +178,11 @@ def _report(names: Sequence[str], options: Options, *, live: bool, silent: bool)
         facts |= {"changed": f"{changes}: not the paper's"} if changes else {}
         facts |= _facts(provenance, None if drawing else minutes)
         write_atomically(out / "claims.json", outcomes_json(outcomes))
+        lines = answer()
 
         def show(overlays: Mapping[str, Overlay], status: str) -> None:
             sections = [{**part.section, "live": overlays.get(part.section["id"])} for part in made]
-            page = render_report(sections, facts=facts, claims=outcomes, live=status)
+            page = render_report(sections, facts=facts, claims=outcomes, answer=lines, live=status)
             write_atomically(out / "report.html", page)
 
         show({}, "")
@@ -190,18 +191,7 @@ def _report(names: Sequence[str], options: Options, *, live: bool, silent: bool)
             _run_live([part.section["id"] for part in made], outcomes, options, show)
             minutes = (time.monotonic() - started) / 60
     if not silent:
-        for outcome in outcomes:
-            row = outcome.row()
-            sentence = f" (the sentence is {row['status']})" if row["status"] else ""
-            print(f"{outcome.verdict:28s} {outcome.id}: {row['claim']}{sentence}")
-            if told := otherwise(outcome):
-                print(f"{'':28s} {told}")
-            if claim(outcome.id).part in options.changes:
-                print(f"{'':28s} {outcome.scale.partition(' (')[0]}")
-        data = f"; {facts['data']}" if "data" in facts else ""
-        if changes:
-            print(f"\nchanged: {changes}")
-        print(f"\n{out / 'report.html'} ({minutes:.1f} min{data})")
+        print(closing(out / "report.html", outcomes, facts, minutes, live=live))
     if words:
         print(words, file=sys.stderr)
     return outcomes
