@@ -240,9 +240,7 @@ def _way(ax: Axes, along: pd.DataFrame, y: str, title: str, *, limit: str = "") 
             ax.plot(
                 own["step"], own[y].clip(upper=_HIGHEST), color=colour, linewidth=1.1, alpha=0.6, zorder=2.5 + apart
             )
-    ax.set_yscale("log")
-    ax.set_xlabel("local steps")
-    ax.set_title(title)
+    ax.set(yscale="log", xlabel="local steps", title=title)
     if limit:
         ax.axhline(1.0, color=_INK, linewidth=1.1, linestyle=(0, (4, 2)), zorder=4)
         started = along.groupby("run", sort=False)["test_loss"].transform("first")
