@@ -124,9 +124,7 @@ def comparison(
 
 def _draw(ax: Axes, panel: Panel, styles: Mapping[str, LineStyle]) -> None:
     """Draw one panel: other curves below, then ours, and dots over them."""
-    ax.set_title(panel.title)
-    ax.set_xlabel(panel.xlabel)
-    ax.set_ylabel(panel.ylabel)
+    ax.set(title=panel.title, xlabel=panel.xlabel, ylabel=panel.ylabel)
     for kind, frame in panel.frames.items():
         rows = frame.dropna(subset=[panel.y])
         if panel.xscale == "log":
@@ -135,8 +133,7 @@ def _draw(ax: Axes, panel: Panel, styles: Mapping[str, LineStyle]) -> None:
             own = rows.loc[rows["series"] == series]
             if not own.empty:
                 draw_mean(ax, own, panel.x, panel.y, style, label=series, by=panel.by, kind=kind)
-    ax.set_yscale(panel.yscale)
-    ax.set_xscale(panel.xscale)
+    ax.set(xscale=panel.xscale, yscale=panel.yscale)
     if panel.ylimits is not None:
         ax.set_ylim(*panel.ylimits)
     if panel.xscale == "log":

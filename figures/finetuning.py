@@ -127,10 +127,7 @@ def round_costs(
             marker, colour = "D" if cell["printed"] else "o", styles[cell["series"]].color
             face = "white" if cell["printed"] else colour
             ax.plot(cell["d"], cell["bytes"], marker, markerfacecolor=face, color=colour, markersize=5)
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_xlabel("trained parameters d")
-        ax.set_ylabel("bytes a client and round")
+        ax.set(xscale="log", yscale="log", xlabel="trained parameters d", ylabel="bytes a client and round")
         handles = [_spot("o", style.color, series) for series, style in styles.items() if series in set(frame.series)]
         handles += [_spot("D", _SOFT, "printed in the paper", hollow=True), _line(("the paper's formula", "dashed"))]
         plots.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)

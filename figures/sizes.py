@@ -94,8 +94,7 @@ def _needed(ax: Axes, points: pd.DataFrame, styles: Mapping[str, LineStyle], sha
             ax.errorbar(
                 at, point["rounds"], yerr=up, xerr=across, color=style.color, marker=marker, markersize=6.5, capsize=2.5
             )
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    ax.set(xscale="log", yscale="log")
     smallest, ratio = points.sort_values("d").iloc[0], points["d"].max() / points["d"].min()
     d, rounds = smallest["d"], smallest["rounds"]
     if ratio > 1:

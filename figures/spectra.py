@@ -106,9 +106,7 @@ def training_spectra(
         outer.plot(rows["step"], rows["lambda_max"], color=_RED, marker="s", markersize=3.8, label="λ_max")
         outer.plot(rows["step"], -rows["lambda_min"], color=OKABE_ITO[4], marker="v", markersize=3.8, label="−λ_min")
         outer.plot(rows["step"], rows["loss"], color=_SOFT, marker=".", linestyle=":", label="loss")
-        outer.set_yscale("log")
-        outer.set_title("outer eigenvalues and loss")
-        outer.set_xlabel("steps of training")
+        outer.set(yscale="log", title="outer eigenvalues and loss", xlabel="steps of training")
         outer.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         outer.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
     return figure
@@ -162,8 +160,6 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
             label=f"{name}: {KAPPAS[name]}",
         )
     ax.axhline(d, color=_SOFT, linewidth=1.0, linestyle=(0, (4, 2)), label=f"d = {d:,}")
-    ax.set_yscale("log")
-    ax.set_title("effective rank κ")
-    ax.set_xlabel("steps of training")
+    ax.set(yscale="log", title="effective rank κ", xlabel="steps of training")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))

@@ -90,10 +90,8 @@ def dimension_free(
         left, right = _row(plots, 2, sharey=True)
         for ax, frame, x, fixed in ((left, by_d, "d", "kappa"), (right, by_kappa, "kappa", "d")):
             _draw(ax, frame, x, "value")
-            ax.set_xscale("log")
-            ax.set_yscale("log")
             symbol, other = ("d", "κ") if x == "d" else ("κ", "d")
-            ax.set_title(f"{symbol} grows, {other} = {frame[fixed].iloc[0]:,.0f}")
+            ax.set(xscale="log", yscale="log", title=f"{symbol} grows, {other} = {frame[fixed].iloc[0]:,.0f}")
             ax.set_xlabel("parameters d" if x == "d" else "effective rank κ")
         left.set_ylabel(_AVERAGE)
         far = by_d[(by_d["d"] >= FLAT_FROM) & by_d["series"].str.startswith("measured")].groupby("series")["value"]
@@ -154,10 +152,7 @@ def speed_ups(
                         at["at"], first["rounds"] * first["at"] / at["at"], color="#B6BEC7", linewidth=1.0, zorder=1.5,
                         label="_slope",
                     )  # fmt: skip
-            ax.set_xscale("log")
-            ax.set_yscale("log")
-            ax.set_title(f"more {words[knob]}")
-            ax.set_xlabel(knob)
+            ax.set(xscale="log", yscale="log", title=f"more {words[knob]}", xlabel=knob)
             if ends is not None and knob in ends:
                 at_end, words_of_end = ends[knob]
                 ax.axvline(at_end, color=_SOFT, linewidth=0.9, linestyle=(0, (1, 2)), label="_end")
@@ -211,8 +206,7 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
                 table = slack[slack["K"] == K].pivot(index="m", columns="ratio", values=column)
                 mesh: dict[str, Any] = {"shading": "nearest", "rasterized": True, **shade}
                 drawn = ax.pcolormesh(table.columns, table.index, table.to_numpy(), **mesh)
-                ax.set_xscale("log")
-                ax.set_yscale("log")
+                ax.set(xscale="log", yscale="log")
                 if row == 0:
                     ax.set_title(f"K = {K:g}")
                 if row == 2:
@@ -255,10 +249,7 @@ def training(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figu
             _draw(ax, own, "round", "value")
             band = own.dropna(subset=["low", "high"]).sort_values("round")
             ax.fill_between(band["round"], band["low"], band["high"], color=_BLUE, alpha=0.18, linewidth=0)
-            ax.set_xscale("log")
-            ax.set_yscale("log")
-            ax.set_title(panel)
-            ax.set_xlabel("rounds R")
+            ax.set(xscale="log", yscale="log", title=panel, xlabel="rounds R")
         axes[0].set_ylabel(_AVERAGE)
         legend_below(plots, axes, columns=3)
     return figure

@@ -25,6 +25,7 @@ from paper_repro.language_models import llm, pretrained, sizes
 from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
 from paper_repro.studies import board, edge
 from paper_repro.workflow import recorded
+from paper_repro.workflow.answer import answer
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import (
     ON_GPU,
@@ -34,7 +35,6 @@ from paper_repro.workflow.claims import (
     claim,
     decided,
     named,
-    otherwise,
     outcomes_json,
     recorded_outcomes,
 )
@@ -46,7 +46,7 @@ from paper_repro.workflow.part import DrawnPart, Made, Options, Part, drawn, ing
 from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.reference import require_reference
-from paper_repro.workflow.report import RECORDED, Section, page_section, render_report, require_own_page
+from paper_repro.workflow.report import RECORDED, Section, closing, page_section, render_report, require_own_page
 from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole, run_all
 from paper_repro.workflow.scales import SCALES, changed
 from paper_repro.workflow.series import READINGS
@@ -182,10 +182,11 @@ def _report(
         provenance = [each for rows in found.parts.values() for each in rows.provenance if each]
         facts |= _facts(provenance, None if from_records else minutes)
         write_atomically(out / "claims.json", outcomes_json(outcomes))
+        lines = answer()
 
         def show(overlays: Mapping[str, Overlay], status: str) -> None:
             sections = [{**part.section, "live": overlays.get(part.section["id"])} for part in made]
-            page = render_report(sections, facts=facts, claims=outcomes, live=status)
+            page = render_report(sections, facts=facts, claims=outcomes, answer=lines, live=status)
             write_atomically(out / "report.html", page)
 
         show({}, "")
@@ -196,18 +197,7 @@ def _report(
             )
             minutes = (time.monotonic() - started) / 60
     if not silent:
-        for outcome in outcomes:
-            row = outcome.row()
-            sentence = f" (the sentence is {row['status']})" if row["status"] else ""
-            print(f"{outcome.verdict:28s} {outcome.id}: {row['claim']}{sentence}")
-            if told := otherwise(outcome):
-                print(f"{'':28s} {told}")
-            if claim(outcome.id).part in options.changes:
-                print(f"{'':28s} {outcome.scale.partition(' (')[0]}")
-        data = f"; {facts['data']}" if "data" in facts else ""
-        if changes:
-            print(f"\nchanged: {changes}")
-        print(f"\n{out / 'report.html'} ({minutes:.1f} min{data})")
+        print(closing(out / "report.html", outcomes, facts, minutes, live=live))
     if found.words:
         print(found.words, file=sys.stderr)
     return outcomes

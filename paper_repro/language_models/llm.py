@@ -257,7 +257,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             pd.DataFrame(points),
             styles,
             title="Accuracy after fine-tuning, and before",
-            caption=f"Bars: two binomial standard errors. Scale {words}.",
+            caption=caption("llm", scale=words),
         ),
         "llm-costs": round_costs(
             costs,

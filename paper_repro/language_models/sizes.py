@@ -35,7 +35,7 @@ from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged,
 from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, notes, settings
+from paper_repro.workflow.report import Section, caption, notes, settings
 from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Scale, Sizes
 from theory.notation.setting import effective_factor
@@ -338,8 +338,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         series_styles(runs["model"]),
         share=SHARE,
         title="DeComFL on SST-2 with language models of several sizes",
-        caption=f"Scale {words}. {provenance[0]['data'].split('; ')[0]}. Right: means over the runs that settled; "
-        f"those that learnt are in the table.",
+        caption=caption("sizes", scale=words, data=provenance[0]["data"].split("; ")[0]),
     )
     here = {**vars(LIMITS), **vars(size), "share_of_fall": SHARE, "last": LAST, "confidence": CONFIDENCE}
     by_rule, by_authors, *others = notes("sizes", **here)

@@ -15,7 +15,7 @@ from decomfl_lab.runs.told import Progress
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged
 from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Folded, Section, notes
+from paper_repro.workflow.report import TONES, Folded, Section, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from theory.findings.finding import STATUSES, EntryResult, gather
 from theory.findings.registry import ENTRIES
@@ -23,16 +23,6 @@ from theory.statements.statement import inequality
 
 __all__ = ["claims", "jobs", "make"]
 
-TONES: Final[Mapping[str, str]] = {
-    "correct": "yes",
-    "proof gap": "depends",
-    "imprecise": "depends",
-    "misprint": "depends",
-    "carried over": "no",
-    "refuted": "no",
-    "not decided": "untested",
-    "not checkable": "untested",
-}
 _NESTED: Final = ["evidence", "labels", "bounds", "runs"]
 _JUDGED: Final = ("theorem", "corollary", "lemma")  # kinds whose entries are claims of their own
 

@@ -112,7 +112,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             verdicts.append(band(BANDS[reading], bands, words, testable=scale.name == "full", wanted=wanted))
         verdicts.append(saving_in_the_logs(authors))
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
-    headings = [f"{reading}, {COUNT_LABELS[count]}" for count, reading in kinds[1:]]
+    headings = [COUNT_LABELS[count].capitalize() for count, reading in kinds[1:] if reading == readings[0]]
+    headings += [f"With the settings of {SETTINGS[reading]} ({reading})" for reading in readings[1:]]
     section = Section(
         id="fig2",
         figure=figures["fig2"],

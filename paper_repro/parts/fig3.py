@@ -210,8 +210,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         notes=notes,
         table=tables["fig3"],
         facts={
-            "sizes": words,
-            "training time": f"{rows.groupby(['series', CHECKED, 'seed']).seconds.max().sum() / 60:.1f} core-minutes",
+            "training time": f"{rows.groupby(['series', CHECKED, 'seed']).seconds.max().sum() / 60:.1f} core-minutes"
         },
     )
     verdicts = claims(rows, f"{words}; {data}")

@@ -31,7 +31,7 @@ from paper_repro.workflow.claims import ClaimOutcome, judged, limits
 from paper_repro.workflow.data import data_set
 from paper_repro.workflow.measures import verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes
 
@@ -205,7 +205,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         d=d,
         near=NEAR,
         title="Hessian eigenvalue distribution of a ResNet while it is trained",
-        caption=f"Scale {words}. Data: {provenance[0]['data']}.",
+        caption=caption("hessian", scale=words, data=provenance[0]["data"]),
     )
     shown = ["step", "loss", "lambda_max", "lambda_min", "near zero", *KAPPAS, "products"]
     on_cifar = str(provenance[0]["data"]).startswith("CIFAR-10")

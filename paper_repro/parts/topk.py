@@ -76,7 +76,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         figure=figure,
         notes=curves.notes("topk"),
         table=table,
-        facts={"sizes": words},
     )
     verdicts = claims(lines, f"{words}; {data}; DeComFL by projection. {missing}".strip())
     if authors is not None and options.authors is not None:  # nothing is judged by thinned curves

@@ -9,13 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from decomfl_lab.errors import require
 from decomfl_lab.methods.registry import METHODS
 from paper_repro.studies import board_runs
 from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, absent
-from paper_repro.studies.drawings import line_styles, races
+from paper_repro.studies.drawings import line_styles, races, ranking
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
 from paper_repro.workflow.measures import TOLERANCE, numbers, verdict_of
 from paper_repro.workflow.part import Made, Options
@@ -139,19 +138,18 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     styles = line_styles({line: METHODS[method].gradients for line, method in methods})
     data = "; ".join(dict.fromkeys(str(facts["data"]) for facts in provenance if "data" in facts))
 
-    def figure(problems: Sequence[str], title: str) -> Figure:
-        return races(
-            frame[frame["problem"].isin(problems)],
-            styles,
-            title=title,
-            caption=caption("board", scale=words, data=data),
-        )
-
+    told = {"scale": words, "data": data, "seeds": ", ".join(map(str, size.seeds))}
     everything = list(dict.fromkeys(frame["problem"]))
     last = everything[-1]
+    title = "What the target takes"
     figures = {
-        "board": figure([last], "What the target takes"),
-        "board-all": figure(everything, "What the target takes, problem by problem"),
+        "board": ranking(
+            frame[frame["problem"] == last],
+            styles,
+            title=f"{title}: {last}",
+            caption=caption("board", race=size.races[last], **{**told, "data": data.split("; ")[-1]}),
+        ),
+        "board-all": races(frame, styles, title=f"{title}, problem by problem", caption=caption("board-all", **told)),
     }
     table = summary(rows)
     left_out = [f"{problem} is left out: {why}." for problem, why in absent(size).items() if problem not in everything]
@@ -162,7 +160,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         notes=[RULE, *notes("board", common=common, missed=size.missed), *left_out],
         table=shown(table),
         facts={"scale": words},
-        more_figures={"every problem": figures["board-all"]} if len(everything) > 1 else {},
+        more_figures={"Every problem, by bytes and by forward passes": figures["board-all"]},
     )
     tables = {"board": table, "board-curves": rows}
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)

@@ -17,7 +17,7 @@ from decomfl_lab.errors import require
 from figures.layout import legend_below, page, require_columns, require_known
 from figures.style import OKABE_ITO, LineStyle, rc, series_styles
 
-__all__ = ["AXES", "edge", "line_styles", "races"]
+__all__ = ["AXES", "edge", "line_styles", "races", "ranking"]
 
 # --- races: what every method has reached after so many bytes, and after so many forward passes -----------------------
 
@@ -34,6 +34,17 @@ def line_styles(lines: Mapping[str, bool]) -> dict[str, LineStyle]:
     for gradients in (False, True):
         found |= series_styles([name for name, own in lines.items() if own is gradients], baseline=gradients)
     return {name: found[name] for name in lines}
+
+
+def ranking(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: str = "", caption: str = "") -> Figure:
+    """Who took how many bytes on the one problem of ``frame``; see ``races``."""
+    column, label = next(iter(AXES.items()))
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(9.6, 0.26 * frame["line"].nunique() + 0.7, title=title, caption=[caption])
+        ax = plots.subplots()
+        _ranking(ax, frame, column, styles)
+        ax.set_xlabel(label)
+    return figure
 
 
 def races(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: str = "", caption: str = "") -> Figure:
@@ -115,7 +126,7 @@ def _ranking(ax: Axes, rows: pd.DataFrame, column: str, styles: Mapping[str, Lin
         ax.plot([middle], [place], "o", color=style.color, markersize=6, zorder=3,
                 markerfacecolor=style.color if there else "white")  # fmt: skip
     ax.set_xscale("log")
-    ax.set_yticks(range(len(found)), [str(line) for line in found.index], fontsize=8)
+    ax.set_yticks(range(len(found)), [str(line) for line in found.index])
     ax.set_ylim(len(found) - 0.4, -0.6)
     ax.grid(False, axis="y")
     ax.xaxis.set_major_formatter(EngFormatter("B" if column.endswith("bytes") else ""))
@@ -229,9 +240,7 @@ def _way(ax: Axes, along: pd.DataFrame, y: str, title: str, *, limit: str = "") 
             ax.plot(
                 own["step"], own[y].clip(upper=_HIGHEST), color=colour, linewidth=1.1, alpha=0.6, zorder=2.5 + apart
             )
-    ax.set_yscale("log")
-    ax.set_xlabel("local steps")
-    ax.set_title(title)
+    ax.set(yscale="log", xlabel="local steps", title=title)
     if limit:
         ax.axhline(1.0, color=_INK, linewidth=1.1, linestyle=(0, (4, 2)), zorder=4)
         started = along.groupby("run", sort=False)["test_loss"].transform("first")

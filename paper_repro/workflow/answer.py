@@ -40,6 +40,7 @@ class AnswerLine:
     topic: str  # what it is about
     verdict: str  # the statuses of its entries in the registry, the gravest first, each once
     says: str  # one sentence, with numbers
+    part: str  # the section of the report that shows it
     link: str  # the page of the documentation that says more
     again: str  # the command that finds it again
     recorded: str  # when and by what code the runs behind its numbers were recorded; "" where they are computed now
@@ -69,7 +70,7 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
     says = _MARK.sub(lambda found: writers[found[1]](found[2]), raw["says"])
     statuses = sorted({_known(entries, label).status for label in raw["entries"]}, key=_GRAVITY.index)
     told = "; ".join(dict.fromkeys(sources))
-    return AnswerLine(raw["topic"], "; ".join(statuses), says, raw["link"], raw["again"], told)
+    return AnswerLine(raw["topic"], "; ".join(statuses), says, raw["part"], raw["link"], raw["again"], told)
 
 
 def _known(entries: Mapping[str, Entry], label: str) -> Entry:

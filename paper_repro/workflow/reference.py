@@ -33,7 +33,6 @@ THINNED: Final = Path(__file__).parents[1] / "authors" / "curves.csv.gz"
 ERRORS: Final = 0.5  # standard errors of an accuracy on ``IMAGES`` that a thinned line may lie beside the whole one
 IMAGES: Final = 10_000  # in the test sets of MNIST and Fashion-MNIST
 LOSS: Final = 0.02  # the same for a training loss
-FARTHEST: Final = 100  # evaluations from one point of a thinned line to the next, at most
 COLUMNS = ("figure", "series", "seed", "step", "metric", "value")
 PANELS = {"fig2_left": ("local-updates", 2000), "fig2_right": ("perturbations", 1500)}
 SHOWN = {**dict.fromkeys((*PANELS, "fig3_right"), "test_accuracy"), "fig3_left": "train_loss"}
@@ -187,11 +186,11 @@ def _wire(row: Any) -> float:
 
 
 def thinned(folder: Path) -> pd.DataFrame:
-    """The curves of Figures 2 and 3 with so many of their points that the lines through these show the whole ones.
+    """The curves of Figures 2 and 3 with so many of their points that straight lines between these show the whole ones.
 
     A curve of several seeds keeps the same steps of each, as their mean is drawn.
     """
-    kept = []
+    found = []
     for (figure, _, metric), rows in _curves(folder).groupby(["figure", "series", "metric"], sort=False):
         if SHOWN.get(str(figure)) != metric:
             continue
@@ -199,33 +198,22 @@ def thinned(folder: Path) -> pd.DataFrame:
         curve = rows[rows.step < last].drop_duplicates(["seed", "step"])
         table = curve.pivot(index="step", columns="seed", values="value").dropna()
         steps, values = table.index.to_numpy(dtype=float), table.to_numpy()
-        loss = metric == "train_loss"
-        near = np.full_like(values, LOSS) if loss else ERRORS * np.sqrt(values * (1 - values) / IMAGES)
-        kept.append(curve[curve.step.isin(_enough(steps, values, near))])
-    return pd.concat(kept)[[*COLUMNS]]
-
-
-def _enough(steps: np.ndarray, values: np.ndarray, near: np.ndarray) -> list[float]:
-    """Steps between which straight lines pass all values as ``near`` as this, one far step after the other.
-
-    They do so along the steps and along their logarithms, hence along what lies between these: every axis of a figure.
-    """
-
-    def passes(first: int, end: int) -> bool:
-        inside = slice(first, end + 1)
-        for axis in (steps[inside], np.log(np.maximum(steps[inside], 0.5))):
-            share = ((axis - axis[0]) / (axis[-1] - axis[0]))[:, None]
-            line = values[first] + share * (values[end] - values[first])
-            if (abs(line - values[inside]) > near[inside]).any():
-                return False
-        return True
-
-    kept = [0]
-    while kept[-1] < len(steps) - 1:
-        first = kept[-1]
-        ends = range(first + 1, min(first + FARTHEST, len(steps) - 1) + 1)
-        kept.append(max(end for end in ends if end == first + 1 or passes(first, end)))
-    return [float(steps[place]) for place in kept]
+        near = (
+            np.full_like(values, LOSS) if metric == "train_loss" else ERRORS * np.sqrt(values * (1 - values) / IMAGES)
+        )
+        # Near along the steps and along their logarithms is near along what lies between these: every axis of a figure.
+        axes = np.column_stack([steps, np.log(np.maximum(steps, 0.5))])[:, :, None]
+        kept = [0]
+        while kept[-1] < len(steps) - 1:
+            # From the last point kept, the farthest one to which a line passes all values between them.
+            after, here = slice(kept[-1] + 1, None), kept[-1]
+            run, rise = axes[after] - axes[here], (values[after] - values[here])[:, None, :]
+            slope, slack = rise / run, near[after, None, :] / run
+            low, high = np.maximum.accumulate(slope - slack), np.minimum.accumulate(slope + slack)
+            passes = ((slope >= low) & (slope <= high)).all(axis=(1, 2))
+            kept.append(int(here + 1 + np.flatnonzero(passes)[-1]))
+        found.append(curve[curve.step.isin(steps[kept])])
+    return pd.concat(found)[[*COLUMNS]]
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import tomllib
 from collections import Counter
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError, require, require_choice
 from figures.inline import dark_greys, picture
+from paper_repro.workflow.answer import AnswerLine
 from paper_repro.workflow.claims import (
     PARTS,
     SCALE_NAMES,
@@ -31,11 +33,12 @@ from paper_repro.workflow.claims import (
 
 __all__ = [
     "RECORDED",
+    "TONES",
     "Folded",
     "Section",
     "amount",
     "caption",
-    "finding",
+    "closing",
     "notes",
     "page_section",
     "render_report",
@@ -51,13 +54,25 @@ _BADGES: Final = {scale: _TEXTS["badges"][scale] for scale in (*SCALE_NAMES, REC
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _STYLES = (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–"), ("untested", "?"), ("untested", "?"))
 _VERDICT_STYLE = dict(zip(VERDICTS, _STYLES, strict=True))
+_COUNTED_AS: Final = {"yes": "hold", "no": "do not", "depends": "depend on the counting", "untested": "undecided"}
+"""What is said of the claims of a tone where they are counted."""
+TONES: Final[Mapping[str, str]] = {
+    "correct": "yes",
+    "proof gap": "depends",
+    "imprecise": "depends",
+    "misprint": "depends",
+    "carried over": "no",
+    "refuted": "no",
+    "not decided": "untested",
+    "not checkable": "untested",
+}
+"""The tone of each status of a statement in the registry."""
 _NOTHING = "–"
 # A word of the glossary, whole: "wire" and not the end of "rewire", nor the beginning of "wire-count".
 _WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(_TEXTS['words'])})(?![\w-])")
 _COUNTED: Final = re.compile(r"(.+?): [\d,]+ (?:train|examples)\b")
 """A piece of what is said of data that begins with the name of a data set."""
 _SPLITS: Final = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α = 1", "iid": "i.i.d."}
-_FINDINGS: Final = 5
 _NUMBERS: Final = 8  # how many numbers of a claim are told
 _SUBJECT: Final = 40  # a longer subject of a claim about several is told without the question that they share
 
@@ -85,9 +100,9 @@ def amount(count: float) -> str:
 
 
 def caption(stem: str, **here: Any) -> str:
-    """The text under the figure of a file's stem, with the values; which folder data were in is told elsewhere."""
-    told = str(_TEXTS["captions"][stem].format(**here)).replace(", from DECOMFL_DATA", "")
-    return " ".join(told.split())
+    """The text under the figure of a file's stem, with the values; of the sizes of a scale its name alone."""
+    here["scale"] = str(here.get("scale", "")).partition(":")[0]
+    return " ".join(_without_folder(_TEXTS["captions"][stem].format(**here)).split())
 
 
 def notes(part: str, **here: Any) -> list[str]:
@@ -147,6 +162,7 @@ def render_report(
     *,
     facts: Mapping[str, str],
     claims: Sequence[ClaimOutcome],
+    answer: Sequence[AnswerLine] = (),
     live: str = "",
 ) -> str:
     """Return the report as one HTML page, with style, figures, tables as CSV and the script that sorts them inside.
@@ -157,6 +173,7 @@ def render_report(
             "full" or "recorded"; it becomes the badge. The others (data, seeds, time, versions, device) are listed as
             given.
         claims: The verdicts, each shown in the section of its part, in the order given.
+        answer: Whether the paper is right, in lines; the page opens with those that one of its sections is about.
         live: What has been checked live, in a sentence; sections then have a "live", a ``live.Overlay``.
 
     Raises:
@@ -185,15 +202,18 @@ def render_report(
     # All drawings, those of live runs included.
     shown = [*ready, *(section["live"].section for section in ready if section["live"])]
     pictures = [each for section in shown for each in (section["picture"], *section["more"].values())]
-    return environment.get_template("report.html.j2").render(
+    page = environment.get_template("report.html.j2").render(
         scale=scale,
         scale_note=_BADGES[str(scale)],
         scales=Counter(section["scale"] for section in ready if section["scale"]),
-        data=[found[1] for piece in facts.get("data", "").split("; ") if (found := _COUNTED.match(piece))],
+        data=_data_sets(facts),
         facts={name: text for name, text in facts.items() if name != "scale"},
         live=live,
         tally_of_all=_tally(claims),
-        findings=_findings(claims),
+        answer=[line for line in answer if line.part in ids],
+        tones=TONES,
+        titles={section["id"]: section["title"].partition(":")[0] for section in ready},
+        pictured={section["id"] for section in ready if section["picture"]},
         sections=[
             {**section, **_judged(section, claims), "facts": own} for section, own in zip(ready, facts_of, strict=True)
         ],
@@ -201,6 +221,29 @@ def render_report(
         words={**_TEXTS["words"], **_TEXTS["symbols"]},
         seen=set,  # the template makes one a section: a word is linked at its first place in each
     )
+    return _without_folder(page)
+
+
+def closing(page: Path, claims: Sequence[ClaimOutcome], facts: Mapping[str, str], minutes: float, *, live: bool) -> str:
+    """The line with which a command ends: the page, how many claims have which verdict, the minutes and the data."""
+    counts = Counter(_VERDICT_STYLE[each.verdict][0] for each in claims)
+    verdicts = ", ".join(f"{counts[tone]} {words}" for tone, words in _COUNTED_AS.items())
+    data = ", ".join(_data_sets(facts))
+    if facts["scale"] == RECORDED:
+        here = "DECOMFL_DATA" if os.environ.get("DECOMFL_DATA") else "the data that come with the package"
+        data = f"recorded runs, checked on {here}" if live else "recorded runs"
+    told = [f"{minutes:.1f} min", data, *(f"changed: {facts[name]}" for name in ("changed",) if name in facts)]
+    return f"{page}: {verdicts} ({'; '.join(filter(None, told))})"
+
+
+def _data_sets(facts: Mapping[str, str]) -> list[str]:
+    """The names of the data sets among what is said of the data."""
+    return [found[1] for piece in facts.get("data", "").split("; ") if (found := _COUNTED.match(piece))]
+
+
+def _without_folder(text: str) -> str:
+    """The text without the words that data were in the folder of whoever ran it, which say nothing to others."""
+    return text.replace(", from DECOMFL_DATA", "")
 
 
 def require_own_page(page: Path) -> None:
@@ -215,35 +258,6 @@ def _tally(claims: Sequence[ClaimOutcome]) -> list[tuple[str, str, str, int]]:
     """Every verdict with its style and sign, and how many claims have it."""
     counts = Counter(str(each.verdict) for each in claims)
     return [(verdict, *style, counts[verdict]) for verdict, style in _VERDICT_STYLE.items()]
-
-
-def _findings(claims: Sequence[ClaimOutcome]) -> list[dict[str, Any]]:
-    """The decided claims that matter most, by the order of ``report.toml`` and then by that of the page."""
-    decided = {each.id: each for each in claims if each.verdict in VERDICTS[:3]}
-    # A dictionary keeps the first place of a name, so those that report.toml names come before the rest.
-    order = dict.fromkeys([*(name for name in _TEXTS["findings"] if name in decided), *decided])
-    # Two parts may judge one sentence: it is told once.
-    told: dict[str, ClaimOutcome] = {}
-    for name in order:
-        told.setdefault(finding(decided[name]), decided[name])
-    return [{**_claim(outcome), "says": says} for says, outcome in [*told.items()][:_FINDINGS]]
-
-
-def finding(outcome: ClaimOutcome) -> str:
-    """The sentence of ``report.toml`` about a claim, with its numbers, or the claim where one of them is not there."""
-    text = _TEXTS["findings"].get(outcome.id, "")
-    # A number that was never reached has no place in a sentence, and the claim itself is told instead.
-    numbers: dict[str, Any] = {name: value for name, value in outcome.measured.items() if value is not None}
-    ratios = {name: value for name, value in numbers.items() if name.partition(",")[0].count(" / ") == 1 and value}
-    for name, ratio in ratios.items():
-        # Of two methods' scalars, named "A / B" or "A / B, counting", the one comes first that sends more.
-        one, other = name.partition(",")[0].split(" / ")
-        more, less, times = (one, other, ratio) if ratio >= 1 else (other, one, 1 / ratio)
-        numbers[f"{name}, in words"] = f"{more} sends {times:.3g} times as much as {less}"
-    try:
-        return str(text.format_map(numbers)) or outcome.row()["claim"]
-    except KeyError:
-        return str(outcome.row()["claim"])
 
 
 def _judged(section: Mapping[str, Any], claims: Sequence[ClaimOutcome]) -> dict[str, Any]:
@@ -311,7 +325,7 @@ def page_section(section: Section) -> dict[str, Any]:
         ],
         "settings": None if section.settings.empty else _table(section.settings),
         "notes": list(section.notes),
-        "formulas": dict(section.formulas),
+        "formulas": {**section.formulas, **_TEXTS["formulas"].get(section.id, {})},
         "table": None if section.table is None or section.table.empty else _table(section.table),
         "facts": {**section.facts, **section.provenance},
     }

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from paper_repro.commands import findings
-from paper_repro.workflow import answer, claims, report
-from paper_repro.workflow.claims import UNHEALTHY, VERDICTS, ClaimOutcome
+from paper_repro.workflow import answer, claims
+from paper_repro.workflow.claims import UNHEALTHY, VERDICTS
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed.common import outcomes
 from theory.findings.data import RAW
@@ -115,8 +115,3 @@ def test_the_page_of_findings_tells_no_number_of_an_ill_run(monkeypatch: pytest.
     page = findings.page()
     assert UNHEALTHY in page
     assert findings._told(findings.deciding(row)) not in page
-
-
-def test_the_report_counts_no_outcome_of_an_ill_run_among_its_findings() -> None:
-    told = ClaimOutcome("fig3.slower", UNHEALTHY, RECORDED["fig3.slower"]["measured"])
-    assert report._findings([told]) == []

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 
 from figures import spectra
 from figures import theory as bounds
@@ -371,54 +372,69 @@ SPENT = {
 }
 
 
-def wrong_races(figure: Any, frame: pd.DataFrame) -> list[str]:
-    """What the races show otherwise: each run's best so far in its line's colour, and what each line took."""
+def wrong_race(ax: Axes, runs: pd.DataFrame, colours: dict[str, str], by: str) -> list[str]:
+    """The lines of a race that are not each run's best so far, in the colour of its method."""
+    drawn = [(to_hex(line.get_color()), np.column_stack(line.get_data())) for line in ax.get_lines()[1:]]
+    told = []
+    for (name, seed), run in runs.groupby(["line", "seed"]):
+        seen = run[np.isfinite(run[by])]
+        points = np.column_stack([seen["at"], seen[by].cummin() if by == "test_loss" else seen[by].cummax()])
+        same = any(colour == colours.get(name) and alike(each, points) for colour, each in drawn)
+        told += [f"{name}, seed {seed}"] * (not same)
+    return told + ["lines beside the runs"] * (len(drawn) != runs.groupby(["line", "seed"]).ngroups)
+
+
+def wrong_ranking(ax: Axes, runs: pd.DataFrame, dots: dict[str, Line2D]) -> list[str]:
+    """What a ranking shows otherwise than what each method took: the mean, whether all got there, and the order."""
+    ends = runs.groupby(["line", "seed"]).agg(took=("at", "last"), ended=("ended", "last"))
+    took = np.exp(np.log(ends.took).groupby("line").mean())
+    there = ends.ended.eq("reached").groupby("line").all()
+    shown = pd.Series({name: float(dot.get_xdata()[0]) for name, dot in dots.items()}).reindex(took.index)
+    filled = pd.Series({name: dot.get_markerfacecolor() != "white" for name, dot in dots.items()})
+    told = ["what it took"] * (not alike(shown, took)) + ["hollow"] * (filled.to_dict() != there.to_dict())
+    order = pd.DataFrame({"out": ~there, "took": took}).sort_values(["out", "took"]).index
+    return told + ["order"] * ([text.get_text() for text in ax.get_yticklabels()] != [*order])
+
+
+def wrong_board(figure: Any, frame: pd.DataFrame) -> list[str]:
+    """What is wrong in the rankings, and in the races above them where there are some."""
     size = SCALES["default"].board
     own = frame[frame.what == "evaluation"].sort_values("round", kind="stable")
-    told, axes = [], list(figure.axes)
-    problems = [ax.get_title(loc="left") for ax in axes if ax.get_title(loc="left")]
-    for n, problem in enumerate(problems):
-        for above, below in zip(axes[4 * n : 4 * n + 2], axes[4 * n + 2 : 4 * n + 4], strict=True):
-            label = below.get_xlabel()
-            here = own[own.problem == problem].assign(at=SPENT[label])
-            loss = size.races[problem].loss is not None
-            dots = {line.get_ydata()[0]: line for line in below.get_lines() if line.get_marker() == "o"}
-            names = dict(zip(below.get_yticks(), [text.get_text() for text in below.get_yticklabels()], strict=True))
-            colours = {names[place]: to_hex(line.get_color()) for place, line in dots.items()}
-            drawn = [(to_hex(line.get_color()), np.column_stack(line.get_data())) for line in above.get_lines()[1:]]
-            here = here[here["at"] > 0]
-            runs = list(here.groupby(["line", "seed"]))
-            for (name, seed), run in runs:
-                seen = run[np.isfinite(run.test_loss if loss else run.test_accuracy)]
-                best = seen.test_loss.cummin() if loss else seen.test_accuracy.cummax()
-                points = np.column_stack([seen["at"], best])
-                if not any(colour == colours.get(name) and alike(each, points) for colour, each in drawn):
-                    told.append(f"{problem}, {label}: {name}, seed {seed}")
-            for name, each in here.groupby("line"):
-                ends = each.groupby("seed").tail(1)["at"]
-                shown = [dots[place].get_xdata()[0] for place, other in names.items() if other == name]
-                if not alike(shown, [np.exp(np.log(ends).mean())]):
-                    told.append(f"{problem}, {label}: {name}, geometric mean")
-            told += [f"{problem}: {len(drawn)} lines"] * (len(drawn) != len(runs))
-            there = here.groupby(["line", "seed"]).ended.last().eq("reached").groupby("line").all()
-            filled = {names[place]: line.get_markerfacecolor() != "white" for place, line in dots.items()}
-            told += [f"{problem}, {label}: hollow"] * (filled != there.to_dict())
-            order = [filled[names[place]] for place in sorted(names)]
-            told += [f"{problem}, {label}: order"] * (order != sorted(order, reverse=True))
+    told, above = [], []
+    problem = own.problem.iloc[-1]
+    for ax in figure.axes:
+        problem = ax.get_title(loc="left") or problem
+        if not ax.get_xlabel():  # a race: its ranking, two axes on, has the label
+            above.append(ax)
+            continue
+        runs = own[own.problem == problem].assign(at=SPENT[ax.get_xlabel()])
+        runs = runs[runs["at"] > 0]
+        names = [text.get_text() for text in ax.get_yticklabels()]
+        dots = {names[round(line.get_ydata()[0])]: line for line in ax.get_lines() if line.get_marker() == "o"}
+        found = wrong_ranking(ax, runs, dots)
+        if above:
+            colours = {name: to_hex(dot.get_color()) for name, dot in dots.items()}
+            by = "test_accuracy" if size.races[problem].loss is None else "test_loss"
+            found += wrong_race(above.pop(0), runs, colours, by)
+        told += [f"{problem}, {ax.get_xlabel()}: {each}" for each in found]
     return told
 
 
 def test_the_board_shows_its_rows() -> None:
     frame = rows("board", "default")
     figures = made("board", "default").figures
-    assert wrong_races(figures["board-all"], frame) == []
-    assert wrong_races(figures["board"], frame) == []
+    assert [wrong_board(figures[stem], frame) for stem in ("board-all", "board")] == [[], []]
+    assert [len(figures[stem].axes) for stem in ("board-all", "board")] == [4 * frame.problem.nunique(), 1]
 
 
 def test_bytes_on_the_axis_of_passes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     (one, bytes_words), (other, passes_words) = drawings.AXES.items()
     monkeypatch.setattr(drawings, "AXES", {one: passes_words, other: bytes_words})
-    assert wrong_races(made("board", "default").figures["board"], rows("board", "default")) != []
+    figures, frame = made("board", "default").figures, rows("board", "default")
+    assert wrong_board(figures["board"], frame) != []
+    found = " ".join(wrong_board(figures["board-all"], frame))
+    assert "what it took" in found
+    assert "seed 0" in found
 
 
 def test_the_figure_of_the_edge_shows_its_rows() -> None:

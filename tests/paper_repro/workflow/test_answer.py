@@ -11,6 +11,7 @@ import pytest
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import answer as module
 from paper_repro.workflow.answer import answer
+from paper_repro.workflow.claims import PARTS
 from theory.findings.registry import ENTRIES
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -19,7 +20,8 @@ MADE = ("findings",)
 
 
 def line(**changes: Any) -> dict[str, Any]:
-    return {"topic": "t", "entries": ["the.1"], "says": "1", "link": "theory", "again": "decomfl audit"} | changes
+    given = {"topic": "t", "entries": ["the.1"], "says": "1", "part": "theory", "link": "theory"}
+    return given | {"again": "decomfl audit"} | changes
 
 
 def test_there_are_ten_lines_of_a_sentence_each_with_a_number_and_a_link() -> None:
@@ -30,6 +32,7 @@ def test_there_are_ten_lines_of_a_sentence_each_with_a_number_and_a_link() -> No
         assert each.says.endswith(".")
         assert "⟦" not in each.says
         assert len(each.says) <= 270, each.topic
+        assert each.part in PARTS, each.topic
         assert each.link in MADE or (DOCS / f"{each.link}.md").exists(), each.link
 
 

@@ -21,10 +21,11 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
-from paper_repro.workflow.claims import CLAIMS, VERDICTS, ClaimOutcome, outcomes_json, rows
+from paper_repro.workflow.answer import AnswerLine
+from paper_repro.workflow.claims import VERDICTS, ClaimOutcome, outcomes_json
 from paper_repro.workflow.claims import claim as registered
 from paper_repro.workflow.live import Overlay
-from paper_repro.workflow.report import _TEXTS, Folded, Section, finding, page_section, render_report
+from paper_repro.workflow.report import Folded, Section, caption, closing, page_section, render_report
 from tests.refusals import refuses
 
 
@@ -126,29 +127,54 @@ def test_every_claim_is_once_in_the_section_of_its_part_with_its_verdict_and_num
     assert html.count("smoke (reduced)") == 3  # of each section, not of each claim
 
 
-def test_the_first_screen_has_counts_and_findings_and_no_figure_that_stands_below() -> None:
-    told = [
-        claim(),
-        *(claim(id=f"fig2.{name}") for name in ("slow-start", "estimators", "band", "p-over-k", "perturbations")),
-    ]
-    html = page(parts_of("fig2", "llm"), told)
+def test_the_page_opens_with_the_answer_and_what_each_line_rests_on() -> None:
+    given = {"topic": "t", "verdict": "refuted; correct", "says": "It is 1.", "link": "theory", "recorded": ""}
+    lines = [AnswerLine(**given, part=part, again=f"again {part}") for part in ("fig2", "audit", "llm")]
+    sections = [*parts_of("fig2"), *parts_of("audit", figure=None)]
+    html = render_report(sections, facts={"scale": "recorded"}, claims=[claim()], answer=lines)
     first = html[html.index('<div id="top">') : html.index("<section")]
-    assert re.findall(r"<b>(\d)</b> ([^<]+)<", first) == [("6", VERDICTS[0])]
-    assert re.findall(r'<a href="#section-(\w+)">more</a>', first) == ["fig2"] * 5
+    assert re.findall(r'class="verdict (\w+)" href="#section-(\w+)">([^<]+)<', first) == [
+        (tone, part, status) for part in ("fig2", "audit") for tone, status in (("no", "refuted"), ("yes", "correct"))
+    ]
+    assert re.findall(r'href="#figure-(\w+)"', first) == ["fig2"]
+    assert re.findall(r"docs/(\w+) · <code>([^<]+)<", first) == [("theory", f"again {each}") for each in TWO]
+    assert re.findall(r"<b>(\d)</b> ([^<]+)<", first) == [("1", VERDICTS[0])]
     assert not re.search("<svg|<table", first)
+    assert "not from the runs below" not in first
+    assert "not from the runs below" in render_report(sections, facts={"scale": "smoke"}, claims=[], answer=lines)
 
 
-def test_a_sentence_that_two_parts_judge_is_told_once_on_the_first_screen() -> None:
-    told = [claim(id=name) for name in ("projection.insensitive", "edge.more-stable")]
-    html = page(parts_of("projection", "edge"), told)
-    assert html[: html.index("<section")].count(">more</a>") == 1
+TWO = ("fig2", "audit")
 
 
-def test_the_method_that_sends_more_is_told_first() -> None:
-    ratios = {"accuracy reached by both": 0.97, "FedAvg / DeComFL, wire": 0.4, "FedAvg / DeComFL, plotted": 2.4}
-    told = finding(claim(measured=ratios | {"after K=10, best / last": 2.0, "a / b / c": 3.0}))
-    assert "DeComFL sends 2.5 times as much as FedAvg in bytes" in told
-    assert "FedAvg sends 2.4 times as much as DeComFL" in told
+@pytest.mark.parametrize(
+    ("users", "facts", "live", "told"),
+    [
+        ("", {"scale": "recorded"}, True, "recorded runs, checked on the data that come with the package"),
+        ("/data", {"scale": "recorded"}, True, "recorded runs, checked on DECOMFL_DATA"),
+        ("", {"scale": "recorded", "data": "MNIST: 3 train, from DECOMFL_DATA"}, False, "recorded runs"),
+        (
+            "",
+            {"scale": "smoke", "data": "MNIST: 3 train; d: 4 examples", "changed": "x"},
+            False,
+            "MNIST, d; changed: x",
+        ),
+    ],
+)
+def test_a_command_ends_with_one_line(
+    users: str, facts: dict[str, str], live: bool, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DECOMFL_DATA", users)
+    claims = [claim(verdict=verdict) for verdict in VERDICTS]
+    verdicts = "1 hold, 1 do not, 1 depend on the counting, 3 undecided"
+    assert closing(Path("out"), claims, facts, 1.24, live=live) == f"out: {verdicts} (1.2 min; {told})"
+
+
+def test_a_page_and_its_captions_do_not_name_the_folder_of_whoever_ran_it() -> None:
+    here = {"data": "MNIST: 3 train, from DECOMFL_DATA", "scale": "full (whole): M=100", "kappa": 1}
+    told = caption("hessian", **here)
+    assert "DECOMFL_DATA" not in page(data=here["data"]) + told
+    assert "at scale full (whole), on MNIST: 3 train." in told
 
 
 def test_a_section_says_what_live_runs_say_of_it_and_shows_their_figure() -> None:
@@ -163,23 +189,6 @@ def test_a_section_says_what_live_runs_say_of_it_and_shows_their_figure() -> Non
     assert html.index("1 of 2 parts") < html.index("<section")
     assert "live-llm" not in html
     assert len(set(tags(html).all("id"))) == len(tags(html).all("id"))
-
-
-def test_findings_are_in_the_order_of_their_list_with_their_numbers() -> None:
-    measured = {"correct": 7, "refuted": 3}
-    html = page(parts_of("fig2", "audit"), [claim(), claim(id="audit.all", measured=measured)])
-    first = html[: html.index("<section")]
-    assert first.index(str(escape(registered("fig2.saving").says))) < first.index("7 are correct and 3 are")
-
-
-def test_every_finding_tells_the_numbers_that_the_recorded_runs_have() -> None:
-    names = [field for field in ClaimOutcome.__dataclass_fields__ if field not in ("scale", "subject")]
-    kept = {
-        row["id"]: ClaimOutcome(**{name: row[name] for name in names}) for row in rows() if row["verdict"] in VERDICTS
-    }
-    assert set(_TEXTS["findings"]) <= set(CLAIMS)
-    for name in set(_TEXTS["findings"]) & set(kept):
-        assert finding(kept[name]) != kept[name].row()["claim"]
 
 
 def test_formulas_are_mathml_also_in_a_section_that_was_kept_as_json() -> None:
