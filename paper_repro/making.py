@@ -74,6 +74,8 @@ PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "table1", "smoll
 """Parts that can be drawn while some of their runs are not finished."""
 LARGEST: Final = "full"
 LIVE: Final = "live"  # the folder, in that of the report, of figures and tables of live runs
+DEAREST: Final = ("fig2", "theory", "board", "fig3", "hessian", "llm", "edge")
+"""The parts that take longest to draw."""
 FEW: Final = 3  # parts that are drawn by this process alone: to start others takes as long
 Compute = Callable[..., list[Result | None]]
 """``run_all`` of some works, with all else given."""
@@ -355,7 +357,9 @@ def _all_drawn(parts: Mapping[str, Rows], options: Options, out: Path, processes
     """The parts in their order. Each takes seconds: the processes share them, where they are more than ``FEW``."""
     if len(parts) <= FEW:
         return [_draw(name, rows, options, out) for name, rows in parts.items()]
-    calls = iter([(name, _draw, (name, rows, options, out)) for name, rows in parts.items()])
+    # The dearest first, so that the processes end together.
+    ordered = sorted(parts, key=lambda name: DEAREST.index(name) if name in DEAREST else len(DEAREST))
+    calls = iter([(name, _draw, (name, parts[name], options, out)) for name in ordered])
     made: dict[str, DrawnPart] = {}
     with RunBars() as bars:
         for name, part in processes.results(lambda: next(calls, None)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -236,12 +237,14 @@ def authors_curves(folder: Path | None) -> pd.DataFrame | None:
     counted = rows.assign(**countings(rows, PERTURBATIONS, M=full.fig3.M, m=full.fig3.m))
     settings = {str(job.labels["series"]): job.config for job in jobs(Options(scale=full, readings=(), count="wire"))}
 
-    def wire(row: Any) -> float:
-        if pd.isna(row.test_accuracy):
-            return float("nan")  # its place is on the axis of rounds
-        return expected_traffic(settings[row.series].but(rounds=int(row.round)), D).bytes / 4
+    @cache  # seeds share it
+    def wire(series: str, R: int) -> float:
+        return expected_traffic(settings[series].but(rounds=R), D).bytes / 4
 
-    return counted.assign(wire_scalars=[wire(row) for row in counted.itertuples()])
+    there = counted["test_accuracy"].notna()  # elsewhere its place is on the axis of rounds
+    sent = [wire(str(series), int(R)) for series, R in counted.loc[there, ["series", "round"]].to_numpy()]
+    counted.loc[there, "wire_scalars"] = sent
+    return counted
 
 
 def settings_outcome(rows: pd.DataFrame, authors: pd.DataFrame, logs: Mapping[str, str]) -> ClaimOutcome:
