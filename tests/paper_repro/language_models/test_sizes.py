@@ -70,32 +70,6 @@ def verdicts(rows: pd.DataFrame) -> dict[str, str]:
     return {claim.id.removeprefix("sizes."): claim.verdict for claim in claims(rows, SIZE, "made up")}
 
 
-def test_full_scale_is_the_authors_script_to_the_letter() -> None:
-    size = SCALES["full"].sizes
-    works = [SizeWork(size, model, None) for model in size.models]
-    assert [work.model for work in works] == [f"facebook/opt-{d}" for d in ("125m", "350m", "1.3b", "2.7b")]
-    assert [work.eta({}) for work in works] == [5e-6, 3e-6, 2e-6, 2e-6]
-    assert size.seeds == (99,)
-    for work in works:
-        config = work.config(work.model, work.eta({}), 99)
-        assert (config.task, config.clients, config.sampled, config.local_steps, config.perturbations) == (
-            "sst2", 8, 2, 1, 5
-        )  # fmt: skip
-        assert (config.rounds, config.batch_size, config.eval_every, config.test_examples) == (2000, 16, 25, 0)
-        assert (config.estimator, config.mu, config.momentum, config.weight_decay) == ("forward", 1e-3, 0.0, 0.0)
-        assert (config.split, config.alpha, config.distribution) == ("dirichlet-total", 1.0, "gaussian")
-        assert (config.precision, config.tune, config.method.name) == ("float32", "full", "decomfl")
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_model_is_pretrained_here_or_of_the_hub(scale: str) -> None:
-    size = SCALES[scale].sizes
-    here = SCALES[scale].pretrained
-    assert all((model in here) != model.startswith("facebook/opt-") for model in size.models)
-    assert all((model in size.etas) != (model in here) for model in size.models)
-    assert all(here[model].size == model for model in size.models if model in here)
-
-
 def test_rounds_are_those_of_the_exponential_fall() -> None:
     table = run_table(family(FLAT), SIZE)
     assert list(table.model) == ["a", "a", "b", "b", "c", "c"]
