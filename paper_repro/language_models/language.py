@@ -25,9 +25,8 @@ def pretraining(config: PretrainConfig) -> Work:
     size = SIZES[config.size]
     # Three passes' worth a token, of 12 weights a layer and width².
     cost = 3 * config.tokens * 12 * size.depth * size.width**2 / 4e5
-    data = _corpus_digest(os.environ.get("DECOMFL_DATA"))
     title = f"pretraining {config.size}"
-    return Work(title=title, function=_pretrained, arguments={"config": config}, data=data, cost=cost)
+    return Work(title=title, function=_pretrained, arguments={"config": config}, data=_corpus, cost=cost)
 
 
 def _pretrained(folder: Path, report: Report, config: PretrainConfig) -> Result:
@@ -42,6 +41,10 @@ def _pretrained(folder: Path, report: Report, config: PretrainConfig) -> Result:
     files = (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))
     facts["files"] = {path.name: file_digest(path) for path in files}
     return pd.DataFrame(facts["evaluations"]).assign(size=config.size, d=facts["d"]), facts
+
+
+def _corpus() -> str:
+    return _corpus_digest(os.environ.get("DECOMFL_DATA"))
 
 
 @lru_cache

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby, product
 from typing import Any
 
 import pandas as pd
@@ -37,7 +37,7 @@ from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, amount, caption, notes, settings
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import SCALES, Scale, Sizes, TaskTuning
+from paper_repro.workflow.scales import SCALES, Scale, TaskTuning
 from paper_repro.workflow.series import PATTERNS, configuration
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, ROUNDS
 
@@ -50,26 +50,19 @@ _BEFORE = ("zero-shot", "calibrated", "most frequent")
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _wanted(size: Sizes) -> Iterator[tuple[str, str, str, TaskTuning]]:
-    """Row of the settings, task, column and tuning of every run."""
-    for row, tunings in size.settings.items():
-        for task, tuning in tunings.items():
-            for series in methods(row):
-                if series == "FedAvg":
-                    if task in size.first_order.get(row, {}):
-                        yield row, task, series, size.first_order[row][task]
-                elif series != P5 or row.endswith(ADAPTED) or task in size.five:
-                    yield row, task, series, tuning
-
-
 def jobs(options: Options) -> list[Job]:
     """A run for every cell; none where data or models are not available here."""
     if _missing(options.scale):
         return []
     size, pretrained = options.scale.llm, options.scale.pretrained
     found = []
-    for row, task, series, tuning in _wanted(size):
-        method = methods(row)[series]
+    cells = chain.from_iterable(product([row], own, methods(row)) for row, own in size.settings.items())
+    for row, task, series in cells:
+        adapted, method = row.endswith(ADAPTED), methods(row)[series]
+        tuning = (size.first_order if series == "FedAvg" else size.settings).get(row, {}).get(task)
+        # What has no tuning is not run, and of P = 5 where all parameters are trained some tasks are enough.
+        if tuning is None or (series == P5 and not adapted and task not in size.five):
+            continue
         alone = {"estimator": "central", "batch_size": size.mezo_batch} if method.method == "mezo" else {}
         config = configuration(
             PATTERNS["llm"],
@@ -78,7 +71,7 @@ def jobs(options: Options) -> list[Job]:
             task=task.removesuffix(TWO_WAY),
             cb_two_way=task.endswith(TWO_WAY),
             max_length=0 if task == "sst2" else size.max_length,
-            tune="lora" if row.endswith(ADAPTED) else "full",
+            tune="lora" if adapted else "full",
             perturbations=method.P or 1,
             **alone,
         ).but(method.method)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from hessian.operators.options import CurvatureOptions
 from paper_repro.language_models.language import pretraining
 from paper_repro.workflow import series
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
-from paper_repro.workflow.data import missing, task_facts
+from paper_repro.workflow.data import digest_of, missing
 from paper_repro.workflow.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes, settings
@@ -77,7 +78,7 @@ def of_model(size: Sizes, model: str, begins: Work | None = None) -> Work:
         function=_runs_and_kappas,
         arguments={"size": size, "model": model, "job": job},
         needs=job.needs,
-        data=task_facts(TASK).digest,
+        data=partial(digest_of, job.config),
         layers=("hessian", "theory"),
         cost=len(size.seeds) * job.cost,  # of the runs; the products for κ are a small part
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
-from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import find_device, use_tf32_
 from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
@@ -28,7 +28,7 @@ from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.options import CurvatureOptions
 from hessian.spectrum.density import density_frame, spectral_density
 from paper_repro.workflow.claims import ClaimOutcome, judged, limits
-from paper_repro.workflow.data import data_set
+from paper_repro.workflow.data import data_set, digest_named
 from paper_repro.workflow.measures import verdict_of, verdict_of_countings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes
@@ -55,16 +55,19 @@ def jobs(options: Options) -> list[Work]:
         title=f"Hessian of a ResNet, {data}",
         function=_spectra,
         arguments={"size": size, "data": data},
-        data=load_dataset(data).digest,
+        data=partial(digest_named, data),
         layers=("hessian",),
         cost=cost,
         device="cpu",
     )
-    digits = load_dataset("digits").digest
-    return [
-        spectra,
-        Work(title="density against a dense spectrum", function=_density, data=digits, layers=("hessian",), cost=4e4),
-    ]
+    density = Work(
+        title="density against a dense spectrum",
+        function=_density,
+        data=partial(digest_named, "digits"),
+        layers=("hessian",),
+        cost=4e4,
+    )
+    return [spectra, density]
 
 
 def _spectra(folder: Path, report: Report, size: Sizes, data: str, device: str) -> Result:

@@ -29,6 +29,7 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.spectrum.density import spectral_density
+from paper_repro.workflow.data import digest_named
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes
 from paper_repro.workflow.series import PATTERNS, configuration
@@ -202,7 +203,7 @@ def training(size: Sizes, model: str) -> Work:
         title=f"theory: {model} beside its bound",
         function=_trained,
         arguments={"size": size, "model": model},
-        data=load_dataset("digits").digest,
+        data=partial(digest_named, "digits"),
         layers=("hessian", "theory"),
         # A pass is worth about a fiftieth of one of the MNIST CNN.
         cost=0.02 * size.rounds * len(size.seeds) * 5 * 21 * 16 + 1e5,

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -30,7 +31,7 @@ from decomfl_lab.objectives.batch_loss import BatchLoss
 from decomfl_lab.objectives.objective import ModuleObjective, mean_losses
 from decomfl_lab.protocol.delivery import ModelsDown, receive
 from decomfl_lab.records.pool import OffGridError
-from decomfl_lab.runs.building import dataset_of, fitted, loss_of
+from decomfl_lab.runs.building import fitted, loss_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.evaluation import evaluate, held_out
 from decomfl_lab.runs.prepared import build_federation
@@ -38,7 +39,7 @@ from decomfl_lab.runs.provenance import provenance
 from decomfl_lab.runs.run import Run
 from decomfl_lab.runs.told import Progress
 from paper_repro.language_models.language import pretraining
-from paper_repro.workflow.data import missing, task_facts
+from paper_repro.workflow.data import digest_of, missing
 from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import SCALES, Race, Sizes
 from paper_repro.workflow.series import BOARD
@@ -153,7 +154,7 @@ def races(size: Sizes, problem: str, line: str) -> Work:
         arguments={"size": size.but(races={problem: race}), "job": job},
         labels={"problem": problem, "line": line},
         needs=job.needs,
-        data=task_facts(config.task).digest if config.task else dataset_of(config).digest,
+        data=partial(digest_of, config),
         layers=("theory",),
         cost=float(6 * config.rounds * config.sampled * config.batch_size * passes),
     )

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from paper_repro.workflow import series
+from paper_repro.workflow.data import digest_of
 from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Sizes
 
@@ -69,7 +71,7 @@ def at_point(size: Sizes, point: Point, seed: int) -> Work:
         function=_measured,
         arguments={"config": config, "examples": size.examples, "products": size.products},
         labels={**asdict(point), "seed": seed},
-        data=dataset_of(config).digest,
+        data=partial(digest_of, config),
         layers=("hessian",),
         # A product is worth about twelve passes.
         cost=Job(config, {}, title).cost + 12 * size.measurements * size.products * size.examples,

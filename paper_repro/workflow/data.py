@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from decomfl_lab.datasets.images import Dataset, at_hand
+from decomfl_lab.datasets.images import Dataset, at_hand, load_dataset
 from decomfl_lab.language import tasks
 from decomfl_lab.language.extra import llm_library
+from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_dataset
 
-__all__ = ["TaskFacts", "data_set", "missing", "task_facts", "tokens_of"]
+__all__ = ["TaskFacts", "data_set", "digest_named", "digest_of", "missing", "task_facts", "tokens_of"]
 
 
 def data_set(name: str) -> str:
@@ -59,6 +60,16 @@ class TaskFacts:
 def task_facts(task: str) -> TaskFacts:
     """Facts of ``$DECOMFL_DATA/<task>``; InputError as ``load_task``."""
     return _task_facts(task, os.environ.get("DECOMFL_DATA"))
+
+
+def digest_of(config: TrainConfig) -> str:
+    """The digest of the data of a run, or of its task's files."""
+    return task_facts(config.task).digest if config.task else dataset_of(config).digest
+
+
+def digest_named(name: str) -> str:
+    """The digest of a data set."""
+    return load_dataset(name).digest
 
 
 @lru_cache

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import HeldError, held
 from decomfl_lab.interrupts import Interrupted, postponed, telling
@@ -30,7 +30,7 @@ from decomfl_lab.runs.progress import RunBars, left_words
 from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import train
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow.data import task_facts, tokens_of
+from paper_repro.workflow.data import digest_of, tokens_of
 from paper_repro.workflow.processes import POLL_SECONDS, Call, Processes, tell
 from paper_repro.workflow.seals import file_digest, read_sealed, write_sealed
 
@@ -69,7 +69,7 @@ class Work:
     # columns that are added to its rows, and tell them from those of other work
     labels: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[Work, ...] = ()  # work that has to be done before; their folders are beside this one's
-    data: str = ""  # the digest of the data that it reads
+    data: Callable[[], str] = str  # the digest of the data that it reads, which need not be here to list it
     layers: tuple[str, ...] = ()  # packages beside decomfl_lab whose code it runs
     cost: float = 1e5  # forward passes, roughly, in examples of the MNIST CNN (0.1 ms each): the dearest go first
     urgency: int = 0  # where time is limited, works of a smaller number go first
@@ -78,7 +78,7 @@ class Work:
     def key(self) -> str:
         """The name of its folder: what it is of, and the code that computes it."""
         name = f"{self.function.__module__}.{self.function.__qualname__}"
-        what = _digest(name, self.arguments, self.data, [need.key() for need in self.needs])
+        what = _digest(name, self.arguments, self.data(), [need.key() for need in self.needs])
         code = [code_version(), *(_version(layer) for layer in (*self.layers, self.function.__module__))]
         return f"{self.function.__name__.strip('_')}-{what}-{_digest(code)}"
 
@@ -124,9 +124,8 @@ class Job:
 
     def stem(self) -> str:
         """The beginning of its key, of all versions of the code: configuration, seed and data."""
-        config = self.config
-        data = task_facts(config.task).digest if config.task else load_dataset(config.data).digest
-        return "run-" + config.fingerprint(data=" ".join([data, *(need.key() for need in self.needs)]), code="")
+        data = " ".join([digest_of(self.config), *(need.key() for need in self.needs)])
+        return "run-" + self.config.fingerprint(data=data, code="")
 
     def key(self) -> str:
         """See ``Work``."""

@@ -11,31 +11,8 @@ import torch
 
 from decomfl_lab.cli.main import main
 from paper_repro import making
-from paper_repro.parts import fig2, fig3
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.parts.test_parts import options
-
-
-def _differences(jobs: list[Job]) -> dict[tuple[str, int], int]:
-    plotted = [job for job in jobs if job.config.method.name == "decomfl" and job.labels.get("reading") != "as-written"]
-    return {
-        (str(job.labels["series"]) + str(job.labels.get("panel")), job.config.seed): job.config.rounds
-        for job in plotted
-    }
-
-
-def test_differences_are_whole_and_of_every_seed_on_a_gpu() -> None:
-    size = SCALES["full"].fig2
-    here, there = (_differences(fig2.jobs(options(device=device))) for device in ("cpu", "cuda"))
-    assert {seed for _, seed in here} == {0}
-    assert {seed for name, seed in there if "local-updates" in name} == set(size.seeds)
-    for K, rounds in size.local_rounds.items():
-        assert there[f"DeComFL K={K} P=20local-updates", 2] == rounds
-    assert there["DeComFL K=4 P=10perturbations", 0] == size.perturbation_rounds
-    (rounds,) = _differences(fig3.jobs(options(device="cuda"))).values()  # type: ignore[arg-type]
-    assert rounds == SCALES["full"].fig3.rounds
 
 
 def test_a_run_has_one_key_on_all_devices() -> None:

@@ -17,7 +17,7 @@ from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
 from paper_repro.language_models import sizes
-from paper_repro.language_models.sizes import claims, configuration, learning_rate, of_model, run_table
+from paper_repro.language_models.sizes import claims, configuration, of_model, run_table
 from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.scales import SCALES
@@ -69,31 +69,6 @@ FLAT = dict(zip(D, [(12.0, 12.2), (12.1, 12.0), (12.2, 12.1)], strict=True))
 
 def verdicts(rows: pd.DataFrame) -> dict[str, str]:
     return {claim.id.removeprefix("sizes."): claim.verdict for claim in claims(rows, SIZE, "made up")}
-
-
-def test_full_scale_is_the_authors_script_to_the_letter() -> None:
-    size = SCALES["full"].sizes
-    assert list(size.models) == [f"facebook/opt-{d}" for d in ("125m", "350m", "1.3b", "2.7b")]
-    assert [learning_rate(size, model, {}) for model in size.models] == [5e-6, 3e-6, 2e-6, 2e-6]
-    assert size.seeds == (99,)
-    for model in size.models:
-        config = configuration(size, model, seed=99)
-        assert (config.task, config.clients, config.sampled, config.local_steps, config.perturbations) == (
-            "sst2", 8, 2, 1, 5
-        )  # fmt: skip
-        assert (config.rounds, config.batch_size, config.eval_every, config.test_examples) == (2000, 16, 25, 0)
-        assert (config.estimator, config.mu, config.momentum, config.weight_decay) == ("forward", 1e-3, 0.0, 0.0)
-        assert (config.split, config.alpha, config.distribution) == ("dirichlet-total", 1.0, "gaussian")
-        assert (config.precision, config.tune, config.method.name) == ("float32", "full", "decomfl")
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_model_is_pretrained_here_or_of_the_hub(scale: str) -> None:
-    size = SCALES[scale].sizes
-    here = SCALES[scale].pretrained
-    assert all((model in here) != model.startswith("facebook/opt-") for model in size.models)
-    assert all((model in size.etas) != (model in here) for model in size.models)
-    assert all(here[model].size == model for model in size.models if model in here)
 
 
 def test_rounds_are_those_of_the_exponential_fall() -> None:

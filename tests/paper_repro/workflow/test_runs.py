@@ -132,7 +132,7 @@ def test_a_key_is_of_all_that_a_result_depends_on(monkeypatch: pytest.MonkeyPatc
     same = [work(), replace(work(), title="other", cost=9.0, urgency=2, labels={"x": 1})]
     others = [
         work("other"),
-        replace(work(), data="digest"),
+        replace(work(), data=os.getcwd),
         replace(work(), needs=(work(),)),
         replace(work(), layers=("theory",)),
         replace(work(), function=failing),
