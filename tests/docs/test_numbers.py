@@ -26,6 +26,11 @@ def said(page: str, *sentences: str) -> list[str]:
     return [sentence for sentence in sentences if " ".join(sentence.split()) not in text]
 
 
+def tells(page: str, *sentences: str) -> None:
+    """Assert that a page has the sentences."""
+    assert said(page, *sentences) == []
+
+
 # --- sentences --------------------------------------------------------------------------------------------------------
 
 
@@ -40,18 +45,15 @@ def test_the_sentences_about_the_edge_have_the_numbers_of_the_rows() -> None:
     still = runs[(runs.beta == 0) & runs.apart].push
     right = int((runs.crossed == runs.apart).sum())
     within = int(((at >= 0.5) & (at <= 2)).sum())
-    assert (
-        said(
-            SCALES,
-            f"All {len(runs)} runs are recorded",
-            f"the one run that diverged by the rule kept {100 * last:.0f} % accuracy",
-            f"it admits {usual.admitted.min():.5f} to {usual.admitted.max():.5f} at Figure 2's setting",
-            f"stable in mean square by the same curvature is {usual.limit.min():.3f} to {usual.limit.max():.3f}",
-            f"tells in {right} of {len(runs)} runs whether it diverges",
-            f"T lay between 0.5 and 2 in {within} of the {len(at)} lost runs, {100 * within / len(at):.0f} %",
-            f"The eight without momentum turn at T of {still.min():.2f} to {still.max():.2f}",
-        )
-        == []
+    tells(
+        SCALES,
+        f"All {len(runs)} runs are recorded",
+        f"the one run that diverged by the rule kept {100 * last:.0f} % accuracy",
+        f"it admits {usual.admitted.min():.5f} to {usual.admitted.max():.5f} at Figure 2's setting",
+        f"stable in mean square by the same curvature is {usual.limit.min():.3f} to {usual.limit.max():.3f}",
+        f"tells in {right} of {len(runs)} runs whether it diverges",
+        f"T lay between 0.5 and 2 in {within} of the {len(at)} lost runs, {100 * within / len(at):.0f} %",
+        f"The eight without momentum turn at T of {still.min():.2f} to {still.max():.2f}",
     )
 
 
@@ -62,7 +64,7 @@ def test_the_sentences_about_the_projection_figure_have_the_numbers_of_the_rows(
     ends = [series_end(frame, f"zeroth order, η = {eta:g}") for eta in learns.index]
     assert (learns["zeroth order"] - learns["projection"]).abs().max() < 0.0015
     told = " and ".join([", ".join(f"{end:.3f}" for end in ends[:-1]), f"{ends[-1]:.3f}"])
-    assert said(SCALES, f"0.1 points of accuracy apart at most at the three that learn ({told} by differences") == []
+    tells(SCALES, f"0.1 points of accuracy apart at most at the three that learn ({told} by differences")
 
 
 def series_end(frame: pd.DataFrame, series: str, seed: int = 0) -> float:
@@ -78,7 +80,7 @@ def test_mnists_fedavg_is_as_near_to_the_logs_as_is_said() -> None:
         own = two[(two.reading == "as-plotted") & (two.series == series)]
         both = pd.concat([mean_accuracy(own), mean_accuracy(theirs[theirs.series == series])], axis=1).dropna()
         gaps.append((both.iloc[:, 0] - both.iloc[:, 1]).abs()[both.index >= 100].max())
-    assert said(SCALES, f"From round 100 on its accuracy is within {100 * max(gaps):.1f} points of the logs'.") == []
+    tells(SCALES, f"From round 100 on its accuracy is within {100 * max(gaps):.1f} points of the logs'.")
 
 
 def test_the_seeds_that_diverged_are_told_with_their_last_rounds() -> None:
@@ -86,7 +88,7 @@ def test_the_seeds_that_diverged_are_told_with_their_last_rounds() -> None:
     lost = own[own.diverged & (own.series == "DeComFL K=4 P=20")].groupby("seed")["round"].max()
     assert own[own.diverged].groupby(["reading", "panel", "series"]).ngroups == 1
     told = ", ".join(f"seed {seed} after round {r}" for seed, r in lost.items())
-    assert said(SCALES, f"with K = 4, two of our three seeds diverged: {told}.") == []
+    tells(SCALES, f"with K = 4, two of our three seeds diverged: {told}.")
 
 
 @LOGS
@@ -99,18 +101,15 @@ def test_the_sentences_about_the_authors_band_have_the_numbers_of_the_rows() -> 
     both = pd.concat(means, axis=1).dropna()
     gap = 100 * (both.ours - both.theirs)
     ends, behind = both.iloc[-1], gap.index[gap < 0]
-    assert (
-        said(
-            SCALES,
-            f"lie in the band of the authors' at {100 * min(inside['as-plotted']):.0f} % or more of the evaluations",
-            f"in the band at more than {100 * max(inside['as-written']):.0f} % of its evaluations",
-            f"ends Figure 3 at {ends.ours:.3f} after 3,000 rounds, the authors' log at {ends.theirs:.3f}",
-            f"At round 20 ours is at {both.ours[20]:.3f} and theirs at {both.theirs[20]:.3f}",
-            f"from 40 to 500 the two are within {gap.loc[40:500].abs().max():.1f} points",
-            f"theirs above from 80 to {behind[behind <= 300].max()} and ours from {behind.max() + 20} on",
-            f"by {gap[1000]:.1f} points at 1,000 and by {gap[2000]:.1f} at 2,000",
-        )
-        == []
+    tells(
+        SCALES,
+        f"lie in the band of the authors' at {100 * min(inside['as-plotted']):.0f} % or more of the evaluations",
+        f"in the band at more than {100 * max(inside['as-written']):.0f} % of its evaluations",
+        f"ends Figure 3 at {ends.ours:.3f} after 3,000 rounds, the authors' log at {ends.theirs:.3f}",
+        f"At round 20 ours is at {both.ours[20]:.3f} and theirs at {both.theirs[20]:.3f}",
+        f"from 40 to 500 the two are within {gap.loc[40:500].abs().max():.1f} points",
+        f"theirs above from 80 to {behind[behind <= 300].max()} and ours from {behind.max() + 20} on",
+        f"by {gap[1000]:.1f} points at 1,000 and by {gap[2000]:.1f} at 2,000",
     )
 
 
@@ -124,27 +123,24 @@ def test_the_recorded_runs_of_smollm2_are_told_as_they_are() -> None:
     gain = 100 * (frame.test_accuracy[200] - frame.test_accuracy[0])
     over = 100 * (frame.test_accuracy[200] - frame.calibrated_accuracy[0])
     sentence = f"accuracy rises by {gain:.0f} points, {over:.1f} above the calibrated model"
-    assert said("docs/fine-tuning.md", *table, sentence) == []
+    tells("docs/fine-tuning.md", *table, sentence)
 
 
 def test_the_race_on_sst2_is_told_as_it_is_recorded() -> None:
     runs = others.ends(rows("board", "full"))
     (eta,) = set(runs.eta)
-    assert said("docs/fine-tuning.md", f"it chose {eta:.2g} for both") == []
+    tells("docs/fine-tuning.md", f"it chose {eta:.2g} for both")
     told = {line: own.sort_values("seed") for line, own in runs.groupby("line")}
     fzoo, ours = told["FZOO"], told["DeComFL"]
     rounds = ", ".join(str(r) if there else "not in 1,000" for r, there in zip(ours["round"], ours.there, strict=True))
     spent = [own.seconds.mean() for own in (fzoo, ours)]
-    assert (
-        said(
-            "docs/fine-tuning.md",
-            f"| {', '.join(map(str, fzoo['round']))} | ",
-            f"| {rounds} | ",
-            f"| {spent[0]:.1f} s |",
-            f"| {spent[1]:.1f} s or more |",
-            f"It is at least {spent[1] / spent[0]:.1f} times as fast",
-        )
-        == []
+    tells(
+        "docs/fine-tuning.md",
+        f"| {', '.join(map(str, fzoo['round']))} | ",
+        f"| {rounds} | ",
+        f"| {spent[0]:.1f} s |",
+        f"| {spent[1]:.1f} s or more |",
+        f"It is at least {spent[1] / spent[0]:.1f} times as fast",
     )
 
 
@@ -153,7 +149,7 @@ def test_the_boards_line_in_the_readme_has_the_numbers_of_the_rows() -> None:
     own = runs[runs.problem == "MNIST, logistic"]
     spent = (own.wire_bytes / own.M).groupby(own.line).mean() / 1000
     told = f"{spent['DeComFL']:.1f} kB; FedAvg {spent['FedAvg']:.0f} kB (three seeds)"
-    assert said("README.md", f"| MNIST, logistic, to 80 %: bytes a client | {told} |") == []
+    tells("README.md", f"| MNIST, logistic, to 80 %: bytes a client | {told} |")
 
 
 def cost_rows() -> list[str]:
@@ -179,7 +175,7 @@ def test_the_readme_tells_the_cost_of_figure_2_by_both_countings() -> None:
         "axis of the paper's figure, which counts one direction and every client in every round, FedAvg sends "
         f"{ours['FedAvg / DeComFL, plotted']:.1f} times DeComFL's."
     )
-    assert said("README.md", *cost_rows(), sentence) == []
+    tells("README.md", *cost_rows(), sentence)
 
 
 def test_a_favourable_half_in_the_readme_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,16 +193,13 @@ def test_the_page_that_advises_has_the_numbers_of_the_rows() -> None:
     two = two[(two.reading == "as-plotted") & (two.panel == "local-updates") & (two["round"] == 1000)]
     ends = [two[two.series == name].test_accuracy.mean() for name in ("DeComFL K=10 P=20", "FedAvg K=10")]
     wire = next(row for row in outcomes() if row["id"] == "fig2.saving")["measured"]["FedAvg / DeComFL, wire"]
-    assert (
-        said(
-            "docs/is-it-for-me.md",
-            f"rounds | {ours['round'].mean():.0f} | {fedavg['round'].mean():.0f} |",
-            f"all clients | {ours.passes.mean():,.0f} forward | {fedavg.passes.mean():.0f} forward, ",
-            f"bytes a client | {spent[0]:.1f} kB | {spent[1]:.0f} kB |",
-            f"after 1,000 rounds | {100 * ends[0]:.1f} % | {100 * ends[1]:.1f} % |",
-            f"it sends {1 / wire:.1f} times as many bytes as FedAvg",
-        )
-        == []
+    tells(
+        "docs/is-it-for-me.md",
+        f"rounds | {ours['round'].mean():.0f} | {fedavg['round'].mean():.0f} |",
+        f"all clients | {ours.passes.mean():,.0f} forward | {fedavg.passes.mean():.0f} forward, ",
+        f"bytes a client | {spent[0]:.1f} kB | {spent[1]:.0f} kB |",
+        f"after 1,000 rounds | {100 * ends[0]:.1f} % | {100 * ends[1]:.1f} % |",
+        f"it sends {1 / wire:.1f} times as many bytes as FedAvg",
     )
 
 
@@ -263,13 +256,10 @@ def test_the_numbers_of_the_recorded_readme_are_those_of_the_rows() -> None:
     gap = 100 * (both.test_accuracy_x - both.test_accuracy_y).abs().max()
     kappas = [others.estimates(rows("hessian", "full"), name).value.iloc[-1] for name in others.READINGS]
     table1 = lines(rows("table1", "full"))
-    assert (
-        said(
-            page,
-            f"at no evaluation is that more than {gap:.2f} points from the run by projection",
-            f"At the end κ is {min(kappas):.1f} to {max(kappas):.1f}, by four readings",
-        )
-        == []
+    tells(
+        page,
+        f"at no evaluation is that more than {gap:.2f} points from the run by projection",
+        f"At the end κ is {min(kappas):.1f} to {max(kappas):.1f}, by four readings",
     )
     assert len(table1) > 0
 
@@ -281,14 +271,11 @@ def test_the_norms_that_are_told_are_those_of_the_rows() -> None:
     starts = {f"{norm:.0f}" for norm in (*kept.first(), fresh.norm[0])}
     assert len(starts) == 1
     least = fresh["round"][fresh.train_loss.idxmin()]
-    assert (
-        said(
-            SCALES,
-            f"it grows from {starts.pop()} to {kept.last().min():.0f} or {kept.last().max():.0f} in 1,000 rounds",
-            f"it grows from 10 to {fresh.norm.iloc[-1]:.0f} in 400 rounds, of which the training loss falls in "
-            f"{100 * round(least / 100)}",
-        )
-        == []
+    tells(
+        SCALES,
+        f"it grows from {starts.pop()} to {kept.last().min():.0f} or {kept.last().max():.0f} in 1,000 rounds",
+        f"it grows from 10 to {fresh.norm.iloc[-1]:.0f} in 400 rounds, of which the training loss falls in "
+        f"{100 * round(least / 100)}",
     )
 
 
@@ -299,17 +286,17 @@ def test_peaks_of_memory_are_what_docs_say_of_them() -> None:
     small = table[(table.d < 2 * 10**5) & (table.expected > 0)]
     more = (small.models / small.expected - 1).max()
     assert 0.05 < more < 0.06
-    assert said("docs/methods.md", "these to 0.01 models at d = 10⁸, and up to 6 % more at d = 10⁵") == []
+    tells("docs/methods.md", "these to 0.01 models at d = 10⁸, and up to 6 % more at d = 10⁵")
 
 
 def test_bytes_on_the_wire_are_told_as_they_were_counted() -> None:
     counted = json.loads((RESULTS / "engines.json").read_text(encoding="utf-8"))["rows"]
     messages, sealed, secured, _ = (row["bytes"] for row in counted)
-    assert said("docs/is-it-for-me.md", f"scalars each way is {sealed} bytes on the wire") == []
+    tells("docs/is-it-for-me.md", f"scalars each way is {sealed} bytes on the wire")
     both = (
         f"has {messages} bytes of messages. On the wire they are **{sealed} bytes** with keyed tags and {secured} with"
     )
-    assert said("docs/federations.md", both) == []
+    tells("docs/federations.md", both)
 
 
 def test_kappa_of_language_models_is_told_as_it_is_recorded() -> None:
@@ -324,7 +311,7 @@ def test_kappa_of_language_models_is_told_as_it_is_recorded() -> None:
         exact = next(row for row in each["exact by layer"]["rows"] if row["layer"] == "all")["kappa"]
         rows_told.append(f"| {title} | {told} | {interval(hess, 2)} | ")
         rows_told.append(f" | {exact:.3f} |")
-    assert said("paper_repro/results/README.md", *rows_told) == []
+    tells("paper_repro/results/README.md", *rows_told)
 
 
 def interval(found: dict[str, Any], digits: int) -> str:

@@ -51,7 +51,11 @@ def test_one_picture_in_place_of_another_is_noticed(tmp_path: Path) -> None:
     assert told(tmp_path / "fig3.png") != wanted("fig3")
 
 
-def test_other_rows_make_pictures_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_rows_make_pictures_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "fig2-full.csv.gz").write_bytes(b"other rows")
+    with monkeypatch.context() as other:
+        other.setattr(hero.recorded, "RESULTS", tmp_path)
+        assert told(DOCS / "figure-2.png") != wanted("figure-2")
     kept = recorded.largest("fig2")
     assert kept is not None
     monkeypatch.setattr(recorded, "largest", lambda _: kept)

@@ -11,7 +11,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
@@ -22,6 +21,7 @@ from tests.refusals import refuses
 
 ROUNDS = (20, 40)
 K1, K4, FEDAVG = "DeComFL K=1 P=20", "DeComFL K=4 P=20", "FedAvg K=10"
+STD = 0.07**0.5  # of three numbers of which two lie 0.2 and 0.1 below their mean, and one 0.3 above
 STYLES = series_styles([K1, K4]) | series_styles([FEDAVG], baseline=True)
 
 
@@ -58,39 +58,22 @@ def drawn(count: Any = "wire", *, frame: pd.DataFrame = frame(), **changes: Any)
     return comparison([by_communication(frame, count, **changes)], STYLES, title="Title", caption="Scale: smoke.")
 
 
-def plots_of(figure: Figure) -> list[Axes]:
-    return list(figure.axes)
-
-
-def lines_of(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
-    return {
-        str(line.get_label()): (list(np.asarray(line.get_xdata())), list(np.asarray(line.get_ydata())))
-        for line in ax.get_lines()
-    }
-
-
-def test_three_seeds_give_a_band_of_one_standard_deviation() -> None:
-    curves = frame()
-    band = mean_and_band(curves[curves["series"] == K1], "wire_scalars")
-    deviation = np.sqrt((0.2**2 + 0.1**2 + 0.3**2) / 2)  # of 0.1, 0.2, 0.6 about 0.3
-    assert band["high"][0] - band["y"][0] == pytest.approx(deviation)
-    assert band["y"][0] - band["low"][0] == pytest.approx(deviation)
-
-
-def test_two_seeds_give_a_band_from_minimum_to_maximum_and_one_gives_none() -> None:
-    curves = frame()
-    two = mean_and_band(curves[curves["series"] == K4], "round")
-    assert list(two["low"]) == [0.5, 0.7]
-    assert list(two["high"]) == [0.6, 0.9]
-    one = mean_and_band(curves[curves["series"] == FEDAVG], "round")
-    assert list(one["low"]) == list(one["y"]) == list(one["high"])
-
-
-def test_rounds_that_some_seed_did_not_reach_are_left_out() -> None:
-    curves = pd.concat([run(K1, 0, (0.1, 0.4)), run(K1, 1, (0.3,))])
-    band = mean_and_band(curves, "round")
-    assert list(band["round"]) == [20]
-    assert list(band["y"]) == pytest.approx([0.2])
+@pytest.mark.parametrize(
+    ("runs", "mean", "low", "high"),
+    [
+        ([(0.1, 0.4), (0.2, 0.5), (0.6, 0.9)], [0.3, 0.6], [0.3 - STD, 0.6 - STD], [0.3 + STD, 0.6 + STD]),
+        ([(0.5, 0.7), (0.6, 0.9)], [0.55, 0.8], [0.5, 0.7], [0.6, 0.9]),
+        ([(0.9, 0.95)], [0.9, 0.95], [0.9, 0.95], [0.9, 0.95]),
+        ([(0.1, 0.4), (0.3,)], [0.2], [0.1], [0.3]),
+    ],
+    ids=["one standard deviation of three seeds", "least to most of two", "none of one", "rounds that all have"],
+)
+def test_a_band_is_that_of_its_seeds(
+    runs: list[tuple[float, ...]], mean: list[float], low: list[float], high: list[float]
+) -> None:
+    band = mean_and_band(pd.concat([run(K1, seed, own) for seed, own in enumerate(runs)]), "round")
+    found = [[*band[name]] for name in ("round", "y", "low", "high")]
+    assert found == [pytest.approx(own) for own in (ROUNDS[: len(mean)], mean, low, high)]
 
 
 @pytest.mark.parametrize("change", [{}, {"yscale": "logit", "ylimits": (0.05, 0.99)}, {"title": "A panel"}])
@@ -102,7 +85,7 @@ def test_figures_render_without_a_warning_and_without_pyplot(change: dict[str, A
     assert image.getvalue().startswith(b"\x89PNG")
     assert plt.get_fignums() == []
     assert dict(matplotlib.rcParams) == before
-    assert plots_of(figure)[0].get_ylim() == change.get("ylimits", plots_of(figure)[0].get_ylim())
+    assert figure.axes[0].get_ylim() == change.get("ylimits", figure.axes[0].get_ylim())
 
 
 def words(figure: Figure) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -43,22 +44,18 @@ drawn = cache(drawn_anew)
 
 
 def labelled(ax: Axes) -> dict[str, np.ndarray]:
-    """The points of the lines that have a name."""
+    """The points of the lines that have a name, from left to right."""
     found = {label: points for label, _, points in lines_of(ax) if not label.startswith("_")}
     # Points with error bars have their name at the bars.
     bars = {str(each.get_label()): each.lines[0] for each in ax.containers if hasattr(each, "lines")}
-    points = {name: np.column_stack([line.get_xdata(), line.get_ydata()]).astype(float) for name, line in bars.items()}
-    return found | {name: own for name, own in points.items() if name and name[0] != "_"}
+    found |= {name: np.column_stack(line.get_data()) for name, line in bars.items() if name and name[0] != "_"}
+    return {name: points[points[:, 0].argsort(kind="stable")] for name, points in found.items()}
 
 
 def bars_of(ax: Axes) -> list[np.ndarray]:
     """The two ends of every vertical error bar, container by container."""
-    found = []
-    for each in ax.containers:
-        for collection in getattr(each, "lines", (None, None, ()))[2]:
-            ends = np.array([segment[:, 1] for segment in collection.get_segments()])
-            found.append(ends)
-    return found
+    bars = [getattr(each, "lines", (None, None, ()))[2] for each in ax.containers]
+    return [np.array([ends[:, 1] for ends in each.get_segments()]) for own in bars for each in own]
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -66,52 +63,59 @@ def alike(one: Any, other: Any) -> bool:
     return a.shape == b.shape and bool(np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True))
 
 
+def otherwise(shown: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """The names under which something else is shown than expected, or either is nothing."""
+    return [name for name in {**shown, **expected} if not alike(shown.get(name, [()]), expected.get(name, [[()]]))]
+
+
+def same_lines(ax: Axes, expected: Sequence[np.ndarray]) -> bool:
+    """Whether the panel has these lines and no others, but for one at the height of 1 from edge to edge."""
+    shown = [points for _, _, points in lines_of(ax) if len(points) != 2 or not alike(points[:, 1], [1, 1])]
+    return len(shown) == len(expected) and all(any(alike(points, own) for points in shown) for own in expected)
+
+
 # --- memory, SmolLM2, sizes -------------------------------------------------------------------------------------------
 
 
 def test_the_memory_figure_shows_its_rows() -> None:
-    figures, frame = drawn("memory")[0].figures, drawn("memory")[1]
+    made_of, frame = drawn("memory")
     names = [ROLES[role].what for role in frame.role]
     own = frame.assign(series=names, seed=0, measured=frame.peak_bytes / (4 * frame.d))
     columns = {"parameters d": "d", "peak memory in models": "measured"}
-    assert wrong_in(figures["memory"].axes[0], {"curves": own}, by="d", columns=columns) == []
+    assert wrong_in(made_of.figures["memory"].axes[0], {"curves": own}, by="d", columns=columns) == []
 
 
 def test_the_figure_of_smollm2_shows_its_rows() -> None:
-    figures, frame = drawn("smollm2")[0].figures, drawn("smollm2")[1]
+    made_of, frame = drawn("smollm2")
     clients = recorded.largest("smollm2").provenance[0]["settings"]["clients"]  # type: ignore[union-attr]
-    frame = frame.assign(kB=frame.wire_bytes / clients / 1000, seed=0)
-    series = [frame.assign(series=name, shown=frame[name]) for name in ("test_accuracy", "calibrated_accuracy")]
-    ends = [own.iloc[[0, -1]].assign(shown=own.shown.iloc[0], series=f"{own.series.iloc[0]}, before") for own in series]
-    columns = {"rounds": "round", "kB that a client and the server exchanged": "kB", "test accuracy": "shown"}
-    for ax in figures["smollm2"].axes:
-        x = columns[ax.get_xlabel()]
-        expected = [own[[x, "shown"]].to_numpy() for own in (*series, *ends)]
-        found = [points for _, _, points in lines_of(ax)]
-        assert len(found) == len(expected)
-        assert all(any(alike(points, own) for points in found) for own in expected)
+    frame = frame.assign(kB=frame.wire_bytes / clients / 1000)
+    columns = {"rounds": "round", "kB that a client and the server exchanged": "kB"}
+    for ax in made_of.figures["smollm2"].axes:
+        curves = [frame[[columns[ax.get_xlabel()], f"{name}_accuracy"]].to_numpy() for name in ("test", "calibrated")]
+        starts = [np.column_stack([own[[0, -1], 0], own[[0, 0], 1]]) for own in curves]
+        assert ax.get_ylabel() == "test accuracy"
+        assert same_lines(ax, [*curves, *starts])
 
 
 def test_the_scale_figure_shows_its_rows() -> None:
-    figures, frame = drawn("sizes")[0].figures, drawn("sizes")[1]
+    made_of, frame = drawn("sizes")
     own = frame[frame.what == "evaluation"]
     start = own[own["round"] == 0].set_index(["model", "seed"]).test_loss
     share = own.test_loss / start.reindex(pd.MultiIndex.from_frame(own[["model", "seed"]])).to_numpy()
     own = own.assign(series=own.model, share=share)
-    panels = named(figures["sizes"])
+    panels = named(made_of.figures["sizes"])
     for title, column in (("test accuracy", "test_accuracy"), ("test loss, of that before training", "share")):
-        ax = panels[title]
-        ax.set_ylabel(title)  # here the title says what the axis has
-        assert wrong_in(ax, {"curves": own}, columns={"rounds completed": "round", title: column}) == []
+        panels[title].set_ylabel(title)  # here the title says what the axis has
+        columns = {"rounds completed": "round", title: column}
+        assert wrong_in(panels[title], {"curves": own}, columns=columns) == []
     runs = others.size_runs(frame)
     rounds = runs[runs.settled].groupby("d").rounds.mean()
     kappa = frame[(frame.what == "kappa") & (frame["at"] == "start")].groupby("d").kappa.mean()
     (last,) = (ax for title, ax in panels.items() if title.startswith("rounds to "))
-    marked = [line for line in last.get_lines() if line.get_marker() in ("o", "s")]
-    spots = {(line.get_xdata()[0], line.get_ydata()[0]) for line in marked}
-    expected = {(x, r) for d, r in rounds.items() for x in (kappa[d], d)}
-    assert all(any(alike(spot, want) for spot in spots) for want in expected)
-    assert len(spots) == len(expected)
+    spots = {
+        tuple(map(float, np.ravel(line.get_data()))) for line in last.get_lines() if line.get_marker() in ("o", "s")
+    }
+    assert alike(sorted(spots), sorted((x, r) for d, r in rounds.items() for x in (kappa[d], d)))
 
 
 # --- spectra ----------------------------------------------------------------------------------------------------------
@@ -125,35 +129,38 @@ def wrong_spectra(figure: Any, frame: pd.DataFrame) -> list[str]:
     for step, at in own.groupby("step"):
         ax = panels["before training" if step == 0 else f"after {step:,.0f} steps"]
         curve = at[at["kind"] == "curve"].sort_values("value")
-        single = at[at["kind"] == "single"].value
-        assert (ax.get_xlabel(), figure.axes[0].get_ylabel()) == ("eigenvalue λ", "density")
-        lines = {label: points for label, _, points in lines_of(ax)}
-        band = next(iter(bands_of(ax).values()))[0]
-        told += [f"{step}: density"] * (not alike(lines["density"], curve[["value", "density"]]))
+        single = np.sort(at[at["kind"] == "single"].value)
         one = 1 / (numbers.d[step] * numbers.bandwidth[step] * (2 * np.pi) ** 0.5)  # the height of one eigenvalue
         low = curve.groupby("value").low.first().clip(lower=one / 1e3)  # on a log axis
         high = curve.groupby("value").high.first()
-        told += [f"{step}: band"] * (not alike(band, np.sort(np.column_stack([low, high]), axis=1)))
-        heads = lines["_heads"][lines["_heads"][:, 0].argsort()]
-        told += [f"{step}: heads"] * (not alike(heads, np.column_stack([np.sort(single), np.full(len(single), one)])))
+        shown = {label: points[points[:, 0].argsort()] for label, _, points in lines_of(ax)}
+        shown["band"] = next(iter(bands_of(ax).values()))[0]
+        expected = {
+            "density": curve[["value", "density"]],
+            "band": np.sort(np.column_stack([low, high]), axis=1),
+            "_heads": np.column_stack([single, np.full(len(single), one)]),
+        }
+        told += [f"{step}: {name}" for name in otherwise({name: shown[name] for name in expected}, expected)]
+        told += [f"{step}: share"] * ([t.get_text() for t in ax.texts] != [f"{numbers['near zero'][step]:.1%} near 0"])
+        assert (ax.get_xlabel(), figure.axes[0].get_ylabel()) == ("eigenvalue λ", "density")
         assert (ax.get_xscale(), ax.get_yscale()) == ("symlog", "log")
         assert ax.get_ylim()[0] < one < ax.get_ylim()[1]
         assert ax.get_xlim()[0] < curve.value.min() < curve.value.max() < ax.get_xlim()[1]
-        words = [f"{numbers['near zero'][step]:.1%} near 0"]
-        told += [f"{step}: share"] * ([text.get_text() for text in ax.texts] != words)
-    kappas, bars = labelled(panels["effective rank κ"]), bars_of(panels["effective rank κ"])
-    for name, ends in zip(others.READINGS, bars, strict=True):
-        (shown,) = (points for label, points in kappas.items() if label.startswith(f"{name}:"))
-        expected = own[(own["kind"] == "estimate") & (own["name"] == name) & (own.value > 0)].sort_values("step")
-        told += [f"κ {name}"] * (not alike(shown, expected[["step", "value"]]))
-        low = expected.low.clip(lower=expected.value / 10).clip(upper=expected.value)
-        told += [f"interval of κ {name}"] * (not alike(ends, np.column_stack([low, expected.high])))
     (d,) = numbers.d.unique()
-    told += ["d"] * (not alike(kappas[f"d = {d:,.0f}"][:, 1], [d, d]))
-    outer = labelled(panels["outer eigenvalues and loss"])
-    for label, sign, column in (("λ_max", 1, "lambda_max"), ("−λ_min", -1, "lambda_min"), ("loss", 1, "loss")):
-        told += [label] * (not alike(outer[label], (sign * numbers[column]).reset_index().to_numpy()))
-    return told
+    of_kappa = panels["effective rank κ"]
+    shown = {label.partition(":")[0]: points for label, points in labelled(of_kappa).items()}
+    told += ["d"] * (not alike(shown.pop(f"d = {d:,.0f}")[:, 1], [d, d]))
+    kappas = {
+        name: own[(own["kind"] == "estimate") & (own["name"] == name) & (own.value > 0)].sort_values("step")
+        for name in others.READINGS
+    }
+    told += otherwise(shown, {name: each[["step", "value"]] for name, each in kappas.items()})
+    for each, ends in zip(kappas.values(), bars_of(of_kappa), strict=True):
+        low = each.low.clip(lower=each.value / 10).clip(upper=each.value)
+        told += ["interval of κ"] * (not alike(ends, np.column_stack([low, each.high])))
+    outer = {"λ_max": numbers.lambda_max, "−λ_min": -numbers.lambda_min, "loss": numbers.loss}
+    shown = labelled(panels["outer eigenvalues and loss"])
+    return told + otherwise(shown, {name: value.reset_index() for name, value in outer.items()})
 
 
 def test_the_hessian_figure_shows_its_rows() -> None:
@@ -180,25 +187,25 @@ def theory(name: str) -> tuple[Any, pd.DataFrame]:
 
 def wrong_bounds(figure: Any, frame: pd.DataFrame) -> list[str]:
     told = []
-    for ax, sweep, x in zip(figure.axes, ("by-d", "by-kappa"), ("d", "kappa"), strict=True):
-        assert ax.get_xlabel() == {"d": "parameters d", "kappa": "effective rank κ"}[x]
-        assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-        shown = labelled(ax)
+    panels = (
+        ("by-d", "d", "parameters d", "d grows, κ = "),
+        ("by-kappa", "kappa", "effective rank κ", "κ grows, d = "),
+    )
+    for ax, (sweep, x, label, title) in zip(figure.axes, panels, strict=True):
         own = frame[frame.sweep == sweep]
-        symbol, other, fixed = ("d", "κ", own.kappa) if x == "d" else ("κ", "d", own.d)
-        assert ax.get_title(loc="left") == f"{symbol} grows, {other} = {fixed.iloc[0]:,.0f}"
-        for name, each in own.groupby("series"):
-            told += [f"{sweep}: {name}"] * (not alike(shown.pop(name), each.sort_values(x)[[x, "value"]]))
+        fixed = own.kappa if x == "d" else own.d
+        assert (ax.get_xlabel(), ax.get_title(loc="left")) == (label, f"{title}{fixed.iloc[0]:,.0f}")
+        assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+        expected = {str(name): each.sort_values(x)[[x, "value"]] for name, each in own.groupby("series")}
         if x == "d":
-            simulated, points = frame[frame.sweep == "simulated"].sort_values("d"), shown.pop("simulated runs")
-            order = points[:, 0].argsort()
-            told += ["simulated"] * (not alike(points[order], simulated[["d", "value"]]))
-            (bars,) = bars_of(ax)
-            told += ["intervals"] * (not alike(bars[order], simulated[["low", "high"]]))
+            simulated = frame[frame.sweep == "simulated"].sort_values("d", kind="stable")
+            expected["simulated runs"] = simulated[["d", "value"]]
+            (bars,), (line,) = bars_of(ax), (each.lines[0] for each in ax.containers)
+            told += ["intervals"] * (not alike(bars[line.get_xdata().argsort()], simulated[["low", "high"]]))
             far = own[(own.d >= 1000) & own.series.str.startswith("measured")].groupby("series").value
             words = f"measured, from d = 1,000 on:\nmost / least − 1 = {(far.max() / far.min()).max() - 1:.1e}"
             told += ["words"] * ([text.get_text() for text in ax.texts] != [words])
-        told += list(shown)
+        told += [f"{sweep}: {name}" for name in otherwise(labelled(ax), expected)]
     return told
 
 
@@ -208,8 +215,7 @@ def test_the_figure_of_the_dimension_shows_its_rows() -> None:
     assert figure.axes[0].get_ylabel() == AVERAGE
     # Recorded intervals are the same to both sides; here they are not.
     skewed = frame.assign(low=frame.low - frame.value / 2)
-    sweeps = dict(iter(skewed.groupby("sweep")))
-    by_d, by_kappa, simulated = (sweeps[name] for name in ("by-d", "by-kappa", "simulated"))
+    by_d, by_kappa, simulated = (skewed[skewed.sweep == name] for name in ("by-d", "by-kappa", "simulated"))
     assert wrong_bounds(bounds.dimension_free(by_d, by_kappa, simulated), skewed) == []
     assert not bounds.dimension_free(by_d, by_kappa, simulated[:0]).axes[0].containers
 
@@ -223,6 +229,7 @@ def test_a_stated_bound_under_the_name_of_the_corrected_one_is_noticed(monkeypat
 
 
 ENDS = {"P": (SMALL_D, "P = d"), "K": (SMALL_D, "K = d/P")}
+KNOBS = {"m": "more clients sampled", "P": "more directions", "K": "more local steps"}
 
 
 @pytest.mark.parametrize("unreached", [False, True])
@@ -235,24 +242,21 @@ def test_the_figure_of_the_speed_ups_shows_its_rows(unreached: bool) -> None:
     own = own.dropna(subset=["rounds"])
     assert figure.axes[0].get_ylabel() == "rounds R to reach ε"
     for ax in figure.axes:
-        here = own[own.knob == ax.get_xlabel()]
-        knobs = {"m": "more clients sampled", "P": "more directions", "K": "more local steps"}
-        assert ax.get_title(loc="left") == knobs[ax.get_xlabel()]
+        knob = ax.get_xlabel()
+        assert ax.get_title(loc="left") == KNOBS[knob]
         expected = {
             f"{name}, {noise}": each.sort_values("at")[["at", "rounds"]]
-            for (noise, name), each in here.groupby(["noise", "series"])
+            for (noise, name), each in own[own.knob == knob].groupby(["noise", "series"])
         }
-        shown = labelled(ax)
+        assert otherwise(labelled(ax), expected) == []
         slopes = [points for label, _, points in lines_of(ax) if label == "_slope"]
-        firsts = [expected[name].to_numpy()[0].prod() for name in expected if name.startswith("measured")]
+        firsts = [each.to_numpy()[0].prod() for name, each in expected.items() if name.startswith("measured")]
         assert alike(sorted(points.prod(1).max() for points in slopes), sorted(firsts))
         assert alike([points.prod(1).min() for points in slopes], [points.prod(1).max() for points in slopes])
         ends = [points[:, 0] for label, _, points in lines_of(ax) if label == "_end"]
-        assert alike(ends, [[SMALL_D] * 2] * len(ends))
-        words = [words for knob, (_, words) in ENDS.items() if knob == ax.get_xlabel()]
-        assert ([text.get_text() for text in ax.texts], len(ends)) == (words, len(words))
-        assert shown.keys() == expected.keys()
-        assert [label for label in shown if not alike(shown[label], expected[label])] == []
+        words = [words for each, (_, words) in ENDS.items() if each == knob]
+        assert alike(ends, [[SMALL_D] * 2] * len(words))
+        assert [text.get_text() for text in ax.texts] == words
 
 
 def test_the_maps_of_step_sizes_show_their_rows() -> None:
@@ -264,10 +268,10 @@ def test_the_maps_of_step_sizes_show_their_rows() -> None:
         "corrected": np.log10(own.stated / own.corrected),
         "limit": np.log10(own.limit / own.stated),
     }
-    meshes = [mesh for ax in figure.axes for mesh in ax.collections if isinstance(mesh, QuadMesh)]
     maps = [(shade, K) for shade in shades.values() for K in sorted(own.K.unique())]
-    shown = [mesh for mesh in meshes if mesh.get_array().ndim == 2 and mesh.get_array().shape[0] > 1]
-    panels = [mesh for mesh in shown if mesh.get_array().shape != (256, 1)][: len(maps)]
+    meshes = [mesh for ax in figure.axes for mesh in ax.collections if isinstance(mesh, QuadMesh)]
+    # A bar of colours is a mesh of one column.
+    panels = [mesh for mesh in meshes if min(mesh.get_array().shape) > 1][: len(maps)]
     for mesh, (shade, K) in zip(panels, maps, strict=True):
         table = own.assign(shade=shade)[own.K == K].pivot(index="m", columns="ratio", values="shade")
         assert alike(mesh.get_array(), table.to_numpy())
@@ -287,14 +291,13 @@ def test_the_figure_of_training_shows_its_rows() -> None:
     for model, each in own.groupby("model"):
         ax = named(figure)[f"{model}, d = {d[model]:,.0f}"]
         runs = each[each["kind"] == "run"].groupby("round").value.agg(["mean", "min", "max"])
-        shown = labelled(ax)
+        expected = {"measured": runs["mean"].reset_index()}
+        for name, points in each[each["kind"] == "bound"].groupby("series"):
+            expected[str(name)] = points.sort_values("round")[["round", "value"]]
+        assert otherwise(labelled(ax), expected) == []
         assert ax.get_xlabel() == "rounds R"
-        assert alike(shown.pop("measured"), runs["mean"].reset_index())
         ((band,),) = bands_of(ax).values()
         assert alike(band, runs[["min", "max"]])
-        assert shown.keys() == {*each[each["kind"] == "bound"].series}
-        for name, points in shown.items():
-            assert alike(points, each[each.series == name].sort_values("round")[["round", "value"]])
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------
@@ -443,6 +446,10 @@ def test_the_figure_of_the_edge_shows_its_rows() -> None:
     figure = found.figures["edge"]
     panels = named(figure)
     usual = runs[(runs.P == 20) & (runs.K == 1) & (runs.beta == 0.9)]
+    # The point around which the knobs are turned: the batch at which the step was turned most.
+    factors = usual[usual.estimator == "projection"].groupby("batch").factor.nunique()
+    batch = factors[factors == factors.max()].index.max()
+    base = {"estimator": "projection", "batch": batch, "factor": 1.0, "P": 20, "K": 1, "beta": 0.9}
     for label, points in labelled(panels["runs that diverge, by step size"]).items():
         if ", B = " not in label:
             continue
@@ -453,7 +460,6 @@ def test_the_figure_of_the_edge_shows_its_rows() -> None:
         assert alike(ratio, np.full(len(ratio), ratio[0])), label  # all moved aside by one factor
     shares = panels["by batch size, directions, local steps, momentum"]
     names = {"B": "batch", "P": "P", "K": "K", "β": "beta"}
-    base = _base(usual)
     ticks = dict(zip(shares.get_xticks(), [text.get_text() for text in shares.get_xticklabels()], strict=True))
     shown = {ticks[x]: y for points in labelled(shares).values() for x, y in points}
     for text, share in shown.items():
@@ -461,18 +467,14 @@ def test_the_figure_of_the_edge_shows_its_rows() -> None:
         own = at_point(runs, {**base, names[knob]: float(value)})
         assert share == pytest.approx(own.apart.mean()), text
     along = frame.join(pd.DataFrame([others.measured(row) for _, row in frame.iterrows()], index=frame.index))
-    along = at_point(along, {name: at for name, at in base.items() if name != "factor"})
+    along = at_point(along, {name: at for name, at in base.items() if name != "factor"}).sort_values("round")
     for title, column in WAYS.items():
-        ax = panels[title]
-        points_of = [points for _, _, points in lines_of(ax)]
-        drawn_lines = [points for points in points_of if len(points) != 2 or not alike(points[:, 1], [1, 1])]
-        expected = []
-        for _, run in along.groupby(["factor", "seed"]):
-            own = run.sort_values("round").dropna(subset=[column])
-            expected.append(np.column_stack([own["round"] * own.K, own[column].clip(upper=20.0)]))
-        assert ax.get_xlabel() == "local steps"
-        assert all(any(alike(points, own) for points in drawn_lines) for own in expected), title
-        assert len(drawn_lines) == len(expected), title
+        shown = along.dropna(subset=[column]).assign(
+            steps=along["round"] * along.K, shown=along[column].clip(upper=20.0)
+        )
+        runs_of = shown.groupby(["factor", "seed"])
+        assert same_lines(panels[title], [run[["steps", "shown"]].to_numpy() for _, run in runs_of]), title
+        assert panels[title].get_xlabel() == "local steps"
 
 
 WAYS = {
@@ -485,10 +487,3 @@ WAYS = {
 
 def at_point(frame: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
     return frame[np.logical_and.reduce([frame[name] == value for name, value in values.items()])]
-
-
-def _base(usual: pd.DataFrame) -> dict[str, Any]:
-    """The point around which the knobs are turned: the batch at which the step was turned most."""
-    factors = usual[usual.estimator == "projection"].groupby("batch").factor.nunique()
-    batch = factors[factors == factors.max()].index.max()
-    return {"estimator": "projection", "batch": batch, "factor": 1.0, "P": 20, "K": 1, "beta": 0.9}
