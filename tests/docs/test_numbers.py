@@ -15,7 +15,7 @@ import pytest
 from paper_repro.commands import board, findings, tables
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed import images, others
-from tests.paper_repro.recomputed.common import RESULTS, kept, lines, mean_accuracy, outcomes, rows
+from tests.paper_repro.recomputed.common import RESULTS, all_trained, kept, lines, mean_accuracy, outcomes, rows
 
 SCALES = "docs/paper-scales.md"
 LOGS = pytest.mark.skipif(not os.environ.get("DECOMFL_REFERENCE"), reason="needs DECOMFL_REFERENCE")
@@ -90,7 +90,7 @@ def test_the_table_of_curves_has_the_numbers_of_the_rows() -> None:
         assert (accuracy.index[-1], f"{accuracy.iloc[-1]:.3f}") == (number(r), last)
         assert f"{accuracy.max():.3f} ({accuracy.idxmax():,})" == best
         assert [f"{loss.min():.3f}", f"{loss.iloc[-1]:.3f}"] == [least, end]
-        assert (trained == "yes") == images.all_trained(every[every.series == series])
+        assert (trained == "yes") == all_trained(every[every.series == series])
     assert {row[1] for row in table} == {name for part in parts.values() for name in rows(part, "full").series}
 
 
@@ -192,7 +192,7 @@ def test_the_seeds_that_diverged_are_told_with_their_last_rounds() -> None:
 def test_the_sentences_about_the_authors_band_have_the_numbers_of_the_rows() -> None:
     frame = rows("fig2", "full")
     found = {name: images.band_of_figure_2(frame, name) for name in ("as-plotted", "as-written")}
-    inside = {name: [share for share, *_ in judged] for name, (_, judged, _) in found.items()}
+    inside = {name: [share for share, *_ in judged] for name, (_, judged) in found.items()}
     ours, theirs = images.figure_3(rows("fig3", "full")), images.authors_3()
     means = {who: mean_accuracy(own[own.series == "DeComFL"]) for who, own in (("ours", ours), ("theirs", theirs))}
     both = pd.concat(means, axis=1).dropna()
@@ -328,7 +328,8 @@ def test_the_numbers_of_the_recorded_readme_are_those_of_the_rows() -> None:
     keys = ["panel", "series", "seed", "round"]
     both = own[own.check].merge(own[~own.check], on=keys)
     gap = 100 * (both.test_accuracy_x - both.test_accuracy_y).abs().max()
-    kappas = [others.estimates(rows("hessian", "full"), name).value.iloc[-1] for name in others.READINGS]
+    estimates = rows("hessian", "full").sort_values("step").query("kind == 'estimate'").groupby("name").value.last()
+    kappas = [estimates[name] for name in others.READINGS]
     table1 = lines(rows("table1", "full"))
     assert (
         said(
