@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -32,16 +32,17 @@ from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.options import CurvatureOptions
 from paper_repro.language_models.language import pretraining
 from paper_repro.workflow import series
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
+from paper_repro.workflow.claims import ClaimOutcome, limits
 from paper_repro.workflow.data import digest_of, missing
-from paper_repro.workflow.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
+from paper_repro.workflow.expression import judged
+from paper_repro.workflow.measures import TOLERANCE, binomial_error
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes, settings
 from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Scale, Sizes
 from theory.notation.setting import effective_factor
 
-__all__ = ["Slope", "claims", "configuration", "jobs", "kappa_table", "learning_rate", "make", "of_model", "run_table"]
+__all__ = ["claims", "configuration", "jobs", "kappa_table", "learning_rate", "make", "of_model", "run_table", "slope"]
 
 TASK: Final = "sst2"
 TESTED: Final = 872  # its test examples
@@ -234,78 +235,39 @@ def kappa_table(rows: pd.DataFrame) -> pd.DataFrame:
     return found[["model", "d", "at", "seed", "kappa", "low", "high", "lambda_max"]]
 
 
-@dataclass(frozen=True)
-class Slope:
-    """The exponent s of rounds ∝ d^s, by least squares over the runs, with its interval; NaN where there are few."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, runs: pd.DataFrame) -> Slope:
-        """The fit to runs of which each has the round where it converged."""
-        if len(runs) < 3 or runs["d"].nunique() < 2:
-            return cls(math.nan, math.nan, math.nan)
+def slope(runs: pd.DataFrame) -> pd.DataFrame:
+    """The exponent s of rounds ∝ d^s, by least squares over runs that converged, with its ends; NaN where few did."""
+    found = dict.fromkeys(("s", "low", "high"), math.nan)
+    if len(runs) >= 3 and runs["settled"].all() and runs["d"].nunique() > 1:
         line = stats.linregress(np.log(runs["d"]), np.log(runs["rounds"]))
         half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(runs) - 2) * line.stderr)
-        return cls(float(line.slope), float(line.slope) - half, float(line.slope) + half)
-
-    def below(self, bound: float) -> Verdict:
-        """Whether the exponent is below the bound, as far as the interval says."""
-        return verdict_of(self.high < bound, tested=self.high < bound or self.low >= bound)
-
-    def above(self, bound: float) -> Verdict:
-        """Whether it is above the bound."""
-        return verdict_of(self.low > bound, tested=self.low > bound or self.high <= bound)
+        found = {"s": float(line.slope), "low": float(line.slope) - half, "high": float(line.slope) + half}
+    return pd.DataFrame([found])
 
 
 def claims(rows: pd.DataFrame, size: Sizes, words: str) -> list[ClaimOutcome]:
     """The claims about the scale figure; not tested where there are no rows."""
-    runs = run_table(rows, size) if len(rows) else pd.DataFrame(columns=["settled"])
-    kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at"])
-    # Whether accuracy at the end rises with the model; the error is that of the test examples, which runs share.
-    accuracy = ClaimOutcome("sizes.larger-better")
-    if len(runs):
-        ends = runs.groupby("model", sort=False)["accuracy_end"].mean()
-        values = [(float(end), binomial_error(float(end), size.test_examples or TESTED)) for end in ends]
-        told = {f"accuracy, {name}": end for name, end in ends.items()}
-        accuracy = ClaimOutcome("sizes.larger-better", ordered(values), told)
-    # Judged by the intervals at the largest and at the smallest model, where the runs begin and where they end.
-    measured: dict[str, float | None] = {}
-    verdicts: list[Verdict] = []
-    for at, found in kappas.groupby("at", sort=False):
-        low, high = (found.groupby("d")[end].agg(how) for end, how in (("low", "min"), ("high", "max")))
-        for d, own in found.groupby("d"):
-            measured[f"κ at the {at}, d = {d:,}"] = float(own["kappa"].mean())
-        surely, possibly = low.iloc[-1] / high.iloc[0], high.iloc[-1] / low.iloc[0]
-        measured[f"κ at the {at}, largest model / smallest, from"] = float(surely)
-        measured[f"κ at the {at}, largest model / smallest, to"] = float(possibly)
-        flat = possibly <= LIMITS.grown
-        verdicts.append(verdict_of(flat, tested=flat or surely > LIMITS.grown))
-    wide = len(kappas) > 0 and kappas["d"].max() > LIMITS.grown * kappas["d"].min()
-    verdict: Verdict = UNTESTED
-    if wide and UNTESTED not in verdicts:
-        verdict = verdicts[0] if len(set(verdicts)) == 1 else "depends on how it is counted"
-    return judged("sizes", words, [*_of_rounds(runs), accuracy, ClaimOutcome("sizes.low-rank", verdict, measured)])
-
-
-def _of_rounds(runs: pd.DataFrame) -> Iterator[ClaimOutcome]:
-    settled = len(runs) > 0 and bool(runs["settled"].all())
-    slope = Slope.of(runs) if settled else Slope(math.nan, math.nan, math.nan)
-    measured: dict[str, float | None] = {}
-    if len(runs):
-        for model, own in runs.groupby("model", sort=False):
-            rounds = finite(own["rounds"].mean(skipna=False))
-            measured[f"rounds, {model}"] = None if rounds is None else round(rounds)  # evaluated now and then
-        measured["runs that settled"] = int(runs["settled"].sum())
-        measured["runs"] = len(runs)
-        measured["largest d / smallest"] = float(runs["d"].max() / runs["d"].min())
-    interval = {"s": slope.value, f"s, {CONFIDENCE:.0%} from": slope.low, f"s, {CONFIDENCE:.0%} to": slope.high}
-    measured |= {name: finite(value) for name, value in interval.items()}
-    yield ClaimOutcome("sizes.same-round", slope.below(LIMITS.same), measured)
-    yield ClaimOutcome("sizes.larger-later", slope.above(0.0), measured)
-    yield ClaimOutcome("sizes.not-by-d", slope.below(1.0), measured)
+    runs = (
+        run_table(rows, size)
+        if len(rows)
+        else pd.DataFrame(columns=["model", "d", "rounds", "settled", "accuracy_end"])
+    )
+    kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at", "d", "kappa", "low", "high"])
+    by_model = runs.groupby("model", sort=False)
+    rounds = by_model["rounds"].apply(lambda own: own.mean(skipna=False)).round()  # evaluated now and then
+    # The error is that of the test examples, which runs share.
+    accuracy = by_model["accuracy_end"].mean().rename("accuracy").reset_index()
+    n = size.test_examples or TESTED
+    # The intervals at every d, over the runs; at the start there is one of all.
+    kappa = kappas.groupby(["at", "d"]).agg(kappa=("kappa", "mean"), low=("low", "min"), high=("high", "max"))
+    frames = {
+        "runs": runs,
+        "rounds": rounds.reset_index(),
+        "slope": slope(runs),
+        "accuracies": accuracy.assign(error=[binomial_error(float(end), n) for end in accuracy["accuracy"]]),
+        "kappa": kappa.reset_index(),
+    }
+    return judged("sizes", words, frames)
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import pandas as pd
 
 import theory
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import TONES, Folded, Section, notes
@@ -96,7 +97,7 @@ def claims(rows: pd.DataFrame) -> list[ClaimOutcome]:
     measured = {status: counts[status] for status in STATUSES}
     words = f"{len(own)} statements, {int(again.sum())} of them said again elsewhere in the paper"
     everything = ClaimOutcome("audit.all", verdict_of(not wrong), measured, words)
-    return judged("audit", "", [everything, *map(_outcome, own[own["kind"].isin(_JUDGED)].to_dict("records"))])
+    return judged("audit", "", {}, [everything, *map(_outcome, own[own["kind"].isin(_JUDGED)].to_dict("records"))])
 
 
 def _outcome(row: Mapping[Any, Any]) -> ClaimOutcome:

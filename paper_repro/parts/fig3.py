@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,28 +18,19 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import method_styles
 from paper_repro.workflow import estimators
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import (
     CHECKED,
     COUNTS,
-    LOGS,
-    TOLERANCE,
-    accuracy_at,
     band,
     bands_table,
     compared,
-    ended,
     final_accuracy,
     highest_level,
-    last_round,
-    numbers,
-    sampling_error,
     scalars_to_reach,
-    series_of,
     settled,
     unready,
-    verdict_of,
-    verdict_of_countings,
 )
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig3_reference
@@ -64,7 +55,7 @@ __all__ = [
     "losses_beside",
     "make",
     "reaching_table",
-    "settings_outcome",
+    "settings_told",
     "top_k_name",
 ]
 
@@ -80,16 +71,12 @@ FEDCOM = "FedCom 8 bit"
 TOP_K = top_k_name(0.1)
 BY_VALUE = top_k_name(0.1, VALUE)
 """What the authors' helper for Top-k computes: no method of the paper's, and no claim rests on it."""
-_OF_THE_FIGURE = (DECOMFL, "FedAvg", FEDCOM, TOP_K)
 LOGS_OF = {"FedAvg": "FedAvg", FEDCOM: FEDCOM, TOP_K: TOP_K, BY_VALUE: TOP_K}
 """The first-order series, and the authors' log that each is compared with."""
-EXPLAINED = (DECOMFL, "FedAvg")
-"""The authors' logs of which the settings are known: of the others ``fig3.settings`` finds none that explain them."""
 OURS = ROWS["fig3"][0].config  # the settings of DeComFL
 K = OURS["local_steps"]
 PERTURBATIONS = Schedule(OURS["perturbations"], OURS["perturbation_schedule"])  # P as a function of the round
 CURVE = ("series",)  # columns that name a curve
-LIMITS = limits("fig3")
 BEGIN, END = 30, 301  # evaluations from the first of these rounds to the last are compared
 AT: Final = (101, 301, 991)  # rounds whose training losses are told
 DISTANCE: Final = "largest distance of training losses"
@@ -214,19 +201,24 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "training time": f"{rows.groupby(['series', CHECKED, 'seed']).seconds.max().sum() / 60:.1f} core-minutes"
         },
     )
-    verdicts = claims(rows, f"{words}; {data}")
+    frames = {}
+    testable = scale.name == "full" and data == "fashion-mnist"
+    verdicts = []
     if authors is not None and options.authors is not None:  # nothing is judged by thinned curves
+        frames["logs"] = authors.dropna(subset="test_accuracy")
         every = rows[~rows[CHECKED].astype(bool)]
         again = authors[authors.series == TOP_K].assign(series=BY_VALUE)  # one log, beside both ways of Top-k
         tables["fig3-bands"] = bands_table(compared(lines, pd.concat([authors, again]), CURVE), CURVE, every)
-        testable = scale.name == "full" and data == "fashion-mnist"
         verdicts.append(
             band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
         )
-        beside = settings_outcome(lines, authors, LOGS_OF)
-        verdicts.append(replace(beside, scale=f"{words}; {data}", verdict=beside.verdict if testable else UNTESTED))
-        verdicts += _claims_on_the_logs(authors)
-    return Made(section=section, claims=verdicts, figures=figures, tables=tables)
+        frames["settings"] = settings_told(lines, authors, LOGS_OF).assign(testable=testable)
+    return Made(
+        section=section,
+        claims=claims(rows, f"{words}; {data}", frames, verdicts),
+        figures=figures,
+        tables=tables,
+    )
 
 
 def authors_curves(folder: Path | None) -> pd.DataFrame | None:
@@ -247,38 +239,30 @@ def authors_curves(folder: Path | None) -> pd.DataFrame | None:
     return counted
 
 
-def settings_outcome(rows: pd.DataFrame, authors: pd.DataFrame, logs: Mapping[str, str]) -> ClaimOutcome:
-    """The claim that the settings of all series explain the logs, and the numbers of both sides.
+def settings_told(rows: pd.DataFrame, authors: pd.DataFrame, logs: Mapping[str, str]) -> pd.DataFrame:
+    """What ours and the logs have, series by series: columns series, what and value.
 
     Args:
         rows: Ours, with series, seed, round, train_loss (mean since the row before) and test_accuracy.
         authors: The logs, with series, round, and train_loss (of that round) or test_accuracy.
         logs: {our series: the log that it is compared with}.
     """
-    told: dict[str, float | None] = {}
-    explained = []
+    told: list[tuple[str, str, float]] = []
     for series, log in logs.items():
         own, theirs = rows[rows.series == series], authors[authors.series == log]
         losses, accuracies = losses_beside(own, theirs), theirs.dropna(subset="test_accuracy").sort_values("round")
         judged = losses[losses["round"].between(BEGIN, END)]
         if judged.empty or accuracies.empty or losses["round"].max() < END:
             continue
-        farthest = float((judged.ours / judged.theirs - 1).abs().max())
-        explained.append(farthest <= LIMITS.near)
+        told.append((series, DISTANCE, float((judged.ours / judged.theirs - 1).abs().max())))
         means = own.groupby("round").test_accuracy.mean()
         sides = {"ours": means, "authors'": accuracies.set_index("round").test_accuracy}
-        told[f"{series}: {DISTANCE}"] = farthest
         for side, accuracy in sides.items():
-            told[f"{series}: last accuracy, {side}"] = float(accuracy.iloc[-1])
-            told[f"{series}: best accuracy, {side}"] = float(accuracy.max())
-        for r in AT:
-            at = losses[losses["round"] == r]
-            for side, column in (("ours", "ours"), ("authors'", "theirs")):
-                told[f"{series}: training loss at {r}, {side}"] = float(at[column].mean())
-    verdict: Verdict = UNTESTED
-    if explained and len(explained) == len(logs):
-        verdict = "holds" if all(explained) else "depends on how it is counted" if any(explained) else "does not hold"
-    return ClaimOutcome("fig3.settings", verdict, numbers(told))
+            told.append((series, f"last accuracy, {side}", float(accuracy.iloc[-1])))
+            told.append((series, f"best accuracy, {side}", float(accuracy.max())))
+        for r, (side, column) in product(AT, (("ours", "ours"), ("authors'", "theirs"))):
+            told.append((series, f"training loss at {r}, {side}", float(losses[losses["round"] == r][column].mean())))
+    return pd.DataFrame(told, columns=["series", "what", "value"]).dropna()
 
 
 def losses_beside(own: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
@@ -294,95 +278,16 @@ def losses_beside(own: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["round", "ours", "theirs"])
 
 
-def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
-    """The claims about Figure 3, and whether its two estimators agree."""
+def claims(
+    rows: pd.DataFrame,
+    words: str,
+    of_logs: Mapping[str, pd.DataFrame] | None = None,
+    others: Sequence[ClaimOutcome] = (),
+) -> list[ClaimOutcome]:
+    """The claims about Figure 3, whether its two estimators agree, and what the authors' own curves say."""
     lines = settled(rows[~rows[CHECKED].astype(bool) & (rows.series != BY_VALUE)], CURVE)
-    words += "; DeComFL by projection"
+    of_lines = f"{words}; DeComFL by projection"
     if missing := unready(rows, [*CURVE, "estimator"]):
-        words += f"; {missing[0].lower()}{missing[1:-1]}"
-    outcomes = [judge(lines) for judge in (_twenty_times, _saving, _slower, _not_by_d)]
-    return judged("fig3", words, [*outcomes, estimators.outcome("fig3", rows, CURVE)])
-
-
-def _claims_on_the_logs(authors: pd.DataFrame) -> list[ClaimOutcome]:
-    """The comparisons on the authors' own logged curves; those of communication for settings that are known."""
-    rows = authors.dropna(subset="test_accuracy")
-    known = rows[rows.series.isin(EXPLAINED)]
-    found = [judge(known, "-in-the-logs") for judge in (_twenty_times, _saving)]
-    return [replace(each, scale=LOGS) for each in (*found, _slower(rows, "-in-the-logs"))]
-
-
-def _to_reach_final(rows: pd.DataFrame, count: str) -> tuple[float, dict[str, float | None]]:
-    """DeComFL's own final accuracy, and what every series needs to reach it."""
-    level = final_accuracy(ended(series_of(rows, DECOMFL)))[0]  # NaN where there is none yet, and nobody reaches that
-    column = f"{count}_scalars"
-    return level, {str(name): scalars_to_reach(run, level, column) for name, run in rows.groupby("series", sort=False)}
-
-
-def _twenty_times(rows: pd.DataFrame, where: str = "") -> ClaimOutcome:
-    level, needed = _to_reach_final(rows, "wire")
-    ours, theirs = needed.get(DECOMFL), needed.get("FedAvg")
-    spent = float(series_of(rows, "FedAvg").wire_scalars.max())  # at the least, if it never gets there
-    measured: dict[str, float | None] = {
-        "DeComFL's final accuracy": level,
-        "DeComFL, wire scalars a client to reach it": ours,
-        "FedAvg, wire scalars a client to reach it": theirs,
-        "FedAvg's highest mean accuracy": float(series_of(rows, "FedAvg").groupby("round").test_accuracy.mean().max()),
-    }
-    verdict: Verdict = UNTESTED
-    if ours:
-        at_least = spent if theirs is None else theirs
-        measured["FedAvg / DeComFL" + (", at least" if theirs is None else "")] = at_least / ours
-        enough = at_least >= LIMITS.times * ours
-        if level >= LIMITS.least and (theirs is not None or enough):
-            verdict = verdict_of(enough)
-    return ClaimOutcome(f"fig3.twenty-times{where}", verdict, numbers(measured))
-
-
-def _saving(rows: pd.DataFrame, where: str = "") -> ClaimOutcome:
-    measured: dict[str, float | None] = {}
-    holds = []
-    level = 0.0
-    for count in COUNTS:
-        level, needed = _to_reach_final(rows, count)
-        ours = needed.pop(DECOMFL, None)
-        measured[f"DeComFL, {count}"] = ours
-        for name, theirs in needed.items():
-            measured[f"{name}, {count}"] = theirs
-        # a method that never gets there does not refute that DeComFL needs less
-        holds.append(ours is not None and all(theirs is None or theirs > ours for theirs in needed.values()))
-    under_way = [name for name, theirs in needed.items() if theirs is None and ended(series_of(rows, name)).empty]
-    there = {str(name) for name in rows.series.unique()}
-    judged = level >= LIMITS.least and there >= set(EXPLAINED if where else _OF_THE_FIGURE) and not under_way
-    measured["accuracy reached (DeComFL's final)"] = level
-    return ClaimOutcome(f"fig3.saving{where}", verdict_of_countings(holds) if judged else UNTESTED, numbers(measured))
-
-
-def _slower(rows: pd.DataFrame, where: str = "") -> ClaimOutcome:
-    """Whether DeComFL is behind FedAvg and FedCom, and ahead of Top-k, at the round where the shortest run is over."""
-    names = [str(name) for name in rows.series.unique()]
-    r = last_round(series_of(rows, name) for name in names)
-    at = {name: accuracy_at(series_of(rows, name), r)[0] for name in names}
-    at.setdefault(DECOMFL, float("nan"))
-    margin = TOLERANCE * 2**0.5 * sampling_error(rows)
-    signs = {name: (at[name] - at[DECOMFL]) * (-1 if "Top-k" in name else 1) for name in names if name != DECOMFL}
-    clear = at[DECOMFL] >= LIMITS.least and bool(signs) and all(abs(gap) > margin for gap in signs.values())
-    over = any(len(own) and int(own["round"].max()) == r for own in (ended(series_of(rows, name)) for name in names))
-    verdict = verdict_of(all(gap > 0 for gap in signs.values()), tested=clear and over)
-    measured = {"at round": r, **{f"accuracy {name}": value for name, value in at.items()}}
-    return ClaimOutcome(f"fig3.slower{where}", verdict, numbers(measured))
-
-
-def _not_by_d(rows: pd.DataFrame) -> ClaimOutcome:
-    both = [series_of(rows, name) for name in (DECOMFL, "FedAvg")]
-    level = None if any(run.empty for run in both) else highest_level(both)
-    P = max(PERTURBATIONS.initial, *PERTURBATIONS.changes.values())
-    measured: dict[str, float | None] = {"accuracy": level, "d": D, "P": P}
-    verdict: Verdict = UNTESTED
-    if level is not None and level >= LIMITS.least:
-        ours, theirs = (scalars_to_reach(run, level, "round") for run in both)
-        assert ours is not None
-        assert theirs is not None
-        measured |= {"DeComFL's rounds": ours, "FedAvg's rounds": theirs, "ratio": ours / theirs}
-        verdict = verdict_of(ours / theirs < LIMITS.fraction * D / P)
-    return ClaimOutcome("fig3.not-by-d", verdict, measured)
+        of_lines += f"; {missing[0].lower()}{missing[1:-1]}"
+    frames = {"": lines, **estimators.frames(rows, CURVE), **(of_logs or {})}
+    return judged("fig3", of_lines, frames, others, {"settings": words})

@@ -27,15 +27,15 @@ from hessian.named import TrainedModel, trained_here, untrained
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.options import CurvatureOptions
 from hessian.spectrum.density import density_frame, spectral_density
-from paper_repro.workflow.claims import ClaimOutcome, judged, limits
+from paper_repro.workflow.claims import limits
 from paper_repro.workflow.data import data_set, digest_named
-from paper_repro.workflow.measures import verdict_of, verdict_of_countings
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes
 
-__all__ = ["claims", "jobs", "make"]
+__all__ = ["jobs", "make"]
 
 LIMITS = limits("hessian")
 NEAR: float = LIMITS.near  # the share of λ_max below which an eigenvalue's magnitude counts as 0
@@ -221,46 +221,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     return Made(
         section=section,
-        claims=claims(numbers, f"{words}; {data}"),
+        claims=judged("hessian", f"{words}; {data}", {"": numbers[numbers["step"] > 0]}),  # not the untrained model
         figures={"hessian": figure},
         tables={"hessian": table, "hessian-numbers": numbers, "hessian-curves": curves},
     )
-
-
-def claims(numbers: pd.DataFrame, words: str) -> list[ClaimOutcome]:
-    """The claims about the spectrum, judged by the intervals of ``numbers`` (rows of kind estimate)."""
-    share = _named(numbers, "near zero")
-    surely, possibly = (bool((share[end] > LIMITS.half).all()) for end in ("low", "high"))
-    majority = verdict_of(surely, tested=surely or not possibly)
-    shares = {
-        f"share after {step} steps{end}": value
-        for step, *values in share[["step", "value", "low"]].itertuples(index=False)
-        for end, value in zip(("", ", at least"), values, strict=True)
-    }
-    d = float(numbers.loc[numbers["name"] == "d", "value"].iloc[0])
-    kappas = pd.concat([_named(numbers, name) for name in KAPPAS])
-    worst = kappas.loc[kappas.groupby("name")["high"].idxmax()]
-    surely, possibly = (bool((kappas[end] < LIMITS.small * d).all()) for end in ("high", "low"))
-    small = verdict_of(surely, tested=surely or not possibly)
-    highest = {f"κ {name}, at most": high for name, high in zip(worst["name"], worst["high"], strict=True)}
-    # By each reading of κ, at every later number of steps against the first.
-    stays = []
-    measured: dict[str, float | None] = {}
-    for name in KAPPAS:
-        rows = _named(numbers, name)
-        first, last = rows.iloc[0], rows.iloc[-1]
-        stays.append(not (rows["low"] > LIMITS.grown * first["high"]).any())
-        measured[f"κ {name} after {first['step']} steps"] = float(first["value"])
-        measured[f"κ {name} after {last['step']} steps"] = float(last["value"])
-    outcomes = [
-        ClaimOutcome("hessian.majority-zero", majority, shares),
-        ClaimOutcome("hessian.low-rank", small, {"d": d, **highest}),
-        ClaimOutcome("hessian.stays-low", verdict_of_countings(stays), measured),
-    ]
-    return judged("hessian", words, outcomes)
-
-
-def _named(numbers: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Rows of one number by step, without the untrained model."""
-    rows = numbers[numbers["name"] == name].sort_values("step")
-    return rows[rows["step"] > 0]

@@ -13,15 +13,12 @@ from decomfl_lab.runs.memory import ROLES, memory_table
 from decomfl_lab.runs.told import Progress
 from figures.comparison import Panel, comparison
 from figures.style import series_styles
-from paper_repro.workflow.claims import ClaimOutcome, judged, limits
-from paper_repro.workflow.measures import verdict_of
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Report, Result, Work
 
-__all__ = ["claims", "jobs", "make"]
-
-LIMITS = limits("memory")
+__all__ = ["jobs", "make"]
 
 
 def jobs(options: Options) -> list[Work]:
@@ -76,27 +73,5 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         table=wide.reset_index(),
         facts={"models": words},
     )
-    return Made(section=section, claims=claims(table, words), figures={"memory": figure}, tables={"memory": table})
-
-
-def claims(table: pd.DataFrame, words: str) -> list[ClaimOutcome]:
-    """The claims about memory, judged at the largest model measured."""
-    largest = table[table.d == table.d.max()].set_index("role")
-    models = largest.models
-    phi = float(largest.phi_share.iloc[0])
-    enough = 1 + phi + LIMITS.room
-
-    def outcome(name: str, holds: bool, of: Sequence[str], *others: str, **more: float) -> ClaimOutcome:
-        told = {ROLES[role].what: None if pd.isna(models[role]) else float(models[role]) for role in (*of, *others)}
-        verdict = verdict_of(holds, tested=not models[list(of)].isna().any())
-        return ClaimOutcome(f"memory.{name}", verdict, {**more, **told})
-
-    lean = ("client-lean-k1", "client-lean-grid")
-    printed = ("client", "client-k1", "client-momentum")
-    outcomes = [
-        outcome("server", models["server"] < LIMITS.negligible, ["server"], "server-model"),
-        outcome("client", bool((models[list(lean)] < enough).all()), lean, **{"φ/d": phi}),
-        outcome("client-as-printed", models["client"] < enough, printed[:1], *printed[1:], **{"φ/d": phi}),
-        outcome("fedzo", abs(models["fedzo"] - 3) < LIMITS.room, ["fedzo"]),
-    ]
-    return judged("memory", words, outcomes)
+    verdicts = judged("memory", words, {"": table[table.d == table.d.max()]})
+    return Made(section=section, claims=verdicts, figures={"memory": figure}, tables={"memory": table})

@@ -10,17 +10,14 @@ import pandas as pd
 
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.workflow.claims import ClaimOutcome, judged, limits
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import (
     RISEN,
-    TOLERANCE,
     diverges,
     final_accuracy,
-    numbers,
-    sampling_error,
     settled,
     unready,
-    verdict_of,
 )
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes
@@ -38,7 +35,6 @@ _SUMMARY = {
     PROJECTION: LineStyle(color="#BFBFBF", dash=(0.0, (6.0, 1.6)), linewidth=1.6),
 }
 CHANCE = 0.1
-LIMITS = limits("projection")
 
 
 def _label(method: str, eta: float) -> str:
@@ -152,38 +148,16 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims about the projection figure."""
-    margin = TOLERANCE * 2**0.5 * sampling_error(rows)
-    means = _means(final)
-    # Is the zeroth-order run ahead by more than the test error at every η at which either learns?
-    learns = means[means.max(axis=1) > LIMITS.learned]
-    gaps = learns[ZO] - learns[PROJECTION]
-    of_means = margin / max(1, final.seed.nunique()) ** 0.5
-    better = verdict_of(bool((gaps > of_means).all()), tested=len(gaps) > 0)
-    gained = {f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()}
-    # Is the range of final accuracies over η small for the zeroth order, and larger for the projection?
-    spread = {name: float(means[name].max() - means[name].min()) for name in _METHODS}
-    less = spread[ZO] < LIMITS.spread and spread[PROJECTION] - spread[ZO] > margin
-    insensitive = verdict_of(less, tested=float(means.max().min()) > LIMITS.learned)
-    ranges = {
-        **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
-        **{f"runs that came apart, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
-        "smallest η": float(means.index.min()),
-        "largest η": float(means.index.max()),
-    }
     # Bytes sent up to every round that both evaluated, seed by seed.
     cost = rows[~rows.diverged.astype(bool)].pivot_table(
         index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
     )
-    both = cost.dropna() if set(_METHODS) <= set(cost.columns) else pd.DataFrame(columns=list(_METHODS))
-    same = verdict_of(bool((both[ZO] == both[PROJECTION]).all()), tested=len(both) > 0)
-    largest = float((both[ZO] - both[PROJECTION]).abs().max()) if len(both) else None
-    bytes_apart = {"evaluations compared": len(both), "largest difference in bytes": largest}
-    outcomes = [
-        ClaimOutcome("projection.better", better, {**gained, "margin of error": of_means}),
-        ClaimOutcome("projection.insensitive", insensitive, numbers(ranges)),
-        ClaimOutcome("projection.same-cost", same, bytes_apart),
-    ]
-    return judged("projection", words, outcomes)
+    both = cost.reindex(columns=list(_METHODS)).dropna()
+    frames = {
+        "final": final.assign(examples=rows.examples.min()),
+        "cost": both.assign(apart=(both[ZO] - both[PROJECTION]).abs()),
+    }
+    return judged("projection", words, frames)
 
 
 def _means(final: pd.DataFrame) -> pd.DataFrame:

@@ -11,16 +11,14 @@ import pandas as pd
 from decomfl_lab.errors import plural, require
 from paper_repro.parts import fig2
 from paper_repro.workflow import estimators
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import (
     CHECKED,
-    LEAST_LEVEL,
     highest_level,
     lines_of,
     scalars_to_reach,
     series_of,
     unready,
-    verdict_of_countings,
 )
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import D
@@ -29,7 +27,7 @@ from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
 from theory.communication import table1_scalars_decomfl, table1_scalars_fedavg
 
-__all__ = ["claims", "jobs", "make"]
+__all__ = ["jobs", "make"]
 
 K, P = 10, 20
 OURS = "DeComFL K=10 P=20"
@@ -126,7 +124,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         table=table,
         facts={"scale": words},
     )
-    return Made(section=section, claims=claims(table, rows, level, words), tables={"table1": table})
+    verdicts = judged("table1", words, {"": rows, "table": table})
+    return Made(section=section, claims=verdicts, tables={"table1": table})
 
 
 def _checked_words(rows: pd.DataFrame) -> str:
@@ -143,32 +142,3 @@ def _checked_words(rows: pd.DataFrame) -> str:
         f" (by finite differences, μ = {CHECK_MU:g}, {seeds}, accuracies are at most {gap} points from those, at "
         f"{len(found)} evaluations, and {at_last} at the last)"
     )
-
-
-def claims(table: pd.DataFrame, rows: pd.DataFrame, level: float | None, words: str) -> list[ClaimOutcome]:
-    """Whether the formulas are what is sent, and whether DeComFL needs the least."""
-    ratios: dict[str, float | None] = {}
-    off = set()
-    for entry in table.to_dict("records"):
-        for way in ("uplink", "downlink"):
-            ratio = float(entry[f"{way}, measured"]) / float(entry[f"{way}, formula"])
-            ratios[f"measured / formula, {entry['algorithm']}, {way}"] = ratio
-            if not abs(ratio - 1) <= limits("table1").off:
-                off.add(str(entry["algorithm"]))
-    per_round: Verdict = UNTESTED  # while a series has no evaluation yet
-    if len(table) == len(_ROWS):
-        per_round = "holds" if not off else "depends on how it is counted" if off == {OURS} else "does not hold"
-    needs: dict[str, float | None] = {"accuracy that all reach": level}
-    holds = []
-    if level is not None:
-        for count in ("wire", "table1"):
-            needed = {name: scalars_to_reach(series_of(rows, name), level, f"{count}_scalars") for name in _COMPARED}
-            needs |= {f"{name}, {count}": value for name, value in needed.items()}
-            ours = needed.pop(OURS)
-            holds.append(ours is not None and all(value is None or value > ours for value in needed.values()))
-    enough = level is not None and level >= LEAST_LEVEL
-    outcomes = [
-        ClaimOutcome("table1.per-round", per_round, ratios),
-        ClaimOutcome("table1.least", verdict_of_countings(holds) if enough else UNTESTED, needs),
-    ]
-    return judged("table1", words, outcomes)

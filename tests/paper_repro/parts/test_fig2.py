@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from paper_repro.parts import fig2
-from paper_repro.workflow.measures import ordered
+from paper_repro.workflow.claims import CLAIMS
+from paper_repro.workflow.expression import Reading, evaluated, ordered
 from paper_repro.workflow.scales import SCALES
 
 
@@ -70,10 +73,10 @@ def test_what_happens_eventually_is_judged_only_when_the_curves_are_flat() -> No
 
 
 def test_differences_within_the_noise_decide_nothing() -> None:
-    assert ordered([(0.50, 0.02), (0.52, 0.02)]) == "not tested at this scale"
-    assert ordered([(0.50, 0.001), (0.52, 0.001)]) == "holds"
-    assert ordered([(0.52, 0.001), (0.50, 0.001)]) == "does not hold"
-    assert ordered([(0.50, float("nan")), (0.52, float("nan"))]) == "not tested at this scale"
+    assert ordered([Reading(0.50, 0.02), Reading(0.52, 0.02)]) == "not tested at this scale"
+    assert ordered([Reading(0.50, 0.001), Reading(0.52, 0.001)]) == "holds"
+    assert ordered([Reading(0.52, 0.001), Reading(0.50, 0.001)]) == "does not hold"
+    assert ordered([Reading(0.50, math.nan), Reading(0.52, math.nan)]) == "not tested at this scale"
 
 
 def test_equal_gains_refute_that_one_is_larger_and_unclear_ones_do_not() -> None:
@@ -84,7 +87,7 @@ def test_equal_gains_refute_that_one_is_larger_and_unclear_ones_do_not() -> None
         by_k, by_p = {1: 0.92, 4: 0.93, 10: 0.9532}, dict(zip((10, 20, 40), p, strict=True))
         left = [run("local-updates", K, 20, a, seed) for K, a in by_k.items() for seed in (0, 1)]
         right = [run("perturbations", 4, P, a, seed) for P, a in by_p.items() for seed in seeds]
-        return fig2._more_influential(*map(pd.concat, (left, right))).verdict
+        return evaluated(CLAIMS["fig2.p-over-k"], {"": pd.concat([*left, *right])}).verdict
 
     assert verdict((0.93, 0.94, 0.95)) == "does not hold"  # 0.01 a doubling of either
     assert verdict((0.93, 0.94, 0.98)) == "holds"

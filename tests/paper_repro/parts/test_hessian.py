@@ -18,7 +18,9 @@ from decomfl_lab.runs.told import Progress
 from hessian.named import untrained
 from hessian.spectrum.density import SpectralDensity, spectral_density
 from paper_repro.parts import hessian
-from paper_repro.parts.hessian import _density, _spectra, claims
+from paper_repro.parts.hessian import _density, _spectra
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.scales import SCALES
 
 TINY = SCALES["smoke"].hessian.but(
@@ -49,8 +51,12 @@ def kappas(*row: float) -> dict[str, tuple[float, ...]]:
     return dict.fromkeys(("signed", "positive", "absolute", "gauss-newton"), row)
 
 
+def outcomes(frame: pd.DataFrame) -> list[ClaimOutcome]:
+    return judged("hessian", "made up", {"": frame[frame.step > 0]})
+
+
 def verdicts(frame: pd.DataFrame) -> dict[str, str]:
-    return {claim.id.removeprefix("hessian."): claim.verdict for claim in claims(frame, "made up")}
+    return {claim.id.removeprefix("hessian."): claim.verdict for claim in outcomes(frame)}
 
 
 def test_every_verdict_can_come_out_either_way() -> None:

@@ -15,7 +15,9 @@ import pytest
 from decomfl_lab.cli.main import main
 from paper_repro import making
 from paper_repro.parts import audit, fig2, fig3, hessian, projection, sweeps, table1, topk
-from paper_repro.workflow.claims import UNKNOWN, ClaimOutcome
+from paper_repro.workflow import expression
+from paper_repro.workflow.claims import CLAIMS, UNKNOWN, ClaimOutcome
+from paper_repro.workflow.expression import evaluated
 from paper_repro.workflow.part import Made, Options, ingredients
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.reference import fig2_reference, fig3_reference
@@ -74,7 +76,7 @@ def test_each_verdict_of_figure_3_can_come_out_either_way() -> None:
     assert dear["fig3.saving"] == "depends on how it is counted"
     late = curve("DeComFL", np.linspace(0.1, 0.9, 400), 250.0, method="decomfl", uplink=0.0, top_k=0.0)
     soon = curve("FedAvg", np.linspace(0.5, 0.9, 4), 2.4e5, method="fedavg", uplink=1.0, top_k=0.0)
-    assert fig3._not_by_d(pd.concat([late, soon], ignore_index=True)).verdict == "does not hold"
+    assert evaluated(CLAIMS["fig3.not-by-d"], {"": pd.concat([late, soon])}).verdict == "does not hold"
     poor = verdicts(fig3.claims(fashion(ours=0.3, theirs=0.9, top_k=0.5, cost=250.0), "made up"))
     assert set(poor.values()) == {"not tested at this scale"}
 
@@ -163,7 +165,7 @@ def table1_rows(ratio: float = 1.0, ours: float = 1.0) -> pd.DataFrame:
 def test_each_verdict_of_table_1_can_come_out_either_way() -> None:
     def judged(rows: pd.DataFrame) -> dict[str, str]:
         table = table1.comparison_table(rows, M=100, m=10, level=0.9)
-        return verdicts(table1.claims(table, rows, 0.9, "made up"))
+        return verdicts(expression.judged("table1", "made up", {"": rows, "table": table}))
 
     assert judged(table1_rows()) == {"table1.per-round": "holds", "table1.least": "holds"}
     assert judged(table1_rows(ours=0.6))["table1.per-round"] == "depends on how it is counted"
@@ -176,9 +178,7 @@ def test_each_verdict_of_table_1_can_come_out_either_way() -> None:
         begun = table1.make(short[short.series != absent], [{"data": "made up"}], options("full")).claims
         assert verdicts(begun) == {"table1.per-round": "not tested at this scale", "table1.least": verdict}
     low = table1_rows()
-    assert verdicts(table1.claims(table1.comparison_table(low, M=100, m=10, level=0.5), low, 0.5, "made up"))[
-        "table1.least"
-    ] == ("not tested at this scale")
+    assert judged(low.assign(test_accuracy=0.6 * low.test_accuracy))["table1.least"] == "not tested at this scale"
 
 
 def test_runs_of_fedzo_by_finite_differences_check_those_by_projection_and_decide_nothing() -> None:
@@ -343,12 +343,14 @@ def test_a_changed_setting_is_that_of_the_parts_that_use_it() -> None:
 
 def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
     rows = test_hessian.numbers({"near zero": (0.2, 0.9, 0.99), **test_hessian.kappas(500, 20, 10)})
-    made = Made(section=Section(id="hessian"), claims=hessian.claims(rows, "tiny"))
+    made = Made(section=Section(id="hessian"), claims=test_hessian.outcomes(rows))
     assert {each.verdict for each in made.claims} & {"holds", "does not hold"}
     changed = making._told_changed(made, "hessian.model = mlp instead of resnet20")
     assert {each.verdict for each in changed.claims} == {"not tested at this scale"}
     for old, new in zip(made.claims, changed.claims, strict=True):
-        words = f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp instead of resnet20); tiny"
+        words = (
+            f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp instead of resnet20); made up"
+        )
         assert (new.id, new.measured, new.scale) == (old.id, old.measured, words)
     assert "no verdict on it counts" in changed.section.notes[0]
 

@@ -70,6 +70,7 @@ def frames(
     """Sweeps as they would have to be; the arguments spoil them."""
     series = {
         "measured, κ equal eigenvalues": measured,
+        "measured, one large eigenvalue": measured,
         "Theorem 2, stated": 0.1,
         "Theorem 2, corrected": 0.05,
         "Theorem 1, corrected": 5.0,

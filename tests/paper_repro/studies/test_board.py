@@ -20,7 +20,7 @@ from decomfl_lab.replicas.replica import Replica
 from paper_repro.commands.board import BoardOptions, page
 from paper_repro.commands.board import board as command
 from paper_repro.studies import board
-from paper_repro.studies.board import ONE_CLIENT, Ratio
+from paper_repro.studies.board import ONE_CLIENT, ratio
 from paper_repro.studies.board_runs import (
     FLOOR,
     FOLLOWS,
@@ -214,10 +214,9 @@ def test_fzoo_takes_a_third_of_mezos_passes_or_more_or_nearly(forward: int, expe
 def test_a_ratio_is_the_geometric_mean_over_the_problems_that_both_finish() -> None:
     rows = [line("A", [20, 20], problem=p) for p in ("p", "q", "r")]
     rows += [line("B", [10, 10], problem="p"), line("B", [5, 5], problem="q"), line("B", [1, None], problem="r")]
-    ratio = Ratio.of(board.ends(pd.concat(rows)), "round", "A", "B")
-    assert ratio is not None
-    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((8**0.5, 8**0.5, 8**0.5))
-    assert ratio.by == pytest.approx({"p": 2.0, "q": 4.0})
+    found = ratio(board.ends(pd.concat(rows)), "round", "A", "B", "rounds")
+    assert found[found.whole][["value", "low", "high"]].to_numpy() == pytest.approx(np.full((1, 3), 8**0.5))
+    assert found[~found.whole].set_index("problem")["value"].to_dict() == pytest.approx({"p": 2.0, "q": 4.0})
 
 
 @pytest.mark.parametrize(("bits", "expected"), [(1.0, "holds"), (32.0, "does not hold")])

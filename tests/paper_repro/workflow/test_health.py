@@ -232,7 +232,7 @@ def test_the_training_whose_spectra_are_recorded_lowers_its_loss(scale: str) -> 
 def test_the_series_that_a_claim_rests_on_are_in_the_recorded_rows(name: str) -> None:
     kept = recorded.largest(name.partition(".")[0])
     assert kept is not None
-    there = list(health._series(health._lines(kept.rows)))
+    there = list(health.series_named(health._lines(kept.rows)))
     for pattern in claims.claim(name).rests:
         assert any(health.fnmatchcase(each, pattern) for each in there), pattern
 
