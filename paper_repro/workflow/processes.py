@@ -5,12 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
-from multiprocessing.connection import wait as wait_for
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Final
 
@@ -25,32 +26,36 @@ __all__ = ["POLL_SECONDS", "Call", "Processes", "tell"]
 POLL_SECONDS: Final = 0.5  # how often this process takes what the others tell, and looks around
 Call = tuple[Any, Callable[..., Any], tuple[Any, ...]]
 """A name, a function of a module, and its arguments."""
+_TOLD, _DONE, _FAILED = "told", "done", "failed"  # what a process sends: something it tells, or how a call ended
 
-# In each process: what it tells goes here, and when this is set it is to save what it has.
-_told: Callable[[Any], None] = print
-_stop: Any = threading.Event()
+_tell: Callable[[Any], None] = print  # what ``tell`` does in this process
 
 
 def tell(what: Any) -> None:
     """Tell the process that asked for this work something; Interrupted where the work is to stop."""
-    _told(what)
-    if _stop.is_set():
-        raise Interrupted
+    _tell(what)
+
+
+@dataclass
+class _Child:
+    """Another process, and the pipe to it."""
+
+    process: BaseProcess
+    pipe: Connection
+    names: deque[Any] = field(default_factory=deque)  # of the calls that it has: the one under way, and the next
 
 
 class Processes:
     """Processes that are started when they are needed; where there is one, it is this one.
 
-    A terminal's Ctrl-C, which goes to all, is left to this one. They end when it is killed.
+    A terminal's Ctrl-C, which goes to all, is left to this one. They end when it does, in whatever way.
     """
 
     def __init__(self, n_jobs: int) -> None:
         """``n_jobs`` is how many there are, -1 for one a CPU."""
         self.count = joblib.effective_n_jobs(n_jobs)
-        # A process that is forked would have this one's threads half.
-        context = multiprocessing.get_context("spawn")
-        self._stop, self._told = context.Event(), context.SimpleQueue()
-        self._executor = ProcessPoolExecutor(self.count, context, _begin, (self._stop, self._told))
+        self.stopped = False  # whether they were told to stop
+        self._children: list[_Child] = []
         self._open = ExitStack()
 
     def __enter__(self) -> Processes:
@@ -60,26 +65,26 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
-            for child in multiprocessing.active_children():
-                child.kill()  # what it has saved is whole
-        self._executor.shutdown(wait=kind is None, cancel_futures=True)
+        for child in self._children:
+            child.process.kill()  # it is idle, or what it has saved is whole
+            child.process.join()
+            child.pipe.close()
         self._open.close()
 
     def stop(self) -> None:
         """Let what is under way be saved, and begin nothing more."""
-        self._stop.set()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether they were told to stop."""
-        return bool(self._stop.is_set())
+        if not self.stopped:
+            self.stopped = True
+            for child in self._children:
+                child.pipe.send(None)
 
     def results(
         self,
         calls: Callable[[], Call | None],
         heard: Callable[[Any], None] = lambda _: None,
         look: Callable[[], None] = lambda: None,
+        *,
+        ahead: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
         """The name and the result of each call, as they come.
 
@@ -87,54 +92,113 @@ class Processes:
             calls: The next call, None while there is none; asked again after every result.
             heard: Called with what processes ``tell``.
             look: Called now and then meanwhile.
+            ahead: Whether each process has one call more than it is at, so that none is idle while this one is busy:
+                for calls that are small, as the next one has to fit into the pipe.
 
         Raises:
             InputError: If a process was killed; and what a call raises.
         """
-        global _told, _stop
+        if self.count == 1:
+            yield from self._here(calls, heard, look)
+            return
+        while True:
+            look()
+            self._hand_out(calls, 2 if ahead else 1)
+            busy = [child for child in self._children if child.names]
+            if not busy:
+                return
+            wait([child.pipe for child in busy], POLL_SECONDS)
+            for child in busy:
+                while child.names and child.pipe.poll():
+                    try:
+                        what, found = child.pipe.recv()
+                    except EOFError:
+                        rule = "not be killed from outside (too little memory?)"
+                        raise InputError(f"processes must {rule}, got one that was; --jobs 1 needs least") from None
+                    if what == _TOLD:
+                        heard(found)
+                    elif what == _FAILED:
+                        raise found
+                    else:
+                        yield child.names.popleft(), found
+
+    def _here(
+        self, calls: Callable[[], Call | None], heard: Callable[[Any], None], look: Callable[[], None]
+    ) -> Iterator[tuple[Any, Any]]:
+        global _tell
 
         def hear(what: Any) -> None:
             heard(what)
             look()
+            if self.stopped:
+                raise Interrupted
 
-        if self.count == 1:
-            _told, _stop = hear, self._stop
+        _tell = hear
+        look()
+        while (call := calls()) is not None:
+            name, function, given = call
+            yield name, function(*given)
             look()
-            while (call := calls()) is not None:
+
+    def _hand_out(self, calls: Callable[[], Call | None], most: int) -> None:
+        """Give calls to the processes, first one to each, until each has so many."""
+        for wanted in range(1, most + 1):
+            for n in range(self.count):
+                if n < len(self._children) and len(self._children[n].names) >= wanted:
+                    continue
+                if (call := calls()) is None:
+                    return
+                if n == len(self._children):
+                    self._children.append(_started())
                 name, function, given = call
-                yield name, function(*given)
-                look()
-            return
-        running: dict[Future[Any], Any] = {}
-        while True:
-            # One more than there are processes, so that none is idle while a result is looked at.
-            while len(running) <= self.count and (call := calls()) is not None:
-                name, function, given = call
-                running[self._executor.submit(function, *given)] = name
-            if not running:
-                return
-            done, _ = wait(running, POLL_SECONDS, FIRST_COMPLETED)
-            while not self._told.empty():
-                heard(self._told.get())
-            look()
-            for future in done:
-                try:
-                    yield running.pop(future), future.result()
-                except BrokenProcessPool:
-                    rule = "not be killed from outside (too little memory?)"
-                    raise InputError(f"processes must {rule}, got one that was; --jobs 1 needs least") from None
+                self._children[n].names.append(name)
+                self._children[n].pipe.send((function, given))
 
 
-def _begin(stop: Any, told: Any) -> None:
-    """What a process does first."""
-    global _told, _stop
-    _told, _stop = told.put, stop
+def _started() -> _Child:
+    # A process that is forked would have this one's threads half.
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there,))
+    process.start()
+    there.close()  # so that this process is told when that one ends
+    return _Child(process, here)
+
+
+def _serve(pipe: Connection) -> None:
+    """Do the calls that come through the pipe, until it is closed."""
+    global _tell
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    waiting: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+    stopping = False
 
+    def take() -> None:
+        nonlocal stopping
+        message = pipe.recv()
+        if message is None:
+            stopping = True
+        else:
+            waiting.append(message)
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait_for([parent.sentinel])
-        os._exit(1)
+    def told(what: Any) -> None:
+        try:
+            pipe.send((_TOLD, what))
+            while pipe.poll():
+                take()
+        except (EOFError, OSError):
+            os._exit(1)  # who asked for the work is gone
+        if stopping:
+            raise Interrupted
+
+    _tell = told
+    with suppress(EOFError, OSError):
+        while True:
+            while not waiting:
+                take()
+            function, given = waiting.popleft()
+            try:
+                found = _DONE, function(*given)
+            except Exception as error:
+                error.add_note(traceback.format_exc())
+                found = _FAILED, error
+            pipe.send(found)

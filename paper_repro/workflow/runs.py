@@ -436,7 +436,7 @@ def run_all(
             postponed() as came,
             _Bars(dict(waiting), before, each=on_result is None) as bars,
         ):
-            for folder, outcome in processes.results(next_call, lambda told: bars.reached(*told), look):
+            for folder, outcome in processes.results(next_call, lambda told: bars.reached(*told), look, ahead=True):
                 if outcome == "held":
                     waiting[folder] = asked[folder]
                 elif outcome == "stopped":

@@ -99,7 +99,7 @@ def another(root: Path, seconds: float = 0.0) -> subprocess.Popen[str]:
         "from pathlib import Path; from tests.paper_repro.workflow.test_runs import run, works;"
         f"run(works({seconds}, shared={not seconds}), Path({str(root)!r}))"
     )
-    return subprocess.Popen([sys.executable, "-c", program], text=True, stderr=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", program], text=True)
 
 
 def test_a_kept_result_comes_back_as_it_was_and_a_changed_bit_is_refused(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_signal_stops_work_and_says_what_is_kept(number: int, n_jobs: int, tmp
         "signal.signal(signal.SIGTERM, interrupt);"
         f"run(works(60.0), Path({str(tmp_path)!r}), n_jobs={n_jobs})"
     )
-    with subprocess.Popen([sys.executable, "-c", program], text=True, stderr=subprocess.PIPE) as other:
+    with subprocess.Popen([sys.executable, "-c", program], text=True) as other:
         until(lambda: len(told(tmp_path)) == n_jobs)
         other.send_signal(number)
         error = other.communicate(timeout=60)[1]
@@ -264,7 +264,9 @@ def test_training_runs_that_are_fewer_than_the_processes_share_these(
         return "done"
 
     monkeypatch.setattr(runs, "_do", done)
-    monkeypatch.setattr(Processes, "results", lambda _, calls, *__: [(c[0], c[1](*c[2])) for c in iter(calls, None)])
+    monkeypatch.setattr(
+        Processes, "results", lambda _, calls, *__, **___: [(c[0], c[1](*c[2])) for c in iter(calls, None)]
+    )
     run([job(10 + n) for n in range(count)], tmp_path, n_jobs)
     assert seen == [threads] * count
     seen.clear()
