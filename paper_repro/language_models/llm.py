@@ -22,11 +22,12 @@ from paper_repro.language_models.llm_claims import (
     P5,
     P10,
     SAMPLED,
+    TABLE,
     TWO_WAY,
-    CellResult,
     M,
     claims,
     methods,
+    one_by_one,
     printed_costs,
     results,
     task_title,
@@ -103,10 +104,10 @@ def _shown(accuracy: str, sent: str) -> str:
     return " ".join(part.replace(" ", "\u00a0") for part in (accuracy, f"({sent})" if sent else "") if part)
 
 
-def wide_table(cells: Sequence[CellResult]) -> pd.DataFrame:
+def wide_table(cells: pd.DataFrame) -> pd.DataFrame:
     """The tables as the paper has them, in per cent: a line for what was measured here and one for the paper's."""
     lines: list[dict[str, Any]] = []
-    for _, group in groupby(cells, key=lambda cell: (cell.row, cell.task)):
+    for _, group in groupby(one_by_one(cells), key=lambda cell: (cell.row, cell.task)):
         own = list(group)
         first = own[0]
         tuned = ", LoRA" if first.row.endswith(ADAPTED) else ""
@@ -123,7 +124,7 @@ def wide_table(cells: Sequence[CellResult]) -> pd.DataFrame:
             sent = amount(cell.bytes) if cell.bytes else ""
             reached = f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}"
             lines[-1][cell.series] = "diverged" if cell.diverged else _shown(reached, sent)
-            accuracy, cost = cell.printed
+            accuracy, cost = cell.printed_accuracy, cell.printed_bytes
             unit = methods(cell.row)[cell.series].unit
             sent = "" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
             printed = _shown(f"{100 * accuracy:.2f}", sent)
@@ -233,21 +234,22 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     styles = method_styles(list(FULL))
     styles = {**styles, P5: replace(styles[P5], color=OKABE_ITO[5])}
     # Bytes a client and round: measured, and the paper's cells at the d that is trained.
-    ours = [(c.series, c.d, c.bytes / c.rounds, False) for c in cells if c.bytes > 0 and c.series != "FedAvg"]
+    made = cells[(cells.bytes > 0) & (cells.series != "FedAvg")]
+    ours = [(cell.series, cell.d, cell.a_round, False) for cell in one_by_one(made)]
     theirs = [
         (series, LORA_PARAMETERS if row.endswith(ADAPTED) else PARAMETERS[row], cost / R, True)
         for row, _, series, R, cost in printed_costs()
     ]
     costs = pd.DataFrame([*ours, *theirs], columns=["series", "d", "bytes", "printed"])
-    points = []
-    for cell in cells:
-        model = "" if cell.paper_model == "OPT-125M" else f" ({cell.model})"
-        tuned = LORA_WORDS if cell.row.endswith(ADAPTED) else ALL
-        panel = task_title(cell.task) + model
-        points.append(cell.columns() | {"panel": panel, "tuned": tuned, "printed": cell.printed[0]})
+    of_model = ["" if cell.paper_model == "OPT-125M" else f" ({cell.model})" for cell in one_by_one(cells)]
+    points = cells.assign(
+        panel=cells.task.map(task_title) + of_model,
+        tuned=[LORA_WORDS if row.endswith(ADAPTED) else ALL for row in cells["row"]],
+        printed=cells.printed_accuracy,
+    )
     figures = {
         "llm": accuracies(
-            pd.DataFrame(points),
+            points,
             styles,
             title="Accuracy after fine-tuning, and before",
             caption=caption("llm", scale=words),
@@ -272,5 +274,5 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         },
         more_figures={"Bytes of one client in a round": figures["llm-costs"]},
     )
-    tables = {"llm": pd.DataFrame([cell.columns() for cell in cells]), "llm-curves": rows}
+    tables = {"llm": cells[list(TABLE)], "llm-curves": rows}
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)

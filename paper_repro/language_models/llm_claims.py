@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations, product
 from typing import Any, Final
@@ -37,12 +37,13 @@ __all__ = [
     "P5",
     "P10",
     "SAMPLED",
+    "TABLE",
     "TWO_WAY",
-    "CellResult",
     "M",
     "MethodColumn",
     "claims",
     "methods",
+    "one_by_one",
     "printed",
     "printed_costs",
     "results",
@@ -110,130 +111,80 @@ def task_title(task: str) -> str:
     return f"{title}, read two ways" if task.endswith(TWO_WAY) else title
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellResult:
-    """A cell made here, from the evaluations of one run."""
-
-    row: str  # the row of the table of settings: the paper's model, with +LoRA where that is trained
-    task: str  # the task, or its two-way reading
-    series: str  # the column of the table
-    model: str  # the model that stands for the paper's
-    examples: int  # the number of test examples
-    majority: float  # the share of the most frequent class
-    rounds: int  # the number R of rounds
-    d: float  # the number of parameters trained, as FedZO's models are counted; NaN if it has sent none
-    zero_shot: float  # the accuracy in round 0
-    calibrated_zero_shot: float  # the calibrated accuracy in round 0
-    accuracy: float  # the accuracy after the last round; NaN for a run that diverged
-    calibrated: float  # the calibrated accuracy after the last round
-    bytes: float  # the bytes that one client and the server exchanged, both ways, by the ledger
-
-    @property
-    def name(self) -> str:
-        """Task and what was trained."""
-        return f"{task_title(self.task)}, {self.trained}"
-
-    @property
-    def trained(self) -> str:
-        """The model that was trained, which the paper's may not be, with +LoRA where that is trained."""
-        return self.model + (ADAPTED if self.row.endswith(ADAPTED) else "")
-
-    @property
-    def paper_model(self) -> str:
-        """The paper's model."""
-        return self.row.removesuffix(ADAPTED)
-
-    @property
-    def diverged(self) -> bool:
-        """Whether there is no accuracy."""
-        return math.isnan(self.accuracy)
-
-    @property
-    def start(self) -> float:
-        """The better of the two accuracies in round 0: a gain over it is a gain."""
-        return max(self.zero_shot, self.calibrated_zero_shot)
-
-    @property
-    def error(self) -> float:
-        """Binomial standard error of the accuracy."""
-        return binomial_error(self.accuracy, self.examples)
-
-    @property
-    def gain(self) -> tuple[float, float]:
-        """Accuracy over ``start``, and its standard error as of two sets of examples, though it is one."""
-        return self.accuracy - self.start, math.hypot(self.error, binomial_error(self.start, self.examples))
-
-    @property
-    def learnt(self) -> bool:
-        """Whether it got above all that needs no training by two standard errors."""
-        return self.accuracy - max(self.start, self.majority) > 2 * self.error
-
-    @property
-    def formula(self) -> float:
-        """The paper's arithmetic of costs for R and d: R·P·12 bytes or R·(m/M)·8d; NaN for MeZO."""
-        method = methods(self.row)[self.series]
-        if method.method == "mezo":
-            return math.nan
-        if method.method == "decomfl":
-            return 1e6 * decomfl_megabytes(self.rounds, method.P)
-        return 1e12 * model_terabytes(self.rounds, self.d)
-
-    @property
-    def printed(self) -> tuple[float, float]:
-        """The paper's accuracy and bytes, NaN where it has none."""
-        cell = printed(self.row, self.task, self.series)
-        if cell is None:
-            return math.nan, math.nan
-        unit = methods(self.row)[self.series].unit
-        return cell.accuracy / 100, math.nan if cell.cost is None else unit * cell.cost
-
-    def columns(self) -> dict[str, Any]:
-        """All of it, for a table."""
-        gain, gain_error = self.gain
-        accuracy, cost = self.printed
-        return {
-            **vars(self),
-            "error": self.error,
-            "gain": gain,
-            "gain_error": gain_error,
-            "formula": self.formula,
-            "printed_accuracy": accuracy,
-            "printed_bytes": cost,
-        }
+TABLE: Final = (
+    *("row", "task", "series", "model", "examples", "majority", "rounds", "d", "zero_shot", "calibrated_zero_shot"),
+    *("accuracy", "calibrated", "bytes", "error", "gain", "gain_error", "formula", "printed_accuracy", "printed_bytes"),
+)
+"""The columns of ``results`` that its table shows."""
 
 
-def results(rows: pd.DataFrame) -> list[CellResult]:
-    """The cells, from the evaluations of all runs with the labels of their jobs."""
-    if rows.empty:
-        return []
-    # d, from the numbers that FedZO's m clients get and send a round; NaN if it sent none.
+def results(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells made here, from the evaluations of all runs with the labels of their jobs; none of no rows.
+
+    Returns:
+        Columns row, task and series; model, which stands for the paper's, and trained, the same with +LoRA where that
+        is trained; paper_model; examples and majority, the number of test examples and the share of the most frequent
+        class; rounds; d, the parameters trained, as FedZO's models are counted (NaN if it has sent none); zero_shot,
+        calibrated_zero_shot and start, the better of the two; accuracy after the last round (NaN for a run that
+        diverged) with its binomial error, and calibrated; gain, the accuracy over start, with its error as of two sets
+        of examples, though it is one; bytes that one client and the server exchanged, both ways, and a_round; formula,
+        the paper's arithmetic of costs, R·P·12 bytes or R·(m/M)·8d; what is printed, NaN where nothing is; and whether
+        it learnt: got above all that needs no training by two standard errors.
+    """
     d: dict[str, float] = {}
-    for name, own in rows.groupby("row", sort=False):
-        sent = own[(own.series == FEDZO) & (own["round"] > 0)]
+    for name, own in rows.groupby("row", sort=False) if len(rows) else ():
+        sent = own[(own.series == FEDZO) & (own["round"] > 0)]  # the numbers that its m clients get and send
         scalars = sent.gradient_scalars / (2 * SAMPLED * sent["round"])
         d[str(name)] = math.nan if sent.empty else float(scalars.iloc[-1])
-    cells = []
-    for (row, task, series), run in rows.groupby(["row", "task", "series"], sort=False):
-        first, last = run.iloc[0], run.iloc[-1]
-        lost = bool(last["diverged"])
+    cells: list[dict[str, Any]] = []
+    for (row, task, series), run in rows.groupby(["row", "task", "series"], sort=False) if len(rows) else ():
+        first, last, method = run.iloc[0], run.iloc[-1], methods(str(row))[str(series)]
+        lost, n, rounds = bool(last["diverged"]), int(last["examples"]), int(last["round"])
+        accuracy = math.nan if lost else float(last["test_accuracy"])
+        start = max(float(first["test_accuracy"]), float(first["calibrated_accuracy"]))
+        error, sent_bytes = binomial_error(accuracy, n), 4 * float(last["wire_scalars"])
+        formula = {"mezo": math.nan, "decomfl": 1e6 * decomfl_megabytes(rounds, method.P)}
+        cell = printed(str(row), str(task), str(series))
+        trained = str(last["model"]) + (ADAPTED if str(row).endswith(ADAPTED) else "")
         cells.append(
-            CellResult(
-                row=str(row),
-                task=str(task),
-                series=str(series),
-                model=str(last["model"]),
-                examples=int(last["examples"]),
-                majority=float(last["majority"]),
-                rounds=int(last["round"]),
-                d=d[str(row)],
-                zero_shot=float(first["test_accuracy"]),
-                calibrated_zero_shot=float(first["calibrated_accuracy"]),
-                accuracy=math.nan if lost else float(last["test_accuracy"]),
-                calibrated=math.nan if lost else float(last["calibrated_accuracy"]),
-                bytes=4 * float(last["wire_scalars"]),
-            )
+            {
+                "row": row,
+                "task": task,
+                "series": series,
+                "model": str(last["model"]),
+                "trained": trained,
+                "name": f"{task_title(str(task))}, {trained}",
+                "paper_model": str(row).removesuffix(ADAPTED),
+                "examples": n,
+                "majority": float(last["majority"]),
+                "rounds": rounds,
+                "d": d[str(row)],
+                "zero_shot": float(first["test_accuracy"]),
+                "calibrated_zero_shot": float(first["calibrated_accuracy"]),
+                "start": start,
+                "accuracy": accuracy,
+                "calibrated": math.nan if lost else float(last["calibrated_accuracy"]),
+                "diverged": lost,
+                "bytes": sent_bytes,
+                "a_round": sent_bytes / rounds if rounds else math.nan,
+                "error": error,
+                "gain": accuracy - start,
+                "gain_error": math.hypot(error, binomial_error(start, n)),
+                "learnt": accuracy - max(start, float(last["majority"])) > 2 * error,
+                "formula": formula.get(method.method, 1e12 * model_terabytes(rounds, d[str(row)])),
+                "printed_accuracy": math.nan if cell is None else cell.accuracy / 100,
+                "printed_bytes": math.nan if cell is None or cell.cost is None else method.unit * cell.cost,
+                "ours": method.method == "decomfl" and rounds > 0,
+                "by_length": -rounds,
+            }
         )
-    return cells
+    more = ("trained", "name", "paper_model", "start", "diverged", "a_round", "learnt", "ours", "by_length")
+    return pd.DataFrame(cells, columns=None if cells else [*TABLE, *more])
+
+
+def one_by_one(cells: pd.DataFrame) -> list[Any]:
+    """The cells, with columns as attributes."""
+    return list(cells.itertuples())
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -244,7 +195,7 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     cells = results(rows)
     frames = {
         "": pd.DataFrame(),
-        "cells": _cells_frame(cells),
+        "cells": cells,
         "pairs": _pairs(cells),
         "rounds": _rounds(),
         "printed": _printed_accuracies(),
@@ -254,25 +205,12 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     return judged("llm", words, frames)
 
 
-def _cells_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
-    """A row for each cell, with what the claims ask of it."""
-    told = []
-    for cell in cells:
-        more = {name: getattr(cell, name) for name in ("name", "trained", "start", "learnt", "diverged")}
-        ours = methods(cell.row)[cell.series].method == "decomfl" and cell.rounds > 0
-        a_round = cell.bytes / cell.rounds if cell.rounds else math.nan
-        told.append({**cell.columns(), **more, "ours": ours, "a_round": a_round, "by_length": -cell.rounds})
-    columns = [*CellResult.__dataclass_fields__, "gain", "gain_error", "formula", "name", "start", "diverged", "ours"]
-    return pd.DataFrame(told, columns=None if told else [*columns, "a_round", "by_length"])
-
-
-def _pairs(cells: Sequence[CellResult]) -> pd.DataFrame:
+def _pairs(cells: pd.DataFrame) -> pd.DataFrame:
     """Every two cells of one task and model: their difference in accuracy, as of two sets of examples, and in bytes."""
     told = []
-    for a, b in permutations(cells, 2):
+    for a, b in permutations(one_by_one(cells), 2):
         if (a.task, a.paper_model) != (b.task, b.paper_model):
             continue
-        counted = bool(a.rounds and b.rounds and b.bytes)
         across = "" if a.row == b.row else f" − {b.trained}"
         told.append(
             {
@@ -283,8 +221,8 @@ def _pairs(cells: Sequence[CellResult]) -> pd.DataFrame:
                 "learnt": a.learnt or b.learnt,
                 "difference": a.accuracy - b.accuracy,
                 "error": (a.error**2 + b.error**2) ** 0.5,
-                "counted": counted,
-                "ratio": (a.bytes / a.rounds) / (b.bytes / b.rounds) if counted else math.nan,
+                "counted": a.rounds > 0 and b.rounds > 0 and b.bytes > 0,
+                "ratio": a.a_round / b.a_round if b.bytes else math.nan,
             }
         )
     columns = ("pair", "told", "trained", "whole", "learnt", "difference", "error", "counted", "ratio")
@@ -338,9 +276,9 @@ def _printed_costs() -> pd.DataFrame:
     return pd.DataFrame(told)
 
 
-def _same_cost(rows: pd.DataFrame, cells: Sequence[CellResult]) -> pd.DataFrame:
+def _same_cost(rows: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """Bytes a client of DeComFL in two rows of the settings, task by task, at the last round that both evaluated."""
-    known = {cell.row: cell for cell in cells}
+    known = {cell.row: cell for cell in one_by_one(cells)}
     found: list[dict[str, Any]] = []
     ours = rows[rows.series == P10] if len(rows) else pd.DataFrame(columns=["task", "row", "round", "wire_bytes"])
     for (task, runs), (one, other) in product(ours.groupby("task", sort=False), permutations(known, 2)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -220,9 +221,19 @@ def _claims(part: str) -> list[Claim]:
         known = {each.name for each in fields(Claim)}
         require(set(merged) < known, f"fields of claim {part}.{name}", f"be among {', '.join(sorted(known))}", merged)
         merged |= {key: str(merged[key]).format(**thresholds) for key in ("rule", "measures")}
+        if "rests" not in merged and not merged.get("exempt") and part not in WITHOUT_RUNS:
+            merged["rests"] = dict.fromkeys(_series(line))
         merged |= {key: tuple(merged.get(key, ())) for key in ("tells", "rests")}
         found.append(Claim(id=f"{part}.{name}", line=line if "numbers" in line else {}, **merged))
     return found
+
+
+def _series(row: Mapping[str, Any]) -> Iterator[str]:
+    """The patterns of the series that a line, or a group of its numbers, is about, for whatever its names stand."""
+    named = row.get("series", ())
+    yield from (re.sub(r"\{\w+\}", "*", each) for each in ([named] if isinstance(named, str) else named))
+    for each in row.get("numbers", ()):
+        yield from _series(each)
 
 
 def _require_registered(named: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from decomfl_lab.language import tasks
 from decomfl_lab.language.tasks import TASKS, TaskData
 from decomfl_lab.runs import finetuning
 from paper_repro.language_models import language, llm
-from paper_repro.language_models.llm_claims import FEDZO, P5, P10, CellResult, claims, methods, printed_costs, results
+from paper_repro.language_models.llm_claims import FEDZO, P5, P10, claims, methods, printed_costs, results
 from paper_repro.pretraining import family
 from paper_repro.pretraining.corpus import Corpus
 from paper_repro.pretraining.family import PretrainConfig
@@ -86,15 +86,10 @@ def table(
     return pd.concat(runs, ignore_index=True)
 
 
-def cell(rows: pd.DataFrame, row: str, task: str, series: str) -> CellResult:
-    (found,) = [each for each in results(rows) if (each.row, each.task, each.series) == (row, task, series)]
-    return found
-
-
 def test_a_run_that_diverged_has_no_accuracy_and_is_not_compared() -> None:
     lost = {("OPT-125M", "sst2", P10): {"diverged": True}}
     rows = table(lost)
-    assert cell(rows, "OPT-125M", "sst2", P10).diverged
+    assert results(rows).set_index(["row", "task", "series"]).diverged["OPT-125M", "sst2", P10]
     assert "diverged" in llm.wide_table(results(rows)).loc[0, P10]
     found = {claim.id: claim for claim in claims(rows, "made up")}
     assert found["llm.five-points"].verdict == "not tested at this scale"

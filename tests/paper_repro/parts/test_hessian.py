@@ -55,20 +55,6 @@ def outcomes(frame: pd.DataFrame) -> list[ClaimOutcome]:
     return judged("hessian", "made up", {"": frame[frame.step > 0]})
 
 
-def verdicts(frame: pd.DataFrame) -> dict[str, str]:
-    return {claim.id.removeprefix("hessian."): claim.verdict for claim in outcomes(frame)}
-
-
-def test_every_verdict_can_come_out_either_way() -> None:
-    good = verdicts(numbers({"near zero": (0.2, 0.9, 0.99), **kappas(500, 20, 10)}))
-    assert good == {"majority-zero": "holds", "low-rank": "holds", "stays-low": "holds"}  # step 0 is not trained
-    bad = verdicts(numbers({"near zero": (0.9, 0.9, 0.3), **kappas(5, 20, 200)}))
-    assert bad == {"majority-zero": "does not hold", "low-rank": "does not hold", "stays-low": "does not hold"}
-    unsure = verdicts(numbers({"near zero": (0.9, 0.6, 0.55), **kappas(5, 80, 95)}, width=0.2))
-    assert unsure["majority-zero"] == unsure["low-rank"] == "not tested at this scale"
-    assert unsure["stays-low"] == "holds"  # 80 to 95
-
-
 def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

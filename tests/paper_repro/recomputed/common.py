@@ -86,13 +86,13 @@ class Part:
     def __init__(self, part: str, frame: pd.DataFrame) -> None:
         self.frame = frame
         self.frames = _FRAMES[part](frame) if part in _FRAMES else {}
-        self._tables = {name: own.to_dict("records") for name, own in self.frames.items()}
+        self.tables = {name: own.to_dict("records") for name, own in self.frames.items()}
 
     def found(self, name: str, of: Claim | None = None) -> Found:
         """(numbers, verdict) of a claim, or of another one in its place, by whatever scale its rows are."""
         own = of or claim(name)
         if own.line:
-            line = Line(own.line, self._tables, thresholds(own.part), ALL.errors)
+            line = Line(own.line, self.tables, thresholds(own.part), ALL.errors)
             numbers, verdict = line.told, line.verdict
         else:
             numbers, verdict = _FUNCTIONS[own.id](self.frame, name)
