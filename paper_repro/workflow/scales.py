@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, Self
 
 from decomfl_lab.errors import require, require_choice
 from paper_repro.pretraining.family import PretrainConfig
@@ -28,9 +28,9 @@ _OF: Final[Mapping[str, str]] = {"table1": "fig2", "topk": "fig3"}
 class Sizes(SimpleNamespace):
     """The sizes of a part at one scale: the settings of its table in ``scales.toml``, by name."""
 
-    def but(self, **changes: Any) -> Sizes:
+    def but(self, **changes: Any) -> Self:
         """The same with other values."""
-        return Sizes(**{**vars(self), **changes})
+        return type(self)(**{**vars(self), **changes})
 
 
 class TaskTuning(NamedTuple):
@@ -72,21 +72,10 @@ class Race:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The sizes of every part at one scale; a part that has no field here has no sizes, or those of another part."""
+class Scale(Sizes):
+    """The sizes of every part that has a table in ``scales.toml``, by its name."""
 
     name: str  # smoke, default or full
-    fig2: Sizes
-    fig3: Sizes
-    projection: Sizes
-    memory: Sizes
-    edge: Sizes
-    hessian: Sizes
-    theory: Sizes
-    llm: Sizes
-    sizes: Sizes
-    board: Sizes
     # the small OPT models that fine-tuning begins with, by size. Other models are the hub's.
     pretrained: Mapping[str, PretrainConfig]
 
@@ -111,7 +100,7 @@ class Scale:
         return f"{told}: {_WORDS[part].format(**{**listed, **more})}"
 
 
-_SIZED: Final = [part for part in get_type_hints(Scale) if part in PARTS]
+_SIZED: Final = [part for part in _DATA if part in PARTS]
 
 
 def _raw(part: str, scale: str) -> dict[str, Any]:
@@ -213,7 +202,7 @@ def changed(scale: Scale, assignments: Sequence[str]) -> tuple[Scale, dict[str, 
                 words.append(f"{part}.{name} = {_shown(value)} instead of {_shown(before[name])}")
         new[part] = _sizes(part, raw)
         told |= {user: ", ".join(words) for user in (part, *_OF) if words and _OF.get(user, user) == part}
-    return replace(scale, **new), told
+    return scale.but(**new), told
 
 
 def _with(table: Any, path: Sequence[str], value: Any, name: str) -> dict[Any, Any]:

@@ -247,7 +247,7 @@ def test_the_command_makes_every_part_and_reuses_its_runs(
         "theory": smoke.theory.but(runs=2, factor=4, cells=2, rounds=2),
         "hessian": test_hessian.TINY,
     }
-    monkeypatch.setitem(SCALES, "smoke", replace(smoke, **tiny))
+    monkeypatch.setitem(SCALES, "smoke", smoke.but(**tiny))
     out = tmp_path / "out"
     (tmp_path / "authors_curves.csv").write_text(REFERENCE)
     monkeypatch.setattr(sweeps, "LOUD", 1.0)
