@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from decomfl_lab.runs.config import TrainConfig
-from paper_repro.language_models import llm, sizes
+from paper_repro.language_models import llm, pretrained, sizes
 from paper_repro.language_models.language import TaskFacts
 from paper_repro.language_models.sizes import SizeWork
 from paper_repro.making import PARTS
 from paper_repro.parts import fig2, fig3, projection
+from paper_repro.parts.sweeps import SweepWork, TrainingWork, _config
 from paper_repro.studies import board
 from paper_repro.studies.edge_runs import EdgeWork
 from paper_repro.workflow.part import Options
@@ -31,9 +32,10 @@ CURVES: Final = ("fig2", "fig3", "projection", "topk", "table1")
 @pytest.fixture(autouse=True)
 def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs can be listed where no data are."""
-    for part in (llm, sizes):
+    for part in (llm, sizes, pretrained):
         monkeypatch.setattr(part, "missing", lambda names, models, pretrained: "")
     monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
+    monkeypatch.setattr(pretrained, "_weights", lambda: Path("weights"))
 
 
 def jobs(part: str, scale: Scale, device: str = "cpu") -> Any:
@@ -44,8 +46,11 @@ def runs(part: str, scale: Scale) -> Iterator[tuple[Mapping[str, Any], TrainConf
     """The runs of a part, each with what tells it from others."""
     for work in jobs(part, scale):
         if isinstance(work, SizeWork):
-            yield from (({"model": work.model}, work.config(work.model, work.eta({}), s)) for s in work.size.seeds)
-        else:
+            eta = work.size.etas.get(work.model, 1.0)
+            yield from (({"model": work.model}, work.config(work.model, eta, seed)) for seed in work.size.seeds)
+        elif isinstance(work, TrainingWork):
+            yield {"model": work.model}, _config(work.model, work.size.rounds)
+        elif not isinstance(work, SweepWork):
             yield (vars(work.point) if isinstance(work, EdgeWork) else work.labels), work.config
 
 
