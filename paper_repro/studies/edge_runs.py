@@ -30,8 +30,7 @@ from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from paper_repro.workflow.runs import DIVERGED, Job, alike, fingerprint
 from paper_repro.workflow.scales import Sizes
-from paper_repro.workflow.series import PATTERNS, ROWS, configuration
-from paper_repro.workflow.series import values as series_values
+from paper_repro.workflow.series import PATTERNS, ROWS, configuration, values_of
 
 __all__ = ["DIFFERENCES", "PAPER_STEP", "PROJECTION", "EdgeWork", "Point", "points"]
 
@@ -56,7 +55,7 @@ class Point:
 
 def points(size: Sizes) -> list[Point]:
     """The lines through Figure 2's setting: in η/(1 − β), B, P, K and β; and in η/(1 − β) with a smaller batch."""
-    found = [values for row in ROWS["edge"] for values in series_values(row, vars(size))]
+    found = [values for row in ROWS["edge"] for values in values_of(row, vars(size))]
     return list(dict.fromkeys(Point(**{own.name: values[own.name] for own in fields(Point)}) for values in found))
 
 

@@ -139,13 +139,14 @@ def _sizes(part: str, raw: Mapping[str, Any]) -> Sizes:
     return size
 
 
-def _scale(name: str) -> Scale:
-    own: dict[str, Any] = {part: _sizes(part, _raw(part, name)) for part in _SIZED}
-    models = {size: PretrainConfig(size=size, **given) for size, given in _DATA["pretrained"].get(name, {}).items()}
-    return Scale(name=name, pretrained=models, **own)
-
-
-SCALES: Final[Mapping[str, Scale]] = {name: _scale(name) for name in SCALE_NAMES}
+SCALES: Final[Mapping[str, Scale]] = {
+    name: Scale(
+        name=name,
+        pretrained={size: PretrainConfig(size=size, **own) for size, own in _DATA["pretrained"].get(name, {}).items()},
+        **{part: _sizes(part, _raw(part, name)) for part in _SIZED},
+    )
+    for name in SCALE_NAMES
+}
 """Every scale by its name, from small to large."""
 
 
