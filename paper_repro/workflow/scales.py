@@ -221,15 +221,16 @@ def _require_like(value: Any, known: Sequence[Any], name: str) -> None:
     names, or places, have a kind each: {loss = 0.1, rounds = 60} or [300, 0.003, 32].
     """
     kind = next((type(each) for each in known), type(value))
+    got = [*value] if isinstance(value, tuple) else value  # as it was written
     rule = {dict: "be a table, as {10 = 20}", tuple: "be a list, as [1, 2]", int: "be a whole number", str: "be text"}
     if kind is float:
-        require(type(value) in (int, float) and math.isfinite(value), name, "be a finite number", value)
+        require(type(value) in (int, float) and math.isfinite(value), name, "be a finite number", got)
     else:
         # Not isinstance: True is an int.
-        require(type(value) is kind, name, rule.get(kind, ""), value)
+        require(type(value) is kind, name, rule.get(kind, ""), got)
     # 0 means something in a few settings alone, as "all images": those in which some scale has it.
     something = value in known or (value > 0 if kind in (int, float) else bool(value))
-    require(something, name, "have numbers above 0, and something in it", value)
+    require(something, name, "have numbers above 0, and something in it", got)
     if kind in (dict, tuple):
         # A list is a table whose names are places.
         parts, *others = ({**each} if kind is dict else dict(enumerate(each)) for each in (value, *known))
@@ -238,11 +239,11 @@ def _require_like(value: Any, known: Sequence[Any], name: str) -> None:
             alike.setdefault(key, []).append(own)
         every = [*chain.from_iterable(alike.values())]
         if kind is dict and all(type(key) is int for key in alike):
-            require(all(type(key) is int for key in parts), name, "have whole numbers for names", value)
+            require(all(type(key) is int for key in parts), name, "have whole numbers for names", got)
         one_kind = len({type(own) for own in every}) < 2
         named = parts.keys() <= alike.keys() if kind is dict else parts.keys() == alike.keys()
         names = ", ".join(map(str, alike)) if kind is dict else f"{len(alike)} values"
-        require(one_kind or named, name, f"have {names}", value)
+        require(one_kind or named, name, f"have {names}", got)
         for key, own in parts.items():
             _require_like(own, every if one_kind else alike[key], f"{name}.{key}" if kind is dict else name)
 
