@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from decomfl_lab.protocol.compression import MAGNITUDE, VALUE
 from decomfl_lab.records.schedules import Schedule
 from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
@@ -60,16 +59,16 @@ __all__ = [
 ]
 
 
-def top_k_name(fraction: float, by: str = MAGNITUDE) -> str:
-    """The label of FedAvg + Top-k with k = ``fraction``·d, of the largest magnitude or by the signed value."""
-    return f"FedAvg+Top-k {100 * fraction:g} %" + (" by signed value" if by == VALUE else "")
+def top_k_name(fraction: float) -> str:
+    """The label of FedAvg + Top-k with k = ``fraction``·d, of the largest magnitude."""
+    return f"FedAvg+Top-k {100 * fraction:g} %"
 
 
 D = 1_206_590
 DECOMFL = "DeComFL"
 FEDCOM = "FedCom 8 bit"
 TOP_K = top_k_name(0.1)
-BY_VALUE = top_k_name(0.1, VALUE)
+BY_VALUE = f"{TOP_K} by signed value"
 """What the authors' helper for Top-k computes: no method of the paper's, and no claim rests on it."""
 LOGS_OF = {"FedAvg": "FedAvg", FEDCOM: FEDCOM, TOP_K: TOP_K, BY_VALUE: TOP_K}
 """The first-order series, and the authors' log that each is compared with."""

@@ -55,7 +55,7 @@ class Point:
 
 def points(size: Sizes) -> list[Point]:
     """The lines through Figure 2's setting: in η/(1 − β), B, P, K and β; and in η/(1 − β) with a smaller batch."""
-    found = [values for row in series.ROWS["edge"] for values in series.values(row, vars(size))]
+    found = [values for row in series.ROWS["edge"] for values in series.values_of(row, vars(size))]
     return list(dict.fromkeys(Point(**{own.name: values[own.name] for own in fields(Point)}) for values in found))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, Self
 
 from decomfl_lab.errors import require, require_choice
 from paper_repro.pretraining.family import PretrainConfig
@@ -28,9 +28,9 @@ _OF: Final[Mapping[str, str]] = {"table1": "fig2", "topk": "fig3"}
 class Sizes(SimpleNamespace):
     """The sizes of a part at one scale: the settings of its table in ``scales.toml``, by name."""
 
-    def but(self, **changes: Any) -> Sizes:
+    def but(self, **changes: Any) -> Self:
         """The same with other values."""
-        return Sizes(**{**vars(self), **changes})
+        return type(self)(**{**vars(self), **changes})
 
 
 class TaskTuning(NamedTuple):
@@ -72,21 +72,10 @@ class Race:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The sizes of every part at one scale; a part that has no field here has no sizes, or those of another part."""
+class Scale(Sizes):
+    """The sizes of every part that has a table in ``scales.toml``, by its name."""
 
     name: str  # smoke, default or full
-    fig2: Sizes
-    fig3: Sizes
-    projection: Sizes
-    memory: Sizes
-    edge: Sizes
-    hessian: Sizes
-    theory: Sizes
-    llm: Sizes
-    sizes: Sizes
-    board: Sizes
     # the small OPT models that fine-tuning begins with, by size. Other models are the hub's.
     pretrained: Mapping[str, PretrainConfig]
 
@@ -111,7 +100,7 @@ class Scale:
         return f"{told}: {_WORDS[part].format(**{**listed, **more})}"
 
 
-_SIZED: Final = [part for part in get_type_hints(Scale) if part in PARTS]
+_SIZED: Final = [part for part in _DATA if part in PARTS]
 
 
 def _raw(part: str, scale: str) -> dict[str, Any]:
@@ -150,13 +139,14 @@ def _sizes(part: str, raw: Mapping[str, Any]) -> Sizes:
     return size
 
 
-def _scale(name: str) -> Scale:
-    own: dict[str, Any] = {part: _sizes(part, _raw(part, name)) for part in _SIZED}
-    models = {size: PretrainConfig(size=size, **given) for size, given in _DATA["pretrained"].get(name, {}).items()}
-    return Scale(name=name, pretrained=models, **own)
-
-
-SCALES: Final[Mapping[str, Scale]] = {name: _scale(name) for name in SCALE_NAMES}
+SCALES: Final[Mapping[str, Scale]] = {
+    name: Scale(
+        name=name,
+        pretrained={size: PretrainConfig(size=size, **own) for size, own in _DATA["pretrained"].get(name, {}).items()},
+        **{part: _sizes(part, _raw(part, name)) for part in _SIZED},
+    )
+    for name in SCALE_NAMES
+}
 """Every scale by its name, from small to large."""
 
 
@@ -213,7 +203,7 @@ def changed(scale: Scale, assignments: Sequence[str]) -> tuple[Scale, dict[str, 
                 words.append(f"{part}.{name} = {_shown(value)} instead of {_shown(before[name])}")
         new[part] = _sizes(part, raw)
         told |= {user: ", ".join(words) for user in (part, *_OF) if words and _OF.get(user, user) == part}
-    return replace(scale, **new), told
+    return scale.but(**new), told
 
 
 def _with(table: Any, path: Sequence[str], value: Any, name: str) -> dict[Any, Any]:
@@ -231,15 +221,16 @@ def _require_like(value: Any, known: Sequence[Any], name: str) -> None:
     names, or places, have a kind each: {loss = 0.1, rounds = 60} or [300, 0.003, 32].
     """
     kind = next((type(each) for each in known), type(value))
+    got = [*value] if isinstance(value, tuple) else value  # as it was written
     rule = {dict: "be a table, as {10 = 20}", tuple: "be a list, as [1, 2]", int: "be a whole number", str: "be text"}
     if kind is float:
-        require(type(value) in (int, float) and math.isfinite(value), name, "be a finite number", value)
+        require(type(value) in (int, float) and math.isfinite(value), name, "be a finite number", got)
     else:
         # Not isinstance: True is an int.
-        require(type(value) is kind, name, rule.get(kind, ""), value)
+        require(type(value) is kind, name, rule.get(kind, ""), got)
     # 0 means something in a few settings alone, as "all images": those in which some scale has it.
     something = value in known or (value > 0 if kind in (int, float) else bool(value))
-    require(something, name, "have numbers above 0, and something in it", value)
+    require(something, name, "have numbers above 0, and something in it", got)
     if kind in (dict, tuple):
         # A list is a table whose names are places.
         parts, *others = ({**each} if kind is dict else dict(enumerate(each)) for each in (value, *known))
@@ -248,11 +239,11 @@ def _require_like(value: Any, known: Sequence[Any], name: str) -> None:
             alike.setdefault(key, []).append(own)
         every = [*chain.from_iterable(alike.values())]
         if kind is dict and all(type(key) is int for key in alike):
-            require(all(type(key) is int for key in parts), name, "have whole numbers for names", value)
+            require(all(type(key) is int for key in parts), name, "have whole numbers for names", got)
         one_kind = len({type(own) for own in every}) < 2
         named = parts.keys() <= alike.keys() if kind is dict else parts.keys() == alike.keys()
         names = ", ".join(map(str, alike)) if kind is dict else f"{len(alike)} values"
-        require(one_kind or named, name, f"have {names}", value)
+        require(one_kind or named, name, f"have {names}", got)
         for key, own in parts.items():
             _require_like(own, every if one_kind else alike[key], f"{name}.{key}" if kind is dict else name)
 

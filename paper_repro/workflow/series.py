@@ -19,7 +19,7 @@ from paper_repro.workflow.runs import Job
 if TYPE_CHECKING:
     from paper_repro.workflow.part import Options
 
-__all__ = ["BOARD", "PATTERNS", "READINGS", "ROWS", "Series", "configuration", "from_toml", "runs_of", "values"]
+__all__ = ["BOARD", "PATTERNS", "READINGS", "ROWS", "Series", "configuration", "from_toml", "runs_of", "values_of"]
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,7 +80,7 @@ def _value(given: Any, known: Mapping[str, Any]) -> Any:
     return given.format(**known)
 
 
-def values(row: Series, size: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def values_of(row: Series, size: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """All values of each series that the row stands for, and the settings of its part."""
     known = {**size, **{name: _value(given, size) for name, given in row.values.items()}}
     if all(known[name] == value for name, value in row.when.items()):
@@ -108,7 +108,7 @@ def runs_of(part: str, options: Options) -> list[Job]:
             theirs = runs_of(row.of, replace(options, readings=READINGS, device="cpu"))
             found += [job for job in theirs if all(job.labels[name] in own for name, own in row.where.items())]
             continue
-        for known in values(row, vars(options.scale.of(part))):
+        for known in values_of(row, vars(options.scale.of(part))):
             if "reading" not in row.labels or known["reading"] in options.readings:
                 found += _runs(row, known, on_gpu=options.device != "cpu")
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +268,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
         monkeypatch.setattr(module, "load_task", _examples)
     monkeypatch.setitem(family.SIZES, "tiny", family.Size(16, 1, 2, 16))
     own = PretrainConfig(size="tiny", vocabulary=300, steps=4, batch=2)
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], pretrained={"tiny": own}))
+    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(pretrained={"tiny": own}))
     rounds = TaskTuning(4, 1e-3, 4)
     size = SCALES["smoke"].llm.but(
         models={"OPT-125M": "tiny"},
@@ -281,7 +280,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
         max_length=12,
         test_examples=0,
     )
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], llm=size))
+    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(llm=size))
     out, kept = tmp_path / "out", tmp_path / "kept"
     argv = ["paper", "--scale", "smoke", "--only", "llm", "--jobs", "1", "--out", str(out), "--record", str(kept)]
     assert main([*argv, "--json"]) == 0

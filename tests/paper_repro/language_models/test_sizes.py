@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +185,7 @@ def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) 
 @pytest.mark.usefixtures("toy")
 def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = SIZE.but(models=("a", "b"), rounds=4, eval_every=2, test_examples=12)
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], sizes=size))
+    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(sizes=size))
     works = sizes.jobs(options("smoke"))
     assert len({work.key() for work in works}) == 2
     with Processes(1) as here:

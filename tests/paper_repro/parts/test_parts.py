@@ -201,7 +201,7 @@ def test_the_command_makes_every_part_and_reuses_its_runs(
         "theory": smoke.theory.but(runs=2, factor=4, cells=2, rounds=2),
         "hessian": test_hessian.TINY,
     }
-    monkeypatch.setitem(SCALES, "smoke", replace(smoke, **tiny))
+    monkeypatch.setitem(SCALES, "smoke", smoke.but(**tiny))
     out = tmp_path / "out"
     (tmp_path / "authors_curves.csv").write_text(REFERENCE)
     monkeypatch.setattr(sweeps, "LOUD", 1.0)
@@ -273,7 +273,7 @@ def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(
     ("fig2.local_rounds={a=1}", "--set fig2.local_rounds must have whole numbers for names"),
     ("fig2.local_rounds.2=0", "--set fig2.local_rounds.2 must have numbers above 0, and something in it, got 0"),
     ("edge.factors=[nan]", "--set edge.factors must be a finite number, got nan"),
-    ("edge.factors=[]", "--set edge.factors must have numbers above 0, and something in it"),
+    ("edge.factors=[]", r"--set edge.factors must have numbers above 0, and something in it, got \[\]"),
     ("llm.settings.OPT-125M.wsc=[1, 0.1]", "--set llm.settings.OPT-125M.wsc must have 3 values"),
     ("board.races={'digits, logistic'={los=0.1}}", r"races.digits, logistic must have loss, rounds, accuracy, every"),
     ("board.races={'digits, logistic'={loss=0.1}}", "race must have rounds"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +241,7 @@ def run_board(out: Path, **given: Any) -> None:
 def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], board=TINY))
+    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(board=TINY))
     run_board(tmp_path, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert {row["line"]: row["reached"] for row in told["table"]} == {"DeComFL": 2, "FedAvg": 2}
@@ -265,7 +264,7 @@ def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
 def test_what_the_board_does_not_know_is_refused(
     given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], board=TINY))
+    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(board=TINY))
     run_board(tmp_path, **given)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ TINY = SCALES["smoke"].edge.but(
     M=4, m=2, batch_size=2, steps=4, seeds=(0,), factors=(1.0, 1e6), small_batch=2, small_factors=(), differences=(),
     Ks=(2,), measurements=2, examples=8, products=6, test_examples=20,
 )  # fmt: skip
-OPTIONS = Options(scale=replace(SCALES["smoke"], edge=TINY), readings=("as-plotted",), count="wire")
+OPTIONS = Options(scale=SCALES["smoke"].but(edge=TINY), readings=("as-plotted",), count="wire")
 
 
 def run(losses: list[float], *, diverged: bool = False) -> pd.DataFrame:

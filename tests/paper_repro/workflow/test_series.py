@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +11,10 @@ import msgspec
 import pytest
 
 from decomfl_lab.runs.config import TrainConfig
-from paper_repro.language_models import llm, sizes
+from paper_repro.language_models import llm, pretrained, sizes
 from paper_repro.making import PARTS
 from paper_repro.parts import fig2, fig3, projection
+from paper_repro.parts.sweeps import _config
 from paper_repro.studies import board
 from paper_repro.workflow.data import TaskFacts, data_set
 from paper_repro.workflow.part import Options
@@ -30,9 +30,10 @@ CURVES: Final = ("fig2", "fig3", "projection", "topk", "table1")
 @pytest.fixture(autouse=True)
 def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs can be listed where no data are."""
-    for part in (llm, sizes):
+    for part in (llm, sizes, pretrained):
         monkeypatch.setattr(part, "missing", lambda names, models, pretrained: "")
     monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
+    monkeypatch.setattr(pretrained, "_weights", lambda: Path("weights"))
 
 
 def jobs(part: str, scale: Scale, device: str = "cpu") -> Any:
@@ -45,26 +46,29 @@ def runs(part: str, scale: Scale) -> Iterator[tuple[Mapping[str, Any], TrainConf
         given = {} if isinstance(work, Job) else work.arguments
         if part == "sizes":
             size, model = given["size"], given["model"]
-            eta = sizes.learning_rate(size, model, {})
+            eta = size.etas.get(model, 1.0)
             yield from (({"model": model}, sizes.configuration(size, model, eta, seed)) for seed in size.seeds)
-        else:
+        elif "model" in given:  # of the theory
+            yield {"model": given["model"]}, _config(given["model"], given["size"].rounds)
+        elif "name" not in given:
             yield work.labels, given.get("config") or given.get("job", work).config
 
 
 # --- the settings of the paper ----------------------------------------------------------------------------------------
 
 
-def untrue(part: str, truth: Mapping[str, Any], scale: Scale) -> list[Any]:
+def untrue(truth: Mapping[str, Any], of_part: Iterable[tuple[Mapping[str, Any], TrainConfig]]) -> list[Any]:
     """What runs have instead of what they are to have."""
-    found = [config.to_dict() for labels, config in runs(part, scale) if truth["where"].items() <= labels.items()]
+    found = [config.to_dict() for labels, config in of_part if truth["where"].items() <= labels.items()]
     wrong = [(name, own[name]) for own in found for name, value in truth["has"].items() if own[name] != value]
     return wrong + [len(found)] * (len(found) != truth["runs"])
 
 
-@pytest.mark.parametrize(("part", "n"), [(part, n) for part, own in TRUTHS.items() for n in range(len(own))])
-def test_runs_have_the_settings_of_text_logs_and_scripts(part: str, n: int) -> None:
-    truth = TRUTHS[part][n]
-    assert untrue(part, truth, SCALES[truth.get("scale", "full")]) == []
+@pytest.mark.parametrize("part", TRUTHS)
+def test_runs_have_the_settings_of_text_logs_and_scripts(part: str) -> None:
+    of_part = {name: list(runs(part, scale)) for name, scale in SCALES.items()}
+    for truth in TRUTHS[part]:
+        assert untrue(truth, of_part[truth.get("scale", "full")]) == [], truth["where"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,8 @@ def test_runs_have_the_settings_of_text_logs_and_scripts(part: str, n: int) -> N
     ],
 )
 def test_a_setting_that_is_not_the_papers_is_found(change: str, found: list[Any]) -> None:
-    assert untrue("fig2", TRUTHS["fig2"][0], changed(SCALES["full"], [f"fig2.{change}"])[0]) == found
+    scale, _ = changed(SCALES["full"], [f"fig2.{change}"])
+    assert untrue(TRUTHS["fig2"][0], runs("fig2", scale)) == found
 
 
 def test_fine_tuning_has_the_rounds_and_rates_in_print_and_those_that_costs_in_print_imply() -> None:
@@ -180,7 +185,7 @@ def test_no_setting_is_without_effect(part: str) -> None:
     scale = SCALES["full"]
     users = [user for user in CURVES if scale.of(user) is scale.of(part)]
     for name, value in vars(scale.of(part)).items():
-        new: Any = replace(scale, **{part: scale.of(part).but(**{name: other(value)})})  # type: ignore[arg-type]
+        new = scale.but(**{part: scale.of(part).but(**{name: other(value)})})
         if name == "local_rounds":
             new = changed(scale, ["fig2.local_rounds.1=9"])[0]
         assert any(jobs(user, new) != jobs(user, scale) for user in users), name
