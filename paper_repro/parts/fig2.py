@@ -113,7 +113,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             verdicts.append(band(BANDS[reading], bands, words, testable=scale.name == "full", wanted=wanted))
         verdicts.append(saving_in_the_logs(authors))
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
-    headings = [COUNT_LABELS[count].capitalize() for count, reading in kinds[1:] if reading == readings[0]]
+    headings = [f"The same, {COUNT_LABELS[count]}" for count, reading in kinds[1:] if reading == readings[0]]
     headings += [f"With the settings of {SETTINGS[reading]} ({reading})" for reading in readings[1:]]
     section = Section(
         id="fig2",
