@@ -29,7 +29,6 @@ from sphinx_gallery.scrapers import figure_rst
 from decomfl_lab import __version__
 from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application, main
-from paper_repro.commands import tables
 from theory.bounds.successors import ratios
 
 HERE = Path(__file__).parent
@@ -156,7 +155,6 @@ def write_pages(app: Sphinx) -> None:
     for words in (["findings"], ["board"], ["bench", "page", str(records)]):
         assert main([*words, "--write", folder]) == 0, words
     Path(folder, "theory-ratios.md").write_text(ratios.page(), encoding="utf-8")
-    Path(folder, "paper-tables.md").write_text(tables.page(), encoding="utf-8")
 
 
 def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby, product
 from typing import Any
 
 import pandas as pd
 
 from decomfl_lab.protocol.wire import SCALAR_BYTES
-from decomfl_lab.runs.config import TrainConfig
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, method_styles
-from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
+from paper_repro.language_models.language import pretraining
 from paper_repro.language_models.llm_claims import (
     ADAPTED,
     FEDZO,
@@ -34,12 +33,15 @@ from paper_repro.language_models.llm_claims import (
 )
 from paper_repro.pretraining.corpus import BATCH as LINES
 from paper_repro.workflow import manifest, recorded
+from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, amount, caption, notes, settings
-from paper_repro.workflow.scales import SCALES, LanguageScale, Scale, TaskTuning
-from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, RESULTS, ROUNDS
+from paper_repro.workflow.runs import Job
+from paper_repro.workflow.scales import SCALES, Scale, TaskTuning
+from paper_repro.workflow.series import PATTERNS, configuration
+from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, ROUNDS
 
-__all__ = ["claims", "configuration", "jobs", "make", "settings_table", "wide_table"]
+__all__ = ["claims", "jobs", "make", "settings_table", "wide_table"]
 
 ALL, LORA_WORDS = "all parameters", "LoRA: rank 8, α = 8, Q and V"
 _BEFORE = ("zero-shot", "calibrated", "most frequent")
@@ -48,50 +50,31 @@ _BEFORE = ("zero-shot", "calibrated", "most frequent")
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _wanted(size: LanguageScale) -> Iterator[tuple[str, str, str, TaskTuning]]:
-    """Row of the settings, task, column and tuning of every run."""
-    for row, tunings in size.settings.items():
-        for task, tuning in tunings.items():
-            for series in methods(row):
-                if series == "FedAvg":
-                    if task in size.first_order.get(row, {}):
-                        yield row, task, series, size.first_order[row][task]
-                elif series != P5 or row.endswith(ADAPTED) or task in size.five:
-                    yield row, task, series, tuning
-
-
-def configuration(size: LanguageScale, row: str, task: str, series: str, tuning: TaskTuning) -> TrainConfig:
-    """A run as the paper has it; see ``settings_table``."""
-    method = methods(row)[series]
-    alone = method.method == "mezo"
-    config = fine_tuning(
-        model=size.models[row.removesuffix(ADAPTED)],
-        task=task.removesuffix(TWO_WAY),
-        cb_two_way=task.endswith(TWO_WAY),
-        max_length=0 if task == "sst2" else size.max_length,
-        tune="lora" if row.endswith(ADAPTED) else "full",
-        lora_rank=8,
-        lora_alpha=8.0,
-        split=size.split,
-        rounds=tuning.rounds,
-        lr=tuning.lr,
-        perturbations=method.P or 1,
-        estimator="central" if alone else "forward",
-        batch_size=size.mezo_batch if alone else tuning.batch_size,
-        eval_every=size.eval_every,
-        test_examples=size.test_examples,
-    )
-    return config.but(method.method)
-
-
-def jobs(options: Options) -> list[TaskJob]:
+def jobs(options: Options) -> list[Job]:
     """A run for every cell; none where data or models are not available here."""
     if _missing(options.scale):
         return []
     size, pretrained = options.scale.llm, options.scale.pretrained
     found = []
-    for row, task, series, tuning in _wanted(size):
-        config = configuration(size, row, task, series, tuning)
+    cells = chain.from_iterable(product([row], own, methods(row)) for row, own in size.settings.items())
+    for row, task, series in cells:
+        adapted, method = row.endswith(ADAPTED), methods(row)[series]
+        tuning = (size.first_order if series == "FedAvg" else size.settings).get(row, {}).get(task)
+        # What has no tuning is not run, and of P = 5 where all parameters are trained some tasks are enough.
+        if tuning is None or (series == P5 and not adapted and task not in size.five):
+            continue
+        alone = {"estimator": "central", "batch_size": size.mezo_batch} if method.method == "mezo" else {}
+        config = configuration(
+            PATTERNS["llm"],
+            {**vars(size), **tuning._asdict()},
+            model=size.models[row.removesuffix(ADAPTED)],
+            task=task.removesuffix(TWO_WAY),
+            cb_two_way=task.endswith(TWO_WAY),
+            max_length=0 if task == "sst2" else size.max_length,
+            tune="lora" if adapted else "full",
+            perturbations=method.P or 1,
+            **alone,
+        ).but(method.method)
         facts = task_facts(config.task)
         labels = {
             "row": row,
@@ -101,16 +84,15 @@ def jobs(options: Options) -> list[TaskJob]:
             "examples": min(config.test_examples or facts.test, facts.test),
             "majority": facts.majority,
         }
-        pretraining = Pretraining(pretrained[config.model]) if config.model in pretrained else None
-        found.append(TaskJob(config, labels, f"{row} {task}: {series}", pretraining))
+        begins = pretraining(pretrained[config.model]) if config.model in pretrained else None
+        found.append(Job(config, labels, f"{row} {task}: {series}", begins))
     return found
 
 
 def _missing(scale: Scale) -> str:
     """What has to be done before the runs can be."""
-    size = scale.llm
-    tasks = [task.removesuffix(TWO_WAY) for _, task, _, _ in _wanted(size)]
-    return missing(tasks, size.models.values(), scale.pretrained)
+    tasks = [task.removesuffix(TWO_WAY) for own in scale.llm.settings.values() for task in own]
+    return missing(tasks, scale.llm.models.values(), scale.pretrained)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -162,7 +144,7 @@ def scale_words(scale: Scale) -> str:
         ends = dict.fromkeys((numbers[0], numbers[-1]))  # once if they are the same
         rounds.append(f"{row} {' to '.join(f'{value:,}' for value in ends)}")
     cut = f", prompts cut to {size.max_length} tokens" if size.max_length else ""
-    return f"{scale.words()}: {models}; M={M}, m={SAMPLED}, K=1, one seed{cut}; rounds of {', '.join(rounds)}"
+    return scale.words("llm", told=models, cut=cut, rounds=", ".join(rounds))
 
 
 def _told(tunings: Mapping[str, TaskTuning]) -> str:
@@ -200,15 +182,12 @@ def _models_words(scale: Scale) -> str:
 def settings_table(scale: Scale) -> pd.DataFrame:
     """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
     size, full = scale.llm, SCALES["full"].llm
-    scripts = {
-        "OPT-125M": "1e-7, 5000 (16 bits); 5e-6, 3000",
-        "OPT-1.3B": "the same as the text",
-        "OPT-125M+LoRA": "none",
-    }
-    implied, called = "not given; costs imply 500, 1000 or 2000 rounds", "0.001, 2000; all say opt-125m"
-    table = settings(
+    return settings(
         "llm",
         models=tuple(size.models.values()),
+        papers={row: _told(own) for row, own in full.settings.items()},
+        tuned={row: _told(size.settings.get(row, {})) for row in full.settings},
+        first={row: _told(size.first_order.get(row, {})) for row in full.first_order},
         M=M,
         m=SAMPLED,
         split=size.split,
@@ -218,13 +197,6 @@ def settings_table(scale: Scale) -> pd.DataFrame:
         tokens=size.max_length or 2047,
         examples=size.test_examples or "the validation set",
     )
-    tuned = [
-        (f"η, R of {row}", _told(full.settings[row]), scripts[row], _told(size.settings.get(row, {}))) for row in ROUNDS
-    ]
-    tuned += [
-        (f"η, R of {model}, FedAvg", implied, called, _told(size.first_order.get(model, {}))) for model in RESULTS
-    ]
-    return pd.concat([table[:1], pd.DataFrame(tuned, columns=table.columns), table[1:]], ignore_index=True)
 
 
 def engine_words() -> str:

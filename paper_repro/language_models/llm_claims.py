@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import permutations, product
 from typing import Any, Final
 
 import pandas as pd
 
 from decomfl_lab.language.tasks import TASKS
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import (
-    TOLERANCE,
     binomial_error,
-    verdict_of,
-    verdict_of_gains,
-    verdict_of_likeness,
 )
 from paper_repro.workflow.scales import SCALES, TASK_ROWS
 from theory.notation.printed import (
@@ -25,7 +22,6 @@ from theory.notation.printed import (
     LORA,
     LORA_PARAMETERS,
     MOST_FREQUENT,
-    PARAMETERS,
     RESULTS,
     ROUNDS,
     Cell,
@@ -242,204 +238,130 @@ def results(rows: pd.DataFrame) -> list[CellResult]:
 
 # --- claims -----------------------------------------------------------------------------------------------------------
 
-LIMITS = limits("llm")
-
-_Columns = tuple[str, str]  # a column of results: the end of the row's name ("" or +LoRA), and the series
-
 
 def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The outcomes of the evaluations of the runs; without any only the paper's own arithmetic can be judged."""
     cells = results(rows)
-    trained = [cell for cell in cells if not cell.diverged]
-    ours = [cell for cell in trained if cell.series == P10]
-    gains = {f"gain, {cell.name}": cell.gain[0] for cell in ours}
-    first_order = list(_pairs(trained, [(("", "FedAvg"), ("", P10))]))
-    sent = 2 * 4 * PARAMETERS["OPT-1.3B"] / 1e9
-    near = abs(sent / LIMITS.gigabytes - 1) <= LIMITS.near
-    # DeComFL's rounds in print over those that FedAvg's costs in print imply.
+    frames = {
+        "": pd.DataFrame(),
+        "cells": _cells_frame(cells),
+        "pairs": _pairs(cells),
+        "rounds": _rounds(),
+        "printed": _printed_accuracies(),
+        "costs": _printed_costs(),
+        "same": _same_cost(rows, cells),
+    }
+    return judged("llm", words, frames)
+
+
+def _cells_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
+    """A row for each cell, with what the claims ask of it."""
+    told = []
+    for cell in cells:
+        more = {name: getattr(cell, name) for name in ("name", "trained", "start", "learnt", "diverged")}
+        ours = methods(cell.row)[cell.series].method == "decomfl" and cell.rounds > 0
+        a_round = cell.bytes / cell.rounds if cell.rounds else math.nan
+        told.append({**cell.columns(), **more, "ours": ours, "a_round": a_round, "by_length": -cell.rounds})
+    columns = [*CellResult.__dataclass_fields__, "gain", "gain_error", "formula", "name", "start", "diverged", "ours"]
+    return pd.DataFrame(told, columns=None if told else [*columns, "a_round", "by_length"])
+
+
+def _pairs(cells: Sequence[CellResult]) -> pd.DataFrame:
+    """Every two cells of one task and model: their difference in accuracy, as of two sets of examples, and in bytes."""
+    told = []
+    for a, b in permutations(cells, 2):
+        if (a.task, a.paper_model) != (b.task, b.paper_model):
+            continue
+        counted = bool(a.rounds and b.rounds and b.bytes)
+        across = "" if a.row == b.row else f" − {b.trained}"
+        told.append(
+            {
+                "pair": " − ".join(each.series + each.row.removeprefix(each.paper_model) for each in (a, b)),
+                "told": f"{a.series} − {b.series}, {a.name}{across}",
+                "trained": a.trained,
+                "whole": not (a.diverged or b.diverged),
+                "learnt": a.learnt or b.learnt,
+                "difference": a.accuracy - b.accuracy,
+                "error": (a.error**2 + b.error**2) ** 0.5,
+                "counted": counted,
+                "ratio": (a.bytes / a.rounds) / (b.bytes / b.rounds) if counted else math.nan,
+            }
+        )
+    columns = ("pair", "told", "trained", "whole", "learnt", "difference", "error", "counted", "ratio")
+    return pd.DataFrame(told, columns=columns)
+
+
+def _rounds() -> pd.DataFrame:
+    """DeComFL's rounds in print over those that FedAvg's costs in print imply."""
     size = SCALES["full"].llm
-    ratios = {}
+    told = []
     for row, own in size.first_order.items():
         for task, tuning in own.items():
             if task in TASKS:  # the other reading of CB is none
-                name = f"rounds of DeComFL / FedAvg, {task_title(task)}, {row}"
-                ratios[name] = size.settings[row][task].rounds / tuning.rounds
-    outcomes = [
-        ClaimOutcome("llm.gain", verdict_of_gains([cell.gain for cell in ours]), gains),
-        _five_points(trained),
-        _alike(trained, "mezo", [(("", P10), ("", "MeZO"))]),
-        _alike(trained, "fedzo", [(("", P10), ("", FEDZO)), ((ADAPTED, P5), (ADAPTED, FEDZO))], or_better=False),
-        _alike(trained, "directions", [(("", P10), ("", P5)), ((ADAPTED, P10), (ADAPTED, P5))]),
-        _alike(trained, "lora", [((ADAPTED, P10), ("", P10)), ((ADAPTED, P10), ("", "MeZO"))]),
-        ClaimOutcome("llm.first-order", verdict_of_gains(_differences(first_order)), _told(first_order)),
-        _saving(cells),
-        _same_cost(rows, cells, "dimension-free", ("OPT-125M", "OPT-1.3B")),
-        _same_cost(rows, cells, "peft", ("OPT-125M", "OPT-125M+LoRA")),
-        _one_megabyte(cells),
-        ClaimOutcome("llm.ten-gigabytes", verdict_of(near), {"gigabytes a round, both ways": sent}),
-        ClaimOutcome("llm.rounds", verdict_of(max(ratios.values()) <= LIMITS.slightly), ratios),
-        _printed_accuracies(),
-        _printed_costs(cells),
-        _lora_costs(cells),
-    ]
-    return judged("llm", words, outcomes)
+                ratio = size.settings[row][task].rounds / tuning.rounds
+                told.append({"name": f"{task_title(task)}, {row}", "ratio": ratio})
+    return pd.DataFrame(told)
 
 
-# --- accuracy ---------------------------------------------------------------------------------------------------------
-
-
-def _five_points(trained: Sequence[CellResult]) -> ClaimOutcome:
-    verdict: Verdict = UNTESTED
-    measured: dict[str, float | None] = {}
-    for cell in trained:
-        if (cell.row, cell.task, cell.series) == ("OPT-125M", "sst2", P10):
-            gain, error = cell.gain
-            measured = {"before": cell.start, "after": cell.accuracy, "gain": gain, "its standard error": error}
-            holds = gain >= LIMITS.five and gain > TOLERANCE * error
-            verdict = verdict_of(holds, tested=holds or gain < LIMITS.five - TOLERANCE * error)
-    return ClaimOutcome("llm.five-points", verdict, measured)
-
-
-def _pairs(
-    trained: Sequence[CellResult], pairs: Sequence[tuple[_Columns, _Columns]]
-) -> Iterator[tuple[CellResult, CellResult]]:
-    """Cells of the two columns for the same task and model."""
-    found = {(cell.row, cell.task, cell.series): cell for cell in trained}
-    for (end, series), (other_end, other) in pairs:
-        for cell in trained:
-            against = found.get((cell.paper_model + other_end, cell.task, other))
-            if cell.row == cell.paper_model + end and cell.series == series and against is not None:
-                yield cell, against
-
-
-def _differences(pairs: Sequence[tuple[CellResult, CellResult]]) -> list[tuple[float, float]]:
-    """Accuracy of the first less that of the second, with a standard error as of two sets of examples."""
-    return [(a.accuracy - b.accuracy, (a.error**2 + b.error**2) ** 0.5) for a, b in pairs]
-
-
-def _told(pairs: Sequence[tuple[CellResult, CellResult]]) -> dict[str, float | None]:
-    return {
-        f"{a.series} − {b.series}, {a.name}" + ("" if a.row == b.row else f" − {b.trained}"): value
-        for (a, b), (value, _) in zip(pairs, _differences(pairs), strict=True)
-    }
-
-
-def _alike(
-    trained: Sequence[CellResult], name: str, pairs: Sequence[tuple[_Columns, _Columns]], *, or_better: bool = True
-) -> ClaimOutcome:
-    """A statement that one column is like another, judged on the tasks on which either of them has learnt something."""
-    found = list(_pairs(trained, pairs))
-    judged = [(a, b) for a, b in found if a.learnt or b.learnt]
-    verdict = verdict_of_likeness(_differences(judged), or_better=or_better)
-    measured = {"pairs of cells": len(found), "judged: something was learnt": len(judged), **_told(judged)}
-    return ClaimOutcome(f"llm.{name}", verdict, measured)
-
-
-def _printed_accuracies() -> ClaimOutcome:
-    """The paper's cells of DeComFL against always the same answer; no run is needed."""
-    accuracies = []
+def _printed_accuracies() -> pd.DataFrame:
+    """The paper's cells of DeComFL against always the same answer."""
+    told = []
     for row, task in product(ROUNDS, TASKS):
-        ours = [series for series, method in methods(row).items() if method.method == "decomfl"]
-        cells = {series: printed(row, task, series) for series in ours}
-        accuracies += [(row, task, series, cell.accuracy) for series, cell in cells.items() if cell is not None]
-    below: dict[str, float | None] = {}
-    for row, task, series, accuracy in accuracies:
-        name = TASK_ROWS[task]
-        always = 100 * MOST_FREQUENT[name] / EXAMPLES[name]
-        if accuracy <= always:
-            below[f"{task_title(task)}, {row}, {series}: below by"] = always - accuracy
-    measured = {"cells": len(accuracies), "cells below": len(below), **below}
-    return ClaimOutcome("llm.printed-accuracies", verdict_of(not below), measured)
+        always = 100 * MOST_FREQUENT[TASK_ROWS[task]] / EXAMPLES[TASK_ROWS[task]]
+        for series, method in methods(row).items():
+            cell = printed(row, task, series) if method.method == "decomfl" else None
+            if cell is not None:
+                below = always - cell.accuracy
+                told.append({"name": f"{task_title(task)}, {row}, {series}", "below": below, "is_below": below >= 0})
+    return pd.DataFrame(told)
 
 
-# --- cost -------------------------------------------------------------------------------------------------------------
+def _printed_costs() -> pd.DataFrame:
+    """The paper's costs in print, in MB against DeComFL's formula, in bytes against what LoRA's numbers need."""
+    told = []
+    for row, task, series, R, cost in printed_costs():
+        ours = methods(row)[series].method == "decomfl"
+        formula = decomfl_megabytes(R, methods(row)[series].P)
+        told.append(
+            {
+                "row": row,
+                "series": series,
+                "name": f"{task_title(task)}, {row}",
+                "ours": ours,
+                "printed": cost / 1e6,
+                "formula": formula,
+                "off": ours and not agree(cost / 1e6, formula),
+                "printed_bytes": cost,
+                "bytes": 1e12 * model_terabytes(R, LORA_PARAMETERS),
+            }
+        )
+    return pd.DataFrame(told)
 
 
-def _saving(cells: Sequence[CellResult]) -> ClaimOutcome:
-    """FedZO's bytes a round over DeComFL's with the same P."""
-    found = [
-        (a, b)
-        for a, b in _pairs(cells, [(("", FEDZO), ("", P10)), ((ADAPTED, FEDZO), (ADAPTED, P5))])
-        if a.rounds and b.rounds
-    ]
-    least: dict[str, float] = {}
-    for a, b in found:
-        ratio = (a.bytes / a.rounds) / (b.bytes / b.rounds)
-        least[a.trained] = min(ratio, least.get(a.trained, ratio))
-    verdict = verdict_of(min(least.values()) >= LIMITS.dramatic) if least else UNTESTED
-    measured = {f"FedZO / DeComFL, {model}, least of its tasks": ratio for model, ratio in least.items()}
-    return ClaimOutcome("llm.saving", verdict, {**measured, "as printed for OPT-125M and SST-2": 0.75e12 / 0.36e6})
-
-
-def _same_cost(rows: pd.DataFrame, cells: Sequence[CellResult], name: str, pair: tuple[str, str]) -> ClaimOutcome:
-    """Bytes of DeComFL in two rows of the settings, at the last round at which both were evaluated."""
+def _same_cost(rows: pd.DataFrame, cells: Sequence[CellResult]) -> pd.DataFrame:
+    """Bytes a client of DeComFL in two rows of the settings, task by task, at the last round that both evaluated."""
+    known = {cell.row: cell for cell in cells}
+    found: list[dict[str, Any]] = []
     ours = rows[rows.series == P10] if len(rows) else pd.DataFrame(columns=["task", "row", "round", "wire_bytes"])
-    found: list[tuple[int, str, float, float]] = []
-    for task, runs in ours.groupby("task", sort=False):
-        a, b = (
-            {int(r): float(count) for r, count in zip(own["round"], own.wire_bytes, strict=True)}
-            for own in (runs[runs["row"] == row] for row in pair)
-        )
-        r = max(a.keys() & b.keys(), default=0)
-        if r:
-            found.append((r, str(task), a[r] / M, b[r] / M))
-    measured: dict[str, float | None] = {}
-    if found:
-        r, task, *counts = max(found)
-        trained = {cell.row: cell.trained for cell in cells}
-        measured["tasks compared"] = len(found)
-        measured |= {
-            f"bytes a client in {r} rounds of {task_title(task)}, {trained[row]}": count
-            for row, count in zip(pair, counts, strict=True)
-        }
-        measured |= {f"d, {cell.trained}": None if math.isnan(cell.d) else cell.d for cell in cells if cell.row in pair}
-    verdict = verdict_of(all(a == b for _, _, a, b in found)) if found else UNTESTED
-    return ClaimOutcome(f"llm.{name}", verdict, measured)
-
-
-def _one_megabyte(cells: Sequence[CellResult]) -> ClaimOutcome:
-    """Bytes a round measured here, for as many rounds as the paper takes at most to fine-tune OPT-1.3B."""
-    a_round = [cell.bytes / cell.rounds for cell in cells if cell.series == P10 and cell.rounds]
-    if not a_round:
-        return ClaimOutcome("llm.one-megabyte")
-    rounds = max(ROUNDS["OPT-1.3B"].values())
-    sent = max(a_round) * rounds
-    measured = {"bytes a client and round here, at most": max(a_round), "rounds": rounds, "megabytes": sent / 1e6}
-    return ClaimOutcome("llm.one-megabyte", verdict_of(sent <= LIMITS.megabytes * 1e6), measured)
-
-
-def _printed_costs(cells: Sequence[CellResult]) -> ClaimOutcome:
-    """The paper's cells of DeComFL against its formula, and the ledger against it."""
-    costs = [cost for cost in printed_costs() if methods(cost[0])[cost[2]].method == "decomfl"]
-    off: dict[str, float | None] = {}
-    for row, task, series, R, cost in costs:
-        computed = decomfl_megabytes(R, methods(row)[series].P)
-        if not agree(cost / 1e6, computed):
-            name = f"{task_title(task)}, {row}, MB"
-            off |= {f"{name}: printed": cost / 1e6, f"{name}: by the formula": computed}
-    measured: dict[str, float | None] = {"cells": len(costs), "cells that are off": len(off) // 2, **off}
-    ours = [cell for cell in cells if methods(cell.row)[cell.series].method == "decomfl" and cell.rounds]
-    if ours:
-        longest = max(ours, key=lambda cell: cell.rounds)
-        measured[f"bytes sent here / by the formula, {longest.rounds} rounds"] = longest.bytes / longest.formula
-    return ClaimOutcome("llm.printed-costs", verdict_of(not off), measured)
-
-
-def _lora_costs(cells: Sequence[CellResult]) -> ClaimOutcome:
-    """FedZO's printed costs with LoRA over what LoRA's numbers need, and what LoRA sends here."""
-    ratios = [
-        cost / (1e12 * model_terabytes(R, LORA_PARAMETERS))
-        for row, _, series, R, cost in printed_costs()
-        if row.endswith(ADAPTED) and series == FEDZO
+    for (task, runs), (one, other) in product(ours.groupby("task", sort=False), permutations(known, 2)):
+        a, b = (runs[runs["row"] == row].set_index("round").wire_bytes / M for row in (one, other))
+        if r := max(set(a.index) & set(b.index), default=0):
+            row = {"one": one, "other": other, "task": task, "title": task_title(str(task)), "r": int(r)}
+            row |= {"one_bytes": float(a[r]), "other_bytes": float(b[r]), "apart": abs(a[r] - b[r])}
+            row |= {"one_trained": known[one].trained, "other_trained": known[other].trained}
+            found.append({**row, "one_d": known[one].d, "other_d": known[other].d})
+    columns = [
+        "one",
+        "other",
+        "task",
+        "title",
+        "r",
+        "one_bytes",
+        "other_bytes",
+        "apart",
+        "one_trained",
+        "other_trained",
     ]
-    measured: dict[str, float | None] = {
-        "printed / for LoRA's numbers, least": min(ratios),
-        "printed / for LoRA's numbers, most": max(ratios),
-    }
-    a_round = {cell.row: cell.bytes / cell.rounds for cell in cells if cell.series == FEDZO and cell.rounds}
-    if {"OPT-125M", "OPT-125M" + ADAPTED} <= set(a_round):
-        measured["FedZO's bytes a round here, LoRA / all parameters"] = (
-            a_round["OPT-125M" + ADAPTED] / a_round["OPT-125M"]
-        )
-    near = all(abs(ratio - 1) < LIMITS.lora for ratio in ratios)
-    return ClaimOutcome("llm.lora-costs", verdict_of(near), measured)
+    table = pd.DataFrame(found, columns=[*columns, "one_d", "other_d"]).sort_values(["r", "task"])
+    # Of the tasks that were trained for longest one tells its bytes.
+    return table.assign(longest=~table.duplicated(["one", "other"], keep="last"))

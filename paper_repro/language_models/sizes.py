@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,16 +15,13 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-import hessian
-import theory
-from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_module
 from decomfl_lab.runs.folder import METRICS_FILE
-from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.provenance import provenance
 from decomfl_lab.runs.run import load_run, train
 from decomfl_lab.runs.told import Progress
 from figures.sizes import size_figure
@@ -31,18 +29,20 @@ from figures.style import series_styles
 from hessian.kappa.effective_rank import effective_rank
 from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
-from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.options import CurvatureOptions
-from paper_repro.language_models.language import Pretraining, TaskJob, fine_tuning, missing, task_facts
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
-from paper_repro.workflow.measures import TOLERANCE, binomial_error, finite, ordered, verdict_of
+from paper_repro.language_models.language import pretraining
+from paper_repro.workflow import series
+from paper_repro.workflow.claims import ClaimOutcome, limits
+from paper_repro.workflow.data import digest_of, missing
+from paper_repro.workflow.expression import judged
+from paper_repro.workflow.measures import TOLERANCE, binomial_error
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes, settings
-from paper_repro.workflow.runs import Work, fingerprint
-from paper_repro.workflow.scales import Scale, SizesScale
+from paper_repro.workflow.runs import Job, Report, Result, Work
+from paper_repro.workflow.scales import Scale, Sizes
 from theory.notation.setting import effective_factor
 
-__all__ = ["SizeWork", "Slope", "claims", "jobs", "kappa_table", "make", "run_table"]
+__all__ = ["claims", "configuration", "jobs", "kappa_table", "learning_rate", "make", "of_model", "run_table", "slope"]
 
 TASK: Final = "sst2"
 TESTED: Final = 872  # its test examples
@@ -67,8 +67,22 @@ def jobs(options: Options) -> list[Work]:
     size = options.scale.sizes
     if _missing(options.scale):
         return []
-    own = {model: Pretraining(config) for model, config in options.scale.pretrained.items()}
-    return [SizeWork(size, model, own.get(model)) for model in size.models]
+    own = options.scale.pretrained
+    return [of_model(size, model, pretraining(own[model]) if model in own else None) for model in size.models]
+
+
+def of_model(size: Sizes, model: str, begins: Work | None = None) -> Work:
+    """The runs of one model, which is pretrained before, or one of the hub."""
+    job = Job(configuration(size, model), {}, f"sizes: {model}", begins)
+    return Work(
+        title=job.title,
+        function=_runs_and_kappas,
+        arguments={"size": size, "model": model, "job": job},
+        needs=job.needs,
+        data=partial(digest_of, job.config),
+        layers=("hessian", "theory"),
+        cost=len(size.seeds) * job.cost,  # of the runs; the products for κ are a small part
+    )
 
 
 def _missing(scale: Scale) -> str:
@@ -76,144 +90,87 @@ def _missing(scale: Scale) -> str:
     return missing([TASK], scale.sizes.models, scale.pretrained)
 
 
-@dataclass(frozen=True)
-class SizeWork:
-    """One model: κ where it begins, η by it, a run for every seed, and κ where that ends."""
+def configuration(size: Sizes, model: str, eta: float = 1.0, seed: int = 0) -> TrainConfig:
+    """A run's configuration: the authors' but for its length, batch and η."""
+    return series.configuration(series.PATTERNS["sizes"], vars(size), model=model, lr=eta, seed=seed)
 
-    size: SizesScale  # the sizes of the work
-    model: str  # a size of ``Scale.pretrained`` or a name of the hub
-    pretraining: Pretraining | None  # how the model that the runs begin with is made; None for one of the hub
 
-    @property
-    def title(self) -> str:
-        """See ``Work``."""
-        return f"sizes: {self.model}"
+def learning_rate(size: Sizes, model: str, start: Mapping[str, float]) -> float:
+    """The η of a model's runs: where none is given, a share c of the largest that Theorem 2 admits.
 
-    @property
-    def needs(self) -> tuple[Pretraining, ...]:
-        """See ``Dependent``."""
-        return () if self.pretraining is None else (self.pretraining,)
+        η = c / (4 L ρ_κ),    ρ_κ = 1 + (κ + 1)/P
 
-    def key(self) -> str:
-        """See ``Work``: sizes, model, the task's files, the model's own key and the code."""
-        begins = [need.key() for need in self.needs]
-        what = (asdict(self.size), self.model, task_facts(TASK).digest, begins)
-        return fingerprint(__file__, *what, layers=[hessian, theory])
+    with L = ``start["lambda_max"]`` and κ = ``start["kappa"]`` of the Gauss-Newton matrix before training.
+    """
+    if model in size.etas:
+        return float(size.etas[model])
+    P = configuration(size, model).perturbations
+    rho = effective_factor("gaussian", d=int(start["d"]), P=P, kappa=start["kappa"])
+    return float(size.share / (4 * start["lambda_max"] * rho))
 
-    def cost(self) -> float:
-        """See ``Work``: of the runs; the products for κ are a small part."""
-        return len(self.size.seeds) * self._job.cost()
 
-    @property
-    def _job(self) -> TaskJob:
-        """A run of this model, whatever its η and seed."""
-        return TaskJob(self.config(self.model, 1.0, 0), {}, self.title, self.pretraining)
+def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job: Job) -> Result:
+    """κ where the model begins, η by it, a run for every seed, and κ where that ends.
 
-    def config(self, model: str, eta: float, seed: int) -> TrainConfig:
-        """A run's configuration: the authors' but for its length, batch and η."""
-        size = self.size
-        return fine_tuning(
-            task=TASK,
-            model=model,
-            rounds=size.rounds,
-            lr=eta,
-            batch_size=size.batch_size,
-            split=size.split,
-            eval_every=size.eval_every,
-            test_examples=size.test_examples,
-            seed=seed,
-        )
+    ``what`` is evaluation (tables of runs) or kappa (``at`` start or end of the runs). What is there is kept, and a run
+    goes on where it was; of one that diverges there are only the rows up to there.
+    """
+    job = job.placed(folder.parent)
+    dataset = job.dataset()
+    # The mean loss of some training prompts, from the model that the runs begin with.
+    begins = TrainedModel(
+        module=task_module(job.config, dataset),
+        dataset=dataset,
+        calibration=dataset.train_images[:0],
+        name=model,
+        history="as pretrained",
+    )
+    (objective,) = begins.mean_loss(CurvatureOptions(chunk=CHUNK), examples=size.examples)
 
-    def eta(self, start: Mapping[str, float]) -> float:
-        """The learning rate of its runs: where none is given, a share c of the largest that Theorem 2 admits.
+    def kappa(name: str, x: Callable[[], Tensor]) -> dict[str, float]:
+        """κ and what goes with it at an x, from the file of this name, which is written first if it is missing."""
+        path = folder / name
+        if not path.exists():
+            found = effective_rank(
+                GaussNewtonOperator(objective, x()), products=size.products, confidence=CONFIDENCE, seed=0
+            )
+            low, high = found.interval
+            row = {"d": found.d, "kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max}
+            write_atomically(path, pd.DataFrame([row]).to_csv(index=False))
+        return {str(key): float(value) for key, value in pd.read_csv(path).iloc[0].items()}
 
-            η = c / (4 L ρ_κ),    ρ_κ = 1 + (κ + 1)/P
+    start = kappa(START, lambda: objective.x)
+    eta = learning_rate(size, model, start)
+    frames = [pd.DataFrame([start]).assign(what="kappa", at="start")]
+    total = len(size.seeds) * size.rounds
+    for n, seed in enumerate(size.seeds):
+        config, out = configuration(size, job.config.model, eta, seed), folder / str(seed)
+        done, diverged = n * size.rounds, False
 
-        with L = ``start["lambda_max"]`` and κ = ``start["kappa"]`` of the Gauss-Newton matrix before training.
-        """
-        if self.model in self.size.etas:
-            return self.size.etas[self.model]
-        P = self.config(self.model, 1.0, 0).perturbations
-        rho = effective_factor("gaussian", d=int(start["d"]), P=P, kappa=start["kappa"])
-        return self.size.share / (4 * start["lambda_max"] * rho)
-
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``: what is there is kept, and a run goes on where it was."""
-        job = self._job.placed(folder)
-        dataset = job.dataset()
-        write_provenance(folder, dataset)
-        objective = self._objective(job.config, dataset)
-        eta = self.eta(_kept(folder / START, lambda: self._kappa(objective, objective.x)))
-        for seed in self.size.seeds:
-            self._one(self.config(job.config.model, eta, seed), folder / str(seed), dataset, objective, report)
-        return f"{len(self.size.seeds)} runs"
-
-    def _one(
-        self, config: TrainConfig, out: Path, dataset: Dataset, objective: MeanLoss, report: Callable[[Progress], None]
-    ) -> None:
-        """A run, and κ where it ends; of one that diverges only the rows up to there."""
-        done = self.size.seeds.index(config.seed) * config.rounds
-        total = len(self.size.seeds) * config.rounds
-
-        def shifted(at: Progress) -> None:
+        def shifted(at: Progress, done: int = done) -> None:
             report(replace(at, round=done + at.round, rounds=total))
 
         try:
             train(config, dataset=dataset, out=out, on_round=shifted)
         except DivergedError:
-            return
-        module = load_run(out, dataset).model
-        _kept(out / END, lambda: self._kappa(objective, Layout.of(module).flatten(module)))
+            diverged = True
+        rows = pd.read_csv(out / METRICS_FILE)
+        frames.append(rows.assign(what="evaluation", seed=seed, diverged=int(diverged)))
+        if not diverged:
 
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
-        """See ``Work``: ``what`` is evaluation (tables of runs) or kappa (``at`` start or end of the runs)."""
-        start = pd.read_csv(folder / START)
-        frames = [start.assign(what="kappa", at="start")]
-        for seed in self.size.seeds:
-            rows = pd.read_csv(folder / str(seed) / METRICS_FILE)
-            diverged = int(rows["round"].iloc[-1] < self.size.rounds)
-            frames.append(rows.assign(what="evaluation", seed=seed, diverged=diverged))
-            if (folder / str(seed) / END).exists():
-                frames.append(pd.read_csv(folder / str(seed) / END).assign(what="kappa", at="end", seed=seed))
-        rows = pd.concat(frames, ignore_index=True)
-        rows = rows.assign(model=self.model, d=int(start["d"].iloc[0]), eta=self.eta(_first(start)))
-        return rows, read_provenance(folder)
+            def trained(out: Path = out) -> Tensor:
+                module = load_run(out, dataset).model
+                return Layout.of(module).flatten(module)
 
-    def _objective(self, config: TrainConfig, dataset: Dataset) -> MeanLoss:
-        """The mean loss of some training prompts, from the model that the runs begin with."""
-        start = TrainedModel(
-            module=task_module(config, dataset),
-            dataset=dataset,
-            calibration=dataset.train_images[:0],
-            name=self.model,
-            history="as pretrained",
-        )
-        (objective,) = start.mean_loss(CurvatureOptions(chunk=CHUNK), examples=self.size.examples)
-        return objective
-
-    def _kappa(self, objective: MeanLoss, x: Tensor) -> dict[str, float]:
-        operator = GaussNewtonOperator(objective, x)
-        found = effective_rank(operator, products=self.size.products, confidence=CONFIDENCE, seed=0)
-        low, high = found.interval
-        return {"d": found.d, "kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max}
-
-
-def _kept(path: Path, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-    """The numbers in the file, which is written first if it is missing."""
-    if not path.exists():
-        write_atomically(path, pd.DataFrame([measure()]).to_csv(index=False))
-    return _first(pd.read_csv(path))
-
-
-def _first(rows: pd.DataFrame) -> dict[str, float]:
-    """The first row of a table of numbers."""
-    return {str(name): float(value) for name, value in rows.iloc[0].items()}
+            frames.append(pd.DataFrame([kappa(f"{seed}/{END}", trained)]).assign(what="kappa", at="end", seed=seed))
+    found = pd.concat(frames, ignore_index=True).assign(model=model, d=int(start["d"]), eta=eta)
+    return found, provenance(dataset)
 
 
 # --- what is made of the rows -----------------------------------------------------------------------------------------
 
 
-def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
+def run_table(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
     """One row a run, from the smallest model on.
 
     Returns:
@@ -229,7 +186,7 @@ def run_table(rows: pd.DataFrame, size: SizesScale) -> pd.DataFrame:
     return pd.DataFrame([_run_row(run, size) for _, run in evaluations.groupby(["model", "seed"], sort=False)])
 
 
-def _run_row(run: pd.DataFrame, size: SizesScale) -> dict[str, Any]:
+def _run_row(run: pd.DataFrame, size: Sizes) -> dict[str, Any]:
     first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
     start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
     least = max(LEAST * float(last["test_loss"].std(ddof=1)), LEARNT * start)
@@ -278,78 +235,39 @@ def kappa_table(rows: pd.DataFrame) -> pd.DataFrame:
     return found[["model", "d", "at", "seed", "kappa", "low", "high", "lambda_max"]]
 
 
-@dataclass(frozen=True)
-class Slope:
-    """The exponent s of rounds ∝ d^s, by least squares over the runs, with its interval; NaN where there are few."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, runs: pd.DataFrame) -> Slope:
-        """The fit to runs of which each has the round where it converged."""
-        if len(runs) < 3 or runs["d"].nunique() < 2:
-            return cls(math.nan, math.nan, math.nan)
+def slope(runs: pd.DataFrame) -> pd.DataFrame:
+    """The exponent s of rounds ∝ d^s, by least squares over runs that converged, with its ends; NaN where few did."""
+    found = dict.fromkeys(("s", "low", "high"), math.nan)
+    if len(runs) >= 3 and runs["settled"].all() and runs["d"].nunique() > 1:
         line = stats.linregress(np.log(runs["d"]), np.log(runs["rounds"]))
         half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(runs) - 2) * line.stderr)
-        return cls(float(line.slope), float(line.slope) - half, float(line.slope) + half)
-
-    def below(self, bound: float) -> Verdict:
-        """Whether the exponent is below the bound, as far as the interval says."""
-        return verdict_of(self.high < bound, tested=self.high < bound or self.low >= bound)
-
-    def above(self, bound: float) -> Verdict:
-        """Whether it is above the bound."""
-        return verdict_of(self.low > bound, tested=self.low > bound or self.high <= bound)
+        found = {"s": float(line.slope), "low": float(line.slope) - half, "high": float(line.slope) + half}
+    return pd.DataFrame([found])
 
 
-def claims(rows: pd.DataFrame, size: SizesScale, words: str) -> list[ClaimOutcome]:
+def claims(rows: pd.DataFrame, size: Sizes, words: str) -> list[ClaimOutcome]:
     """The claims about the scale figure; not tested where there are no rows."""
-    runs = run_table(rows, size) if len(rows) else pd.DataFrame(columns=["settled"])
-    kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at"])
-    # Whether accuracy at the end rises with the model; the error is that of the test examples, which runs share.
-    accuracy = ClaimOutcome("sizes.larger-better")
-    if len(runs):
-        ends = runs.groupby("model", sort=False)["accuracy_end"].mean()
-        values = [(float(end), binomial_error(float(end), size.test_examples or TESTED)) for end in ends]
-        told = {f"accuracy, {name}": end for name, end in ends.items()}
-        accuracy = ClaimOutcome("sizes.larger-better", ordered(values), told)
-    # Judged by the intervals at the largest and at the smallest model, where the runs begin and where they end.
-    measured: dict[str, float | None] = {}
-    verdicts: list[Verdict] = []
-    for at, found in kappas.groupby("at", sort=False):
-        low, high = (found.groupby("d")[end].agg(how) for end, how in (("low", "min"), ("high", "max")))
-        for d, own in found.groupby("d"):
-            measured[f"κ at the {at}, d = {d:,}"] = float(own["kappa"].mean())
-        surely, possibly = low.iloc[-1] / high.iloc[0], high.iloc[-1] / low.iloc[0]
-        measured[f"κ at the {at}, largest model / smallest, from"] = float(surely)
-        measured[f"κ at the {at}, largest model / smallest, to"] = float(possibly)
-        flat = possibly <= LIMITS.grown
-        verdicts.append(verdict_of(flat, tested=flat or surely > LIMITS.grown))
-    wide = len(kappas) > 0 and kappas["d"].max() > LIMITS.grown * kappas["d"].min()
-    verdict: Verdict = UNTESTED
-    if wide and UNTESTED not in verdicts:
-        verdict = verdicts[0] if len(set(verdicts)) == 1 else "depends on how it is counted"
-    return judged("sizes", words, [*_of_rounds(runs), accuracy, ClaimOutcome("sizes.low-rank", verdict, measured)])
-
-
-def _of_rounds(runs: pd.DataFrame) -> Iterator[ClaimOutcome]:
-    settled = len(runs) > 0 and bool(runs["settled"].all())
-    slope = Slope.of(runs) if settled else Slope(math.nan, math.nan, math.nan)
-    measured: dict[str, float | None] = {}
-    if len(runs):
-        for model, own in runs.groupby("model", sort=False):
-            rounds = finite(own["rounds"].mean(skipna=False))
-            measured[f"rounds, {model}"] = None if rounds is None else round(rounds)  # evaluated now and then
-        measured["runs that settled"] = int(runs["settled"].sum())
-        measured["runs"] = len(runs)
-        measured["largest d / smallest"] = float(runs["d"].max() / runs["d"].min())
-    interval = {"s": slope.value, f"s, {CONFIDENCE:.0%} from": slope.low, f"s, {CONFIDENCE:.0%} to": slope.high}
-    measured |= {name: finite(value) for name, value in interval.items()}
-    yield ClaimOutcome("sizes.same-round", slope.below(LIMITS.same), measured)
-    yield ClaimOutcome("sizes.larger-later", slope.above(0.0), measured)
-    yield ClaimOutcome("sizes.not-by-d", slope.below(1.0), measured)
+    runs = (
+        run_table(rows, size)
+        if len(rows)
+        else pd.DataFrame(columns=["model", "d", "rounds", "settled", "accuracy_end"])
+    )
+    kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at", "d", "kappa", "low", "high"])
+    by_model = runs.groupby("model", sort=False)
+    rounds = by_model["rounds"].apply(lambda own: own.mean(skipna=False)).round()  # evaluated now and then
+    # The error is that of the test examples, which runs share.
+    accuracy = by_model["accuracy_end"].mean().rename("accuracy").reset_index()
+    n = size.test_examples or TESTED
+    # The intervals at every d, over the runs; at the start there is one of all.
+    kappa = kappas.groupby(["at", "d"]).agg(kappa=("kappa", "mean"), low=("low", "min"), high=("high", "max"))
+    frames = {
+        "runs": runs,
+        "rounds": rounds.reset_index(),
+        "slope": slope(runs),
+        "accuracies": accuracy.assign(error=[binomial_error(float(end), n) for end in accuracy["accuracy"]]),
+        "kappa": kappa.reset_index(),
+    }
+    return judged("sizes", words, frames)
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------
@@ -358,10 +276,7 @@ def _of_rounds(runs: pd.DataFrame) -> Iterator[ClaimOutcome]:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure, its tables and its verdicts; without rows, what to set."""
     size = options.scale.sizes
-    words = (
-        f"{options.scale.words()}: {', '.join(size.models)} on SST-2, {size.rounds} rounds, K = 1, P = 5, 8 clients / "
-        f"2, B = {size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
-    )
+    words = options.scale.words("sizes")
     found = claims(rows, size, words)
     given = ", ".join(f"{eta:g}" for eta in size.etas.values())
     section = Section(

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
-import hessian
 import theory
-from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged
+from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import TONES, Folded, Section, notes
-from paper_repro.workflow.runs import Work, fingerprint
+from paper_repro.workflow.runs import Report, Result, Work
 from theory.findings.finding import STATUSES, EntryResult, gather
 from theory.findings.registry import ENTRIES
 from theory.statements.statement import inequality
@@ -31,38 +28,18 @@ _NESTED: Final = ["evidence", "labels", "bounds", "runs"]
 _JUDGED: Final = ("theorem", "corollary", "lemma")  # kinds whose entries are claims of their own
 
 
-@dataclass(frozen=True)
-class AuditWork:
-    """All entries of the registry, each with its evidence."""
-
-    title: str = "audit of the paper"  # the title of its progress bar
-
-    def key(self) -> str:
-        """See ``Work``: the code of all layers below."""
-        return fingerprint(__file__, layers=[hessian, theory])
-
-    def cost(self) -> float:
-        """See ``Work``: a minute, as a pass of the MNIST CNN takes about 0.1 ms."""
-        return 6e5
-
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``."""
-
-        def show(done: int, _: EntryResult) -> None:
-            report(Progress(done, len(ENTRIES), math.nan, math.nan, 0.0))
-
-        rows = [result.row() for result in gather(ENTRIES, show)]
-        write_atomically(folder / "audit.json", json.dumps(rows, ensure_ascii=False))
-        return f"{len(rows)} statements"
-
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
-        """See ``Work``: a row for each statement, as ``EntryResult.row`` makes it; nothing but code made them."""
-        return pd.DataFrame(json.loads((folder / "audit.json").read_text(encoding="utf-8"))), {}
-
-
 def jobs(options: Options) -> list[Work]:  # noqa: ARG001 (of the protocol)
-    """The audit, the same at every scale."""
-    return [AuditWork()]
+    """The audit, the same at every scale: a minute."""
+    return [Work(title="audit of the paper", function=_audited, layers=("hessian", "theory"), cost=6e5)]
+
+
+def _audited(folder: Path, report: Report) -> Result:  # noqa: ARG001 (of the protocol)
+    """A row for each statement, as ``EntryResult.row`` makes it; nothing but code made them."""
+
+    def show(done: int, _: EntryResult) -> None:
+        report(Progress(done, len(ENTRIES), math.nan, math.nan, 0.0))
+
+    return pd.DataFrame([result.row() for result in gather(ENTRIES, show)]), {}
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
@@ -120,7 +97,7 @@ def claims(rows: pd.DataFrame) -> list[ClaimOutcome]:
     measured = {status: counts[status] for status in STATUSES}
     words = f"{len(own)} statements, {int(again.sum())} of them said again elsewhere in the paper"
     everything = ClaimOutcome("audit.all", verdict_of(not wrong), measured, words)
-    return judged("audit", "", [everything, *map(_outcome, own[own["kind"].isin(_JUDGED)].to_dict("records"))])
+    return judged("audit", "", {}, [everything, *map(_outcome, own[own["kind"].isin(_JUDGED)].to_dict("records"))])
 
 
 def _outcome(row: Mapping[Any, Any]) -> ClaimOutcome:

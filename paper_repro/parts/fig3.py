@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,42 +12,32 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from decomfl_lab.methods.fedavg_topk import FedAvgTopK
 from decomfl_lab.protocol.compression import MAGNITUDE, VALUE
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.runs.config import TrainConfig
 from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import method_styles
 from paper_repro.workflow import estimators
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import (
     CHECKED,
     COUNTS,
-    LOGS,
-    TOLERANCE,
-    accuracy_at,
     band,
     bands_table,
     compared,
-    ended,
     final_accuracy,
     highest_level,
-    last_round,
-    numbers,
-    sampling_error,
     scalars_to_reach,
-    series_of,
     settled,
     unready,
-    verdict_of,
-    verdict_of_countings,
 )
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig3_reference
 from paper_repro.workflow.report import Section, settings
-from paper_repro.workflow.runs import Job, data_set
-from paper_repro.workflow.scales import FIG3, SCALES, Fig3Scale, Scale
+from paper_repro.workflow.runs import Job
+from paper_repro.workflow.scales import SCALES, Scale
+from paper_repro.workflow.series import ROWS, runs_of
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
 __all__ = [
@@ -60,13 +51,11 @@ __all__ = [
     "add_countings",
     "authors_curves",
     "claims",
-    "compressed",
     "jobs",
     "losses_beside",
     "make",
     "reaching_table",
-    "scale_words",
-    "settings_outcome",
+    "settings_told",
     "top_k_name",
 ]
 
@@ -78,90 +67,24 @@ def top_k_name(fraction: float, by: str = MAGNITUDE) -> str:
 
 D = 1_206_590
 DECOMFL = "DeComFL"
-FEDCOM = f"FedCom {FIG3.quantize_bits} bit"
-TOP_K = top_k_name(FIG3.top_k)
-BY_VALUE = top_k_name(FIG3.top_k, VALUE)
+FEDCOM = "FedCom 8 bit"
+TOP_K = top_k_name(0.1)
+BY_VALUE = top_k_name(0.1, VALUE)
 """What the authors' helper for Top-k computes: no method of the paper's, and no claim rests on it."""
-_OF_THE_FIGURE = (DECOMFL, "FedAvg", FEDCOM, TOP_K)
 LOGS_OF = {"FedAvg": "FedAvg", FEDCOM: FEDCOM, TOP_K: TOP_K, BY_VALUE: TOP_K}
 """The first-order series, and the authors' log that each is compared with."""
-EXPLAINED = (DECOMFL, "FedAvg")
-"""The authors' logs of which the settings are known: of the others ``fig3.settings`` finds none that explain them."""
-PERTURBATIONS = FIG3.perturbations  # P as a function of the round, in the paper and here
+OURS = ROWS["fig3"][0].config  # the settings of DeComFL
+K = OURS["local_steps"]
+PERTURBATIONS = Schedule(OURS["perturbations"], OURS["perturbation_schedule"])  # P as a function of the round
 CURVE = ("series",)  # columns that name a curve
-LIMITS = limits("fig3")
 BEGIN, END = 30, 301  # evaluations from the first of these rounds to the last are compared
 AT: Final = (101, 301, 991)  # rounds whose training losses are told
 DISTANCE: Final = "largest distance of training losses"
 
 
-def _base(size: Fig3Scale) -> TrainConfig:
-    return size.config(data=data_set("fashion-mnist"), model="cnn-fashion", split="iid", local_steps=FIG3.K)
-
-
-def decomfl(scale: Scale, *, on_gpu: bool = False) -> list[Job]:
-    """DeComFL with the authors' settings and schedules: by projection, and a stretch by finite differences.
-
-    On a GPU that stretch is as long as the whole.
-    """
-    size = scale.fig3
-    check = _base(size).but(
-        rounds=size.rounds if on_gpu else size.differences,
-        perturbations=PERTURBATIONS.initial,
-        perturbation_schedule=dict(PERTURBATIONS.changes),
-        lr=FIG3.rates[0],
-        lr_schedule={r: rate for r, rate in FIG3.rates.items() if r},
-        rebuild="copy",
-        eval_every=size.eval_every,
-        **FIG3.decomfl,
-    )
-    config = check.but("decomfl-projection", rounds=size.rounds)
-    return [
-        *(_job(config, DECOMFL, seed, 0.0, urgency=int(seed != size.seeds[0])) for seed in size.seeds),
-        _job(check, DECOMFL, size.seeds[0], 0.0, urgency=0 if on_gpu else 3),
-    ]
-
-
-def first_order(scale: Scale, method: str, series: str, **changes: Any) -> list[Job]:
-    """A first-order method, with the Adam steps and the batches that explain the authors' logs."""
-    size = scale.fig3
-    config = _base(size).but(
-        method=method,
-        rounds=size.baseline_rounds,
-        batch_size=size.baseline_batch,
-        eval_every=size.baseline_every,
-        eval_first=size.baseline_first,
-        **{**FIG3.first_order, **changes},
-    )
-    sent = config.method.plain()
-    uplink = {"fedcom": sent.get("quantize_bits", 0) / 32, "fedavg-topk": 2 * sent.get("top_k", 0)}.get(method, 1.0)
-    return [_job(config, series, seed, uplink, urgency=n) for n, seed in enumerate(size.baseline_seeds)]
-
-
-def _job(config: TrainConfig, series: str, seed: int, uplink: float, *, urgency: int) -> Job:
-    check = config.method.name == "decomfl"
-    top_k = config.method.plain().get("top_k", FedAvgTopK.top_k)
-    labels = {"data": config.data, "method": config.method.name, "series": series, "uplink": uplink, "top_k": top_k}
-    labels |= {**estimators.labels(config.method), CHECKED: check}
-    title = f"{config.data}: {series}, seed {seed}{', finite differences' if check else ''}"
-    return Job(config.but(seed=seed), labels, title, urgency=urgency)
-
-
-def compressed(scale: Scale, fraction: float, by: str = MAGNITUDE) -> list[Job]:
-    """FedAvg + Top-k with k = ``fraction``·d."""
-    return first_order(scale, "fedavg-topk", top_k_name(fraction, by), top_k=fraction, top_k_by=by)
-
-
 def jobs(options: Options) -> list[Job]:
     """DeComFL, FedAvg, FedCom and FedAvg + Top-k."""
-    scale = options.scale
-    return [
-        *decomfl(scale, on_gpu=options.device != "cpu"),
-        *first_order(scale, "fedavg", "FedAvg"),
-        *first_order(scale, "fedcom", FEDCOM, quantize_bits=FIG3.quantize_bits),
-        *compressed(scale, FIG3.top_k),
-        *compressed(scale, FIG3.top_k, VALUE),
-    ]
+    return runs_of("fig3", options)
 
 
 def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
@@ -176,7 +99,7 @@ def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
 
 def countings(rows: pd.DataFrame, P: Schedule[int], *, M: int, m: int) -> dict[str, list[float]]:
     """The columns table1_scalars and plotted_scalars for rows with round, series, method, uplink and top_k."""
-    pairs = np.cumsum([0, *(FIG3.K * P(r) for r in range(int(rows["round"].max())))])  # measured before round r
+    pairs = np.cumsum([0, *(K * P(r) for r in range(int(rows["round"].max())))])  # measured before round r
 
     def table1(row: Any) -> float:
         if row.series == DECOMFL:
@@ -196,25 +119,14 @@ def countings(rows: pd.DataFrame, P: Schedule[int], *, M: int, m: int) -> dict[s
     }
 
 
-def scale_words(scale: Scale) -> str:
-    """The scale in a line, for captions and claims."""
-    size = scale.fig3
-    return (
-        f"{scale.words()}: M={size.M}, m={size.m}; DeComFL {size.rounds} rounds, B={size.batch_size}; "
-        f"first-order {size.baseline_rounds} rounds, B={size.baseline_batch}; seeds {', '.join(map(str, size.seeds))} "
-        f"of DeComFL, {', '.join(map(str, size.baseline_seeds))} of the others"
-    )
-
-
 def settings_table(scale: Scale, data: str) -> pd.DataFrame:
     """What was run, beside what the paper's text and the authors' logs have."""
     size = scale.fig3
     reached = {r: number for r, number in sorted(PERTURBATIONS.changes.items()) if r < size.rounds}
     changes = "".join(f"; {number} from round {r}" for r, number in reached.items())
-    rates = " → ".join(f"{rate:g}" for r, rate in FIG3.rates.items() if r == 0 or r < size.rounds)
-    seeds = len(size.baseline_seeds)
-    more = {"data": data, "changes": changes, "rates": rates, "number_of_baseline_seeds": seeds}
-    return settings("fig3", **vars(size), **more)
+    rates = [OURS["lr"], *(rate for r, rate in OURS["lr_schedule"].items() if r < size.rounds)]
+    more = {"data": data, "changes": changes, "rates": " → ".join(f"{rate:g}" for rate in rates)}
+    return settings("fig3", **vars(size), **more, number_of_baseline_seeds=len(size.baseline_seeds))
 
 
 def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:
@@ -246,7 +158,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     data = str(rows["data"].iloc[0])
     authors = authors_curves(options.authors)
     styles = method_styles([DECOMFL, FEDCOM, TOP_K, BY_VALUE, "FedAvg"])  # the last is drawn over the others
-    words = scale_words(scale)
+    words = scale.words("fig3")
     last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
 
     def drawn(count: Count) -> Figure:
@@ -289,19 +201,24 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "training time": f"{rows.groupby(['series', CHECKED, 'seed']).seconds.max().sum() / 60:.1f} core-minutes"
         },
     )
-    verdicts = claims(rows, f"{words}; {data}")
+    frames = {}
+    testable = scale.name == "full" and data == "fashion-mnist"
+    verdicts = []
     if authors is not None and options.authors is not None:  # nothing is judged by thinned curves
+        frames["logs"] = authors.dropna(subset="test_accuracy")
         every = rows[~rows[CHECKED].astype(bool)]
         again = authors[authors.series == TOP_K].assign(series=BY_VALUE)  # one log, beside both ways of Top-k
         tables["fig3-bands"] = bands_table(compared(lines, pd.concat([authors, again]), CURVE), CURVE, every)
-        testable = scale.name == "full" and data == "fashion-mnist"
         verdicts.append(
             band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
         )
-        beside = settings_outcome(lines, authors, LOGS_OF)
-        verdicts.append(replace(beside, scale=f"{words}; {data}", verdict=beside.verdict if testable else UNTESTED))
-        verdicts += _claims_on_the_logs(authors)
-    return Made(section=section, claims=verdicts, figures=figures, tables=tables)
+        frames["settings"] = settings_told(lines, authors, LOGS_OF).assign(testable=testable)
+    return Made(
+        section=section,
+        claims=claims(rows, f"{words}; {data}", frames, verdicts),
+        figures=figures,
+        tables=tables,
+    )
 
 
 def authors_curves(folder: Path | None) -> pd.DataFrame | None:
@@ -312,46 +229,40 @@ def authors_curves(folder: Path | None) -> pd.DataFrame | None:
     counted = rows.assign(**countings(rows, PERTURBATIONS, M=full.fig3.M, m=full.fig3.m))
     settings = {str(job.labels["series"]): job.config for job in jobs(Options(scale=full, readings=(), count="wire"))}
 
-    def wire(row: Any) -> float:
-        if pd.isna(row.test_accuracy):
-            return float("nan")  # its place is on the axis of rounds
-        return expected_traffic(settings[row.series].but(rounds=int(row.round)), D).bytes / 4
+    @cache  # seeds share it
+    def wire(series: str, R: int) -> float:
+        return expected_traffic(settings[series].but(rounds=R), D).bytes / 4
 
-    return counted.assign(wire_scalars=[wire(row) for row in counted.itertuples()])
+    there = counted["test_accuracy"].notna()  # elsewhere its place is on the axis of rounds
+    sent = [wire(str(series), int(R)) for series, R in counted.loc[there, ["series", "round"]].to_numpy()]
+    counted.loc[there, "wire_scalars"] = sent
+    return counted
 
 
-def settings_outcome(rows: pd.DataFrame, authors: pd.DataFrame, logs: Mapping[str, str]) -> ClaimOutcome:
-    """The claim that the settings of all series explain the logs, and the numbers of both sides.
+def settings_told(rows: pd.DataFrame, authors: pd.DataFrame, logs: Mapping[str, str]) -> pd.DataFrame:
+    """What ours and the logs have, series by series: columns series, what and value.
 
     Args:
         rows: Ours, with series, seed, round, train_loss (mean since the row before) and test_accuracy.
         authors: The logs, with series, round, and train_loss (of that round) or test_accuracy.
         logs: {our series: the log that it is compared with}.
     """
-    told: dict[str, float | None] = {}
-    explained = []
+    told: list[tuple[str, str, float]] = []
     for series, log in logs.items():
         own, theirs = rows[rows.series == series], authors[authors.series == log]
         losses, accuracies = losses_beside(own, theirs), theirs.dropna(subset="test_accuracy").sort_values("round")
         judged = losses[losses["round"].between(BEGIN, END)]
         if judged.empty or accuracies.empty or losses["round"].max() < END:
             continue
-        farthest = float((judged.ours / judged.theirs - 1).abs().max())
-        explained.append(farthest <= LIMITS.near)
+        told.append((series, DISTANCE, float((judged.ours / judged.theirs - 1).abs().max())))
         means = own.groupby("round").test_accuracy.mean()
         sides = {"ours": means, "authors'": accuracies.set_index("round").test_accuracy}
-        told[f"{series}: {DISTANCE}"] = farthest
         for side, accuracy in sides.items():
-            told[f"{series}: last accuracy, {side}"] = float(accuracy.iloc[-1])
-            told[f"{series}: best accuracy, {side}"] = float(accuracy.max())
-        for r in AT:
-            at = losses[losses["round"] == r]
-            for side, column in (("ours", "ours"), ("authors'", "theirs")):
-                told[f"{series}: training loss at {r}, {side}"] = float(at[column].mean())
-    verdict: Verdict = UNTESTED
-    if explained and len(explained) == len(logs):
-        verdict = "holds" if all(explained) else "depends on how it is counted" if any(explained) else "does not hold"
-    return ClaimOutcome("fig3.settings", verdict, numbers(told))
+            told.append((series, f"last accuracy, {side}", float(accuracy.iloc[-1])))
+            told.append((series, f"best accuracy, {side}", float(accuracy.max())))
+        for r, (side, column) in product(AT, (("ours", "ours"), ("authors'", "theirs"))):
+            told.append((series, f"training loss at {r}, {side}", float(losses[losses["round"] == r][column].mean())))
+    return pd.DataFrame(told, columns=["series", "what", "value"]).dropna()
 
 
 def losses_beside(own: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
@@ -367,95 +278,16 @@ def losses_beside(own: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["round", "ours", "theirs"])
 
 
-def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
-    """The claims about Figure 3, and whether its two estimators agree."""
+def claims(
+    rows: pd.DataFrame,
+    words: str,
+    of_logs: Mapping[str, pd.DataFrame] | None = None,
+    others: Sequence[ClaimOutcome] = (),
+) -> list[ClaimOutcome]:
+    """The claims about Figure 3, whether its two estimators agree, and what the authors' own curves say."""
     lines = settled(rows[~rows[CHECKED].astype(bool) & (rows.series != BY_VALUE)], CURVE)
-    words += "; DeComFL by projection"
+    of_lines = f"{words}; DeComFL by projection"
     if missing := unready(rows, [*CURVE, "estimator"]):
-        words += f"; {missing[0].lower()}{missing[1:-1]}"
-    outcomes = [judge(lines) for judge in (_twenty_times, _saving, _slower, _not_by_d)]
-    return judged("fig3", words, [*outcomes, estimators.outcome("fig3", rows, CURVE)])
-
-
-def _claims_on_the_logs(authors: pd.DataFrame) -> list[ClaimOutcome]:
-    """The comparisons on the authors' own logged curves; those of communication for settings that are known."""
-    rows = authors.dropna(subset="test_accuracy")
-    known = rows[rows.series.isin(EXPLAINED)]
-    found = [judge(known, "-in-the-logs") for judge in (_twenty_times, _saving)]
-    return [replace(each, scale=LOGS) for each in (*found, _slower(rows, "-in-the-logs"))]
-
-
-def _to_reach_final(rows: pd.DataFrame, count: str) -> tuple[float, dict[str, float | None]]:
-    """DeComFL's own final accuracy, and what every series needs to reach it."""
-    level = final_accuracy(ended(series_of(rows, DECOMFL)))[0]  # NaN where there is none yet, and nobody reaches that
-    column = f"{count}_scalars"
-    return level, {str(name): scalars_to_reach(run, level, column) for name, run in rows.groupby("series", sort=False)}
-
-
-def _twenty_times(rows: pd.DataFrame, where: str = "") -> ClaimOutcome:
-    level, needed = _to_reach_final(rows, "wire")
-    ours, theirs = needed.get(DECOMFL), needed.get("FedAvg")
-    spent = float(series_of(rows, "FedAvg").wire_scalars.max())  # at the least, if it never gets there
-    measured: dict[str, float | None] = {
-        "DeComFL's final accuracy": level,
-        "DeComFL, wire scalars a client to reach it": ours,
-        "FedAvg, wire scalars a client to reach it": theirs,
-        "FedAvg's highest mean accuracy": float(series_of(rows, "FedAvg").groupby("round").test_accuracy.mean().max()),
-    }
-    verdict: Verdict = UNTESTED
-    if ours:
-        at_least = spent if theirs is None else theirs
-        measured["FedAvg / DeComFL" + (", at least" if theirs is None else "")] = at_least / ours
-        enough = at_least >= LIMITS.times * ours
-        if level >= LIMITS.least and (theirs is not None or enough):
-            verdict = verdict_of(enough)
-    return ClaimOutcome(f"fig3.twenty-times{where}", verdict, numbers(measured))
-
-
-def _saving(rows: pd.DataFrame, where: str = "") -> ClaimOutcome:
-    measured: dict[str, float | None] = {}
-    holds = []
-    level = 0.0
-    for count in COUNTS:
-        level, needed = _to_reach_final(rows, count)
-        ours = needed.pop(DECOMFL, None)
-        measured[f"DeComFL, {count}"] = ours
-        for name, theirs in needed.items():
-            measured[f"{name}, {count}"] = theirs
-        # a method that never gets there does not refute that DeComFL needs less
-        holds.append(ours is not None and all(theirs is None or theirs > ours for theirs in needed.values()))
-    under_way = [name for name, theirs in needed.items() if theirs is None and ended(series_of(rows, name)).empty]
-    there = {str(name) for name in rows.series.unique()}
-    judged = level >= LIMITS.least and there >= set(EXPLAINED if where else _OF_THE_FIGURE) and not under_way
-    measured["accuracy reached (DeComFL's final)"] = level
-    return ClaimOutcome(f"fig3.saving{where}", verdict_of_countings(holds) if judged else UNTESTED, numbers(measured))
-
-
-def _slower(rows: pd.DataFrame, where: str = "") -> ClaimOutcome:
-    """Whether DeComFL is behind FedAvg and FedCom, and ahead of Top-k, at the round where the shortest run is over."""
-    names = [str(name) for name in rows.series.unique()]
-    r = last_round(series_of(rows, name) for name in names)
-    at = {name: accuracy_at(series_of(rows, name), r)[0] for name in names}
-    at.setdefault(DECOMFL, float("nan"))
-    margin = TOLERANCE * 2**0.5 * sampling_error(rows)
-    signs = {name: (at[name] - at[DECOMFL]) * (-1 if "Top-k" in name else 1) for name in names if name != DECOMFL}
-    clear = at[DECOMFL] >= LIMITS.least and bool(signs) and all(abs(gap) > margin for gap in signs.values())
-    over = any(len(own) and int(own["round"].max()) == r for own in (ended(series_of(rows, name)) for name in names))
-    verdict = verdict_of(all(gap > 0 for gap in signs.values()), tested=clear and over)
-    measured = {"at round": r, **{f"accuracy {name}": value for name, value in at.items()}}
-    return ClaimOutcome(f"fig3.slower{where}", verdict, numbers(measured))
-
-
-def _not_by_d(rows: pd.DataFrame) -> ClaimOutcome:
-    both = [series_of(rows, name) for name in (DECOMFL, "FedAvg")]
-    level = None if any(run.empty for run in both) else highest_level(both)
-    P = max(PERTURBATIONS.initial, *PERTURBATIONS.changes.values())
-    measured: dict[str, float | None] = {"accuracy": level, "d": D, "P": P}
-    verdict: Verdict = UNTESTED
-    if level is not None and level >= LIMITS.least:
-        ours, theirs = (scalars_to_reach(run, level, "round") for run in both)
-        assert ours is not None
-        assert theirs is not None
-        measured |= {"DeComFL's rounds": ours, "FedAvg's rounds": theirs, "ratio": ours / theirs}
-        verdict = verdict_of(ours / theirs < LIMITS.fraction * D / P)
-    return ClaimOutcome("fig3.not-by-d", verdict, measured)
+        of_lines += f"; {missing[0].lower()}{missing[1:-1]}"
+    frames = {"": lines, **estimators.frames(rows, CURVE), **(of_logs or {})}
+    return judged("fig3", of_lines, frames, others, {"settings": words})

@@ -3,59 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.memory import ROLES, memory_table
 from decomfl_lab.runs.told import Progress
 from figures.comparison import Panel, comparison
 from figures.style import series_styles
-from paper_repro.workflow.claims import ClaimOutcome, judged, limits
-from paper_repro.workflow.measures import verdict_of
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, notes
-from paper_repro.workflow.runs import ROWS_FILE, TableWork, Work, fingerprint
+from paper_repro.workflow.runs import Report, Result, Work
 
-__all__ = ["claims", "jobs", "make"]
-
-LIMITS = limits("memory")
-
-
-@dataclass(frozen=True)
-class MemoryWork(TableWork):
-    """The peaks of every role at every size, in processes of their own."""
-
-    sizes: tuple[int, ...]  # the numbers of parameters of the models
-    title: str = "memory of server and client"  # the title of its progress bar
-
-    def key(self) -> str:
-        """See ``Work``: sizes and code."""
-        return fingerprint(__file__, self.sizes)
-
-    def cost(self) -> float:
-        """See ``Work``."""
-        return 2e5
-
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``."""
-        frames = []
-        for done, role in enumerate(ROLES):
-            report(Progress(done, len(ROLES), math.nan, math.nan, 0.0))
-            frames.append(memory_table(self.sizes, [role]))
-        place = {role: n for n, role in enumerate(ROLES)}
-        whole = pd.concat(frames).sort_values(["d", "role"], key=lambda c: c.map(place) if c.name == "role" else c)
-        write_atomically(folder / ROWS_FILE, whole.to_csv(index=False))
-        return f"{len(whole)} peaks"
+__all__ = ["jobs", "make"]
 
 
 def jobs(options: Options) -> list[Work]:
     """The measurement, the same but for its sizes at every scale."""
-    return [MemoryWork(options.scale.memory.d)]
+    sizes = {"sizes": options.scale.memory.d}
+    return [Work(title="memory of server and client", function=_peaks, arguments=sizes, cost=2e5)]
+
+
+def _peaks(folder: Path, report: Report, sizes: Sequence[int]) -> Result:  # noqa: ARG001 (of the protocol)
+    """The peaks of every role at every size, in processes of their own."""
+    frames = []
+    for done, role in enumerate(ROLES):
+        report(Progress(done, len(ROLES), math.nan, math.nan, 0.0))
+        frames.append(memory_table(sizes, [role]))
+    place = {role: n for n, role in enumerate(ROLES)}
+    whole = pd.concat(frames).sort_values(["d", "role"], key=lambda c: c.map(place) if c.name == "role" else c)
+    return whole, {}
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
@@ -93,27 +73,5 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         table=wide.reset_index(),
         facts={"models": words},
     )
-    return Made(section=section, claims=claims(table, words), figures={"memory": figure}, tables={"memory": table})
-
-
-def claims(table: pd.DataFrame, words: str) -> list[ClaimOutcome]:
-    """The claims about memory, judged at the largest model measured."""
-    largest = table[table.d == table.d.max()].set_index("role")
-    models = largest.models
-    phi = float(largest.phi_share.iloc[0])
-    enough = 1 + phi + LIMITS.room
-
-    def outcome(name: str, holds: bool, of: Sequence[str], *others: str, **more: float) -> ClaimOutcome:
-        told = {ROLES[role].what: None if pd.isna(models[role]) else float(models[role]) for role in (*of, *others)}
-        verdict = verdict_of(holds, tested=not models[list(of)].isna().any())
-        return ClaimOutcome(f"memory.{name}", verdict, {**more, **told})
-
-    lean = ("client-lean-k1", "client-lean-grid")
-    printed = ("client", "client-k1", "client-momentum")
-    outcomes = [
-        outcome("server", models["server"] < LIMITS.negligible, ["server"], "server-model"),
-        outcome("client", bool((models[list(lean)] < enough).all()), lean, **{"φ/d": phi}),
-        outcome("client-as-printed", models["client"] < enough, printed[:1], *printed[1:], **{"φ/d": phi}),
-        outcome("fedzo", abs(models["fedzo"] - 3) < LIMITS.room, ["fedzo"]),
-    ]
-    return judged("memory", words, outcomes)
+    verdicts = judged("memory", words, {"": table[table.d == table.d.max()]})
+    return Made(section=section, claims=verdicts, figures={"memory": figure}, tables={"memory": table})

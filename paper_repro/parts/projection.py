@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,22 +10,20 @@ import pandas as pd
 
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.workflow.claims import ClaimOutcome, judged, limits
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import (
     RISEN,
-    TOLERANCE,
     diverges,
     final_accuracy,
-    numbers,
-    sampling_error,
     settled,
     unready,
-    verdict_of,
 )
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import READINGS, SCALES, ProjectionScale, Scale
+from paper_repro.workflow.scales import SCALES, Scale, Sizes
+from paper_repro.workflow.series import runs_of
 from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
 
 __all__ = ["claims", "jobs", "make"]
@@ -38,60 +35,27 @@ _SUMMARY = {
     PROJECTION: LineStyle(color="#BFBFBF", dash=(0.0, (6.0, 1.6)), linewidth=1.6),
 }
 CHANCE = 0.1
-LIMITS = limits("projection")
 
 
 def _label(method: str, eta: float) -> str:
     return f"{method}, η = {eta:g}"
 
 
-class _AtRate(Job):
-    """A run here; one that diverged before its first evaluation has a row of round 0, without accuracy or loss."""
-
-    def _labelled(self, rows: pd.DataFrame, *, finished: bool, diverged: bool) -> pd.DataFrame:
-        if rows.empty:
-            unknown = ("test_accuracy", "test_loss", "train_loss")
-            rows = pd.DataFrame({name: [math.nan if name in unknown else 0] for name in rows})
-        return super()._labelled(rows, finished=finished, diverged=diverged)
-
-
 def jobs(options: Options) -> list[Job]:
     """Both estimators at every learning rate, with the same directions, batches and clients."""
-    size = options.scale.projection
-    made: list[Job] = []
-    for factor in size.factors:
-        for name, method in _METHODS.items():
-            by_differences = method == "decomfl"
-            for seed in size.seeds[:1] if by_differences else size.seeds:
-                eta = round(factor * size.eta, 10)
-                config = size.config(
-                    split="iid",
-                    local_steps=size.K,
-                    perturbations=size.P,
-                    rounds=size.differences if by_differences else size.rounds,
-                    rebuild="copy",
-                    lr=eta,
-                    eval_every=size.eval_every,
-                    seed=seed,
-                )
-                config = config.but(**READINGS["as-plotted"].decomfl).but(method)
-                labels = {"method": method, "estimator": name, "eta": eta, "series": _label(name, eta)}
-                title = f"projection figure: {_label(name, eta)}, seed {seed}"
-                made.append(_AtRate(config, labels, title, urgency=3 if by_differences else 2))
-    return made
+    runs = runs_of("projection", options)
+    rates = [*dict.fromkeys(job.config.lr for job in runs)]
+    return sorted(runs, key=lambda job: rates.index(job.config.lr))
 
 
 def scale_words(scale: Scale) -> str:
     """The scale in a line, for captions and claims."""
     size = scale.projection
     fewer = "" if size.rounds == size.differences else f" ({size.differences} by finite differences, first seed)"
-    return (
-        f"{scale.words()}: M={size.M}, m={size.m}, B={size.batch_size}, K={size.K}, P={size.P}, {size.rounds} "
-        f"rounds{fewer}; seeds {', '.join(map(str, size.seeds))}"
-    )
+    return scale.words("projection", fewer=fewer)
 
 
-def equal_rounds(rows: pd.DataFrame, size: ProjectionScale) -> pd.DataFrame:
+def equal_rounds(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
     """The first seed's rows of each η that both estimators have, up to the last round both have or were to have."""
     kept = [rows.iloc[:0]]
     for _, pair in rows[rows.seed == size.seeds[0]].groupby("eta", sort=False):
@@ -112,7 +76,7 @@ def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
 
 
-def _counted(rows: pd.DataFrame, size: ProjectionScale) -> pd.DataFrame:
+def _counted(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
     """The rows with the two countings by formula."""
     return rows.assign(
         table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],
@@ -184,38 +148,16 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims about the projection figure."""
-    margin = TOLERANCE * 2**0.5 * sampling_error(rows)
-    means = _means(final)
-    # Is the zeroth-order run ahead by more than the test error at every η at which either learns?
-    learns = means[means.max(axis=1) > LIMITS.learned]
-    gaps = learns[ZO] - learns[PROJECTION]
-    of_means = margin / max(1, final.seed.nunique()) ** 0.5
-    better = verdict_of(bool((gaps > of_means).all()), tested=len(gaps) > 0)
-    gained = {f"accuracy gained at η = {eta:g}": float(gap) for eta, gap in gaps.items()}
-    # Is the range of final accuracies over η small for the zeroth order, and larger for the projection?
-    spread = {name: float(means[name].max() - means[name].min()) for name in _METHODS}
-    less = spread[ZO] < LIMITS.spread and spread[PROJECTION] - spread[ZO] > margin
-    insensitive = verdict_of(less, tested=float(means.max().min()) > LIMITS.learned)
-    ranges = {
-        **{f"spread of final accuracy over η, {name}": value for name, value in spread.items()},
-        **{f"runs that came apart, {name}": int(final[final.series == name].diverged.sum()) for name in _METHODS},
-        "smallest η": float(means.index.min()),
-        "largest η": float(means.index.max()),
-    }
     # Bytes sent up to every round that both evaluated, seed by seed.
     cost = rows[~rows.diverged.astype(bool)].pivot_table(
         index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
     )
-    both = cost.dropna() if set(_METHODS) <= set(cost.columns) else pd.DataFrame(columns=list(_METHODS))
-    same = verdict_of(bool((both[ZO] == both[PROJECTION]).all()), tested=len(both) > 0)
-    largest = float((both[ZO] - both[PROJECTION]).abs().max()) if len(both) else None
-    bytes_apart = {"evaluations compared": len(both), "largest difference in bytes": largest}
-    outcomes = [
-        ClaimOutcome("projection.better", better, {**gained, "margin of error": of_means}),
-        ClaimOutcome("projection.insensitive", insensitive, numbers(ranges)),
-        ClaimOutcome("projection.same-cost", same, bytes_apart),
-    ]
-    return judged("projection", words, outcomes)
+    both = cost.reindex(columns=list(_METHODS)).dropna()
+    frames = {
+        "final": final.assign(examples=rows.examples.min()),
+        "cost": both.assign(apart=(both[ZO] - both[PROJECTION]).abs()),
+    }
+    return judged("projection", words, frames)
 
 
 def _means(final: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -18,22 +18,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-import hessian
-import theory
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.files import write_atomically
 from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.provenance import write_provenance
+from decomfl_lab.runs.provenance import provenance
 from decomfl_lab.runs.told import Progress
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.spectrum.density import spectral_density
-from paper_repro.workflow.runs import ROWS_FILE, TableWork, fingerprint
-from paper_repro.workflow.scales import TheoryScale
+from paper_repro.workflow.data import digest_named
+from paper_repro.workflow.runs import Report, Result, Work
+from paper_repro.workflow.scales import Sizes
+from paper_repro.workflow.series import PATTERNS, configuration
 from theory.bounds import statement
 from theory.checks.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
 from theory.checks.simulate import simulate
@@ -54,9 +53,9 @@ __all__ = [
     "SMALL_D",
     "SWEEPS",
     "Row",
-    "SweepWork",
-    "TrainingWork",
     "grid",
+    "sweep",
+    "training",
 ]
 
 KAPPA: Final = 10  # held fixed while d grows
@@ -76,31 +75,18 @@ _COMPARED: Final[tuple[Variant, ...]] = ("stated", "corrected")
 _SEED: Final = 0
 
 
-@dataclass(frozen=True)
-class SweepWork(TableWork):
+def sweep(name: str, size: Sizes) -> Work:
     """A table of exact values, one of ``SWEEPS``."""
+    given = {"name": name, "size": size}
+    return Work(title=f"theory: {name}", function=_swept, arguments=given, layers=("hessian", "theory"))
 
-    name: str  # the key of ``SWEEPS``
-    size: TheoryScale  # the sizes, how fine it is
-    title: str  # the title of its progress bar
 
-    def key(self) -> str:
-        """See ``Work``: name, sizes and the code."""
-        return fingerprint(__file__, self.name, asdict(self.size), layers=[hessian, theory])
-
-    def cost(self) -> float:
-        """See ``Work``: seconds, as a pass of the MNIST CNN takes about 0.1 ms."""
-        return 1e5
-
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``."""
-        rows = []
-        for done, row in enumerate(SWEEPS[self.name](self.size), 1):
-            rows.append(row)
-            report(Progress(done, done + 1, math.nan, math.nan, 0.0))
-        write_atomically(folder / ROWS_FILE, pd.DataFrame(rows).assign(sweep=self.name).to_csv(index=False))
-        report(Progress(len(rows), len(rows), math.nan, math.nan, 0.0))
-        return f"{len(rows)} rows"
+def _swept(folder: Path, report: Report, name: str, size: Sizes) -> Result:  # noqa: ARG001 (of the protocol)
+    rows = []
+    for done, row in enumerate(SWEEPS[name](size), 1):
+        rows.append(row)
+        report(Progress(done, done + 1, math.nan, math.nan, 0.0))
+    return pd.DataFrame(rows).assign(sweep=name), {}
 
 
 Row = dict[str, Any]
@@ -134,7 +120,7 @@ def _at(d: int, kappa: int) -> Iterator[Row]:
         yield {"series": series, "d": d, "kappa": kappa, "value": sum(of.bound(plain.at(eta))), "eta": eta}
 
 
-def _simulated(size: TheoryScale) -> Iterator[Row]:
+def _simulated(size: Sizes) -> Iterator[Row]:
     """The left figure's first measured series again, by sampled runs."""
     for d in (10, 10**3, 10**6, 10**9):
         quadratic = Quadratic.of(Spectrum.confined(d, KAPPA), **_NOISE)
@@ -144,7 +130,7 @@ def _simulated(size: TheoryScale) -> Iterator[Row]:
         yield {"d": d, "kappa": KAPPA, "value": found.value, "low": low, "high": high}
 
 
-def _rounds(size: TheoryScale) -> Iterator[Row]:
+def _rounds(size: Sizes) -> Iterator[Row]:
     """Rounds to ε against each knob, the two others at 1; one kind of noise at a time."""
     for noise, name in (("σ", "sigma"), ("σ_G", "sigma_G")):
         loud: dict[str, Any] = {name: LOUD}
@@ -172,7 +158,7 @@ def _rounds(size: TheoryScale) -> Iterator[Row]:
                     }
 
 
-def _largest(size: TheoryScale) -> Iterator[Row]:
+def _largest(size: Sizes) -> Iterator[Row]:
     """Largest η by Theorem 1 as printed and corrected, and where f = ½L‖x‖² diverges."""
     stated = statement("theorem-1", "stated")
     for K in _MAP_K:
@@ -193,7 +179,7 @@ def _largest(size: TheoryScale) -> Iterator[Row]:
                 }
 
 
-SWEEPS: Final[Mapping[str, Callable[[TheoryScale], Iterator[Row]]]] = {
+SWEEPS: Final[Mapping[str, Callable[[Sizes], Iterator[Row]]]] = {
     "by-d": lambda size: itertools.chain.from_iterable(_at(d, KAPPA) for d in grid(10, 1e9, size.per_decade)),
     "by-kappa": lambda size: itertools.chain.from_iterable(
         _at(_D_FIXED, kappa) for kappa in grid(1, _D_FIXED, size.per_decade)
@@ -211,83 +197,74 @@ MARGIN: Final = 0.5
 """The share of the largest η by the constants along the pilot run that is taken: other runs meet other constants."""
 
 
-@dataclass(frozen=True)
-class TrainingWork(TableWork):
+def training(size: Sizes, model: str) -> Work:
     """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated at x_0, beside its bounds."""
+    return Work(
+        title=f"theory: {model} beside its bound",
+        function=_trained,
+        arguments={"size": size, "model": model},
+        data=partial(digest_named, "digits"),
+        layers=("hessian", "theory"),
+        # A pass is worth about a fiftieth of one of the MNIST CNN.
+        cost=0.02 * size.rounds * len(size.seeds) * 5 * 21 * 16 + 1e5,
+    )
 
-    size: TheoryScale  # the rounds and seeds
-    model: str  # the name of the model, which is trained on scikit-learn's digits
-    title: str  # the title of its progress bar
 
-    def key(self) -> str:
-        """See ``Work``: sizes, model, data and the code."""
-        digest = load_dataset("digits").digest
-        return fingerprint(__file__, self.model, asdict(self.size), digest, layers=[hessian, theory])
+def _trained(folder: Path, report: Report, size: Sizes, model: str) -> Result:  # noqa: ARG001 (of the protocol)
+    """A pilot run, η and μ by the constants along it, the runs, bounds by those along the first.
 
-    def cost(self) -> float:
-        """See ``Work``: a pass is worth about a fiftieth of one of the MNIST CNN."""
-        return 0.02 * self.size.rounds * len(self.size.seeds) * 5 * 21 * 16 + 1e5
+    Rows are of kind run, constant and bound; the model is trained on scikit-learn's digits.
+    """
+    dataset = load_dataset("digits")
+    config = _config(model, size.rounds)
+    runs, done = len(size.seeds) + 1, 0
 
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``: a pilot run, η and μ by the constants along it, the runs, bounds by those along the first.
+    def follow(own: _Landscape) -> Iterator[Tensor]:
+        """x_0, x_1, ..."""
+        nonlocal done
+        for _ in range(size.rounds):
+            yield own.federation.x
+            loss = own.federation.advance()
+            done += 1
+            report(Progress(done, runs * size.rounds + 1, loss, math.nan, 0.0))
 
-        Rows are of kind run, constant and bound.
-        """
-        dataset = load_dataset("digits")
-        config = _config(self.model, self.size.rounds)
-        runs, done = len(self.size.seeds) + 1, 0
-
-        def follow(own: _Landscape) -> Iterator[Tensor]:
-            """x_0, x_1, ..."""
-            nonlocal done
-            for _ in range(self.size.rounds):
-                yield own.federation.x
-                loss = own.federation.advance()
-                done += 1
-                report(Progress(done, runs * self.size.rounds + 1, loss, math.nan, 0.0))
-
-        start = _Landscape(config.but(seed=_PILOT), dataset)
-        at_start = _chosen(start.constants([start.federation.x]), 1.0)
-        pilot = _Landscape(start.config.but(lr=cast(float, at_start.eta), mu=at_start.mu), dataset)
-        # Rounds at which the constants are measured.
-        measured = {0, self.size.rounds // 10, self.size.rounds // 3, self.size.rounds - 1}
-        passed = [x.clone() for r, x in enumerate(follow(pilot)) if r in measured]
-        chosen = _chosen(pilot.constants(passed), MARGIN)
-        rows: list[Row] = []
-        along = chosen
-        for seed in self.size.seeds:
-            own = _Landscape(config.but(lr=cast(float, chosen.eta), mu=chosen.mu, seed=seed), dataset)
-            total, path = 0.0, []
-            for r, x in enumerate(follow(own)):
-                total += float((own.whole.gradient(x) ** 2).sum())
-                rows.append(
-                    {"kind": "run", "series": "measured", "seed": seed, "round": r + 1, "value": total / (r + 1)}
-                )
-                if r in measured:
-                    path.append(x.clone())
-            if seed == self.size.seeds[0]:
-                along = replace(own.constants(path), eta=chosen.eta, mu=chosen.mu)
-        resolved = torch.finfo(torch.float32).eps * along.D / along.mu
-        numbers = {**along.values, "L at the start of the pilot": at_start.L, "rounding of g": resolved}
-        rows += [{"kind": "constant", "series": name, "value": value} for name, value in numbers.items()]
-        # Every bound at the run's own η, after some numbers of rounds; Theorem 1 also at the η that it allows itself.
-        counts = grid(1, self.size.rounds, 8)
-        single = statement("theorem-1-single")
-        for series, of, eta in (
-            ("Theorem 2, corrected", statement("theorem-2"), along.eta),
-            ("Theorem 2, stated", statement("theorem-2", "stated"), along.eta),
-            ("Theorem 1, corrected", single, single.step_sizes(along).largest),
-        ):
-            admitted = of.admits(along.at(cast(float, eta)))
-            for R in counts:
-                value = sum(of.bound(replace(along, R=R, eta=eta)))
-                rows.append(
-                    {"kind": "bound", "series": series, "round": R, "value": value, "eta": eta, "admitted": admitted}
-                )
-        table = pd.DataFrame(rows).assign(sweep="training", model=self.model)
-        write_atomically(folder / ROWS_FILE, table.to_csv(index=False))
-        write_provenance(folder, dataset)
-        return f"{self.size.rounds} rounds"
+    start = _Landscape(config.but(seed=_PILOT), dataset)
+    at_start = _chosen(start.constants([start.federation.x]), 1.0)
+    pilot = _Landscape(start.config.but(lr=cast(float, at_start.eta), mu=at_start.mu), dataset)
+    # Rounds at which the constants are measured.
+    measured = {0, size.rounds // 10, size.rounds // 3, size.rounds - 1}
+    passed = [x.clone() for r, x in enumerate(follow(pilot)) if r in measured]
+    chosen = _chosen(pilot.constants(passed), MARGIN)
+    rows: list[Row] = []
+    along = chosen
+    for seed in size.seeds:
+        own = _Landscape(config.but(lr=cast(float, chosen.eta), mu=chosen.mu, seed=seed), dataset)
+        total, path = 0.0, []
+        for r, x in enumerate(follow(own)):
+            total += float((own.whole.gradient(x) ** 2).sum())
+            rows.append({"kind": "run", "series": "measured", "seed": seed, "round": r + 1, "value": total / (r + 1)})
+            if r in measured:
+                path.append(x.clone())
+        if seed == size.seeds[0]:
+            along = replace(own.constants(path), eta=chosen.eta, mu=chosen.mu)
+    resolved = torch.finfo(torch.float32).eps * along.D / along.mu
+    numbers = {**along.values, "L at the start of the pilot": at_start.L, "rounding of g": resolved}
+    rows += [{"kind": "constant", "series": name, "value": value} for name, value in numbers.items()]
+    # Every bound at the run's own η, after some numbers of rounds; Theorem 1 also at the η that it allows itself.
+    counts = grid(1, size.rounds, 8)
+    single = statement("theorem-1-single")
+    for series, of, eta in (
+        ("Theorem 2, corrected", statement("theorem-2"), along.eta),
+        ("Theorem 2, stated", statement("theorem-2", "stated"), along.eta),
+        ("Theorem 1, corrected", single, single.step_sizes(along).largest),
+    ):
+        admitted = of.admits(along.at(cast(float, eta)))
+        for R in counts:
+            value = sum(of.bound(replace(along, R=R, eta=eta)))
+            rows.append(
+                {"kind": "bound", "series": series, "round": R, "value": value, "eta": eta, "admitted": admitted}
+            )
+    return pd.DataFrame(rows).assign(sweep="training", model=model), provenance(dataset)
 
 
 def _chosen(constants: Setting, margin: float) -> Setting:
@@ -298,23 +275,7 @@ def _chosen(constants: Setting, margin: float) -> Setting:
 
 
 def _config(model: str, rounds: int) -> TrainConfig:
-    return TrainConfig(
-        method="decomfl",
-        model=model,
-        data="digits",
-        split="dirichlet",
-        clients=10,
-        sampled=5,
-        rounds=rounds,
-        local_steps=1,
-        perturbations=20,
-        momentum=0.0,
-        weight_decay=0.0,
-        estimator="forward",
-        distribution="sphere",
-        batch_size=16,
-        rebuild="copy",
-    )
+    return configuration(PATTERNS["theory"], {}, model=model, rounds=rounds)
 
 
 class _Landscape:

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from decomfl_lab.errors import plural, require
-from decomfl_lab.runs.config import TrainConfig
 from paper_repro.parts import fig2
 from paper_repro.workflow import estimators
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
+from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import (
     CHECKED,
-    LEAST_LEVEL,
     highest_level,
     lines_of,
     scalars_to_reach,
     series_of,
     unready,
-    verdict_of_countings,
 )
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import D
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Job
+from paper_repro.workflow.series import runs_of
 from theory.communication import table1_scalars_decomfl, table1_scalars_fedavg
 
-__all__ = ["claims", "jobs", "make"]
+__all__ = ["jobs", "make"]
 
 K, P = 10, 20
 OURS = "DeComFL K=10 P=20"
@@ -62,31 +60,12 @@ _COMPARED = [series for series in _ROWS if series != FEDZO]
 
 def jobs(options: Options) -> list[Job]:
     """DeComFL and FedAvg (K = 10) of Figure 2 as plotted, and the table's other methods at the same size."""
-    plotted = replace(options, readings=("as-plotted",))
-    runs = [job for job in fig2.jobs(plotted) if job.labels["series"] in _ROWS and not job.labels[CHECKED]]
     size = options.scale.fig2
     require(10 in size.local_rounds, "fig2.local_rounds", "have K = 10, which Table 1 is about", size.local_rounds)
-    first_order = next(job.config for job in runs if job.labels["series"] == "FedAvg K=10")
-    ours = next(job.config for job in runs if job.labels["series"] == OURS)
-    others: dict[str, TrainConfig] = {
-        FEDZO: ours.but(size.fedzo_method, rounds=size.fedzo_rounds),
-        "FedCom 8 bit K=10": first_order.but("fedcom", quantize_bits=8),
-        "FedAvg+Top-k 10 % K=10": first_order.but("fedavg-topk", top_k=0.1),
-    }
-    by_projection = size.fedzo_method == "fedzo-projection"
-    for n, seed in enumerate(size.seeds):
-        for series, config in others.items():
-            labels: dict[str, Any] = {"series": series}
-            if config.method.name == "fedzo-projection":
-                labels["estimator"] = "projection"
-            slow = config.method.name == "fedzo"
-            title = f"Table 1: {series}, seed {seed}"
-            runs.append(Job(config.but(seed=seed), labels, title, urgency=3 if slow else n))
-        if by_projection:
-            check = others[FEDZO].but("fedzo", seed=seed, mu=CHECK_MU, eval_every=5)
-            labels = {"series": FEDZO, "estimator": "differences", CHECKED: True}
-            runs.append(Job(check, labels, f"Table 1: {FEDZO}, seed {seed}, finite differences", urgency=4))
-    return runs
+    runs = runs_of("table1", options)
+    of_fig2 = [job for job in runs if "panel" in job.labels]
+    # The table's own methods seed by seed.
+    return of_fig2 + sorted(runs[len(of_fig2) :], key=lambda job: size.seeds.index(job.config.seed))
 
 
 def comparison_table(rows: pd.DataFrame, *, M: int, m: int, level: float | None) -> pd.DataFrame:
@@ -145,7 +124,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         table=table,
         facts={"scale": words},
     )
-    return Made(section=section, claims=claims(table, rows, level, words), tables={"table1": table})
+    verdicts = judged("table1", words, {"": rows, "table": table})
+    return Made(section=section, claims=verdicts, tables={"table1": table})
 
 
 def _checked_words(rows: pd.DataFrame) -> str:
@@ -162,32 +142,3 @@ def _checked_words(rows: pd.DataFrame) -> str:
         f" (by finite differences, μ = {CHECK_MU:g}, {seeds}, accuracies are at most {gap} points from those, at "
         f"{len(found)} evaluations, and {at_last} at the last)"
     )
-
-
-def claims(table: pd.DataFrame, rows: pd.DataFrame, level: float | None, words: str) -> list[ClaimOutcome]:
-    """Whether the formulas are what is sent, and whether DeComFL needs the least."""
-    ratios: dict[str, float | None] = {}
-    off = set()
-    for entry in table.to_dict("records"):
-        for way in ("uplink", "downlink"):
-            ratio = float(entry[f"{way}, measured"]) / float(entry[f"{way}, formula"])
-            ratios[f"measured / formula, {entry['algorithm']}, {way}"] = ratio
-            if not abs(ratio - 1) <= limits("table1").off:
-                off.add(str(entry["algorithm"]))
-    per_round: Verdict = UNTESTED  # while a series has no evaluation yet
-    if len(table) == len(_ROWS):
-        per_round = "holds" if not off else "depends on how it is counted" if off == {OURS} else "does not hold"
-    needs: dict[str, float | None] = {"accuracy that all reach": level}
-    holds = []
-    if level is not None:
-        for count in ("wire", "table1"):
-            needed = {name: scalars_to_reach(series_of(rows, name), level, f"{count}_scalars") for name in _COMPARED}
-            needs |= {f"{name}, {count}": value for name, value in needed.items()}
-            ours = needed.pop(OURS)
-            holds.append(ours is not None and all(value is None or value > ours for value in needed.values()))
-    enough = level is not None and level >= LEAST_LEVEL
-    outcomes = [
-        ClaimOutcome("table1.per-round", per_round, ratios),
-        ClaimOutcome("table1.least", verdict_of_countings(holds) if enough else UNTESTED, needs),
-    ]
-    return judged("table1", words, outcomes)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pandas as pd
 
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
+from paper_repro.parts import sweeps
 from paper_repro.parts.sweeps import (
     CLIENTS,
     EPSILON,
-    KAPPA,
     LOUD,
     MAP_D,
     MARGIN,
-    REACH,
     RUN,
     SMALL_D,
     SWEEPS,
-    SweepWork,
-    TrainingWork,
 )
-from paper_repro.workflow.claims import ClaimOutcome, judged, limits
-from paper_repro.workflow.measures import verdict_of, verdict_of_countings
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.expression import judged
+from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Work
@@ -34,17 +32,15 @@ from theory.statements.statement import inequality
 
 __all__ = ["claims", "jobs", "make"]
 
-LIMITS: Final = limits("theory")
 _BOTH: Final[tuple[Variant, ...]] = ("stated", "corrected")
-_EXACT: Final = f"exact, d = {SMALL_D}, ε = {EPSILON:g}"
 
 
 def jobs(options: Options) -> list[Work]:
     """The sweeps of each figure, and the training of each model."""
     size = options.scale.theory
     return [
-        *(SweepWork(name, size, f"theory: {name}") for name in SWEEPS),
-        *(TrainingWork(size, model, f"theory: {model} beside its bound") for model in size.models),
+        *(sweeps.sweep(name, size) for name in SWEEPS),
+        *(sweeps.training(size, model) for model in size.models),
     ]
 
 
@@ -119,80 +115,16 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[ClaimOutcome]:
     """The claims about rates, judged by the sweeps."""
-    rounds = frames["rounds"]
-    outcomes = [
-        _flat(frames["by-d"]),
-        _bound_on_quadratics(pd.concat([frames["by-d"], frames["by-kappa"]])),
-        *(_speed_up(rounds, knob) for knob in REACH),
-        _printed_rounds(rounds),
-        _rates(rounds),
-        *_trained(frames["training"]),
-    ]
-    return judged("theory", words, outcomes)
-
-
-def _flat(frame: pd.DataFrame) -> ClaimOutcome:
-    far = frame[frame["d"] >= FLAT_FROM]
-    spread = {
-        series: float(rows["value"].max() / rows["value"].min() - 1)
-        for series, rows in far.groupby("series")
-        if str(series).startswith("measured")
+    by_d, rounds = frames["by-d"], frames["rounds"]
+    promised = rounds.pivot_table(index=["knob", "at", "noise"], columns="series", values="rounds").reset_index()
+    over = {
+        "far": by_d[by_d["d"] >= FLAT_FROM],
+        "quadratics": pd.concat([by_d, frames["by-kappa"]]),
+        "rounds": rounds,
+        "promised": promised.assign(ratio=promised["measured"] / promised["stated bound"]),
+        "moving": rounds[rounds["series"] == "measured"].dropna(subset="eta"),
     }
-    first = far[far["series"] == "Theorem 1, corrected"]["value"]
-    measured = {
-        "largest d": int(far["d"].max()),
-        **{f"spread, {str(series).removeprefix('measured, ')}": value for series, value in spread.items()},
-        "growth of Theorem 1's bound": float(first.max() / first.min()),
-    }
-    verdict = verdict_of(max(spread.values()) <= LIMITS.flat)
-    return ClaimOutcome("theory.dimension-free", verdict, measured, f"exact, quadratics with κ = {KAPPA}")
-
-
-def _bound_on_quadratics(frame: pd.DataFrame) -> ClaimOutcome:
-    measured = frame[frame["series"].str.startswith("measured")]
-    ratio = {variant: float((measured["value"] / measured[variant]).max()) for variant in ("stated", "corrected")}
-    told = {f"largest measured / {variant}, at one η": value for variant, value in ratio.items()}
-    words = "exact, spectra of κ equal eigenvalues and of one large one"
-    return ClaimOutcome(
-        "theory.theorem-2-on-quadratics", verdict_of(ratio["stated"] <= 1), {**told, "problems": len(measured)}, words
-    )
-
-
-def _speed_up(rounds: pd.DataFrame, knob: str) -> ClaimOutcome:
-    """Whether rounds fall at least half as much as the knob grows, by both kinds of noise."""
-    own = rounds[(rounds["knob"] == knob) & (rounds["series"] == "measured")]
-    top = int(own["at"].max())
-    table = own.pivot(index="at", columns="noise", values="rounds")
-    gained = {str(noise): float(table[noise].iloc[0] / table[noise].iloc[-1]) for noise in table}
-    verdict = verdict_of_countings([gain >= LIMITS.linear * top for gain in gained.values()])
-    measured = {f"times fewer rounds, {noise} alone": gain for noise, gain in gained.items()}
-    return ClaimOutcome(f"theory.speed-up-{knob}", verdict, measured, f"{_EXACT}, {knob} = 1 .. {top:,}")
-
-
-def _printed_rounds(rounds: pd.DataFrame) -> ClaimOutcome:
-    table = rounds.pivot_table(index=["knob", "at", "noise"], columns="series", values="rounds")
-    ratio = table["measured"] / table["stated bound"]
-    worst = cast(tuple[str, int, str], ratio.idxmax())
-    measured = {
-        "most rounds needed / promised": float(ratio.max()),
-        f"at {worst[0]} of": int(worst[1]),
-        "the same by corrected Theorem 1": float((table["measured"] / table["corrected bound"]).max()),
-    }
-    return ClaimOutcome("theory.rounds-by-theorem-1", verdict_of(bool((ratio <= 1).all())), measured, _EXACT)
-
-
-def _rates(rounds: pd.DataFrame) -> ClaimOutcome:
-    """How the best η moves with P and K."""
-    found = rounds[rounds["series"] == "measured"].pivot_table(index="at", columns=["knob", "noise"], values="eta")
-    moved = {}
-    for knob in ("P", "K"):
-        for noise in ("σ", "σ_G"):
-            eta = found[knob, noise].dropna()
-            moved[knob, noise] = float(eta.iloc[-1] / eta.iloc[0])
-    grows = [moved["P", noise] > LIMITS.moved for noise in ("σ", "σ_G")]
-    shrinks = [moved["K", noise] < 1 / LIMITS.moved for noise in ("σ", "σ_G")]
-    measured = {f"best η at the largest {knob} / at 1, {noise} alone": value for (knob, noise), value in moved.items()}
-    return ClaimOutcome("theory.learning-rates", verdict_of_countings(grows + shrinks), measured, _EXACT)
+    return judged("theory", words, over, _trained(frames["training"]))
 
 
 def _trained(frame: pd.DataFrame) -> Iterator[ClaimOutcome]:

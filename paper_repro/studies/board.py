@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -12,18 +11,20 @@ import pandas as pd
 
 from decomfl_lab.errors import require
 from decomfl_lab.methods.registry import METHODS
-from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, BoardWork, absent
+from paper_repro.studies import board_runs
+from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, absent
 from paper_repro.studies.drawings import line_styles, races, ranking
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict, judged, limits
-from paper_repro.workflow.measures import TOLERANCE, numbers, verdict_of
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.expression import judged
+from paper_repro.workflow.measures import TOLERANCE
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, amount, caption, notes
-from paper_repro.workflow.scales import BOARD_COMMON, BoardScale, Scale
+from paper_repro.workflow.runs import Work
+from paper_repro.workflow.scales import Scale, Sizes
+from paper_repro.workflow.series import BOARD
 
-__all__ = ["Ratio", "claims", "ends", "jobs", "make", "scale_words", "shown", "summary"]
+__all__ = ["claims", "ends", "jobs", "make", "ratio", "scale_words", "shown", "summary"]
 
-LIMITS: Final = limits("board")
-_WAYS: Final = ("up", "down")
 ONE_CLIENT: Final = "FZOO, one client"
 """The line that is compared with MeZO, whose one agent takes all passes; with m clients a round m agents take them."""
 SPENT: Final[Mapping[str, str]] = {
@@ -37,22 +38,20 @@ SPENT: Final[Mapping[str, str]] = {
 """What a run has spent when it reaches the target: columns of ``ends``, and their headings."""
 
 
-def jobs(options: Options) -> list[BoardWork]:
+def jobs(options: Options) -> list[Work]:
     """Every line of the board, or those asked for, on every problem that can be had here, or those asked for."""
     size = options.scale.board
     left_out = absent(size)
     for problem in options.problems:
         require(problem not in left_out, "problem", f"be available here ({left_out.get(problem)})", problem)
     problems = [name for name in options.problems or size.races if name not in left_out]
-    return [BoardWork(size, problem, line) for problem in problems for line in options.lines or LINES]
+    return [board_runs.races(size, problem, line) for problem in problems for line in options.lines or LINES]
 
 
 def scale_words(scale: Scale) -> str:
     """The scale in a line."""
-    size = scale.board
-    told = "; ".join(f"{problem} {race}" for problem, race in size.races.items())
-    seeds, tuned = (", ".join(map(str, own)) for own in (size.seeds, size.tuning_seeds))
-    return f"{scale.words(named=False)}: {told}; seeds {seeds}, η chosen on {tuned}"
+    told = "; ".join(f"{problem} {race}" for problem, race in scale.board.races.items())
+    return scale.words("board", named=False, told=told)
 
 
 # --- what is made of the rows -----------------------------------------------------------------------------------------
@@ -152,7 +151,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     }
     table = summary(rows)
     left_out = [f"{problem} is left out: {why}." for problem, why in absent(size).items() if problem not in everything]
-    common = ", ".join(f"{name} {value:g}" for name, value in BOARD_COMMON.items())
+    common = ", ".join(f"{name} {value:g}" for name, value in BOARD["common"].items())
     section = Section(
         id="board",
         figure=figures["board"],
@@ -165,7 +164,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)
 
 
-def drawn(rows: pd.DataFrame, size: BoardScale) -> pd.DataFrame:
+def drawn(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
     """The rows as the figure wants them."""
     frame = spent(rows).rename(columns={"test_accuracy": "accuracy", "test_loss": "loss"})
     of = {problem: size.races[problem] for problem in dict.fromkeys(frame["problem"])}
@@ -177,72 +176,38 @@ def drawn(rows: pd.DataFrame, size: BoardScale) -> pd.DataFrame:
 # --- claims -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """How many times more one line spends than another: the geometric mean over problems, with its interval."""
+def ratio(runs: pd.DataFrame, column: str, more: str, less: str, told: str) -> pd.DataFrame:
+    """How many times more one line spends than another, over the problems on which both get there with every seed.
 
-    value: float  # exp of the mean over problems of the difference of mean logarithms
-    low: float  # ``TOLERANCE`` standard errors below, on the logarithmic scale; errors are those over seeds
-    high: float  # the same above
-    by: Mapping[str, float]  # {problem: the ratio there}
-
-    @classmethod
-    def of(cls, runs: pd.DataFrame, column: str, more: str, less: str) -> Ratio | None:
-        """The ratio of ``more`` to ``less`` over the problems on which both get there with every seed.
-
-        None where there is no such problem, or fewer than two seeds of one of them.
-        """
-        logs: dict[str, float] = {}
-        variance = 0.0
-        for problem, own in runs.groupby("problem", sort=False):
-            both = [own[own["line"] == line] for line in (more, less)]
-            if any(len(each) < 2 or not each["reached"].all() for each in both):
-                continue
-            spent_logs = [np.log(each[column].to_numpy(dtype=float)) for each in both]
-            logs[str(problem)] = float(spent_logs[0].mean() - spent_logs[1].mean())
-            variance += sum(float(each.var(ddof=1)) / len(each) for each in spent_logs)
-        if not logs:
-            return None
+    Returns:
+        A row for the geometric mean over problems (``whole``), with its ends ``TOLERANCE`` standard errors over seeds
+        below and above, on the logarithmic scale; and one for each problem. None where there is no such problem, or
+        fewer than two seeds of one.
+    """
+    logs: dict[str, float] = {}
+    variance = 0.0
+    for problem, own in runs.groupby("problem", sort=False):
+        both = [own[own["line"] == line] for line in (more, less)]
+        if any(len(each) < 2 or not each["reached"].all() for each in both):
+            continue
+        spent_logs = [np.log(each[column].to_numpy(dtype=float)) for each in both]
+        logs[str(problem)] = float(spent_logs[0].mean() - spent_logs[1].mean())
+        variance += sum(float(each.var(ddof=1)) / len(each) for each in spent_logs)
+    rows = [{"whole": False, "problem": problem, "value": math.exp(value)} for problem, value in logs.items()]
+    if logs:
         mean, error = float(np.mean(list(logs.values()))), math.sqrt(variance) / len(logs)
         low, high = (math.exp(mean + sign * TOLERANCE * error) for sign in (-1, 1))
-        return cls(math.exp(mean), low, high, {problem: math.exp(value) for problem, value in logs.items()})
-
-    def at_least(self, bound: float) -> Verdict:
-        """Whether it is surely at least the bound, surely below, or neither."""
-        return verdict_of(self.low >= bound, tested=self.low >= bound or self.high < bound)
-
-    def measured(self, name: str) -> dict[str, float]:
-        """What the verdict tells of it."""
-        whole = {name: self.value, f"{name}, from": self.low, f"{name}, to": self.high}
-        return whole | {f"{name}, {problem}": value for problem, value in self.by.items()}
+        rows.append({"whole": True, "value": math.exp(mean), "low": low, "high": high})
+    return pd.DataFrame(rows, columns=["whole", "problem", "value", "low", "high"]).assign(told=told)
 
 
 def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """The claims of the successors; not tested where a method, or every seed of it, is missing."""
     runs = ends(rows)
-    signs = runs[runs["line"] == "FeedSign"]
-    bits = {f"bits a direction, {way}": signs[f"{way}_bits"] for way in _WAYS}
-    one_bit = all(bool((own == LIMITS.bits).all()) for own in bits.values())
-    sent = {name: float(own.max()) for name, own in bits.items() if len(own)}
-    sent |= {f"bytes a round with heads, {way}": float(signs[f"round_{way}"].max()) for way in _WAYS if len(signs)}
-    pool = runs[runs["line"] == "FedKSeed"]
-    small = {
-        "bytes of a client's round": float((pool["round_up"] + pool["round_down"]).max()),
-        "bytes of a client that comes back": float(pool["back_bytes"].max()),
-    }
-    within = max(small.values()) < LIMITS.round_bytes
-    outcomes = [
-        _ratio("hiso", Ratio.of(runs, "round", "DeComFL", "HiSo"), "rounds, DeComFL / HiSo", 1.0),
-        _ratio(
-            "fzoo", Ratio.of(runs, "passes", "MeZO", ONE_CLIENT), f"forward passes, MeZO / {ONE_CLIENT}", LIMITS.passes
-        ),
-        ClaimOutcome("board.feedsign", verdict_of(one_bit, tested=len(signs) > 0), numbers(sent)),
-        ClaimOutcome("board.fedkseed", verdict_of(within, tested=len(pool) > 0), numbers(small)),
+    ratios = [
+        ratio(runs, "round", "DeComFL", "HiSo", "rounds, DeComFL / HiSo"),
+        ratio(runs, "passes", "MeZO", ONE_CLIENT, f"forward passes, MeZO / {ONE_CLIENT}"),
     ]
-    return judged("board", words, outcomes)
-
-
-def _ratio(name: str, ratio: Ratio | None, told: str, bound: float) -> ClaimOutcome:
-    if ratio is None:
-        return ClaimOutcome(f"board.{name}", UNTESTED)
-    return ClaimOutcome(f"board.{name}", ratio.at_least(bound), ratio.measured(told))
+    sent = runs.assign(round_both=runs["round_up"] + runs["round_down"])
+    counted = ("round_up", "round_down", "round_both", "back_bytes", "up_bits", "down_bits")
+    return judged("board", words, {"": sent.astype(dict.fromkeys(counted, float)), "ratios": pd.concat(ratios)})

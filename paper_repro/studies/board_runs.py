@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -18,7 +17,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-import theory
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.errors import DivergedError
@@ -33,22 +31,24 @@ from decomfl_lab.objectives.batch_loss import BatchLoss
 from decomfl_lab.objectives.objective import ModuleObjective, mean_losses
 from decomfl_lab.protocol.delivery import ModelsDown, receive
 from decomfl_lab.records.pool import OffGridError
-from decomfl_lab.runs.building import dataset_of, fitted, loss_of
+from decomfl_lab.runs.building import fitted, loss_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.evaluation import evaluate, held_out
 from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.provenance import provenance
 from decomfl_lab.runs.run import Run
 from decomfl_lab.runs.told import Progress
-from paper_repro.language_models.language import Pretraining, TaskJob, missing, task_facts
-from paper_repro.workflow.runs import alike, fingerprint
-from paper_repro.workflow.scales import BOARD_COMMON, BOARD_PROBLEMS, BOARD_VARIANTS, SCALES, BoardScale, Race
+from paper_repro.language_models.language import pretraining
+from paper_repro.workflow.data import digest_of, missing
+from paper_repro.workflow.runs import Job, Report, Result, Work
+from paper_repro.workflow.scales import SCALES, Race, Sizes
+from paper_repro.workflow.series import BOARD
 
-__all__ = ["FOLLOWS", "LINES", "RULE", "BoardWork", "Score", "absent", "costs", "searched"]
+__all__ = ["FOLLOWS", "LINES", "RULE", "Score", "absent", "configuration", "costs", "races", "searched"]
 
 LINES: Final[Mapping[str, Mapping[str, Any]]] = {
     **{kind.__name__: {"method": name} for name, kind in METHODS.items()},
-    **BOARD_VARIANTS,
+    **BOARD["variants"],
 }
 """The lines of the board: the methods of the registry by the names of their classes, and the variants."""
 MODELS: Final = SCALES["default"].pretrained  # the small language models of the board, the same at every scale
@@ -108,9 +108,9 @@ def searched(score: Callable[[int, float], Score]) -> dict[int, Score]:
     return found
 
 
-def absent(size: BoardScale) -> dict[str, str]:
+def absent(size: Sizes) -> dict[str, str]:
     """{problem: what has to be done before its races can be run here} of those that cannot be."""
-    tasks = {name: own for name in size.races if "task" in (own := BOARD_PROBLEMS[name])}
+    tasks = {name: own for name in size.races if "task" in (own := BOARD["problems"][name])}
     todo = {name: missing([own["task"]], [own["model"]], MODELS) for name, own in tasks.items()}
     return {name: what for name, what in todo.items() if what}
 
@@ -119,184 +119,158 @@ class _Over(Exception):  # noqa: N818 (nothing is wrong)
     """The race is over, for the reason that is its argument."""
 
 
-@dataclass(frozen=True)
-class BoardWork:
-    """A method on a problem."""
+def stretch(line: str) -> int:
+    """How many rounds a line has for one of the others: a method that has one direction a step keeps to it."""
+    own = METHODS[LINES[line]["method"]].options().get("perturbations")
+    return int(BOARD["common"]["perturbations"]) if own is not None and own.default == 1 else 1
 
-    size: BoardScale  # the sizes of the board
-    problem: str  # a key of ``size.races``
-    line: str  # a key of ``LINES``
 
-    @property
-    def title(self) -> str:
-        """See ``Work``."""
-        return f"board, {self.problem}: {self.line}"
+def configuration(race: Race, problem: str, line: str) -> TrainConfig:
+    """The runs of a line on a problem, whatever their η and seed."""
+    own, rounds_for_one = dict(LINES[line]), stretch(line)
+    kind = METHODS[own.pop("method")]
+    alone = {"clients": 1, "sampled": 1} if own.pop("alone", kind.alone) else {}
+    known = {name: value for name, value in BOARD["common"].items() if name in kind.options()}
+    if rounds_for_one > 1:
+        del known["perturbations"]
+    fast = {"rebuild": "copy"} if "rebuild" in kind.options() else {}
+    given = {"rounds": rounds_for_one * race.rounds, "eval_every": rounds_for_one * race.every}
+    given |= BOARD["problems"][problem]
+    return TrainConfig(kind.of({**known, **fast, **own}), **{**given, **alone})
 
-    @property
-    def race(self) -> Race:
-        """What has to be reached."""
-        return self.size.races[self.problem]
 
-    @property
-    def stretch(self) -> int:
-        """How many rounds this line has for one of the others: a method that has one direction a step keeps to it."""
-        own = METHODS[LINES[self.line]["method"]].options().get("perturbations")
-        return int(BOARD_COMMON["perturbations"]) if own is not None and own.default == 1 else 1
+def races(size: Sizes, problem: str, line: str) -> Work:
+    """A method on a problem: η by ``RULE``, and a race for each of the table's seeds."""
+    race = size.races[problem]
+    config = configuration(race, problem, line)
+    title = f"board, {problem}: {line}"
+    model = MODELS.get(BOARD["problems"][problem]["model"]) if config.task else None
+    job = Job(config, {}, title, None if model is None else pretraining(model))
+    # About six runs of all rounds, of two passes a direction.
+    passes = 2 * config.method.plain().get("perturbations", 1) * (50 if config.task else 1)
+    return Work(
+        title=title,
+        function=_raced_to_the_target,
+        arguments={"size": size.but(races={problem: race}), "job": job},
+        labels={"problem": problem, "line": line},
+        needs=job.needs,
+        data=partial(digest_of, config),
+        layers=("theory",),
+        cost=float(6 * config.rounds * config.sampled * config.batch_size * passes),
+    )
 
-    @property
-    def needs(self) -> tuple[Pretraining, ...]:
-        """See ``Dependent``: the language model that the runs begin with."""
-        model = BOARD_PROBLEMS[self.problem]["model"] if self.config.task else ""
-        return (Pretraining(MODELS[model]),) if model in MODELS else ()
 
-    @cached_property
-    def config(self) -> TrainConfig:
-        """The runs, whatever their η and seed."""
-        own = dict(LINES[self.line])
-        kind = METHODS[own.pop("method")]
-        alone = {"clients": 1, "sampled": 1} if own.pop("alone", kind.alone) else {}
-        known = {name: value for name, value in BOARD_COMMON.items() if name in kind.options()}
-        if self.stretch > 1:
-            del known["perturbations"]
-        fast = {"rebuild": "copy"} if "rebuild" in kind.options() else {}
-        given = {"rounds": self.stretch * self.race.rounds, "eval_every": self.stretch * self.race.every}
-        given |= BOARD_PROBLEMS[self.problem]
-        return TrainConfig(kind.of({**known, **fast, **own}), **{**given, **alone})
+def _raced_to_the_target(folder: Path, report: Report, size: Sizes, job: Job) -> Result:
+    """Evaluations of the table's runs, thinned, and the last ones of the candidates for η, all with the line's costs.
 
-    def key(self) -> str:
-        """See ``Work``: the sizes of this race, the runs, the data and the code."""
-        size = {**asdict(self.size), "races": asdict(self.race)}
-        data = task_facts(self.config.task).digest if self.config.task else dataset_of(self.config).digest
-        what = (size, self.config.to_dict(), data, [need.key() for need in self.needs])
-        return fingerprint(__file__, *what, layers=[theory])
+    Every run leaves a table, and one under way a checkpoint, to go on with.
+    """
+    (race,) = size.races.values()
+    config, dataset = _placed(job, folder.parent)
+    # The test loss at x_0, which is the same for every method, up to the seed's own initial weights.
+    start = evaluate(
+        Run(config, dataset=dataset).model,
+        BatchLoss.of(loss_of(config)),
+        dataset,
+        *held_out(config, dataset),
+        config.batch_size,
+    )["test_loss"]
+    done = itertools.count(1)
 
-    def cost(self) -> float:
-        """See ``Work``: about six runs of all rounds, of two passes a direction."""
-        config = self.config
-        passes = 2 * config.method.plain().get("perturbations", 1) * (50 if config.task else 1)
-        return float(6 * config.rounds * config.sampled * config.batch_size * passes)
+    def shown(at: Progress) -> None:
+        n = next(done)
+        report(replace(at, round=n, rounds=max(n + 1, 6 * config.rounds)))
 
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``: every run leaves a table, and one under way a checkpoint, to go on with."""
-        config, dataset = self._placed(folder)
-        write_provenance(folder, dataset)
-        # The test loss at x_0, which is the same for every method, up to the seed's own initial weights.
-        start = evaluate(
-            Run(config, dataset=dataset).model,
-            BatchLoss.of(loss_of(config)),
-            dataset,
-            *held_out(config, dataset),
-            config.batch_size,
-        )["test_loss"]
-        done = itertools.count(1)
+    def raced(n: int, seed: int, limit: float, start: float) -> pd.DataFrame:
+        own = config.but(lr=_eta(n), seed=seed)
+        return _raced(race, own, folder / f"{n}-{seed}.csv", dataset, start, limit, shown)
 
-        def shown(at: Progress) -> None:
-            n = next(done)
-            report(replace(at, round=n, rounds=max(n + 1, 6 * config.rounds)))
+    def score(n: int, least: float) -> Score:
+        total = 0.0
+        for seed in size.tuning_seeds:
+            last = raced(n, seed, least - total, start).iloc[-1]
+            loss = math.inf if math.isnan(last["test_loss"]) else last["test_loss"]
+            if last["ended"] != "reached":
+                return Score(math.inf, last["ended"] in ("diverged", "given up"), loss)
+            total += last["round"]
+        return Score(total, False, loss)
 
-        def raced(n: int, seed: int, limit: float, start: float) -> pd.DataFrame:
-            own = config.but(lr=_eta(n), seed=seed)
-            return self._raced(own, folder / f"{n}-{seed}.csv", dataset, start, limit, shown)
+    scores = searched(score)
+    best = min(scores, key=lambda n: scores[n])
+    for seed in size.seeds:
+        raced(best, seed, math.inf, math.inf)  # to its end, whatever becomes of it
+    report(Progress(1, 1, math.nan, math.nan, 0.0))
+    told: dict[str, Any] = {
+        "method": config.method.name,
+        "M": config.clients,
+        "m": config.sampled,
+        "B": config.batch_size,
+        "candidates": len(scores),
+    }
+    rows = pd.concat(_evaluations(folder, size, best, sorted(scores)), ignore_index=True)
+    return rows.assign(**told, **costs(config, dataset, size.missed)), provenance(dataset)
 
-        def score(n: int, least: float) -> Score:
-            total = 0.0
-            for seed in self.size.tuning_seeds:
-                last = raced(n, seed, least - total, start).iloc[-1]
-                loss = math.inf if math.isnan(last["test_loss"]) else last["test_loss"]
-                if last["ended"] != "reached":
-                    return Score(math.inf, last["ended"] in ("diverged", "given up"), loss)
-                total += last["round"]
-            return Score(total, False, loss)
 
-        scores = searched(score)
-        best = min(scores, key=lambda n: scores[n])
-        for seed in self.size.seeds:
-            raced(best, seed, math.inf, math.inf)  # to its end, whatever becomes of it
-        found = {"n": best, "candidates": sorted(scores), **costs(config, dataset, self.size.missed)}
-        write_atomically(folder / "costs.json", json.dumps(found))
-        report(Progress(1, 1, math.nan, math.nan, 0.0))
-        return f"η = {_eta(best):.4g} of {len(scores)}"
+def _placed(job: Job, root: Path) -> tuple[TrainConfig, Dataset]:
+    """The runs with the folder of the model that they begin with, and their data."""
+    own = job.placed(root)
+    dataset = own.dataset()
+    return own.config if own.config.task else fitted(own.config, dataset), dataset
 
-    def _placed(self, folder: Path) -> tuple[TrainConfig, Dataset]:
-        """The runs with the folder of the model that they begin with, and their data."""
-        if self.config.task:
-            model, *_ = *self.needs, None
-            job = TaskJob(self.config, {}, self.title, model).placed(folder)
-            return job.config, job.dataset()
-        dataset = dataset_of(self.config)
-        return fitted(self.config, dataset), dataset
 
-    def _raced(
-        self,
-        config: TrainConfig,
-        path: Path,
-        dataset: Dataset,
-        start: float,
-        limit: float,
-        report: Callable[[Progress], None],
-    ) -> pd.DataFrame:
-        """The evaluations of a run until it is over, with ``ended`` saying why; those in the file, if it is there."""
-        if path.exists():
-            return pd.read_csv(path)
-        race, ended, every = self.race, "out of rounds", config.eval_every
-        trial = max(every, -(-config.rounds // PATIENCE) // every * every)
+def _evaluations(folder: Path, size: Sizes, best: int, candidates: Sequence[int]) -> list[pd.DataFrame]:
+    """``what`` is evaluation, of a run of the table, or candidate, the last one of a tuning run."""
+    frames = []
+    for seed in size.seeds:
+        rows = pd.read_csv(folder / f"{best}-{seed}.csv")
+        # At most about ``_KEPT`` rows, denser at the beginning, with the last.
+        places = np.unique(np.geomspace(1, len(rows), _KEPT).round().astype(int)) - 1
+        frames.append(rows.iloc[places].assign(what="evaluation", seed=seed, eta=_eta(best)))
+    for at, seed in itertools.product(candidates, size.tuning_seeds):
+        if (folder / f"{at}-{seed}.csv").exists():
+            rows = pd.read_csv(folder / f"{at}-{seed}.csv").tail(1)
+            frames.append(rows.assign(what="candidate", seed=seed, eta=_eta(at)))
+    return frames
 
-        def watch(at: Progress) -> None:
-            if at.round % every == 0 or at.round == config.rounds:
-                if race.reached(at.test_accuracy, at.test_loss):
-                    raise _Over("reached")
-                if at.round >= limit:
-                    raise _Over("cut")
-                if at.round == trial and not at.test_loss <= WORSE * start:
-                    raise _Over("given up")
-            report(at)  # last: who interrupts here goes on with a round that is judged
 
-        run, under_way = Run(config, dataset=dataset), path.with_suffix("")
-        try:
-            run.train(out=under_way, on_round=watch)
-        except _Over as over:
-            ended = str(over)
-        except (DivergedError, OffGridError):
-            ended = "diverged"
-        rows = run.metrics
-        rows = rows if len(rows) else pd.DataFrame([{"round": 0, "test_loss": math.inf}], columns=rows.columns)
-        rows = rows.assign(ended=ended)
-        write_atomically(path, rows.to_csv(index=False))
-        shutil.rmtree(under_way, ignore_errors=True)  # of a run that diverged at once there is none
-        return rows
+def _raced(
+    race: Race,
+    config: TrainConfig,
+    path: Path,
+    dataset: Dataset,
+    start: float,
+    limit: float,
+    report: Callable[[Progress], None],
+) -> pd.DataFrame:
+    """The evaluations of a run until it is over, with ``ended`` saying why; those in the file, if it is there."""
+    if path.exists():
+        return pd.read_csv(path)
+    ended, every = "out of rounds", config.eval_every
+    trial = max(every, -(-config.rounds // PATIENCE) // every * every)
 
-    def among(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """See ``Recordable``: those of its problem and line."""
-        return alike(rows, {"problem": self.problem, "line": self.line})
+    def watch(at: Progress) -> None:
+        if at.round % every == 0 or at.round == config.rounds:
+            if race.reached(at.test_accuracy, at.test_loss):
+                raise _Over("reached")
+            if at.round >= limit:
+                raise _Over("cut")
+            if at.round == trial and not at.test_loss <= WORSE * start:
+                raise _Over("given up")
+        report(at)  # last: who interrupts here goes on with a round that is judged
 
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:  # noqa: ARG002 (of the protocol)
-        """See ``Work``: ``what`` is evaluation (of the table's runs, thinned) or candidate (the last of a tuning run).
-
-        Every row has the line's costs, which are alike in all.
-        """
-        found = json.loads((folder / "costs.json").read_text(encoding="utf-8"))
-        n, candidates = found.pop("n"), found.pop("candidates")
-        frames = []
-        for seed in self.size.seeds:
-            rows = pd.read_csv(folder / f"{n}-{seed}.csv")
-            # At most about ``_KEPT`` rows, denser at the beginning, with the last.
-            places = np.unique(np.geomspace(1, len(rows), _KEPT).round().astype(int)) - 1
-            frames.append(rows.iloc[places].assign(what="evaluation", seed=seed, eta=_eta(n)))
-        for at, seed in itertools.product(candidates, self.size.tuning_seeds):
-            if (folder / f"{at}-{seed}.csv").exists():
-                rows = pd.read_csv(folder / f"{at}-{seed}.csv").tail(1)
-                frames.append(rows.assign(what="candidate", seed=seed, eta=_eta(at)))
-        config = self.config
-        told: dict[str, Any] = {
-            "problem": self.problem,
-            "line": self.line,
-            "method": config.method.name,
-            "M": config.clients,
-            "m": config.sampled,
-            "B": config.batch_size,
-            "candidates": len(candidates),
-        }
-        return pd.concat(frames, ignore_index=True).assign(**told, **found), read_provenance(folder)
+    run, under_way = Run(config, dataset=dataset), path.with_suffix("")
+    try:
+        run.train(out=under_way, on_round=watch)
+    except _Over as over:
+        ended = str(over)
+    except (DivergedError, OffGridError):
+        ended = "diverged"
+    rows = run.metrics
+    rows = rows if len(rows) else pd.DataFrame([{"round": 0, "test_loss": math.inf}], columns=rows.columns)
+    rows = rows.assign(ended=ended)
+    write_atomically(path, rows.to_csv(index=False))
+    shutil.rmtree(under_way, ignore_errors=True)  # of a run that diverged at once there is none
+    return rows
 
 
 def _eta(n: int) -> float:

@@ -12,12 +12,14 @@ import pandas as pd
 from scipy import stats
 
 from paper_repro.studies.drawings import edge
-from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, EdgeWork, Point, points
-from paper_repro.workflow.claims import ClaimOutcome, Verdict, judged, limits
-from paper_repro.workflow.measures import RISEN, diverges, finite, verdict_of
+from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, Point, at_point, points
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.expression import judged
+from paper_repro.workflow.measures import RISEN, diverges
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, caption, notes
-from paper_repro.workflow.scales import SCALES, EdgeScale, Scale
+from paper_repro.workflow.runs import Work
+from paper_repro.workflow.scales import SCALES, Scale, Sizes
 from theory.bounds import statement
 from theory.checks.stability import largest_step, load
 from theory.notation.setting import Setting
@@ -26,16 +28,15 @@ from theory.problems.spectrum import Spectrum
 __all__ = ["claims", "jobs", "made_of", "make", "more_stable", "outcomes", "shares", "spectrum_of"]
 
 D: Final = 28_938
-LIMITS: Final = limits("edge")
 FALLEN: Final = 0.1  # an accuracy so far below its own best one has fallen
 TINY: Final = 1e-12  # the number that takes the place of ‖∇f‖² where its unbiased estimate is not above 0
 _POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
 
 
-def jobs(options: Options) -> list[EdgeWork]:
+def jobs(options: Options) -> list[Work]:
     """A run a point and seed."""
     size = options.scale.edge
-    return [EdgeWork(size, point, seed) for point in points(size) for seed in size.seeds]
+    return [at_point(size, point, seed) for point in points(size) for seed in size.seeds]
 
 
 def spectrum_of(trace: float, ritz: str) -> Spectrum:
@@ -153,35 +154,37 @@ def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any
     return pd.concat({"one": of(one), "other": of(other)}, axis=1, join="inner").astype(bool)
 
 
-def more_stable(pairs: pd.DataFrame) -> tuple[Verdict, dict[str, float | int]]:
-    """Whether the first of each pair is more stable than the second: fixed before the recorded runs.
+def more_stable(found: pd.DataFrame) -> pd.DataFrame:
+    """Whether runs by finite differences are more stable than by projection, on equal seeds and in all else alike.
 
-    It holds if the pairs of which only the second diverged outnumber those of which only the first did (exact
-    one-sided McNemar test, p ≤ 0.05). Else it does not hold if the first rescues fewer than half of the runs that
-    diverged by the second (exact binomial test, p ≤ 0.05). Else too few runs diverged to say.
-
-    Args:
-        pairs: Columns one and other: whether each diverged.
+    One row: ``better`` is the p of an exact one-sided McNemar test that pairs of which only the projection diverged
+    outnumber those of which only the differences did; ``fewer`` that of an exact binomial test that differences rescue
+    fewer than half of the runs that diverged by projection.
     """
+    pairs = _paired(found, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
     rescued = int((pairs["other"] & ~pairs["one"]).sum())
     lost = int((pairs["one"] & ~pairs["other"]).sum())
     both = int((pairs["one"] & pairs["other"]).sum())
     better = float(stats.binom.sf(rescued - 1, rescued + lost, 0.5))
     fewer = float(stats.binom.cdf(rescued, rescued + both, 0.5))
-    verdict = verdict_of(better <= LIMITS.significant, tested=min(better, fewer) <= LIMITS.significant)
-    measured = {"pairs": len(pairs), "both came apart": both, "only the second": rescued, "only the first": lost}
-    return verdict, {**measured, "p, more stable": better, "p, fewer than half rescued": fewer}
+    row = {"pairs": len(pairs), "both": both, "rescued": rescued, "lost": lost, "better": better, "fewer": fewer}
+    return pd.DataFrame([{**row, "batch": found[found["estimator"] == DIFFERENCES]["batch"].max()}])
+
+
+def by_directions(own: pd.DataFrame) -> pd.DataFrame:
+    """The p of Fisher's exact tests that fewer, and that more, runs diverge with the most directions; one row."""
+    few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
+    counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
+    better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
+    known = own["P"].nunique() > 1
+    return pd.DataFrame([{"better": better if known else math.nan, "worse": worse}])
 
 
 def scale_words(scale: Scale, rows: pd.DataFrame) -> str:
     """The scale in a line, for captions and claims."""
-    size = scale.edge
     seeds = sorted(set(rows["seed"]))
     batches = ", ".join(map(str, sorted(set(rows["batch"]), reverse=True)))
-    return (
-        f"{scale.words()}: M={size.M}, m={size.m}, B={batches} as said, "
-        f"{size.steps} local steps; seeds {seeds[0]}..{seeds[-1]}"
-    )
+    return scale.words("edge", batches=batches, first=seeds[0], last=seeds[-1])
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -257,7 +260,7 @@ def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
     return same
 
 
-def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
+def _notes(found: pd.DataFrame, size: Sizes) -> list[str]:
     """What the section says about how to read it."""
     batches = _paired(
         found,
@@ -277,69 +280,13 @@ def _notes(found: pd.DataFrame, size: EdgeScale) -> list[str]:
 
 def claims(found: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """What the paper says of stability, and what the corrected theory says."""
-    return judged("edge", words, [judge(found) for judge in (_stable, _covered, _directions, _turns, _limit)])
-
-
-def _stable(found: pd.DataFrame) -> ClaimOutcome:
-    batch = found[found["estimator"] == DIFFERENCES]["batch"].max()
-    pairs = _paired(found, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
-    verdict, measured = more_stable(pairs)
-    named = {name.replace("second", "projection").replace("first", "differences"): v for name, v in measured.items()}
-    return ClaimOutcome("edge.more-stable", verdict, {**named, "B": None if math.isnan(batch) else int(batch)})
-
-
-def _covered(found: pd.DataFrame) -> ClaimOutcome:
-    """Does corrected Theorem 2 admit Figure 2's step by the curvature met up to the turn?"""
-    own = found[_on_line(found, "batch", Point(PROJECTION, 0)) & (found["batch"] == found["batch"].max())]
-    admitted = own["admitted"]
-    verdict = verdict_of(bool((admitted >= PAPER_STEP).all()), tested=len(admitted.dropna()) > 0)
-    measured = {
-        "Figure 2's η/(1 − β)": PAPER_STEP,
-        "admitted, least over seeds": finite(admitted.min()),
-        "admitted, largest over seeds": finite(admitted.max()),
-        "stable in mean square, least over seeds": finite(own["limit"].min()),
-        "runs": len(own),
-        "came apart": int(own["apart"].sum()),
+    most = int(found["batch"].max())
+    directions = found[_on_line(found, "P", Point(PROJECTION, most))]
+    frames = {
+        "": found,
+        "usual": found[_on_line(found, "batch", Point(PROJECTION, 0)) & (found["batch"] == most)],
+        "pairs": more_stable(found),
+        "directions": directions,
+        "fisher": by_directions(directions),
     }
-    return ClaimOutcome("edge.covered", verdict, measured)
-
-
-def _directions(found: pd.DataFrame) -> ClaimOutcome:
-    """Do fewer runs diverge with the most directions than with the fewest? Fisher's exact test, one-sided."""
-    own = found[_on_line(found, "P", Point(PROJECTION, int(found["batch"].max())))]
-    few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
-    counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
-    better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
-    told = own["P"].nunique() > 1 and min(better, worse) <= LIMITS.significant
-    measured = {
-        **{f"came apart, P = {P}": int(each["apart"].sum()) for P, each in own.groupby("P")},
-        "runs a P": int(own.groupby("P").size().min()) if len(own) else 0,
-        "p": better if own["P"].nunique() > 1 else None,
-    }
-    return ClaimOutcome("edge.directions", verdict_of(better <= LIMITS.significant, tested=told), measured)
-
-
-def _turns(found: pd.DataFrame) -> ClaimOutcome:
-    at = found[found["apart"]]["push_at_turn"].dropna()
-    right = float(at.between(1 / LIMITS.factor, LIMITS.factor).mean()) if len(at) else math.nan
-    verdict = verdict_of(right >= LIMITS.most, tested=len(at) >= LIMITS.least_runs)
-    quantiles = {"tenth": 0.1, "median": 0.5, "ninth": 0.9}
-    told = {f"T, {name}": finite(float(at.quantile(q))) for name, q in quantiles.items()}
-    return ClaimOutcome("edge.turn", verdict, {"came apart": len(at), "within": finite(right), **told})
-
-
-def _limit(found: pd.DataFrame) -> ClaimOutcome:
-    apart, stayed = found[found["apart"]], found[~found["apart"]]
-    right = (found["crossed"] == found["apart"]).mean()
-    verdict = verdict_of(right >= LIMITS.agreement, tested=min(len(apart), len(stayed)) >= LIMITS.least_runs)
-    measured = {
-        "runs told right": float(right),
-        "came apart": len(apart),
-        "of those, S ≥ 1 somewhere": int(apart["crossed"].sum()),
-        "of those, S ≥ 1 before accuracy fell": int(apart["warned"].sum()),
-        "S where their loss turns, median": finite(apart["at_turn"].median()),
-        "S where their loss turns, least": finite(apart["at_turn"].min()),
-        "stayed together": len(stayed),
-        "largest S of those": finite(stayed["peak"].max()),
-    }
-    return ClaimOutcome("edge.limit", verdict, measured)
+    return judged("edge", words, frames)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,24 +15,24 @@ import pandas as pd
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-import hessian
 from decomfl_lab.errors import DivergedError, InputError
-from decomfl_lab.files import write_atomically
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.evaluation import fixed_choice, right_share
 from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.provenance import read_provenance, write_provenance
+from decomfl_lab.runs.provenance import provenance
 from decomfl_lab.runs.told import Progress
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
-from paper_repro.workflow.runs import DIVERGED, Job, alike, fingerprint
-from paper_repro.workflow.scales import READINGS, EdgeScale
+from paper_repro.workflow import series
+from paper_repro.workflow.data import digest_of
+from paper_repro.workflow.runs import Job, Report, Result, Work
+from paper_repro.workflow.scales import Sizes
 
-__all__ = ["DIFFERENCES", "PAPER_STEP", "PROJECTION", "EdgeWork", "Point", "points"]
+__all__ = ["DIFFERENCES", "PAPER_STEP", "PROJECTION", "Point", "at_point", "configuration", "points"]
 
 PAPER_STEP: Final = 0.01  # η/(1 − β) of Figure 2 as plotted: η = 0.001, β = 0.9
 PROJECTION, DIFFERENCES = "projection", "finite differences"
@@ -52,119 +53,82 @@ class Point:
     beta: float = 0.9  # momentum β, as torch has it
 
 
-def points(size: EdgeScale) -> list[Point]:
+def points(size: Sizes) -> list[Point]:
     """The lines through Figure 2's setting: in η/(1 − β), B, P, K and β; and in η/(1 − β) with a smaller batch."""
-    base = Point(PROJECTION, size.batch_size)
-    small = replace(base, batch=size.small_batch)
-    found = [
-        *(replace(base, factor=factor) for factor in size.factors),
-        *(replace(base, batch=B) for B in size.Bs),
-        *(replace(base, P=P) for P in size.Ps),
-        *(replace(base, K=K) for K in size.Ks),
-        *(replace(base, beta=beta) for beta in size.betas),
-        *(replace(small, factor=factor) for factor in size.small_factors),
-        *(replace(small, factor=factor, estimator=DIFFERENCES) for factor in size.differences),
-    ]
-    return list(dict.fromkeys(found))
+    found = [values for row in series.ROWS["edge"] for values in series.values(row, vars(size))]
+    return list(dict.fromkeys(Point(**{own.name: values[own.name] for own in fields(Point)}) for values in found))
 
 
-@dataclass(frozen=True)
-class EdgeWork:
+def at_point(size: Sizes, point: Point, seed: int) -> Work:
     """A run at one point with one seed; it has a result however it ends."""
+    config = configuration(size, point, seed)
+    title = (
+        f"edge of stability: {point.estimator}, B={point.batch}, {point.factor:g} times Figure 2's step, P={point.P}, "
+        f"K={point.K}, β={point.beta:g}, seed {seed}"
+    )
+    return Work(
+        title=title,
+        function=_measured,
+        arguments={"config": config, "examples": size.examples, "products": size.products},
+        labels={**asdict(point), "seed": seed},
+        data=partial(digest_of, config),
+        layers=("hessian",),
+        # A product is worth about twelve passes.
+        cost=Job(config, {}, title).cost + 12 * size.measurements * size.products * size.examples,
+    )
 
-    size: EdgeScale  # the size of the sweep
-    point: Point  # the point in it
-    seed: int  # the seed of the run
 
-    @property
-    def title(self) -> str:
-        """See ``Work``."""
-        at = self.point
-        return (
-            f"edge of stability: {at.estimator}, B={at.batch}, {at.factor:g} times Figure 2's step, P={at.P}, "
-            f"K={at.K}, β={at.beta:g}, seed {self.seed}"
-        )
+def configuration(size: Sizes, at: Point, seed: int) -> TrainConfig:
+    """The run: Figure 2's settings as plotted, but for those of the point; ``steps`` local steps in all."""
+    config = series.configuration(
+        series.PATTERNS["edge"],
+        {**vars(size), **vars(at)},
+        rounds=size.steps // at.K,
+        eval_every=max(1, size.steps // at.K // size.measurements),
+        lr=(1 - at.beta) * (at.factor * PAPER_STEP),
+        seed=seed,
+    )
+    return config.but(_METHODS[at.estimator])
 
-    @property
-    def config(self) -> TrainConfig:
-        """The run: Figure 2's settings as plotted, but for those of the point; ``steps`` local steps in all."""
-        size, at = self.size, self.point
-        config = size.config(
-            batch_size=at.batch, split="iid", local_steps=at.K, perturbations=at.P, rounds=size.steps // at.K,
-            rebuild="copy", eval_every=self.every, seed=self.seed,
-        )  # fmt: skip
-        config = config.but(
-            **{**READINGS["as-plotted"].decomfl, "momentum": at.beta, "lr": (1 - at.beta) * (at.factor * PAPER_STEP)}
-        )
-        return config.but(_METHODS[at.estimator])
 
-    @property
-    def every(self) -> int:
-        """Rounds between two measurements."""
-        return max(1, self.size.steps // self.point.K // self.size.measurements)
+def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, products: int) -> Result:  # noqa: ARG001
+    """A row a measurement: at x_0 and every so many rounds, up to the last round or to where losses are lost.
 
-    def key(self) -> str:
-        """See ``Work``: the run, what is measured, the data and the code."""
-        measured = (self.size.examples, self.size.products)
-        return fingerprint(__file__, self.config.to_dict(), measured, dataset_of(self.config).digest, layers=[hessian])
-
-    def cost(self) -> float:
-        """See ``Work``; a product is worth about twelve passes."""
-        products = self.size.measurements * self.size.products * self.size.examples
-        return Job(self.config, {}, self.title).cost() + 12 * products
-
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        """See ``Work``: measured at x_0 and every so many rounds, up to the last round or to where losses are lost."""
-        dataset, config = dataset_of(self.config), self.config
-        federation, module, layout = build_federation(config, dataset)
-        # The mean losses of so many training images, and of two halves of five times as many others.
-        own = copy.deepcopy(module)
-        examples = self.size.examples
-        chosen = fixed_choice(len(dataset.train_labels), 6 * examples, _HESSIAN_IMAGES)
-        half = (len(chosen) - examples) // 2
-        parts = chosen[:examples], chosen[examples : examples + half], chosen[examples + half : examples + 2 * half]
-        landscape, *halves = [
-            MeanLoss(own, cross_entropy, [(dataset.train_images[part], dataset.train_labels[part])], chunk=125)
-            for part in parts
-        ]
-        held_out = fixed_choice(
-            len(dataset.test_labels), config.test_examples or len(dataset.test_labels), _TEST_IMAGES
-        )
-        inputs, targets = dataset.test_images[held_out], dataset.test_labels[held_out]
-        rows: list[dict[str, Any]] = []
-        drawn = config.sampled * min(config.batch_size, len(dataset.train_labels) // config.clients)
-        ended, losses = f"{config.rounds} rounds", [math.nan]
-        for r in range(config.rounds + 1):
-            if r % self.every == 0 or r == config.rounds:
-                layout.bind(module, federation.x)
-                accuracy, loss = mean_losses(module, [right_share, cross_entropy], inputs, targets)
-                found = {"round": r, "test_accuracy": accuracy, "test_loss": loss, "train_loss": float(np.mean(losses))}
-                found |= _gradient(halves, federation.x) | _curvature(landscape, federation.x, self.size.products)
-                rows.append(found | {"norm": float(federation.x.norm()), "drawn": drawn})
-                losses = []
-            if r == config.rounds:
-                break
-            try:
-                losses.append(federation.advance())
-            except DivergedError as error:
-                ended = f"{DIVERGED}: {error}"
-                break
-            report(Progress(r + 1, config.rounds, losses[-1], accuracy, federation.ledger.scalars_per_client))
-        write_atomically(folder / "rows.csv", pd.DataFrame(rows).to_csv(index=False))
-        write_provenance(folder, dataset)
-        return ended
-
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-        """See ``Work``: a row a measurement, with the point, the seed and whether the run diverged.
-
-        norm is ‖x‖, drawn the examples that a step is made of, m·B or all that the clients have.
-        """
-        labels = {**asdict(self.point), "seed": self.seed, "diverged": ended.startswith(DIVERGED)}
-        return pd.read_csv(folder / "rows.csv").assign(**labels), read_provenance(folder)
-
-    def among(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """See ``Recordable``: those of its point and seed."""
-        return alike(rows, {**asdict(self.point), "seed": self.seed})
+    norm is ‖x‖, drawn the examples that a step is made of, m·B or all that the clients have.
+    """
+    dataset = dataset_of(config)
+    federation, module, layout = build_federation(config, dataset)
+    # The mean losses of so many training images, and of two halves of five times as many others.
+    own = copy.deepcopy(module)
+    chosen = fixed_choice(len(dataset.train_labels), 6 * examples, _HESSIAN_IMAGES)
+    half = (len(chosen) - examples) // 2
+    parts = chosen[:examples], chosen[examples : examples + half], chosen[examples + half : examples + 2 * half]
+    landscape, *halves = [
+        MeanLoss(own, cross_entropy, [(dataset.train_images[part], dataset.train_labels[part])], chunk=125)
+        for part in parts
+    ]
+    held_out = fixed_choice(len(dataset.test_labels), config.test_examples or len(dataset.test_labels), _TEST_IMAGES)
+    inputs, targets = dataset.test_images[held_out], dataset.test_labels[held_out]
+    rows: list[dict[str, Any]] = []
+    drawn = config.sampled * min(config.batch_size, len(dataset.train_labels) // config.clients)
+    diverged, losses = False, [math.nan]
+    for r in range(config.rounds + 1):
+        if r % config.eval_every == 0 or r == config.rounds:
+            layout.bind(module, federation.x)
+            accuracy, loss = mean_losses(module, [right_share, cross_entropy], inputs, targets)
+            found = {"round": r, "test_accuracy": accuracy, "test_loss": loss, "train_loss": float(np.mean(losses))}
+            found |= _gradient(halves, federation.x) | _curvature(landscape, federation.x, products)
+            rows.append(found | {"norm": float(federation.x.norm()), "drawn": drawn})
+            losses = []
+        if r == config.rounds:
+            break
+        try:
+            losses.append(federation.advance())
+        except DivergedError:
+            diverged = True
+            break
+        report(Progress(r + 1, config.rounds, losses[-1], accuracy, federation.ledger.scalars_per_client))
+    return pd.DataFrame(rows).assign(diverged=diverged), provenance(dataset)
 
 
 def _gradient(halves: Sequence[MeanLoss], x: Tensor) -> dict[str, float]:

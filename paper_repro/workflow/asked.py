@@ -113,6 +113,26 @@ class PaperOptions:
     as_json: bool = option(False, "Print the verdicts, the list or the answer as JSON on stdout.", flag="--json")
 
     @property
+    def cache(self) -> Path:
+        """The folder of runs: what is there is not computed again."""
+        return self.out / "runs" if self.runs is None else self.runs
+
+    @property
+    def time_limit(self) -> float | None:
+        """The hours after which no run is begun any more, and those under way are saved; None for no limit."""
+        return self.hours if self.minutes is None else self.minutes / 60
+
+    @property
+    def largest(self) -> bool:
+        """Whether of each part the largest scale that is recorded is drawn."""
+        return (self.from_recorded and not self.scale) or self.recorded_first
+
+    @property
+    def spared(self) -> tuple[str, ...]:
+        """Parts that are not computed where they are recorded."""
+        return () if self.only else DEAR
+
+    @property
     def recorded_first(self) -> bool:
         """Whether what is recorded is shown first, and live runs are laid over it.
 

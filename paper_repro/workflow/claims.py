@@ -32,6 +32,7 @@ __all__ = [
     "PARTS",
     "RECORDED",
     "SCALE_NAMES",
+    "SCOPES",
     "UNHEALTHY",
     "UNKNOWN",
     "UNTESTED",
@@ -45,13 +46,13 @@ __all__ = [
     "claim",
     "decided",
     "disagreements",
-    "judged",
     "limits",
     "measured",
     "named",
     "otherwise",
     "outcomes_json",
     "recorded_outcomes",
+    "require_all_of",
     "require_distinct_ids",
     "rows",
     "sentences",
@@ -73,6 +74,8 @@ UNHEALTHY: Final = "not decided: our baseline did not train"
 """A run that the claim rests on is ill, see ``workflow.health``."""
 UNKNOWN: Final = "not decided: the authors' setting is not known"
 """Our runs do not bear the claim out, and neither do they refute it, see ``Claim.unknown``."""
+SCOPES: Final = ("by proof", "in the paper's own data", "in our setting", "not decided")
+"""Of what a verdict can be."""
 SCALE_NAMES: Final = ("smoke", "default", "full")  # from small to large
 WITHOUT_RUNS: Final = ("memory", "theory", "audit")
 """Parts that compute, and train nothing but where a claim of theirs is ``exempt``."""
@@ -138,6 +141,9 @@ class Claim:
     rests: tuple[str, ...] = ()
     together: bool = False  # whether these are compared at equal rounds: evaluations up to the last common one count
     exempt: str = ""  # why no health is asked of the training runs that it is about
+    scope: str  # of what its verdict is, one of ``SCOPES``
+    line: Mapping[str, Any] = field(default_factory=dict)  # what ``expression`` evaluates; of some a function judges
+    words: str = ""  # the scale of its outcome in words, where that is not its part's
 
     def __post_init__(self) -> None:
         """Check that it is asked, and how it is judged."""
@@ -145,6 +151,7 @@ class Claim:
         require(asked, f"claim {self.id}", "have a question and where, or be in the runs of an entry", self.question)
         told = bool(self.measures and self.rule and self.scale in SCALE_NAMES)
         require(told, f"claim {self.id}", "say what it measures, its rule and its scale", self)
+        require_choice(f"scope of claim {self.id}", self.scope, SCOPES)
         placed = bool(self.rests) + bool(self.exempt)
         known = placed == 1 or (placed == 0 and self.part in WITHOUT_RUNS)
         require(known, f"claim {self.id}", "say the series that it rests on, or why on none (just one of both)", self)
@@ -183,6 +190,9 @@ class PartFacts:
 _DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
 WORDS: Final[Mapping[str, str]] = _DATA.pop("words")  # what the words of scales, readings and countings mean
 _HEALTH: Final = ("rests", "together", "exempt")  # the fields about the runs below a claim
+_LINE: Final = (  # those of its line
+    *("numbers", "decides", "of", "rows", "series", "given", "level", "column", "take", "along", "error", "per"),
+)
 _LIMITS: Final = {name: SimpleNamespace(**part.get("limits", {})) for name, part in _DATA.items() if name != "limits"}
 
 
@@ -194,7 +204,7 @@ def limits(part: str = "") -> SimpleNamespace:
 def _claims(part: str) -> list[Claim]:
     """The claims of a part; those with ``like`` take from another what they do not name."""
     own = _DATA[part].get("claims", {})
-    common = {"scale": _DATA[part]["scale"], "measures": "", "rule": ""}
+    common = {"scale": _DATA[part]["scale"], "scope": _DATA[part]["scope"], "measures": "", "rule": ""}
     # A rule may name a threshold of its own part, of all parts, or as {part.name} of another part.
     thresholds = {**_DATA["limits"], **vars(_LIMITS[part]), **_LIMITS}
     found = []
@@ -206,11 +216,12 @@ def _claims(part: str) -> list[Claim]:
         base = {key: value for key, value in base.items() if key not in _HEALTH}
         merged = {**common, **base, **row}
         merged.pop("like", None)
+        line = {key: merged.pop(key) for key in _LINE if key in merged}
         known = {each.name for each in fields(Claim)}
         require(set(merged) < known, f"fields of claim {part}.{name}", f"be among {', '.join(sorted(known))}", merged)
         merged |= {key: str(merged[key]).format(**thresholds) for key in ("rule", "measures")}
         merged |= {key: tuple(merged.get(key, ())) for key in ("tells", "rests")}
-        found.append(Claim(id=f"{part}.{name}", **merged))
+        found.append(Claim(id=f"{part}.{name}", line=line if "numbers" in line else {}, **merged))
     return found
 
 
@@ -277,28 +288,14 @@ class ClaimOutcome:
         return {"id": self.id, **told, "verdict": self.verdict, "measured": dict(self.measured), "scale": self.scale}
 
 
-def judged(part: str, scale: str, outcomes: Iterable[ClaimOutcome]) -> list[ClaimOutcome]:
-    """The outcomes of a part, at a scale in words where they do not name their own.
-
-    Raises:
-        InputError: If they are not of all claims of the part that need nothing, each once, and of no other part's.
-    """
-    found = []
-    for outcome in outcomes:
-        own = replace(outcome, scale=outcome.scale or scale)
-        unknown = claim(own.id).unknown
-        # Where it would refute runs of a setting that nobody knows, it decides nothing.
-        if unknown and own.verdict in ("does not hold", "depends on how it is counted"):
-            words = f"{own.scale.rstrip('.')}; not decided, because nobody knows {unknown}"
-            own = replace(own, verdict=UNKNOWN, scale=words)
-        found.append(own)
-    require_distinct_ids(f"claims of part {part}", [each.id for each in found])
+def require_all_of(part: str, outcomes: Sequence[ClaimOutcome]) -> None:
+    """Raise InputError if outcomes are not of all claims of a part that need nothing, each once, and of no other's."""
+    require_distinct_ids(f"claims of part {part}", [each.id for each in outcomes])
     # A claim that needs the authors' curves, or is about several, may be left out.
     wanted = {each.id for each in CLAIMS.values() if each.part == part and not each.needs and not each.id.endswith("*")}
-    ids = {each.id for each in found}
+    ids = {each.id for each in outcomes}
     missing = sorted(wanted - ids) + sorted(each for each in ids if claim(each).part != part)
     require(not missing, f"outcomes of part {part}", "be of all its claims and of no others", missing)
-    return found
 
 
 def decided(outcomes: Iterable[ClaimOutcome], scale: str) -> list[ClaimOutcome]:
@@ -359,7 +356,7 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
             facts, flags = PARTS[own.part], f" {own.needs} DIR" if own.needs else ""
             told: dict[str, Any] = {
                 "part": own.part,
-                **{name: value for name, value in asdict(own).items() if name not in _HEALTH},
+                **{name: value for name, value in asdict(own).items() if name not in (*_HEALTH, "line", "words")},
                 "says": own.says,
                 "place": own.place,
                 "sentences": [asdict(each) for each in sentences(own.id)],

@@ -9,31 +9,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from decomfl_lab.methods.decomfl import DeComFLProjection
-from decomfl_lab.methods.method import Method
-from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.measures import (
     CHECKED,
     TOLERANCE,
-    WITHIN,
     lines_of,
     settled,
     unready,
-    verdict_of,
-    verdict_of_countings,
 )
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 
-__all__ = ["Curves", "gaps", "gaps_table", "labels", "outcome", "seconds", "words"]
-
-
-def labels(method: Method) -> dict[str, Any]:
-    """Columns of a run that say what its scalars are, and whether it is there to check others."""
-    found = "gradients" if method.gradients else "differences"
-    return {"estimator": "projection" if isinstance(method, DeComFLProjection) else found, CHECKED: False}
+__all__ = ["Curves", "frames", "gaps", "gaps_table", "words"]
 
 
 @dataclass(frozen=True)
@@ -145,39 +133,15 @@ def gaps_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def outcome(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> ClaimOutcome:
-    """Whether both estimators give the same curves."""
+def frames(rows: pd.DataFrame, by: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """What the claims on estimators are about: gaps between them, and ratios of the seconds that a round takes."""
     found = gaps(rows, by)
-    table = gaps_table(found, by)
-    if table.empty:
-        return ClaimOutcome(f"{figure}.estimators")
-    largest = found.sort_values("gap").iloc[-1]
-    measured: dict[str, float | None] = {
-        "evaluations compared": len(found),
-        "largest difference in accuracy": float(largest.gap),
-        "at round": int(largest["round"]),
-    }
-    for row in table.to_dict("records"):
-        measured[f"{row['series']}, to round {row['rounds compared']}: largest difference"] = float(
-            row["largest difference in accuracy"]
-        )
-    same = bool((table["share within two standard errors"] >= WITHIN).all())
-    return ClaimOutcome(f"{figure}.estimators", verdict_of(same), measured)
-
-
-def seconds(figure: str, rows: pd.DataFrame, by: Sequence[str]) -> ClaimOutcome:
-    """Whether a round by projection takes longer than one by finite differences, curve by curve, the fastest seeds.
-
-    What else a machine does only adds to a run's seconds.
-    """
-    # Round 0 is evaluated before anything is trained, and takes no time of training.
+    curves = [", ".join(map(str, name)) for name in found[list(by)].itertuples(index=False)]
+    # Round 0 is evaluated before anything is trained, and takes no time of training. Of each curve the fastest seed
+    # counts: what else a machine does only adds to a run's seconds.
     last = rows[rows["round"] > 0].groupby([CHECKED, *by, "seed"])[["seconds", "round"]].max()
-    a_round = (last["seconds"] / last["round"]).groupby(level=[CHECKED, *by]).min().unstack(CHECKED).dropna()
-    if a_round.empty or a_round.shape[1] < 2:
-        return ClaimOutcome(f"{figure}.projection-dearer")
-    ratios = a_round[False] / a_round[True]  # CHECKED is true of finite differences
-    measured = {
-        f"{', '.join(name)}: projection / differences": float(ratio)
-        for name, ratio in zip(ratios.index, ratios, strict=True)
-    }
-    return ClaimOutcome(f"{figure}.projection-dearer", verdict_of_countings([*(ratios > 1.0)]), measured)
+    a_round = (last["seconds"] / last["round"]).groupby(level=[CHECKED, *by]).min().unstack(CHECKED)
+    both = a_round.reindex(columns=[False, True]).dropna()  # CHECKED is true of finite differences
+    names = [", ".join(name) if isinstance(name, tuple) else name for name in both.index]
+    seconds = pd.DataFrame({"curve": names, "ratio": (both[False] / both[True]).to_numpy()})
+    return {"gaps": found.assign(curve=curves), "seconds": seconds}

@@ -26,6 +26,7 @@ __all__ = [
     "ill_runs",
     "ill_words",
     "rise",
+    "series_named",
 ]
 
 COMMON: Final[int] = limits().common
@@ -60,7 +61,7 @@ def ill_runs(rows: pd.DataFrame) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     if "train_loss" not in rows:
         return found
-    for name, own in _series(settled(_lines(rows), _keys(rows))).items():
+    for name, own in series_named(settled(_lines(rows), _keys(rows))).items():
         complaints = [
             f"{name}, seed {seed}: {what}" for seed, run in own.groupby("seed") if (what := complaint(run)) is not None
         ]
@@ -79,7 +80,7 @@ def ill_words(part: str, rows: pd.DataFrame) -> list[str]:
     told = [f"Did not train: {each}." for each in found if each not in short]
     if short:
         told.append(f"Not judged: {len(short)} of the runs that claims rest on, of {_FEW} evaluations each.")
-    runs = _series(_lines(rows).assign(norm=rows.get("norm", np.nan)))
+    runs = series_named(_lines(rows).assign(norm=rows.get("norm", np.nan)))
     without = [
         run.norm.isna().any() for name, own in runs.items() if _fits(name, patterns) for _, run in own.groupby("seed")
     ]
@@ -184,12 +185,12 @@ def decided_by_health(rows: pd.DataFrame, outcomes: Iterable[ClaimOutcome]) -> l
     sick = ill_runs(rows)
     own = _lines(rows)
     keys = _keys(rows)
-    drawn = _series(settled(own, keys))
+    drawn = series_named(settled(own, keys))
     for i, outcome in enumerate(found):
         of = claim(outcome.id)
         if not of.rests or outcome.verdict not in VERDICTS[:3]:
             continue
-        names = [name for name in _series(own) if _fits(name, of.rests)]
+        names = [name for name in series_named(own) if _fits(name, of.rests)]
         told = [each for name in names for each in sick.get(name, ())]
         if len(names) > 1:
             # Those with too few evaluations, up to the last round that all have where that counts.
@@ -220,7 +221,7 @@ def _keys(rows: pd.DataFrame) -> list[str]:
     return [name for name in _CURVE if name in rows]
 
 
-def _series(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def series_named(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """{name: rows} of every series."""
     groups = rows.groupby(_keys(rows), sort=False, dropna=False)
     return {", ".join(map(str, name)): own for name, own in groups}

@@ -12,8 +12,8 @@ import pandas as pd
 from decomfl_lab.errors import plural
 from paper_repro.workflow.claims import VERDICTS, ClaimOutcome
 from paper_repro.workflow.part import DrawnPart
-from paper_repro.workflow.recorded import Recorded
-from paper_repro.workflow.runs import Job, Recordable, Result, Work
+from paper_repro.workflow.recorded import Rows
+from paper_repro.workflow.runs import Job, Result, Work
 
 __all__ = ["SHARE", "Agreement", "Overlay", "agreement", "beginning", "overlay"]
 
@@ -40,7 +40,7 @@ class Overlay:
     section: Mapping[str, Any]
 
 
-def beginning(work: Work) -> Work:
+def beginning(work: Work | Job) -> Work | Job:
     """The work as it is run live: of a training run the first rounds, of other work all."""
     return work.beginning(SHARE) if isinstance(work, Job) else work
 
@@ -81,7 +81,7 @@ class Agreement:
 
 
 def agreement(
-    works: Sequence[Work], results: Mapping[str, Result], rows: pd.DataFrame, kept: Recorded | None
+    works: Sequence[Work | Job], results: Mapping[str, Result], rows: pd.DataFrame, kept: Rows | None
 ) -> Agreement:
     """Compare what was made here with what is recorded of the same work.
 
@@ -99,13 +99,13 @@ def agreement(
         return Agreement(len(rows), other_data=True)
     pairs = []
     for work in works:
-        if isinstance(work, Recordable):
+        if work.labels:
             # The rows of a run that are recorded too, and the recorded ones, round by round.
             own = work.among(kept.rows).drop_duplicates("round").set_index("round", drop=False)
             made = results[work.key()][0]
             shared = made[made["round"].isin(own.index)].reset_index(drop=True)
             pairs.append((shared, own.loc[shared["round"]].reset_index(drop=True)))
-    if not all(isinstance(work, Recordable) for work in works):
+    if not all(work.labels for work in works):
         # Rows that do not say whose they are stand in one order, and are as many as are recorded, or are others.
         pairs = [(rows.reset_index(drop=True), kept.rows.reset_index(drop=True))] if len(rows) == len(kept.rows) else []
     found = [_compared(*pair) for pair in pairs if len(pair[0])]
@@ -134,7 +134,7 @@ def _compared(rows: pd.DataFrame, kept: pd.DataFrame) -> tuple[pd.Series[bool], 
 
 
 def overlay(
-    works: Sequence[Work],
+    works: Sequence[Work | Job],
     found: Agreement,
     made: DrawnPart,
     recorded: Sequence[ClaimOutcome],

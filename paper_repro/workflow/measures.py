@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
 
 from figures.curves import Count
 from paper_repro.workflow.claims import UNHEALTHY, UNTESTED, ClaimOutcome, Verdict, limits
@@ -17,13 +15,11 @@ from paper_repro.workflow.runs import is_whole
 __all__ = [
     "CHECKED",
     "COUNTS",
-    "LEAST_LEVEL",
     "LEVELS",
     "LOGS",
     "RISEN",
     "TEST_ERROR",
     "TOLERANCE",
-    "WITHIN",
     "accuracy_at",
     "accuracy_up_to",
     "band",
@@ -33,15 +29,12 @@ __all__ = [
     "diverges",
     "ended",
     "final_accuracy",
-    "finite",
-    "flattened",
     "highest_level",
     "last_round",
     "left_out",
     "lines_of",
     "lost",
     "numbers",
-    "ordered",
     "sampling_error",
     "scalars_to_reach",
     "series_of",
@@ -49,23 +42,18 @@ __all__ = [
     "unfinished",
     "unready",
     "verdict_of",
-    "verdict_of_countings",
-    "verdict_of_gains",
-    "verdict_of_likeness",
 ]
 
 CHECKED: Final = "check"
 """The column that is true for runs by finite differences whose curve is drawn by projection: dots over a line."""
 COUNTS: tuple[Count, ...] = ("wire", "table1", "plotted")
 LEVELS = (0.97, 0.95, 0.90, 0.85, 0.80, 0.75, 0.70, 0.65, 0.60, 0.55, 0.50, 0.40, 0.30, 0.20)
-LEAST_LEVEL: float = limits().least_level  # below this accuracy a comparison on MNIST says nothing about training
 MANY: Final = 3  # where more runs than this were only begun, a caption gives their number and not their names
 LOGS = "the authors' logs: M=100, m=10; scalars by formula, expectation"
 """The scale of an outcome on the authors' own logged curves."""
 TEST_ERROR = 0.016
 """A bound on one standard error √(p(1-p)/n) of an accuracy on n ≥ 1,000 held-out images: see ``sampling_error``."""
-TOLERANCE: float = limits().errors  # standard errors that two measurements of the same thing may lie apart ..
-WITHIN: float = limits().within  # ... at this share of their evaluations at least.
+TOLERANCE: float = limits().errors  # standard errors that two measurements of the same thing may lie apart
 
 
 def settled(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -137,11 +125,6 @@ def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:
     return {name: value for name, value in measured.items() if value is None or np.isfinite(value)}
 
 
-def finite(value: float) -> float | None:
-    """The number, None if it is not finite."""
-    return float(value) if np.isfinite(value) else None
-
-
 def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without those of runs that are there to check others."""
     return rows[~rows[CHECKED].eq(True)] if CHECKED in rows else rows
@@ -181,12 +164,12 @@ def highest_level(runs: Iterable[pd.DataFrame]) -> float | None:
     return next((level for level in LEVELS if level <= best), None)
 
 
-def accuracy_at(rows: pd.DataFrame, r: float) -> tuple[float, float]:
-    """(mean, standard error) over seeds of the accuracy at round r, interpolated between evaluations.
+def accuracy_at(rows: pd.DataFrame, r: float, along: str = "round") -> tuple[float, float]:
+    """(mean, standard error) over seeds of the accuracy at round r, or r of another column, between evaluations.
 
     Of one seed the standard error is ``binomial_error``, on the images of the column examples, or 1,000 without it.
     """
-    return _over_seeds(rows, lambda run: np.interp(r, run["round"], run.test_accuracy))
+    return _over_seeds(rows, lambda run: np.interp(r, run[along], run.test_accuracy))
 
 
 def accuracy_up_to(rows: pd.DataFrame, r: float) -> tuple[float, float]:
@@ -219,74 +202,15 @@ def _mean_and_error(values: Sequence[float], rows: pd.DataFrame) -> tuple[float,
     return values[0], binomial_error(values[0], int(rows.examples.min()) if "examples" in rows else 1000)
 
 
-def ordered(values: Sequence[tuple[float, float]]) -> Verdict:
-    """Whether the means rise from each to the next, by more than ``TOLERANCE`` standard errors of the difference.
-
-    Where a standard error is NaN, ``TEST_ERROR`` takes its place.
-    """
-    # One fall that is clear refutes the whole; one rise that is not clear leaves it open.
-    undecided = False
-    for (low, low_error), (high, high_error) in pairwise(values):
-        error = np.nan_to_num(np.hypot(low_error, high_error), nan=np.sqrt(2) * TEST_ERROR)
-        if high - low < -TOLERANCE * error:
-            return "does not hold"
-        undecided = undecided or not high - low > TOLERANCE * error  # also where a series is missing
-    return UNTESTED if undecided else "holds"
-
-
-def flattened(runs: Iterable[pd.DataFrame]) -> bool:
-    """Whether every series gains at most ``flat`` in its last quarter: only then, if all are there, is it the end."""
-    for run in runs:
-        if run.empty:
-            return False
-        last = int(run["round"].max())
-        # The gain from three quarters of the run to its end.
-        if accuracy_at(run, last)[0] - accuracy_at(run, 0.75 * last)[0] > limits().flat:
-            return False
-    return True
-
-
 def verdict_of(holds: bool, *, tested: bool = True) -> Verdict:
     """The verdict of a statement that holds or not, where it could be tested at all."""
     return UNTESTED if not tested else "holds" if holds else "does not hold"
-
-
-def verdict_of_countings(holds: Sequence[bool]) -> Verdict:
-    """One verdict of a statement judged by each counting."""
-    return "holds" if all(holds) else "depends on how it is counted" if any(holds) else "does not hold"
 
 
 def binomial_error(accuracy: float, examples: int) -> float:
     """Standard error √(a(1 − a)/n) of an accuracy on n examples, with a = (n·accuracy + 1)/(n + 2), so it is not 0."""
     a = (examples * accuracy + 1) / (examples + 2)
     return float(np.sqrt(a * (1 - a) / examples))
-
-
-def _outstanding(differences: Sequence[tuple[float, float]]) -> list[int]:
-    """The sign of every (difference, standard error) that stands out among all n of them, 0 of the others.
-
-    One does whose absolute value is above Φ⁻¹(1 − 0.025/n) standard errors (1.96 for n = 1, 2.64 for n = 6): if none of
-    the differences were real, any of them would stand out in at most one of twenty reports.
-    """
-    # Bonferroni, two-sided: the chance of a false alarm is shared out among the n.
-    limit = float(norm.isf(limits().chance / 2 / max(1, len(differences))))
-    return [int(np.sign(value)) if abs(value) > limit * error else 0 for value, error in differences]
-
-
-def verdict_of_gains(differences: Sequence[tuple[float, float]]) -> Verdict:
-    """Whether each of the (difference, standard error) is a gain: all stand out above 0, or one below it."""
-    found = _outstanding(differences)
-    if -1 in found:
-        return "does not hold"
-    return "holds" if found and all(found) else UNTESTED
-
-
-def verdict_of_likeness(differences: Sequence[tuple[float, float]], *, or_better: bool) -> Verdict:
-    """Whether none of the (difference, standard error) stands out from 0, or, where better is as good, from below."""
-    found = _outstanding(differences)
-    if not found:
-        return UNTESTED
-    return "does not hold" if -1 in found or (1 in found and not or_better) else "holds"
 
 
 RISEN: Final[float] = limits("edge").risen  # a test loss so many times its own smallest one is lost
@@ -405,7 +329,7 @@ def band(claim: str, table: pd.DataFrame, words: str, *, testable: bool, wanted:
     ours = [row for row in table.to_dict("records") if "DeComFL" in row["series"] and row["finished"]]
     enough = [row for row in ours if row["evaluations"] >= limits().common]
     # One series outside refutes the claim. To hold it, all of them must be there.
-    outside = any(row["share inside"] < WITHIN or row["seeds that diverged"] for row in enough)
+    outside = any(row["share inside"] < limits().within or row["seeds that diverged"] for row in enough)
     verdict = verdict_of(not outside, tested=testable and (outside or len(ours) >= wanted))
     if verdict == "holds" and len(enough) < len(ours):
         verdict = UNHEALTHY

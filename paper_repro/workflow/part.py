@@ -31,11 +31,12 @@ from figures.style import rc
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.reference import curves_file
 from paper_repro.workflow.report import Section, page_section
-from paper_repro.workflow.runs import Work
+from paper_repro.workflow.runs import Job, Work
 from paper_repro.workflow.scales import Scale
+from paper_repro.workflow.seals import file_digest, read_sealed, write_sealed
 
 if TYPE_CHECKING:
-    from paper_repro.workflow.recorded import Recorded
+    from paper_repro.workflow.recorded import Rows
 
 __all__ = ["DrawnPart", "Made", "Options", "Part", "drawn", "ingredients", "label", "rendered"]
 
@@ -47,30 +48,20 @@ _LIBRARIES: Final = ("matplotlib", "numpy", "pandas", "scipy")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the user asked for."""
+    """What the user asked for, as far as it concerns what a part is made of."""
 
     scale: Scale  # the sizes of every part, with what --set changed
     readings: tuple[str, ...]  # the readings of the paper's image settings: as-plotted, as-written
     count: Count  # how the x-axes of communication count
-    cache: Path = Path()  # the folder of results: what is there is not computed again
     # the folder with the authors' whole curves; None draws those that come with the project, and judges by none
     authors: Path | None = None
-    from_recorded: bool = False  # whether recorded rows are drawn where there are some
-    largest: bool = False  # whether of each part the largest scale that is recorded is drawn
-    spared: tuple[str, ...] = ()  # parts that are not computed where they are recorded
-    out: Path = Path("out")  # the folder of the report
-    jobs: int = -1  # the number of runs at a time, -1 for one a CPU
-    record: Path | None = None  # the folder in which the rows of what is made are kept, or None
-    # the hours after which no run is begun any more, and those under way are saved; None for no limit
-    hours: float | None = None
-    resume: bool = False  # whether training runs go on that another version of the code began
     # the device on which runs compute: cpu, cuda, cuda:N or auto. On a GPU, where finite differences cost little, they
     # are as long as the curves by projection, for every seed, and go first.
     device: str = "cpu"
     # the rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin
-    longer: Recorded | None = None
+    longer: Rows | None = None
     # the rows recorded for the part at the scale below, for what those of ``scale`` cannot decide so far
-    shorter: Recorded | None = None
+    shorter: Rows | None = None
     problems: tuple[str, ...] = ()  # the problems of the board; none for all
     lines: tuple[str, ...] = ()  # the lines of the board; none for all
     changes: Mapping[str, str] = field(default_factory=dict)  # {part: the settings that were changed, in words}
@@ -111,8 +102,10 @@ class Made:
     figures: Mapping[str, Figure] = field(default_factory=dict)  # {stem of the file: figure}
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # {stem of the file: frame}
 
-    def of(self, kept: Recorded) -> Made:
-        """The same, made from recorded rows: section and claims say that nothing was computed."""
+    def of(self, kept: Rows) -> Made:
+        """The same, where it was made from recorded rows: section and claims say that nothing was computed."""
+        if not kept.date:
+            return self
         note = f"Not computed here: rows {kept.words}, from the data named above."
         section = replace(self.section, notes=[note, *self.section.notes])
         claims = [replace(claim, scale=f"{kept.words}; {claim.scale}") for claim in self.claims]
@@ -122,7 +115,7 @@ class Made:
 class Part(Protocol):
     """A module of this package that makes a figure or table."""
 
-    def jobs(self, options: Options) -> Sequence[Work]:
+    def jobs(self, options: Options) -> Sequence[Work | Job]:
         """The work that it needs; what two parts share is done once."""
         ...
 
@@ -154,21 +147,25 @@ class DrawnPart:
     claims: Sequence[ClaimOutcome]  # the outcomes of its claims
 
 
-def ingredients(
-    name: str, rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options, *more: object
-) -> str:
+def ingredients(name: str, rows: Rows, options: Options) -> str:
     """A fingerprint of everything that a part is made of: rows, where they are from, what was asked for, and code."""
     # What was asked for, as far as it changes what is drawn: the folder and the number of processes do not.
-    asked = (options.scale.name, options.readings, options.count, options.changes.get(name, ""), *more)
+    asked: tuple[object, ...] = (
+        options.scale.name,
+        options.readings,
+        options.count,
+        options.changes.get(name, ""),
+        rows.words,
+    )
     for kept in filter(None, (options.longer, options.shorter)):
         asked += (kept.words, kept.rows.to_csv())
     # Any change of code draws anew: which function a figure goes through is not known.
     code = [code_version(Path(str(layer.__file__)).parent) for layer in _LAYERS]
     code += [path.read_text(encoding="utf-8") for path in sorted(TABLES.glob("*.toml"))]
     libraries = [version(library) for library in _LIBRARIES]
-    told = json.dumps([name, list(provenance), asked, code, libraries], sort_keys=True, default=str)
+    told = json.dumps([name, list(rows.provenance), asked, code, libraries], sort_keys=True, default=str)
     h = hashlib.sha256(told.encode())
-    h.update(rows.to_csv().encode())
+    h.update(rows.rows.to_csv().encode())
     h.update(curves_file(options.authors).read_bytes())
     return h.hexdigest()
 
@@ -202,24 +199,17 @@ def drawn(out: Path, name: str, key: str, make: Callable[[], Made], source: str 
         write(f"tables/{stem}.csv", table.to_csv(index=False).encode())
     # The figures of the page are kept as SVG text, so that a page needs no figure drawn.
     section = page_section(made.section)
-    content = json.dumps({"section": section, "claims": [asdict(claim) for claim in made.claims], "files": written})
-    path.parent.mkdir(exist_ok=True)
-    # Key, digest of the rest, the rest: a file that is torn, or of other ingredients, is told without being read.
-    write_atomically(path, f"{key}\n{hashlib.sha256(content.encode()).hexdigest()}\n{content}")
+    claims = [asdict(claim) for claim in made.claims]
+    write_sealed(path, {"key": key, "section": section, "claims": claims, "files": written})
     return DrawnPart(section, made.claims)
 
 
 def _load(path: Path, out: Path, key: str) -> DrawnPart | None:
     """What ``drawn`` left, if all of it is there as it was written."""
-    try:
-        found, digest, content = path.read_text(encoding="utf-8").split("\n", 2)
-        if found != key or digest != hashlib.sha256(content.encode()).hexdigest():
-            return None
-        kept = json.loads(content)
-        # Somebody may have changed or removed a figure or table meanwhile.
-        for file, expected in kept["files"].items():
-            if hashlib.sha256((out / file).read_bytes()).hexdigest() != expected:
-                return None
-    except (OSError, ValueError):
+    kept = read_sealed(path)
+    if kept is None or kept["key"] != key:
+        return None
+    # Somebody may have changed or removed a figure or table meanwhile.
+    if any(file_digest(out / file) != expected for file, expected in kept["files"].items()):
         return None
     return DrawnPart(kept["section"], [ClaimOutcome(**outcome) for outcome in kept["claims"]])

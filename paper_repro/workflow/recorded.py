@@ -25,23 +25,24 @@ from paper_repro.workflow import manifest
 from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
 from paper_repro.workflow.measures import lines_of
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
+from paper_repro.workflow.seals import file_digest
 
-__all__ = ["RESULTS", "Recorded", "is_there", "largest", "load", "save", "save_outcomes", "source"]
+__all__ = ["RESULTS", "Rows", "is_there", "largest", "load", "save", "save_outcomes"]
 
 RESULTS = Path(__file__).parents[1] / "results"
 _CURVE: Final = ("reading", "panel", "series", "estimator")  # columns that name a curve, of which a part has some
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What ``save`` kept."""
+class Rows:
+    """The rows of a part, whether computed here or kept by ``save``."""
 
-    scale: str  # the scale at which the rows were made
-    rows: pd.DataFrame  # the rows of all runs of a part, up to their last evaluation
+    scale: str  # the scale at which they were made
+    rows: pd.DataFrame  # those of all runs of the part, up to their last evaluation
     provenance: Sequence[Mapping[str, Any]]  # the provenance of the runs, each once
-    date: str  # the day on which they were recorded
-    code: str  # the versions of the code that made them
-    runs: tuple[int, int]  # the number of runs that were finished, and that of all
+    date: str = ""  # the day on which they were recorded; "" for rows that are computed here
+    code: str = ""  # the versions of the code that made recorded ones
+    runs: tuple[int, int] = (1, 1)  # the number of runs that were finished, and that of all
 
     @property
     def complete(self) -> bool:
@@ -67,9 +68,18 @@ class Recorded:
 
     @property
     def words(self) -> str:
-        """Scale, date, code and, where some are missing, how many runs."""
+        """Scale, date, code and, where some are missing, how many runs; "" of rows that are computed here."""
+        if not self.date:
+            return ""
         some = "" if self.complete else f", so far {self.runs[0]} of {self.runs[1]} runs finished"
         return f"recorded on {self.date} at {self.scale} scale by code {self.code}{some}"
+
+    def source(self, part: str) -> str:
+        """The name of the file with these rows of a part, and its SHA-256: pictures say it of themselves."""
+        path = RESULTS / f"{part}-{self.scale}.csv.gz"
+        if self.date:
+            return f"{path.name}, sha256 {file_digest(path)}"
+        return f"rows computed, sha256 {hashlib.sha256(self.rows.to_csv(index=False).encode()).hexdigest()}"
 
     @property
     def thin(self) -> str:
@@ -130,7 +140,7 @@ def save_outcomes(outcomes: Mapping[str, Sequence[ClaimOutcome]], data: Mapping[
     manifest.note(into, path)
 
 
-def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
+def load(part: str, scale: str, of: Path | None = None) -> Rows | None:
     """What was kept of a part at a scale, with the code or in a folder, or None.
 
     Raises:
@@ -147,16 +157,10 @@ def load(part: str, scale: str, of: Path | None = None) -> Recorded | None:
         rows = pd.read_csv(io.BytesIO(gzip.decompress(path.read_bytes())))
         rows = rows.assign(**{name: rows[name].map(json.loads) for name in facts["json"]})
         runs = facts["finished"], facts["of"]
-        return Recorded(scale, rows, facts["provenance"] or [{}], facts["date"], facts["code"], runs)
+        return Rows(scale, rows, facts["provenance"] or [{}], facts["date"], facts["code"], runs)
     except (OSError, EOFError, ValueError, KeyError) as error:
         name = f"{part}-{scale}"
         raise InputError(f"recorded rows must be whole files {name}.csv.gz and .json, got {path} ({error})") from None
-
-
-def source(part: str, scale: str) -> str:
-    """The name of the file with the rows of a part, and its SHA-256: pictures say it of themselves."""
-    path = RESULTS / f"{part}-{scale}.csv.gz"
-    return f"{path.name}, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
 def is_there(part: str, scale: str = "") -> bool:
@@ -164,7 +168,7 @@ def is_there(part: str, scale: str = "") -> bool:
     return any((RESULTS / f"{part}-{each}.csv.gz").exists() for each in ([scale] if scale else SCALE_NAMES))
 
 
-def largest(part: str) -> Recorded | None:
+def largest(part: str) -> Rows | None:
     """What was kept of a part at the largest scale that has a finished run of all curves of one that is complete.
 
     Where none is complete, what was kept at the largest scale.

@@ -88,8 +88,8 @@ def fig2_reference(folder: Path | None) -> pd.DataFrame:
         frames.append(frame.assign(reading="authors", method=method, K=K, P=P))
     _require_panels(table)
     found = pd.concat(frames, ignore_index=True)
-    runs = zip(found.method, found.K, found.P, found["round"], strict=True)
-    return found.assign(wire_scalars=[_wire(*run) for run in runs], **countings(found, M=M, m=m))
+    keys = found[["method", "round", "K", "P"]].itertuples(index=False)
+    return found.assign(wire_scalars=[_wire(*key) for key in keys], **countings(found, M=M, m=m))
 
 
 def require_reference(folder: Path) -> None:
@@ -177,12 +177,12 @@ def countings(rows: pd.DataFrame, *, M: int, m: int) -> dict[str, list[float]]:
     return {"table1_scalars": table1, "plotted_scalars": plotted}
 
 
-@cache
-def _wire(method: str, K: int, P: int, rounds: int) -> float:
-    """What the codec would encode, in expectation, per client and in scalars of 4 bytes; once for all seeds."""
+@cache  # seeds share it, and so do two drawings of one part
+def _wire(method: str, R: int, K: int, P: int) -> float:
+    """What the codec would encode after R rounds, in expectation, per client and in scalars of 4 bytes."""
     if method == "FedAvg":
-        return wire_bytes_fedavg(rounds, M=M, m=m, d=D) / 4
-    return wire_bytes_decomfl(rounds, M=M, m=m, K=K, P=P) / 4
+        return wire_bytes_fedavg(R, M=M, m=m, d=D) / 4
+    return wire_bytes_decomfl(R, M=M, m=m, K=K, P=P) / 4
 
 
 # --- thinned to what a figure can show --------------------------------------------------------------------------------

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from paper_repro.commands import board, findings, tables
+from paper_repro.commands import board, findings
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed import images, others
-from tests.paper_repro.recomputed.common import RESULTS, kept, lines, mean_accuracy, outcomes, rows, to_reach
+from tests.paper_repro.recomputed.common import RESULTS, lines, mean_accuracy, outcomes, rows, to_reach
 
 SCALES = "docs/paper-scales.md"
 LOGS = pytest.mark.skipif(not os.environ.get("DECOMFL_REFERENCE"), reason="needs DECOMFL_REFERENCE")
@@ -30,104 +29,6 @@ def said(page: str, *sentences: str) -> list[str]:
 def tells(page: str, *sentences: str) -> None:
     """Assert that a page has the sentences."""
     assert said(page, *sentences) == []
-
-
-def cells(name: str) -> list[list[str]]:
-    """The rows of a table that is made of records."""
-    block = tables.page().split(f"## {tables.TEXTS[name]['title']}\n")[1].split("\n## ")[0]
-    return [line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")][1:]
-
-
-def number(text: str) -> float:
-    return float(text.replace(",", "").split(" ")[0])
-
-
-# --- tables that a command makes --------------------------------------------------------------------------------------
-
-
-def test_the_command_prints_every_table_under_its_heading(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(tables.__file__), run_name="__main__")
-    assert capsys.readouterr().out == tables.page()
-    headings = re.findall(r"^## (.*)$", tables.page(), re.MULTILINE)
-    assert headings == [tables.TEXTS[name]["title"] for name in tables.TABLES]
-
-
-def test_the_table_of_figure_2_has_the_numbers_of_the_rows() -> None:
-    lines_2 = lines(rows("fig2", "full"))
-    for panel, series, seeds, r, ours, _, by_text in cells("figure-2"):
-        own = lines_2[(lines_2.panel == panel) & (lines_2.series == series)]
-        at = {reading: each[each["round"] == number(r)].test_accuracy for reading, each in own.groupby("reading")}
-        assert (len(at["as-plotted"]), f"{at['as-plotted'].mean():.3f}") == (number(seeds), ours)
-        assert by_text == (f"{at['as-written'].mean():.3f}" if "as-written" in at else "–")
-
-
-@LOGS
-def test_the_table_of_figure_2_has_the_authors_numbers() -> None:
-    for panel, series, _, r, _, theirs, _ in cells("figure-2"):
-        own = images.authors_2(panel)[lambda t, s=series: t.series == s]  # type: ignore[misc]
-        assert f"{own[own['round'] == number(r)].test_accuracy.mean():.3f}" == theirs
-
-
-def test_the_table_of_estimators_has_the_numbers_of_the_rows() -> None:
-    two = rows("fig2", "full")
-    plotted = two[two.reading == "as-plotted"]
-    for panel, series, r, distance, differences, projection in cells("estimators"):
-        part = {"Figure 3": "fig3", "Table 1": "table1"}.get(panel)
-        frame = plotted[plotted.panel == panel] if part is None else rows(part, "full")
-        own = frame[frame.series == series]
-        own = own.assign(check=own.check.eq(True))  # that of runs which nothing checks is missing
-        pair = own.pivot(index=["seed", "round"], columns="check", values="test_accuracy").dropna()
-        gap = (pair[True] - pair[False]).abs()
-        assert f"{100 * gap.max():.2f} points (round {gap.idxmax()[1]:,})" == distance
-        last = pair.loc[0, number(r)]
-        assert [f"{last[True]:.3f}", f"{last[False]:.3f}"] == [differences, projection]
-        assert pair.loc[0].index.max() == number(r)
-
-
-def test_the_table_of_curves_has_the_numbers_of_the_rows() -> None:
-    parts = {"Figure 3": "fig3", "top-k": "topk", "Table 1": "table1"}
-    table = cells("curves")
-    for part, series, seeds, r, last, best, _, least, end, trained in table:
-        every = lines(rows(parts[part], "full"))
-        own = kept(every[every.series == series], "series")
-        accuracy, loss = mean_accuracy(own), own.groupby("round").train_loss.mean()
-        assert own.seed.nunique() == number(seeds)
-        assert (accuracy.index[-1], f"{accuracy.iloc[-1]:.3f}") == (number(r), last)
-        assert f"{accuracy.max():.3f} ({accuracy.idxmax():,})" == best
-        assert [f"{loss.min():.3f}", f"{loss.iloc[-1]:.3f}"] == [least, end]
-        assert (trained == "yes") == images.all_trained(every[every.series == series])
-    assert {row[1] for row in table} == {name for part in parts.values() for name in rows(part, "full").series}
-
-
-@LOGS
-def test_the_table_of_curves_has_the_authors_last_accuracies() -> None:
-    theirs = images.authors_3()
-    for part, series, *_, told, _, _, _ in cells("curves"):
-        if part == "Figure 3" and told != "–":
-            own = rows("fig3", "full")[lambda t, s=series: t.series == s]["round"]  # type: ignore[misc]
-            both = theirs[(theirs.series == series.removesuffix(" by signed value")) & theirs["round"].isin(own)]
-            assert f"{both.loc[both['round'].idxmax()].test_accuracy:.3f}" == told
-
-
-def test_the_table_of_the_edge_has_the_numbers_of_the_rows() -> None:
-    runs = others.edge_runs(rows("edge", "full"))
-    table = cells("edge")
-    for estimator, batch, P, K, beta, step, told in table:
-        point = {"estimator": estimator, "batch": int(batch), "P": int(P), "K": int(K), "beta": float(beta)}
-        own = runs[np.logical_and.reduce([runs[name] == value for name, value in point.items()])]
-        own = own[np.isclose(0.01 * own.factor, float(step))]
-        assert f"{int(own.apart.sum())} of {len(own)}" == told
-    assert len(table) == runs.groupby(others.POINT).ngroups
-
-
-def test_a_table_with_a_number_of_its_own_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = tables.page()
-    (row,) = [line for line in text.splitlines() if line.startswith("| local-updates | FedAvg K=10 |")]
-    planted = row.replace("0.991", "0.999", 1)
-    assert planted != row
-    monkeypatch.setattr(tables, "page", lambda: text.replace(row, planted))
-    with pytest.raises(AssertionError):
-        test_the_table_of_figure_2_has_the_numbers_of_the_rows()
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
@@ -194,7 +95,7 @@ def test_the_seeds_that_diverged_are_told_with_their_last_rounds() -> None:
 def test_the_sentences_about_the_authors_band_have_the_numbers_of_the_rows() -> None:
     frame = rows("fig2", "full")
     found = {name: images.band_of_figure_2(frame, name) for name in ("as-plotted", "as-written")}
-    inside = {name: [share for share, *_ in judged] for name, (_, judged, _) in found.items()}
+    inside = {name: [share for share, *_ in judged] for name, (_, judged) in found.items()}
     ours, theirs = images.figure_3(rows("fig3", "full")), images.authors_3()
     means = {who: mean_accuracy(own[own.series == "DeComFL"]) for who, own in (("ours", ours), ("theirs", theirs))}
     both = pd.concat(means, axis=1).dropna()
@@ -353,7 +254,8 @@ def test_the_numbers_of_the_recorded_readme_are_those_of_the_rows() -> None:
     keys = ["panel", "series", "seed", "round"]
     both = own[own.check].merge(own[~own.check], on=keys)
     gap = 100 * (both.test_accuracy_x - both.test_accuracy_y).abs().max()
-    kappas = [others.estimates(rows("hessian", "full"), name).value.iloc[-1] for name in others.READINGS]
+    estimates = rows("hessian", "full").sort_values("step").query("kind == 'estimate'").groupby("name").value.last()
+    kappas = [estimates[name] for name in others.READINGS]
     table1 = lines(rows("table1", "full"))
     tells(
         page,

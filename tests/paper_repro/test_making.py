@@ -73,12 +73,11 @@ def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
     assert "shows what is recorded" in capsys.readouterr().err
 
 
-def test_a_verdict_that_needs_the_authors_curves_is_shown_as_it_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        making, "_kept", lambda name, *_: DrawnPart({"id": name}, [ClaimOutcome("fig2.saving", "holds")])
-    )
-    options = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire", from_recorded=True, jobs=1)
-    (made,), _, _ = making._recorded(["fig2"], options)
+def test_a_verdict_that_needs_the_authors_curves_is_shown_as_it_was_recorded() -> None:
+    options = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire")
+    drawn = [DrawnPart({"id": "fig2"}, [ClaimOutcome("fig2.saving", "holds")])]
+    parts = making._recorded(["fig2"], options, PaperOptions(from_recorded=True)).parts
+    (made,) = making._with_recorded_verdicts(drawn, parts, None)
     told = {each.id: each for each in made.claims}
     assert told["fig2.saving"].scale == ""  # as it was drawn, and not replaced
     assert told["fig2.band"].verdict == verdicts()["fig2.band"]

@@ -321,10 +321,11 @@ def test_the_figure_of_fine_tuning_shows_its_cells() -> None:
         for row in own.itertuples():
             aside = 0.15 * (1 if row.row.endswith("+LoRA") else -1) if adapted else 0.0
             y = names.index(row.series) + aside
-            expected.append((row.end, y))
-            wide.append((row.end, 4 * row.error))
+            expected.append((row.accuracy, y))
+            wide.append((row.accuracy, 4 * row.error))
             key = [row.row, row.task.removesuffix("-two-way"), row.series]
-            papers += [(cell.accuracy / 100, y) for *of, cell in printed if of == key]
+            of_cell = printed[(printed[["row", "task", "series"]] == key).all(axis=1)]
+            papers += [(accuracy / 100, y) for accuracy in of_cell.accuracy]
         bars = [(each.lines[0].get_data(), each.lines[2][0].get_segments()[0]) for each in ax.containers]
         assert alike(sorted((float(x[0]), float(y[0])) for (x, y), _ in bars), sorted(expected)), title
         shown = [(float(ends[:, 0].mean()), float(ends[1, 0] - ends[0, 0])) for _, ends in bars]

@@ -19,7 +19,8 @@ import pytest
 from paper_repro import making
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import READINGS, SCALES
+from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.series import READINGS
 from tests.paper_repro.recomputed.common import RESULTS, lines, outcomes, rows, scale_of, trained
 from theory.findings.registry import ENTRIES
 
@@ -146,13 +147,11 @@ def made(part: str) -> dict[str, str]:
         return {}
     asked = Options(
         scale=SCALES[kept.scale],
-        readings=tuple(READINGS),
+        readings=READINGS,
         count="wire",
         authors=Path(os.environ["DECOMFL_REFERENCE"]),
-        from_recorded=True,
-        largest=True,
     )
-    part_made = making._part(part, kept.rows, kept.provenance, making._beside(part, asked), kept)
+    part_made = making._part(part, kept, making._beside(part, asked))
     return {outcome.id: outcome.scale for outcome in part_made.claims}
 
 

@@ -37,10 +37,12 @@ WALK = {
 }
 QUICK = ("bench", "train", "pool")
 POOL = """
-from paper_repro.workflow.runs import pool_of
-import joblib, math
-with pool_of(2) as pool:
-    assert sorted(pool(joblib.delayed(math.sqrt)(n * n) for n in range(4))) == [0, 1, 2, 3]
+from paper_repro.workflow.processes import Processes
+import math
+calls = iter([(n, math.sqrt, (n * n,)) for n in range(4)])
+if __name__ == "__main__":
+    with Processes(2) as processes:
+        assert sorted(processes.results(lambda: next(calls, None))) == [(n, n) for n in range(4)]
 """
 """What `decomfl paper` and `decomfl board` have their runs computed by."""
 

@@ -11,52 +11,27 @@ import torch
 
 from decomfl_lab.cli.main import main
 from paper_repro import making
-from paper_repro.making import _on_device
-from paper_repro.parts import fig2, fig3
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.parts.test_parts import options
 
 
-def _differences(jobs: list[Job]) -> dict[tuple[str, int], int]:
-    plotted = [job for job in jobs if job.config.method.name == "decomfl" and job.labels.get("reading") != "as-written"]
-    return {
-        (str(job.labels["series"]) + str(job.labels.get("panel")), job.config.seed): job.config.rounds
-        for job in plotted
-    }
-
-
-def test_differences_are_whole_and_of_every_seed_on_a_gpu() -> None:
-    size = SCALES["full"].fig2
-    here, there = (_differences(fig2.jobs(options(device=device))) for device in ("cpu", "cuda"))
-    assert {seed for _, seed in here} == {0}
-    assert {seed for name, seed in there if "local-updates" in name} == set(size.seeds)
-    for K, rounds in size.local_rounds.items():
-        assert there[f"DeComFL K={K} P=20local-updates", 2] == rounds
-    assert there["DeComFL K=4 P=10perturbations", 0] == size.perturbation_rounds
-    (rounds,) = _differences(fig3.jobs(options(device="cuda"))).values()  # type: ignore[arg-type]
-    assert rounds == SCALES["full"].fig3.rounds
-
-
 def test_a_run_has_one_key_on_all_devices() -> None:
-    job = fig3.decomfl(SCALES["smoke"])[0]
-    (moved,) = _on_device([job], "cuda", 0)
-    assert moved.key() == job.key()
+    here, there = (making._works("fig3", options("smoke", device=device))[0] for device in ("cpu", "cuda"))
+    assert (here.device, there.device) == ("cpu", "cuda")
+    assert here.key() == there.key()
 
 
 def test_checking_the_bits_is_a_part_of_the_minutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[Options] = []
+    seen: list[tuple[str, float]] = []
 
-    def make(names: Any, options: Options, *_: Any, **__: Any) -> Any:
-        seen.append(options)
-        return [], [], ""
+    def make(names: Any, options: Options, asked: Any, compute: Any) -> Any:
+        seen.append((options.device, compute.keywords["hours"]))
+        return making._Found()
 
     monkeypatch.setattr(making, "find_device", lambda name: torch.device(name))
     monkeypatch.setattr(making, "require_bits", lambda device: time.sleep(0.6))
-    monkeypatch.setattr(making, "_make", make)
+    monkeypatch.setattr(making, "_computed", make)
     assert main(["paper", "--device", "cuda", "--minutes", "1", "--out", str(tmp_path)]) == 0
-    assert seen[0].hours is not None
-    assert 0 < seen[0].hours < 59.5 / 3600
     assert main(["paper", "--device", "cuda:1", "--minutes", "1", "--out", str(tmp_path)]) == 0
-    assert [options.device for options in seen] == ["cuda", "cuda:1"]
+    assert [device for device, _ in seen] == ["cuda", "cuda:1"]
+    assert all(0 < hours < 59.5 / 3600 for _, hours in seen)

@@ -17,13 +17,14 @@ from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
 from paper_repro.language_models import sizes
-from paper_repro.language_models.sizes import SizeWork, claims, run_table
+from paper_repro.language_models.sizes import claims, configuration, of_model, run_table
+from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.runs import run_all
-from paper_repro.workflow.scales import SCALES, SizesScale
+from paper_repro.workflow.scales import SCALES
 from tests.decomfl_lab.language.toy import toy_sst2
 from tests.paper_repro.parts.test_parts import options
 
-SIZE = SizesScale(
+SIZE = SCALES["smoke"].sizes.but(
     models=("a", "b", "c"),
     rounds=100,
     batch_size=4,
@@ -68,32 +69,6 @@ FLAT = dict(zip(D, [(12.0, 12.2), (12.1, 12.0), (12.2, 12.1)], strict=True))
 
 def verdicts(rows: pd.DataFrame) -> dict[str, str]:
     return {claim.id.removeprefix("sizes."): claim.verdict for claim in claims(rows, SIZE, "made up")}
-
-
-def test_full_scale_is_the_authors_script_to_the_letter() -> None:
-    size = SCALES["full"].sizes
-    works = [SizeWork(size, model, None) for model in size.models]
-    assert [work.model for work in works] == [f"facebook/opt-{d}" for d in ("125m", "350m", "1.3b", "2.7b")]
-    assert [work.eta({}) for work in works] == [5e-6, 3e-6, 2e-6, 2e-6]
-    assert size.seeds == (99,)
-    for work in works:
-        config = work.config(work.model, work.eta({}), 99)
-        assert (config.task, config.clients, config.sampled, config.local_steps, config.perturbations) == (
-            "sst2", 8, 2, 1, 5
-        )  # fmt: skip
-        assert (config.rounds, config.batch_size, config.eval_every, config.test_examples) == (2000, 16, 25, 0)
-        assert (config.estimator, config.mu, config.momentum, config.weight_decay) == ("forward", 1e-3, 0.0, 0.0)
-        assert (config.split, config.alpha, config.distribution) == ("dirichlet-total", 1.0, "gaussian")
-        assert (config.precision, config.tune, config.method.name) == ("float32", "full", "decomfl")
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_model_is_pretrained_here_or_of_the_hub(scale: str) -> None:
-    size = SCALES[scale].sizes
-    here = SCALES[scale].pretrained
-    assert all((model in here) != model.startswith("facebook/opt-") for model in size.models)
-    assert all((model in size.etas) != (model in here) for model in size.models)
-    assert all(here[model].size == model for model in size.models if model in here)
 
 
 def test_rounds_are_those_of_the_exponential_fall() -> None:
@@ -181,10 +156,10 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) -> None:
-    size = replace(SIZE, models=("toy",), rounds=4, eval_every=2, test_examples=12, share=0.5, products=20)
-    work = SizeWork(size, "toy", None)
+    size = SIZE.but(models=("toy",), rounds=4, eval_every=2, test_examples=12, share=0.5, products=20)
+    work = of_model(size, "toy")
     seen: list[tuple[int, int]] = []
-    rows, facts = work.result(tmp_path, work.run(tmp_path, lambda at: seen.append((at.round, at.rounds))))
+    rows, facts = work.run(tmp_path, lambda at: seen.append((at.round, at.rounds)))
     assert seen == [(r, 8) for r in range(1, 9)]
     assert facts["data"].startswith("SST-2: 80 train / 20 test")
     evaluations, kappas = rows[rows.what == "evaluation"], rows[rows.what == "kappa"]
@@ -194,7 +169,7 @@ def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) 
     assert rows.eta.unique() == pytest.approx([0.5 / (4 * start.lambda_max * (1 + (start.kappa + 1) / 5))])
     assert read_config(tmp_path / "1" / "config.toml")["lr"] == rows.eta[0]
 
-    config = work.config("toy", 1.0, 0)  # κ by all eigenvalues of G = JᵀMJ / n, M of softmax cross-entropy
+    config = configuration(size, "toy")  # κ by all eigenvalues of G = JᵀMJ / n, M of softmax cross-entropy
     data, module = finetuning.task_dataset(config), finetuning.task_module(config)
     chosen = fixed_choice(80, 16, 8)
     jacobian = []
@@ -210,11 +185,12 @@ def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) 
 
 @pytest.mark.usefixtures("toy")
 def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = replace(SIZE, models=("a", "b"), rounds=4, eval_every=2, test_examples=12)
+    size = SIZE.but(models=("a", "b"), rounds=4, eval_every=2, test_examples=12)
     monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], sizes=size))
     works = sizes.jobs(options("smoke"))
     assert len({work.key() for work in works}) == 2
-    results = run_all(works, tmp_path / "runs", n_jobs=1)
+    with Processes(1) as here:
+        results = run_all(works, tmp_path / "runs", here)
     rows = pd.concat([frame for frame, _ in results], ignore_index=True)
     made = sizes.make(rows, [facts for _, facts in results], options("smoke"))
     assert len(made.claims) == 5
@@ -223,8 +199,7 @@ def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("toy")
 def test_a_run_that_diverges_ends_its_rows(tmp_path: Path) -> None:
-    size = replace(SIZE, models=("toy",), rounds=30, seeds=(0,), test_examples=12, etas={"toy": 1e30})
-    work = SizeWork(size, "toy", None)
-    rows, _ = work.result(tmp_path, work.run(tmp_path, lambda _: None))
+    size = SIZE.but(models=("toy",), rounds=30, seeds=(0,), test_examples=12, etas={"toy": 1e30})
+    rows, _ = of_model(size, "toy").run(tmp_path, lambda _: None)
     assert list(rows[rows.what == "kappa"]["at"]) == ["start"]
     assert not run_table(rows, size).settled.any()

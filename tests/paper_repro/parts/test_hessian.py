@@ -18,10 +18,12 @@ from decomfl_lab.runs.told import Progress
 from hessian.named import untrained
 from hessian.spectrum.density import SpectralDensity, spectral_density
 from paper_repro.parts import hessian
-from paper_repro.parts.hessian import DensityCheck, SpectrumWork, claims
-from paper_repro.workflow.scales import HessianScale
+from paper_repro.parts.hessian import _density, _spectra
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.expression import judged
+from paper_repro.workflow.scales import SCALES
 
-TINY = HessianScale(
+TINY = SCALES["smoke"].hessian.but(
     model="mlp",
     steps=(0, 5, 10),
     batch_size=16,
@@ -31,7 +33,7 @@ TINY = HessianScale(
     probes=3,
     gauss_newton=8,
 )
-SMALL_CHECK = partial(DensityCheck, model="logistic", steps=50, examples=100, products=20, probes=2)
+SMALL_CHECK = partial(_density, model="logistic", steps=50, examples=100, products=20, probes=2)
 D = 10_000.0
 
 
@@ -49,8 +51,12 @@ def kappas(*row: float) -> dict[str, tuple[float, ...]]:
     return dict.fromkeys(("signed", "positive", "absolute", "gauss-newton"), row)
 
 
+def outcomes(frame: pd.DataFrame) -> list[ClaimOutcome]:
+    return judged("hessian", "made up", {"": frame[frame.step > 0]})
+
+
 def verdicts(frame: pd.DataFrame) -> dict[str, str]:
-    return {claim.id.removeprefix("hessian."): claim.verdict for claim in claims(frame, "made up")}
+    return {claim.id.removeprefix("hessian."): claim.verdict for claim in outcomes(frame)}
 
 
 def test_every_verdict_can_come_out_either_way() -> None:
@@ -63,16 +69,12 @@ def test_every_verdict_can_come_out_either_way() -> None:
     assert unsure["stays-low"] == "holds"  # 80 to 95
 
 
-def work() -> SpectrumWork:
-    return SpectrumWork(TINY, "digits", "tiny")
-
-
 def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Progress] = []
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's default
-    rows, facts = work().result(tmp_path / "a", work().run(tmp_path / "a", seen.append))
+    rows, facts = _spectra(tmp_path / "a", seen.append, TINY, "digits", "cpu")
     assert not torch.backends.cudnn.allow_tf32
     assert facts["data"].startswith("scikit-learn's 8×8 digits")
     assert [at.round for at in seen] == list(range(1, 14))
@@ -111,10 +113,8 @@ def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(
 
 
 def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = SMALL_CHECK()
-
     def distance(folder: Path) -> float:
-        rows, facts = small.result(folder, small.run(folder, lambda _: None))
+        rows, facts = SMALL_CHECK(folder, lambda _: None)
         assert facts["data"].startswith("scikit-learn's 8×8 digits")
         found = rows.set_index("name")["value"]
         assert (found["d"], found["products"]) == (650, 20)
@@ -129,5 +129,5 @@ def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeyp
         return dataclasses.replace(density, nodes=3 * density.nodes)
 
     monkeypatch.setattr(hessian, "spectral_density", off)
-    rows, _ = small.result(tmp_path / "off", small.run(tmp_path / "off", lambda _: None))
+    rows, _ = SMALL_CHECK(tmp_path / "off", lambda _: None)
     assert rows.set_index("name")["value"]["distance"] > 2 * sound

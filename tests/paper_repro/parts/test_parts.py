@@ -15,14 +15,15 @@ import pytest
 from decomfl_lab.cli.main import main
 from paper_repro import making
 from paper_repro.parts import audit, fig2, fig3, hessian, projection, sweeps, table1, topk
-from paper_repro.workflow.claims import UNKNOWN, ClaimOutcome
+from paper_repro.workflow import expression
+from paper_repro.workflow.claims import CLAIMS, UNKNOWN, ClaimOutcome
+from paper_repro.workflow.expression import evaluated
 from paper_repro.workflow.part import Made, Options, ingredients
-from paper_repro.workflow.reference import fig3_reference
+from paper_repro.workflow.recorded import Rows
+from paper_repro.workflow.reference import fig2_reference, fig3_reference
 from paper_repro.workflow.report import Section
-from paper_repro.workflow.scales import SCALES, Fig3Scale, ProjectionScale, TheoryScale, changed
+from paper_repro.workflow.scales import SCALES, changed
 from tests.paper_repro.parts import test_hessian, test_theory
-from tests.paper_repro.parts.test_fig2 import REFERENCE as FIG2_REFERENCE
-from tests.paper_repro.parts.test_fig2 import TINY
 from tests.refusals import refuses
 
 
@@ -31,36 +32,12 @@ def options(scale: str = "full", **changes: Any) -> Options:
         "scale": SCALES[scale],
         "readings": ("as-plotted",),
         "count": "wire",
-        "cache": Path("unused"),
     }
     return Options(**(values | changes))
 
 
 def verdicts(claims: Sequence[ClaimOutcome]) -> dict[str, str]:
     return {claim.id: claim.verdict for claim in claims}
-
-
-def test_full_scale_has_the_schedules_of_the_authors_logs() -> None:
-    ours, check = (job.config for job in fig3.jobs(options()) if job.labels["series"] == "DeComFL")
-    assert (ours.method.name, check) == ("decomfl-projection", ours.but("decomfl", rounds=300))
-    assert (ours.clients, ours.sampled, ours.rounds, ours.local_steps, ours.batch_size) == (100, 10, 3000, 5, 256)
-    assert (ours.perturbations, ours.perturbation_schedule) == (25, {500: 50, 1000: 100, 2000: 200})
-    assert (ours.lr, ours.lr_schedule) == (0.0005, {500: 0.0004, 1000: 0.00025, 2000: 0.00015})
-    assert (ours.momentum, check.mu, check.estimator, ours.model) == (0.8, 1e-4, "central", "cnn-fashion")
-    others = {job.labels["series"]: job.config for job in fig3.jobs(options())}
-    assert {others[name].optimizer for name in ("FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %")} == {"adam"}
-    assert (others["FedCom 8 bit"].quantize_bits, others["FedAvg+Top-k 10 %"].top_k) == (8, 0.1)
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_a_tenth_is_sampled_and_shorter_runs_are_the_beginning_of_the_papers(scale: str) -> None:
-    size = SCALES[scale].fig3
-    assert size.m * 10 == size.M
-    for job in fig3.decomfl(SCALES[scale]):
-        assert job.config.perturbation_schedule == {500: 50, 1000: 100, 2000: 200}
-    reached = fig3.settings_table(SCALES[scale], "mnist").set_index("setting").loc["P", "here"]
-    assert ("200 from round 2000" in reached) == (size.rounds > 2000)
-    assert ("not the paper's" in fig3.scale_words(SCALES[scale])) == (scale != "full")
 
 
 def curve(series: str, accuracy: Sequence[float], cost: float, *, up: float = 0.5, **labels: Any) -> pd.DataFrame:
@@ -99,7 +76,7 @@ def test_each_verdict_of_figure_3_can_come_out_either_way() -> None:
     assert dear["fig3.saving"] == "depends on how it is counted"
     late = curve("DeComFL", np.linspace(0.1, 0.9, 400), 250.0, method="decomfl", uplink=0.0, top_k=0.0)
     soon = curve("FedAvg", np.linspace(0.5, 0.9, 4), 2.4e5, method="fedavg", uplink=1.0, top_k=0.0)
-    assert fig3._not_by_d(pd.concat([late, soon], ignore_index=True)).verdict == "does not hold"
+    assert evaluated(CLAIMS["fig3.not-by-d"], {"": pd.concat([late, soon])}).verdict == "does not hold"
     poor = verdicts(fig3.claims(fashion(ours=0.3, theirs=0.9, top_k=0.5, cost=250.0), "made up"))
     assert set(poor.values()) == {"not tested at this scale"}
 
@@ -188,7 +165,7 @@ def table1_rows(ratio: float = 1.0, ours: float = 1.0) -> pd.DataFrame:
 def test_each_verdict_of_table_1_can_come_out_either_way() -> None:
     def judged(rows: pd.DataFrame) -> dict[str, str]:
         table = table1.comparison_table(rows, M=100, m=10, level=0.9)
-        return verdicts(table1.claims(table, rows, 0.9, "made up"))
+        return verdicts(expression.judged("table1", "made up", {"": rows, "table": table}))
 
     assert judged(table1_rows()) == {"table1.per-round": "holds", "table1.least": "holds"}
     assert judged(table1_rows(ours=0.6))["table1.per-round"] == "depends on how it is counted"
@@ -201,9 +178,7 @@ def test_each_verdict_of_table_1_can_come_out_either_way() -> None:
         begun = table1.make(short[short.series != absent], [{"data": "made up"}], options("full")).claims
         assert verdicts(begun) == {"table1.per-round": "not tested at this scale", "table1.least": verdict}
     low = table1_rows()
-    assert verdicts(table1.claims(table1.comparison_table(low, M=100, m=10, level=0.5), low, 0.5, "made up"))[
-        "table1.least"
-    ] == ("not tested at this scale")
+    assert judged(low.assign(test_accuracy=0.6 * low.test_accuracy))["table1.least"] == "not tested at this scale"
 
 
 def test_runs_of_fedzo_by_finite_differences_check_those_by_projection_and_decide_nothing() -> None:
@@ -217,12 +192,15 @@ def test_runs_of_fedzo_by_finite_differences_check_those_by_projection_and_decid
     assert "1 seed, accuracies are at most 2.00 points from those, at 3 evaluations, and 0.00 at the last" in told
     alone = table1.make(rows, [{"data": "made up"}], options("full"))
     assert not any("finite differences" in note for note in alone.section.notes)
-    planned = [job for job in table1.jobs(options("full")) if job.labels.get("check")]
-    assert [(job.config.method.name, job.config.seed) for job in planned] == [("fedzo", seed) for seed in (0, 1, 2)]
-    assert max(job.urgency for job in table1.jobs(options("full"))) == planned[0].urgency
 
 
 REFERENCE = """figure,series,seed,step,metric,value
+fig2_left,DeComFL K=1 P=20 lr=0.001,233,19,test_accuracy,0.3
+fig2_left,DeComFL K=1 P=20 lr=0.001,233,2019,test_accuracy,0.9
+fig2_left,FedAvg K=4 (file was named K=5 until 1dda74d) lr=0.1,99,0,test_accuracy,0.2
+fig2_left,FedAvg K=4 (file was named K=5 until 1dda74d) lr=0.1,99,0,test_accuracy,0.2
+fig2_right,DeComFL K=4 P=10 lr=0.0005,99,19,test_accuracy,0.4
+fig2_right,DeComFL K=4 P=10 lr=0.0005,99,19,train_loss,2.4
 fig3_left,DeComFL K=5 P=25..200 lr=0.0005,4242,3,train_loss,2.0
 fig3_right,DeComFL K=5 P=25..200 lr=0.0005,4242,19,test_accuracy,0.5
 fig3_right,FedAvg K=5 lr=0.001,42,0,test_accuracy,0.6
@@ -231,53 +209,56 @@ fig3_right,FedCom 8-bit K=5 lr=0.001,705,0,test_accuracy,0.3
 """
 
 
-def test_the_authors_curves_of_figure_3_are_read(tmp_path: Path) -> None:
+def test_the_authors_curves_are_read_with_their_own_counting(tmp_path: Path) -> None:
     (tmp_path / "authors_curves.csv").write_text(REFERENCE)
+    rows = fig2_reference(tmp_path)
+    assert len(rows) == 3  # beyond the plotted rounds, doubled, other metrics and figures are left out
+    one = rows[rows.series == "DeComFL K=1 P=20"].iloc[0]
+    assert (one["round"], one.plotted_scalars, one.table1_scalars) == (20, 380.0, pytest.approx(840.0))
+    assert rows[rows.method == "FedAvg"].series.tolist() == ["FedAvg K=5"]
     rows = fig3_reference(tmp_path)
-    assert dict(zip(rows.series, rows["round"], strict=True)) == {
-        "DeComFL": 20,
-        "FedAvg": 1,
-        "FedAvg+Top-k 10 %": 1,
-        "FedCom 8 bit": 1,
-    }
-    assert rows.train_loss.count() == 2
-    assert rows.test_accuracy.count() == 3
+    last = {"DeComFL": 20, "FedAvg": 1, "FedAvg+Top-k 10 %": 1, "FedCom 8 bit": 1}
+    assert dict(zip(rows.series, rows["round"], strict=True)) == last
+    assert (rows.train_loss.count(), rows.test_accuracy.count()) == (2, 3)
 
 
 @pytest.mark.thorough
 def test_the_command_makes_every_part_and_reuses_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], fig2=TINY))
-    tiny = Fig3Scale(
-        M=2, m=1, batch_size=1, rounds=3, differences=1, baseline_batch=1, baseline_rounds=2, test_examples=10
-    )
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], fig3=tiny))
-    size = ProjectionScale(
-        M=2,
-        m=1,
-        batch_size=1,
-        K=1,
-        P=1,
-        eta=0.001,
-        rounds=2,
-        differences=2,
-        factors=(1.0, 1e30),
-        seeds=(0,),
-        eval_every=1,
-        test_examples=10,
-    )
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], projection=size))
+    smoke = SCALES["smoke"]
+    few = {"M": 2, "m": 1, "batch_size": 1, "test_examples": 10}
+    tiny = {
+        "fig2": smoke.fig2.but(
+            **{**few, "M": 4, "m": 2, "test_examples": 0, "seeds": (0, 1)},
+            local_rounds={1: 3, 4: 2, 10: 1},
+            perturbation_rounds=2,
+            local_differences={1: 2},
+            perturbation_differences={10: 1, 20: 0, 40: 0},
+            fedavg_rounds=2,
+            fedzo_rounds=1,
+            eta_factor=1.0,
+            eval_every={1: 1, 4: 1, 10: 1},
+        ),
+        "fig3": smoke.fig3.but(**few, rounds=3, differences=1, baseline_batch=1, baseline_rounds=2),
+        "projection": smoke.projection.but(
+            **few, P=1, eta=0.001, rounds=2, differences=2, factors=(1.0, 1e30), eval_every=1
+        ),
+        "theory": smoke.theory.but(runs=2, factor=4, cells=2, rounds=2),
+        "hessian": test_hessian.TINY,
+    }
+    monkeypatch.setitem(SCALES, "smoke", replace(smoke, **tiny))
     out = tmp_path / "out"
-    (tmp_path / "authors_curves.csv").write_text(FIG2_REFERENCE + REFERENCE.partition("\n")[2])
-    theory = TheoryScale(per_decade=1, runs=2, factor=4, cells=2, models=("logistic",), rounds=2, seeds=(0,))
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], theory=theory))
+    (tmp_path / "authors_curves.csv").write_text(REFERENCE)
     monkeypatch.setattr(sweeps, "LOUD", 1.0)
     monkeypatch.setattr(sweeps, "REACH", dict.fromkeys("mPK", 4))
-    few = [test_theory.entry("correct"), test_theory.entry("misprint", label="b")]
-    monkeypatch.setattr(audit, "ENTRIES", tuple(result.entry for result in few))
-    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], hessian=test_hessian.TINY))
-    monkeypatch.setattr(hessian, "DensityCheck", test_hessian.SMALL_CHECK)
+    entries = (test_theory.entry("correct"), test_theory.entry("misprint", label="b"))
+    monkeypatch.setattr(audit, "ENTRIES", tuple(result.entry for result in entries))
+    small = {"model": "logistic", "steps": 50, "examples": 100, "products": 20, "probes": 2}
+    jobs = hessian.jobs
+    monkeypatch.setattr(
+        hessian, "jobs", lambda asked: [work if work.device else replace(work, arguments=small) for work in jobs(asked)]
+    )
     parts = ["fig2", "fig3", "projection", "topk", "table1", "hessian", "theory", "audit"]
     argv = ["paper", "--scale", "smoke", "--only", ",".join(parts), "--out", str(out), "--jobs", "1"]
     argv += ["--reading", "as-plotted", "--reference", str(tmp_path)]
@@ -288,17 +269,8 @@ def test_the_command_makes_every_part_and_reuses_its_runs(
     ids = [claim["id"] for claim in claims]
     assert [each.split(".")[0] for each in ids] == sorted((each.split(".")[0] for each in ids), key=parts.index)
     assert {"fig3.saving-in-the-logs", "theory.speed-up-P", "theory.trained-logistic", "audit.b"} < set(ids)
-    for name in (
-        "fig2",
-        "fig2-table1",
-        "fig3",
-        "fig3-table1",
-        "fig3-plotted",
-        "projection",
-        "topk",
-        "hessian",
-        "theory-training",
-    ):
+    drawn = ("fig2", "fig2-table1", "fig3", "fig3-table1", "fig3-plotted", "projection", "topk", "hessian")
+    for name in (*drawn, "theory-training"):
         assert (out / "figures" / f"{name}.png").stat().st_size > 5000, name
     for name in ("fig2", "fig3", "projection", "topk", "table1"):
         assert len(pd.read_csv(out / "tables" / f"{name}.csv")) >= 4, name
@@ -343,7 +315,14 @@ def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(
     ("fig2.K=3", "--set fig2 setting must be one of .* names, got 'K': M, m, batch_size, .*local_rounds, "),
     ("fig2.M=2.5", "--set fig2.M must be a whole number, got 2.5"),
     ("fig2.M=0", "--set fig2.M must have numbers above 0, and something in it, got 0"),
+    ("fig2.M=true", "--set fig2.M must be a whole number, got True"),
     ("fig2.local_rounds={a=1}", "--set fig2.local_rounds must have whole numbers for names"),
+    ("fig2.local_rounds.2=0", "--set fig2.local_rounds.2 must have numbers above 0, and something in it, got 0"),
+    ("edge.factors=[nan]", "--set edge.factors must be a finite number, got nan"),
+    ("edge.factors=[]", "--set edge.factors must have numbers above 0, and something in it"),
+    ("llm.settings.OPT-125M.wsc=[1, 0.1]", "--set llm.settings.OPT-125M.wsc must have 3 values"),
+    ("board.races={'digits, logistic'={los=0.1}}", r"races.digits, logistic must have loss, rounds, accuracy, every"),
+    ("board.races={'digits, logistic'={loss=0.1}}", "race must have rounds"),
     ("hessian.steps=[20, 10]", "steps must ascend to a number above 0"),
     ("llm.settings.OPT-125M.sst3=[1, 0.1, 2]", "task of settings must be one of sst2, "),
     ("board.races.sphere={loss=0.1, rounds=3}", "problem must be one of quadratic"),
@@ -364,12 +343,14 @@ def test_a_changed_setting_is_that_of_the_parts_that_use_it() -> None:
 
 def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
     rows = test_hessian.numbers({"near zero": (0.2, 0.9, 0.99), **test_hessian.kappas(500, 20, 10)})
-    made = Made(section=Section(id="hessian"), claims=hessian.claims(rows, "tiny"))
+    made = Made(section=Section(id="hessian"), claims=test_hessian.outcomes(rows))
     assert {each.verdict for each in made.claims} & {"holds", "does not hold"}
     changed = making._told_changed(made, "hessian.model = mlp instead of resnet20")
     assert {each.verdict for each in changed.claims} == {"not tested at this scale"}
     for old, new in zip(made.claims, changed.claims, strict=True):
-        words = f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp instead of resnet20); tiny"
+        words = (
+            f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp instead of resnet20); made up"
+        )
         assert (new.id, new.measured, new.scale) == (old.id, old.measured, words)
     assert "no verdict on it counts" in changed.section.notes[0]
 
@@ -378,5 +359,5 @@ def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:
     changes = {"llm": "llm.test_examples = 9 instead of 0"}
     assert making._record("llm", options("default")) is not None
     assert making._record("llm", options("default", changes=changes)) is None
-    keys = {ingredients("llm", pd.DataFrame(), [], options(changes=own)) for own in ({}, changes)}
+    keys = {ingredients("llm", Rows("smoke", pd.DataFrame(), []), options(changes=own)) for own in ({}, changes)}
     assert len(keys) == 2  # nor from what was drawn of others

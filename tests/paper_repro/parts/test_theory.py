@@ -13,12 +13,14 @@ import pytest
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.runs.told import Progress
 from paper_repro.parts import audit, sweeps, theory
-from paper_repro.parts.sweeps import KAPPA, SWEEPS, TrainingWork
-from paper_repro.workflow.scales import SCALES, TheoryScale
+from paper_repro.parts.sweeps import KAPPA, SWEEPS
+from paper_repro.workflow.scales import SCALES
 from theory import Setting, statement
 from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, Kind, Status, gather
 
-TINY = TheoryScale(per_decade=1, runs=3, factor=256, cells=2, models=("logistic",), rounds=4, seeds=(0, 1))
+TINY = SCALES["smoke"].theory.but(
+    per_decade=1, runs=3, factor=256, cells=2, models=("logistic",), rounds=4, seeds=(0, 1)
+)
 
 
 def verdicts(claims: list[Any]) -> dict[str, str]:
@@ -68,6 +70,7 @@ def frames(
     """Sweeps as they would have to be; the arguments spoil them."""
     series = {
         "measured, κ equal eigenvalues": measured,
+        "measured, one large eigenvalue": measured,
         "Theorem 2, stated": 0.1,
         "Theorem 2, corrected": 0.05,
         "Theorem 1, corrected": 5.0,
@@ -154,9 +157,8 @@ def test_the_constants_of_a_trained_model_are_those_of_its_losses(monkeypatch: p
 
 
 def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: Path) -> None:
-    work = TrainingWork(TINY, "logistic", "tiny")
     seen: list[Progress] = []
-    rows, facts = work.result(tmp_path, work.run(tmp_path, seen.append))
+    rows, facts = sweeps._trained(tmp_path, seen.append, TINY, "logistic")
     assert facts["data"].startswith("scikit-learn's 8×8 digits")
     assert [at.round for at in seen] == list(range(1, 13))  # a pilot run and two seeds
     runs = rows[rows["kind"] == "run"].pivot(index="round", columns="seed", values="value")

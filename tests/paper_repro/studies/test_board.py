@@ -20,26 +20,31 @@ from decomfl_lab.replicas.replica import Replica
 from paper_repro.commands.board import BoardOptions, page
 from paper_repro.commands.board import board as command
 from paper_repro.studies import board
-from paper_repro.studies.board import ONE_CLIENT, Ratio
+from paper_repro.studies.board import ONE_CLIENT, ratio
 from paper_repro.studies.board_runs import (
     FLOOR,
     FOLLOWS,
     HIGHEST,
     LINES,
     TOP,
-    BoardWork,
     Score,
+    _placed,
+    _raced,
     costs,
+    races,
     searched,
 )
-from paper_repro.workflow import recorded, scales
+from paper_repro.workflow import recorded
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import SCALES, BoardScale, Race
+from paper_repro.workflow.runs import RESULT_FILE, Job
+from paper_repro.workflow.scales import SCALES, Race, Sizes
 from tests.refusals import refuses
 
 PROBLEM = "digits, logistic"
-TINY = BoardScale(races={PROBLEM: Race(rounds=30, accuracy=0.4)}, tuning_seeds=(7,), seeds=(0, 1), missed=5)
+TINY = SCALES["smoke"].board.but(
+    races={PROBLEM: Race(rounds=30, accuracy=0.4)}, tuning_seeds=(7,), seeds=(0, 1), missed=5
+)
 
 
 # --- the rule for η ---------------------------------------------------------------------------------------------------
@@ -81,13 +86,17 @@ def test_a_rate_gets_no_more_rounds_than_would_make_it_the_best() -> None:
 
 
 def measured(line: str, missed: int = 5) -> dict[str, Any]:
-    work = BoardWork(TINY, PROBLEM, line)
-    return costs(*work._placed(Path("unused")), missed)
+    return costs(*_placed(job(line), Path("unused")), missed)
+
+
+def job(line: str, size: Sizes = TINY, problem: str = PROBLEM) -> Job:
+    found: Job = races(size, problem, line).arguments["job"]
+    return found
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_round_costs_what_the_methods_closed_form_says_and_a_rebuild_is_exact(line: str) -> None:
-    found, method = measured(line), BoardWork(TINY, PROBLEM, line).config.method
+    found, method = measured(line), job(line).config.method
     assert found["round_up"] == method.traffic(Cohort(1, 1, 1), found["d"]).up_bytes
     assert found["forward"] >= 1
     assert found["backward"] == method.gradients
@@ -136,9 +145,9 @@ def test_a_rebuild_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("name", ["DeComFL", "FedAvg", "FedKSeed", "MeZO"])
 def test_a_rate_that_is_far_too_large_has_diverged_and_stops_nothing(name: str, tmp_path: Path) -> None:
     bowl = "quadratic κ = 4"
-    work = BoardWork(replace(TINY, races={bowl: Race(rounds=100, loss=0.1)}), bowl, name)
-    config, dataset = work._placed(tmp_path)
-    rows = work._raced(config.but(lr=1e30), tmp_path / "far.csv", dataset, 1.0, math.inf, lambda at: None)
+    race = Race(rounds=100, loss=0.1)
+    config, dataset = _placed(job(name, TINY.but(races={bowl: race}), bowl), tmp_path)
+    rows = _raced(race, config.but(lr=1e30), tmp_path / "far.csv", dataset, 1.0, math.inf, lambda at: None)
     assert rows["ended"].iloc[-1] == "diverged"
     assert list(tmp_path.iterdir()) == [tmp_path / "far.csv"]
 
@@ -205,10 +214,9 @@ def test_fzoo_takes_a_third_of_mezos_passes_or_more_or_nearly(forward: int, expe
 def test_a_ratio_is_the_geometric_mean_over_the_problems_that_both_finish() -> None:
     rows = [line("A", [20, 20], problem=p) for p in ("p", "q", "r")]
     rows += [line("B", [10, 10], problem="p"), line("B", [5, 5], problem="q"), line("B", [1, None], problem="r")]
-    ratio = Ratio.of(board.ends(pd.concat(rows)), "round", "A", "B")
-    assert ratio is not None
-    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((8**0.5, 8**0.5, 8**0.5))
-    assert ratio.by == pytest.approx({"p": 2.0, "q": 4.0})
+    found = ratio(board.ends(pd.concat(rows)), "round", "A", "B", "rounds")
+    assert found[found.whole][["value", "low", "high"]].to_numpy() == pytest.approx(np.full((1, 3), 8**0.5))
+    assert found[~found.whole].set_index("problem")["value"].to_dict() == pytest.approx({"p": 2.0, "q": 4.0})
 
 
 @pytest.mark.parametrize(("bits", "expected"), [(1.0, "holds"), (32.0, "does not hold")])
@@ -240,10 +248,9 @@ def test_the_board_runs_shows_resumes_and_counts_what_its_runs_sent(
     assert {row["line"]: row["reached"] for row in told["table"]} == {"DeComFL": 2, "FedAvg": 2}
     assert len(told["claims"]) == 4
     (ours,) = [row for row in told["table"] if row["line"] == "DeComFL"]
-    work = BoardWork(TINY, PROBLEM, "DeComFL")
     assert ours["passes"] == ours["round"] * 4 * 20
     assert ours["up"] == pytest.approx(ours["round"] * 4 / 20 * 64)
-    done = tmp_path / "runs" / work.key() / "done"
+    done = tmp_path / "runs" / races(TINY, PROBLEM, "DeComFL").key() / RESULT_FILE
     before = done.stat().st_mtime_ns
     run_board(tmp_path)
     assert done.stat().st_mtime_ns == before
@@ -278,12 +285,11 @@ def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "board.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_every_scale_names_problems_that_there_are_and_seeds_of_the_registry() -> None:
-    for scale in SCALES.values():
-        assert set(scale.board.races) <= set(scales.BOARD_PROBLEMS)
+def test_every_line_of_the_board_has_as_many_directions_as_the_others() -> None:
     works = board.jobs(Options(scale=SCALES["default"], readings=(), count="wire"))
     assert len(works) == len(LINES) * len(SCALES["default"].board.races)
-    plain = {work.line: work.config.method.plain() | {"rounds": work.config.rounds} for work in works}
+    configs = {work.labels["line"]: work.arguments["job"].config for work in works}
+    plain = {line: config.method.plain() | {"rounds": config.rounds} for line, config in configs.items()}
     directions = {name: own["perturbations"] * own["rounds"] for name, own in plain.items() if "perturbations" in own}
-    assert set(directions.values()) == {10 * SCALES["default"].board.races[works[-1].problem].rounds}
+    assert set(directions.values()) == {10 * SCALES["default"].board.races[works[-1].labels["problem"]].rounds}
     assert plain["FeedSign"]["perturbations"] == 1

@@ -11,18 +11,16 @@ import pandas as pd
 import pytest
 
 from paper_repro.studies import edge
-from paper_repro.studies.edge_runs import DIFFERENCES, PROJECTION, EdgeWork, Point, points
+from paper_repro.studies.edge_runs import DIFFERENCES, PROJECTION, Point, at_point, points
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.scales import SCALES, EdgeScale
+from paper_repro.workflow.scales import SCALES
 
-TINY = EdgeScale(
+TINY = SCALES["smoke"].edge.but(
     M=4, m=2, batch_size=2, steps=4, seeds=(0,), factors=(1.0, 1e6), small_batch=2, small_factors=(), differences=(),
     Ks=(2,), measurements=2, examples=8, products=6, test_examples=20,
 )  # fmt: skip
-OPTIONS = Options(
-    scale=replace(SCALES["smoke"], edge=TINY), readings=("as-plotted",), count="wire", cache=Path("unused")
-)
+OPTIONS = Options(scale=replace(SCALES["smoke"], edge=TINY), readings=("as-plotted",), count="wire")
 
 
 def run(losses: list[float], *, diverged: bool = False) -> pd.DataFrame:
@@ -137,11 +135,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[d
     folder = tmp_path_factory.mktemp("edge")
     frames, facts = [], []
     for point in points(TINY):
-        work = EdgeWork(TINY, point, 0)
-        ended = work.run(folder / work.key(), lambda _: None)
-        assert ended.startswith("diverged") == (point.factor > 1)
-        frame, provenance = work.result(folder / work.key(), ended)
-        frames.append(frame)
+        work = at_point(TINY, point, 0)
+        frame, provenance = work.run(folder / work.key(), lambda _: None)
+        assert frame.diverged.all() == frame.diverged.any() == (point.factor > 1)
+        frames.append(frame.assign(**work.labels))
         facts.append(provenance)
     return pd.concat(frames, ignore_index=True), facts, folder
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -15,7 +18,7 @@ from decomfl_lab.errors import InputError
 from paper_repro import making
 from paper_repro.parts import fig3, topk
 from paper_repro.workflow import claims
-from paper_repro.workflow.claims import CLAIMS, PARTS, ClaimOutcome, claim, judged
+from paper_repro.workflow.claims import CLAIMS, PARTS, SCOPES, ClaimOutcome, claim, require_all_of
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.parts import test_parts
 
@@ -43,32 +46,59 @@ def test_a_part_judges_all_its_claims_each_once_and_no_others() -> None:
     own = topk.claims(test_parts.top_ks((0.8, 0.7, 0.55), (1.4e5, 1.3e5, 1.2e5)), "made up")
     for wrong in (own[1:], [*own, own[0]], [*own, ClaimOutcome("fig2.saving")]):
         with pytest.raises(InputError, match="part topk must be"):
-            judged("topk", "made up", wrong)
+            require_all_of("topk", wrong)
 
 
-def test_every_threshold_is_named_in_a_rule_and_read_by_the_code() -> None:
+def test_every_threshold_is_named_in_a_rule_and_read_by_a_line_or_the_code() -> None:
     data = tomllib.loads((FOLDER / "claims.toml").read_text(encoding="utf-8"))
     modules = {path: path.read_text(encoding="utf-8") for path in FOLDER.parent.rglob("*.py") if path.stem != "claims"}
     for part, own in data.items():
         thresholds = own if part == "limits" else own.get("limits", {})
         rows = data.values() if part == "limits" else [own]
-        told = [row for each in rows for row in each.get("claims", {}).values()] if rows else []
+        told = [row for each in rows for row in each.get("claims", {}).values()]
         texts = " ".join(row.get("rule", "") + row.get("measures", "") for row in told)
+        lines = {text for row in told for text in strings([row.get("numbers", []), row.get("decides", [])])}
         asked = r"limits\(\)" if part == "limits" else rf"(LIMITS|limits\(\"{part}\"\))"
         own_files = [text for path, text in modules.items() if part == "limits" or path.stem.startswith(part)]
         files = own_files + [text for text in modules.values() if f'limits("{part}")' in text]
         for name in thresholds:
             assert f"{{{name}" in texts, (part, name)
-            assert any(re.search(rf"{asked}\.{name}\b", text) for text in files), (part, name)
+            by_code = any(re.search(rf"{asked}\.{name}\b", text) for text in files)
+            assert by_code or {name, f"{part}.{name}"} & lines or name in IN_NUMBERS, (part, name)
+
+
+IN_NUMBERS = ("axis",)
+"""A threshold that a line has in another unit."""
+
+
+def test_the_rounds_that_the_axis_of_figure_2_has_room_for_are_those_of_the_line() -> None:
+    first = CLAIMS["fig2.fedavg-not-converged"].line["numbers"][0]
+    assert first["value"] == 1 + claims.limits("fig2").axis // 28_938
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text in lists and tables of these."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from strings(each)
 
 
 def test_a_threshold_of_the_registry_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = test_parts.fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0)
     (before,) = [each for each in fig3.claims(rows, "made up") if each.id == "fig3.twenty-times"]
-    monkeypatch.setattr(fig3.LIMITS, "times", 1e6)
+    monkeypatch.setattr(claims.limits("fig3"), "times", 1e6)
     (after,) = [each for each in fig3.claims(rows, "made up") if each.id == "fig3.twenty-times"]
     assert (before.verdict, after.verdict) == ("holds", "does not hold")
     assert "at least 20 times" in CLAIMS["fig3.twenty-times"].rule
+
+
+def test_every_claim_says_of_what_its_verdict_is_and_the_list_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {row["id"]: row["scope"] for row in json.loads(listed(capsys, "--json"))}
+    assert set(told.values()) < set(SCOPES)
+    assert (told["theory.dimension-free"], told["fig2.saving"]) == ("by proof", "in our setting")
+    assert all(told[name] == "in the paper's own data" for name in told if name.endswith("-in-the-logs"))
 
 
 def test_parts_of_the_registry_are_those_of_the_command_with_their_seeds() -> None:
@@ -78,10 +108,18 @@ def test_parts_of_the_registry_are_those_of_the_command_with_their_seeds() -> No
 
 
 @pytest.mark.parametrize(
-    "fault", [{"where": "Section 1"}, {"question": "Is it so?"}, {"rule": ""}, {"scale": "huge"}, {"measures": ""}]
+    "fault",
+    [
+        {"where": "Section 1"},
+        {"question": "Is it so?"},
+        {"rule": ""},
+        {"scale": "huge"},
+        {"measures": ""},
+        {"scope": "everywhere"},
+    ],
 )
 def test_a_claim_that_is_half_registered_is_refused(fault: dict[str, str]) -> None:
-    with pytest.raises(InputError, match="fig2.saving must"):
+    with pytest.raises(InputError, match=r"fig2.saving must"):
         replace(CLAIMS["fig2.saving"], **fault)
 
 

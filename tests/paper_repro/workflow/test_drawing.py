@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from paper_repro.workflow import part
 from paper_repro.workflow.part import Made, Options, drawn, ingredients, rendered
-from paper_repro.workflow.recorded import Recorded
+from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.report import render_report
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.workflow.test_report import claim, section
@@ -79,30 +79,31 @@ def test_what_is_damaged_or_deleted_is_drawn_again(name: str, damage: str, tmp_p
 def test_the_fingerprint_sees_all_that_a_part_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "authors_curves.csv").write_text("a\n")
     facts = [{"code": "1", "data": "digits"}]
-    kept = Recorded("full", ROWS, facts, "2026-01-01", "1", (1, 1))
+    rows = Rows("smoke", ROWS, facts)
+    kept = Rows("full", ROWS, facts, "2026-01-01", "1", (1, 1))
     found = [
-        ingredients("fig2", ROWS, facts, OPTIONS),
-        ingredients("fig3", ROWS, facts, OPTIONS),
-        ingredients("fig2", ROWS.assign(test_accuracy=[0.1, 0.2 + 1e-16 * 2]), facts, OPTIONS),
-        ingredients("fig2", ROWS, [{"code": "2", "data": "digits"}], OPTIONS),
-        ingredients("fig2", ROWS, facts, replace(OPTIONS, count="table1")),
-        ingredients("fig2", ROWS, facts, replace(OPTIONS, scale=SCALES["default"])),
-        ingredients("fig2", ROWS, facts, replace(OPTIONS, authors=tmp_path)),
-        ingredients("fig2", ROWS, facts, replace(OPTIONS, longer=kept)),
-        ingredients("fig2", ROWS, facts, replace(OPTIONS, longer=replace(kept, rows=ROWS[:1]))),
-        ingredients("fig2", ROWS, facts, OPTIONS, "recorded"),
+        ingredients("fig2", rows, OPTIONS),
+        ingredients("fig3", rows, OPTIONS),
+        ingredients("fig2", replace(rows, rows=ROWS.assign(test_accuracy=[0.1, 0.2 + 1e-16 * 2])), OPTIONS),
+        ingredients("fig2", replace(rows, provenance=[{"code": "2", "data": "digits"}]), OPTIONS),
+        ingredients("fig2", rows, replace(OPTIONS, count="table1")),
+        ingredients("fig2", rows, replace(OPTIONS, scale=SCALES["default"])),
+        ingredients("fig2", rows, replace(OPTIONS, authors=tmp_path)),
+        ingredients("fig2", rows, replace(OPTIONS, longer=kept)),
+        ingredients("fig2", rows, replace(OPTIONS, longer=replace(kept, rows=ROWS[:1]))),
+        ingredients("fig2", replace(rows, date="2026-01-01"), OPTIONS),
     ]
     (tmp_path / "authors_curves.csv").write_text("b\n")
-    found.append(ingredients("fig2", ROWS, facts, replace(OPTIONS, authors=tmp_path)))
+    found.append(ingredients("fig2", rows, replace(OPTIONS, authors=tmp_path)))
     monkeypatch.setattr(part, "code_version", lambda _: "other")
-    found.append(ingredients("fig2", ROWS, facts, OPTIONS))
+    found.append(ingredients("fig2", rows, OPTIONS))
     monkeypatch.undo()
     (tmp_path / "claims.toml").write_text("times = 21")
     monkeypatch.setattr(part, "TABLES", tmp_path)
-    found.append(ingredients("fig2", ROWS, facts, OPTIONS))
+    found.append(ingredients("fig2", rows, OPTIONS))
     assert len(set(found)) == len(found)
     monkeypatch.undo()
-    assert ingredients("fig2", ROWS.copy(), facts, replace(OPTIONS, cache=tmp_path)) == found[0]
+    assert ingredients("fig2", replace(rows, rows=ROWS.copy()), OPTIONS) == found[0]
 
 
 @pytest.mark.parametrize(("kind", "word"), [("png", b"Source"), ("pdf", b"Subject")])

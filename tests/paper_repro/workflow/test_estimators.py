@@ -6,12 +6,14 @@ import pandas as pd
 import pytest
 
 from paper_repro.workflow import estimators
+from paper_repro.workflow.claims import CLAIMS
+from paper_repro.workflow.expression import evaluated
 from tests.paper_repro.workflow import test_bands
 from tests.paper_repro.workflow.test_bands import BY
 
 
 def curve(accuracies: list[float], *, check: bool, seed: int = 0, series: str = "a") -> pd.DataFrame:
-    return test_bands.curve(accuracies, seed=seed, series=series).assign(check=check)
+    return test_bands.curve(accuracies, seed=seed, series=series).assign(check=check, seconds=1.0)
 
 
 LINE = [0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.86, 0.87, 0.88, 0.9, 0.91, 0.92]
@@ -36,7 +38,7 @@ def test_gaps_are_of_equal_seeds_and_rounds() -> None:
 def test_the_verdict_follows_the_rule_and_needs_both_estimators() -> None:
     def verdict(check: list[float]) -> str:
         rows = pd.concat([curve(LINE, check=False), curve(LINE, check=False, series="b"), curve(check, check=True)])
-        return estimators.outcome("fig2", rows, BY).verdict
+        return evaluated(CLAIMS["fig2.estimators"], estimators.frames(rows, BY)).verdict
 
     assert verdict([value + 0.001 for value in LINE]) == "holds"
     assert verdict([0.9, *LINE[1:]]) == "holds"  # 11 of 12
@@ -51,7 +53,7 @@ def test_the_dearer_estimator_is_the_one_whose_rounds_take_longer_in_every_curve
             dots.assign(seconds=each * dots["round"], series=name) for name, each in zip("ab", seconds, strict=False)
         ]
         rows = pd.concat([line, line.assign(series="b"), *curves])
-        return estimators.seconds("fig2", rows, BY).verdict
+        return evaluated(CLAIMS["fig2.projection-dearer"], estimators.frames(rows, BY)).verdict
 
     assert verdict(1.0, 1.5) == "holds"
     assert verdict(3.0, 4.0) == "does not hold"

@@ -21,6 +21,7 @@ from paper_repro.workflow import claims, health, recorded
 from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome
 from paper_repro.workflow.health import complaint, decided_by_health, ill_words
 from paper_repro.workflow.measures import band, bands_table, compared
+from paper_repro.workflow.recorded import Rows
 from tests.paper_repro.parts import test_parts
 
 FRESH_ADAM = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam.csv")
@@ -231,7 +232,7 @@ def test_the_training_whose_spectra_are_recorded_lowers_its_loss(scale: str) -> 
 def test_the_series_that_a_claim_rests_on_are_in_the_recorded_rows(name: str) -> None:
     kept = recorded.largest(name.partition(".")[0])
     assert kept is not None
-    there = list(health._series(health._lines(kept.rows)))
+    there = list(health.series_named(health._lines(kept.rows)))
     for pattern in claims.claim(name).rests:
         assert any(health.fnmatchcase(each, pattern) for each in there), pattern
 
@@ -257,10 +258,10 @@ def test_a_report_says_which_run_is_ill_and_decides_nothing_by_it() -> None:
     rows.loc[sick, "train_loss"] = np.where(rows.loc[sick, "round"] < 20, 0.3, 0.5)
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
     asked = test_parts.options("full")
-    made = making._part("fig3", rows, facts, asked)
+    made = making._part("fig3", Rows("full", rows, facts), asked)
     told = {outcome.id: outcome.verdict for outcome in made.claims}
     assert {told[f"fig3.{name}"] for name in ("twenty-times", "saving", "slower", "not-by-d")} == {UNHEALTHY}
     assert made.section.notes[0].startswith("Did not train: FedAvg, seed 0: its training loss fell to 0.3 and rises to")
-    healthy = making._part("fig3", rows.assign(train_loss=0.3), facts, asked)
+    healthy = making._part("fig3", Rows("full", rows.assign(train_loss=0.3), facts), asked)
     assert {outcome.verdict for outcome in healthy.claims if outcome.id != "fig3.estimators"} == {"holds"}
     assert not any(note.startswith("Did not train") for note in healthy.section.notes)

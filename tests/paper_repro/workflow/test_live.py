@@ -13,7 +13,8 @@ from decomfl_lab.runs.config import TrainConfig
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.live import Agreement, agreement, beginning, overlay
 from paper_repro.workflow.part import DrawnPart
-from paper_repro.workflow.recorded import Recorded
+from paper_repro.workflow.processes import Processes
+from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.runs import Job, run_all
 
 FACTS = {"data_digest": "digits", "data": "digits"}
@@ -29,11 +30,11 @@ def rows(**changes: Any) -> pd.DataFrame:
     return frame.assign(series="DeComFL", seed=0, planned=8, finished=False, seconds=[0.0, 1.0, 2.0], **changes)
 
 
-def kept(frame: pd.DataFrame, **facts: str) -> Recorded:
-    return Recorded("default", frame, [FACTS | facts], "2026-01-01", "abc", (1, 1))
+def kept(frame: pd.DataFrame, **facts: str) -> Rows:
+    return Rows("default", frame, [FACTS | facts], "2026-01-01", "abc", (1, 1))
 
 
-def compared(recorded: Recorded | None, here: pd.DataFrame | None = None) -> Agreement:
+def compared(recorded: Rows | None, here: pd.DataFrame | None = None) -> Agreement:
     work = job().beginning(0.25)
     here = rows() if here is None else here
     return agreement([work], {work.key(): (here, FACTS)}, here, recorded)
@@ -41,7 +42,9 @@ def compared(recorded: Recorded | None, here: pd.DataFrame | None = None) -> Agr
 
 def test_a_beginning_has_the_rows_of_the_whole_run_and_is_not_called_finished(tmp_path: Path) -> None:
     whole = job()
-    (long, _), (short, _) = (result for result in run_all([whole, beginning(whole)], tmp_path, n_jobs=1) if result)
+    with Processes(1) as here:
+        found = run_all([whole, beginning(whole)], tmp_path, here)
+    (long, _), (short, _) = (result for result in found if result)
     assert short["round"].max() == 2
     assert not short.finished.any()
     assert set(short.planned) == {8}

@@ -18,10 +18,13 @@ from decomfl_lab.runs.provenance import provenance
 from paper_repro import making
 from paper_repro.parts import fig2, fig3, table1, topk
 from paper_repro.workflow import manifest, recorded
+from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import RECORDED
 from paper_repro.workflow.measures import settled, unfinished, unready
 from paper_repro.workflow.part import DrawnPart, Made, Options
-from paper_repro.workflow.scales import READINGS, SCALES
+from paper_repro.workflow.recorded import Rows
+from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.series import READINGS
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.workflow.test_report import claim, section
 
@@ -211,7 +214,7 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
     recorded.save("topk", "full", long, facts, tmp_path / "kept", (1, 2))
     options = making._beside("topk", Options(scale=SCALES["default"], readings=(), count="wire"))
-    a, b, c = making._part("topk", short, facts, options).claims
+    a, b, c = making._part("topk", Rows("default", short, facts), options).claims
     assert (a.verdict, a.scale) == ("holds", "default")
     assert b.verdict == "does not hold"
     assert b.scale.startswith("recorded on ")
@@ -219,7 +222,8 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
     assert (c.verdict, c.scale) == (untested, "default")
     recorded.save("topk", "default", short.assign(**{"topk.degrades": "holds"}), facts, tmp_path / "kept")
     options = making._beside("topk", Options(scale=SCALES["full"], readings=(), count="wire"))
-    a, b, c = making._part("topk", long.assign(**{"topk.cheaper": untested}), facts, options).claims
+    rows = Rows("full", long.assign(**{"topk.cheaper": untested}), facts)
+    a, b, c = making._part("topk", rows, options).claims
     assert [each.verdict for each in (a, b)] == ["holds", "does not hold"]
     assert a.scale.startswith("recorded on ")
     assert "at default scale by code 7; default" in a.scale
@@ -232,7 +236,7 @@ def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     name = part.__name__.rpartition(".")[2]
     kept = recorded.load(name, "full")
     assert kept is not None
-    jobs = part.jobs(Options(scale=SCALES["full"], readings=tuple(READINGS), count="measured"))
+    jobs = part.jobs(Options(scale=SCALES["full"], readings=READINGS, count="measured"))
     full = {"data": "fashion-mnist"}  # which the run of the tests need not have
     jobs = [replace(job, labels={**job.labels, **(full if "data" in job.labels else {})}) for job in jobs]
     of = [len(job.among(kept.rows)) for job in jobs]
@@ -241,8 +245,8 @@ def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"], dropna=False).ngroups
 
 
-def whole(works: Sequence[Any], asked: Options) -> list[Any]:
-    records = making._records(asked)
+def whole(works: Sequence[Any], asked: PaperOptions, scale: str = "full") -> list[Any]:
+    records = making._records(Options(scale=SCALES[scale], readings=("as-plotted",), count="wire"), asked)
     return [making._whole(work, records) for work in works]
 
 
@@ -251,17 +255,14 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
 ) -> None:
     """By settings and data, for any part that has the run: Figure 3's FedAvg is one of the top-k figure's too."""
     folder = tmp_path / "kept"
-    asked = Options(
-        scale=SCALES["full"], readings=("as-plotted",), count="wire", record=folder, resume=True, cache=tmp_path
-    )
-    works = [*fig3.jobs(asked), *topk.jobs(asked)]
+    asked = PaperOptions(scale="full", record=folder, resume=True)
+    options = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire")
+    works = [*fig3.jobs(options), *topk.jobs(options)]
     assert not any(whole(works, asked))
     fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
     rows = pd.DataFrame({"round": [1000], "test_accuracy": [0.5]})
     facts = [{"code": code, "data": "digits", "data_digest": fedavg.dataset().digest} for code in "ab"]
-    both = pd.concat(
-        [fedavg._labelled(rows, finished=True, diverged=False), other._labelled(rows, finished=False, diverged=False)]
-    )
+    both = pd.concat([fedavg._labelled(rows, finished=True), other._labelled(rows, finished=False)])
     recorded.save("fig3", "full", both, facts, folder, (1, 5))
     known = whole(works, asked)
     there = [(work, own) for work, own in zip(works, known, strict=True) if own is not None]
@@ -272,12 +273,12 @@ def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
     of_two = replace(fedavg, labels={"method": fedavg.labels["method"]})  # which the rows of two runs have
     recorded.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
     assert [own is None for own in whole([fedavg, of_two], asked)] == [False, True]
-    for change in ({"resume": False}, {"record": None}, {"scale": SCALES["default"]}):
+    for change in ({"resume": False}, {"record": None}):
         assert not any(whole(works, replace(asked, **change)))  # type: ignore[arg-type]
+    assert not any(whole(works, asked, "default"))
     monkeypatch.setattr(making, "drawn", lambda *_: DrawnPart("", []))
     begun: list[str] = []
-    monkeypatch.setattr(making, "run_all", lambda works, *_, **__: [begun.append(work.title) for work in works])
-    making._make(["fig3", "topk"], asked)
+    making._computed(["fig3", "topk"], options, asked, lambda works: [begun.append(work.title) for work in works])
     assert fedavg.title not in begun
     assert other.title in begun
     kept = recorded.load("topk", "full", folder)

@@ -1,10 +1,13 @@
-"""Kept results of work: used as they were left or not at all; work stops when its turn ends."""
+"""Works: kept as they were left or not at all, each done once, gone on with, stopped by a signal or in time."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
-import threading
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,60 +19,43 @@ import pytest
 
 from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.interrupts import Interrupted
-from decomfl_lab.runs import course, provenance, run
+from decomfl_lab.runs import course, provenance
 from decomfl_lab.runs import kept as of_run
 from decomfl_lab.runs.progress import left_words
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow import runs
-from paper_repro.workflow.runs import DONE_FILE, SO_FAR, TURN_FILE, Job, Result, Work, finished, run_all
+from paper_repro.workflow import processes, runs
+from paper_repro.workflow.processes import Processes
+from paper_repro.workflow.runs import RESULT_FILE, SO_FAR, Job, Report, Result, Work, finished, run_all
+
+RUNS = 4
+AT_THE_END = Progress(1, 1, 0.0, 0.0, 0.0)
 
 
-class Small:
-    """Work that leaves a table; ``during`` is called in the middle of it."""
-
-    title = "small"
-
-    def __init__(self, during: Callable[[Path], None] = lambda _: None) -> None:
-        self.during = during
-
-    def key(self) -> str:
-        return "small"
-
-    def cost(self) -> float:
-        return 1.0
-
-    def run(self, folder: Path, report: Callable[[Progress], None]) -> str:
-        self.during(folder)
-        report(Progress(1, 1, 0.0, 0.0, 0.0))
-        (folder / "rows.csv").write_text("value\n1.5\n")
-        return "ended well"
-
-    def result(self, folder: Path, ended: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-        return pd.read_csv(folder / "rows.csv"), {"ended": ended}
+def counted(folder: Path, report: Report, name: str, seconds: float = 0.0, shared: bool = False) -> Result:
+    """It says in a file that it was begun, and takes its time, or waits until two processes have begun something."""
+    with (folder.parent / "told.txt").open("a") as file:
+        file.write(f"{name} {os.getpid()}\n")
+    if shared:
+        until(lambda: len({process for _, process in told(folder.parent)}) == 2)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.05)
+        report(AT_THE_END)
+    report(AT_THE_END)
+    return pd.DataFrame({"value": [1.5, math.nan], "text": ["", None], "list": [[1], []]}), {"name": name}
 
 
-@pytest.mark.parametrize("name", ["rows.csv", DONE_FILE])
-def test_a_kept_result_with_a_changed_bit_is_refused(name: str, tmp_path: Path) -> None:
-    for _ in range(2):  # computed, then kept
-        ((rows, facts),) = run_all([Small()], tmp_path, n_jobs=1)
-        assert (rows.value.tolist(), facts) == ([1.5], {"ended": "ended well"})
-    path = tmp_path / "small" / name
-    content = bytearray(path.read_bytes())
-    content[0] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=rf"runs must be as they were left, got .*small with another .*{name}"):
-        run_all([Small()], tmp_path, n_jobs=1)
+def failing(folder: Path, report: Report) -> Result:
+    until(lambda: len(told(folder.parent)) == RUNS)  # the others come first
+    raise InputError("bad must be right, got wrong")
 
 
-def _ended(folder: Path) -> None:
-    for path in folder.parent.glob(f"{TURN_FILE}-*"):
-        path.unlink()
+def work(name: str = "small", **given: Any) -> Work:
+    return Work(title=name, function=counted, arguments={"name": name, **given})
 
 
-def test_work_stops_when_its_turn_has_ended(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted, match=r"^interrupted; 0 of 1 runs are finished, .* the same command goes on$"):
-        run_all([Small(_ended)], tmp_path, n_jobs=1)
-    assert not (tmp_path / "small" / DONE_FILE).exists()
+def works(seconds: float = 0.0, *, shared: bool = False) -> list[Work]:
+    return [work(f"run-{n}", seconds=seconds, shared=shared) for n in range(RUNS)]
 
 
 CONFIG = TrainConfig(
@@ -82,127 +68,279 @@ def job(rounds: int = 60, seed: int = 0, **changes: Any) -> Job:
     return Job(config, {"series": "a"}, f"seed {seed}", **changes)
 
 
-def _one(results: list[Result | None]) -> Result:
-    (result,) = results
+def run(wanted: list[Any], root: Path, n_jobs: int = 1, **given: Any) -> list[Result | None]:
+    with Processes(n_jobs) as those:
+        return run_all(wanted, root, those, **given)
+
+
+def one(wanted: Work | Job, root: Path, **given: Any) -> Result:
+    (result,) = run([wanted], root, **given)
     assert result is not None
     return result
 
 
-def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch, work: Job | None = None) -> Result:
+def told(root: Path) -> list[tuple[str, str]]:
+    """The name of every work that was done, and the process that did it."""
+    path = root / "told.txt"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sorted((name, process) for name, process in map(str.split, lines))
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def another(root: Path, seconds: float = 0.0) -> subprocess.Popen[str]:
+    """Another command that does the same works in the same folder; without seconds, shared ones."""
+    program = (
+        "from pathlib import Path; from tests.paper_repro.workflow.test_runs import run, works;"
+        f"run(works({seconds}, shared={not seconds}), Path({str(root)!r}))"
+    )
+    return subprocess.Popen([sys.executable, "-c", program], text=True, stderr=subprocess.PIPE)
+
+
+def test_a_kept_result_comes_back_as_it_was_and_a_changed_bit_is_refused(tmp_path: Path) -> None:
+    for _ in range(2):  # computed, then kept
+        rows, facts = one(work(), tmp_path)
+        assert rows.to_json() == '{"value":{"0":1.5,"1":null},"text":{"0":"","1":null},"list":{"0":[1],"1":[]}}'
+        assert facts == {"name": "small"}
+    assert len(told(tmp_path)) == 1
+    (path,) = tmp_path.glob(f"*/{RESULT_FILE}")
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"runs must be as they were left, got .*counted-.* another {RESULT_FILE}"):
+        one(work(), tmp_path)
+
+
+def test_a_file_that_a_work_left_for_others_is_looked_at_too(tmp_path: Path) -> None:
+    one(work(), tmp_path)
+    (folder,) = (path.parent for path in tmp_path.glob(f"*/{RESULT_FILE}"))
+    (folder / "model").write_bytes(b"weights")
+    facts = {"files": {"model": runs.file_digest(folder / "model")}}
+    runs.write_sealed(folder / RESULT_FILE, {"rows": {"value": [1]}, "facts": facts})
+    assert one(work(), tmp_path)[1] == facts
+    (folder / "model").write_bytes(b"weightz")
+    with pytest.raises(InputError, match="got .* with another model: remove it"):
+        one(work(), tmp_path)
+
+
+def test_a_key_is_of_all_that_a_result_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = [work(), replace(work(), title="other", cost=9.0, urgency=2, labels={"x": 1})]
+    others = [
+        work("other"),
+        replace(work(), data=os.getcwd),
+        replace(work(), needs=(work(),)),
+        replace(work(), layers=("theory",)),
+        replace(work(), function=failing),
+    ]
+    moved = [replace(job(), device="cuda"), replace(job(), title="other", urgency=1, labels={})]
+    assert {each.key() for each in moved} == {job().key()}
+    different = [work(), *others, job(), job(seed=1), job(61)]
+    keys = {each.key() for each in different}
+    assert {each.key() for each in same} == {work().key()}
+    assert len(keys) == len(different)
+    monkeypatch.setattr(runs, "code_version", lambda *_: "another")
+    assert not {each.key() for each in different} & keys
+
+
+def test_what_is_needed_is_done_before_also_where_it_comes_last(tmp_path: Path) -> None:
+    need = work("need")
+    run([replace(work("a"), needs=(need,), cost=1e9), work("b"), need], tmp_path)
+    names = [line.split()[0] for line in (tmp_path / "told.txt").read_text().splitlines()]
+    assert sorted(names) == ["a", "b", "need"]
+    assert names.index("need") < names.index("a")
+
+
+@pytest.mark.parametrize(("number", "n_jobs"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
+def test_a_signal_stops_work_and_says_what_is_kept(number: int, n_jobs: int, tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from decomfl_lab.interrupts import interrupt; import signal;"
+        "from tests.paper_repro.workflow.test_runs import run, works;"
+        "signal.signal(signal.SIGTERM, interrupt);"
+        f"run(works(60.0), Path({str(tmp_path)!r}), n_jobs={n_jobs})"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], text=True, stderr=subprocess.PIPE) as other:
+        until(lambda: len(told(tmp_path)) == n_jobs)
+        other.send_signal(number)
+        error = other.communicate(timeout=60)[1]
+    assert f"interrupted; 0 of {RUNS} runs are finished, and kept with those under way in {tmp_path}" in error
+    assert not list(tmp_path.glob(f"*/{RESULT_FILE}"))
+    assert [result and result[1] for result in run(works(), tmp_path)] == [{"name": f"run-{n}"} for n in range(RUNS)]
+
+
+def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     """What there is when the time is over after so many rounds."""
 
     def slowly(*args: Any, on_round: Callable[[Progress], None], **kwargs: Any) -> pd.DataFrame:
         def told(at: Progress) -> None:
             if at.round == rounds:
-                (watcher,) = (each for each in threading.enumerate() if isinstance(each, runs._Watcher))
-                watcher._until = 0.0
-                while list(root.glob(f"{TURN_FILE}-*")):
-                    time.sleep(0.05)
-                monkeypatch.setattr(runs, "POLL_SECONDS", 0.0)  # so that this round hears of it
+                monkeypatch.setattr(runs.time, "monotonic", lambda: 1e9)
             on_round(at)
 
-        return run.train(*args, on_round=told, **kwargs)
+        return train(*args, on_round=told, **kwargs)
 
+    train = runs.train
     with monkeypatch.context() as patch:
         patch.setattr(runs, "train", slowly)
-        return _one(run_all([work or job()], root, n_jobs=1, hours=1.0, resume=True))
+        return one(job(), root, hours=1.0, resume=True)
 
 
 def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (provenance, course, of_run, runs):
-        monkeypatch.setattr(module, "code_version", lambda: name)
+        monkeypatch.setattr(module, "code_version", lambda *_: name)
 
 
-def test_when_the_hours_are_over_what_is_under_way_is_saved_and_shown_as_what_it_is(
+def test_when_the_hours_are_over_what_is_under_way_is_saved_and_another_version_goes_on_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, facts = _stopped_after(9, tmp_path, monkeypatch)
-    assert not finished((rows, facts))
-    assert facts[SO_FAR] == "8 of 60 rounds"
-    assert rows["round"].tolist() == [2, 4, 6, 8]
-    assert (set(rows.finished), set(rows.planned), set(rows.examples)) == ({False}, {60}, {400})
-    assert not list(tmp_path.glob(f"*/{DONE_FILE}"))
-    (table,) = tmp_path.glob("*/metrics.csv")
-    table.write_text(re.sub(r"^8,0\.\d+", "8,0.9999", table.read_text(), flags=re.M))
-    again = job().so_far(table.parent)
-    assert again is not None
-    assert "8,0.9999" in table.read_text()
-    assert again[0].equals(rows)  # they are the checkpoint's
-
-
-def test_another_version_goes_on_where_it_was_asked_to_and_the_provenance_lists_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, _ = _one(run_all([job()], tmp_path / "whole", n_jobs=1))
+    whole, _ = one(job(), tmp_path / "whole")
     root = tmp_path / "runs"
     _version("first", monkeypatch)
-    _stopped_after(9, root, monkeypatch)
+    rows, facts = _stopped_after(9, root, monkeypatch)
+    monkeypatch.undo()
+    assert (finished((rows, facts)), facts[SO_FAR]) == (False, "8 of 60 rounds")
+    assert rows["round"].tolist() == [2, 4, 6, 8]
+    assert (set(rows.finished), set(rows.planned), set(rows.examples)) == ({False}, {60}, {400})
+    (table,) = root.glob("*/metrics.csv")
+    table.write_text(re.sub(r"^8,0\.\d+", "8,0.9999", table.read_text(), flags=re.M))
     _version("second", monkeypatch)
-    (begun,) = (path.parent for path in root.glob("*/config.toml"))
-    runs._identities.cache_clear()
-    assert job().begun(root) == begun
-    assert job(seed=1).begun(root) is job(rounds=61).begun(root) is None
-    result = rows, facts = _one(run_all([job()], root, n_jobs=1, resume=True))
+    begun = job().begun(root)
+    again = job().result(begun)
+    assert again is not None
+    assert again[0].equals(rows)  # they are the checkpoint's
+    assert begun == table.parent
+    assert not any(each.begun(root).exists() for each in (job(seed=1), job(rounds=61)))
+    result = rows, facts = one(job(), root, resume=True)
     assert finished(result)
     assert facts["codes"] == ["first", "second"]
     same = [name for name in rows if name != "seconds"]
     pd.testing.assert_frame_equal(rows[same], whole[same])
     _version("third", monkeypatch)
-    _, facts = _one(run_all([job()], root, n_jobs=1, resume=True))  # done, so not done again
-    assert facts["codes"] == ["first", "second"]
-    assert len(list(root.glob("*/config.toml"))) == 1
-    _, anew = _one(run_all([job()], root, n_jobs=1))
+    assert one(job(), root, resume=True)[1]["codes"] == ["first", "second"]  # done, so not done again
+    _, anew = one(job(), root)
     assert (anew["code"], "codes" in anew) == ("third", False)
-    assert len(list(root.glob("*/config.toml"))) == 2
 
 
-def test_with_little_time_the_urgent_go_first_and_of_those_the_cheap_ones() -> None:
-    works = {Path(name): work for name, work in zip("abc", (job(90), job(30), job(10, urgency=1)), strict=True)}
-    assert [path.name for path, _ in runs._in_order(works, limited=True)] == ["b", "a", "c"]
-    assert [path.name for path, _ in runs._in_order(works, limited=False)] == ["a", "b", "c"]
+def test_a_run_that_diverged_at_once_has_a_row_of_round_0(tmp_path: Path) -> None:
+    wrong = job()
+    rows, _ = one(replace(wrong, config=wrong.config.but(lr=1e30)), tmp_path)
+    assert (rows["round"].tolist(), rows.diverged.tolist(), rows.finished.tolist()) == ([0], [True], [True])
+    assert rows[["test_accuracy", "test_loss", "train_loss"]].isna().all(axis=None)
 
 
-def test_each_result_is_told_when_it_comes_in_the_order_given_and_what_was_there_first(tmp_path: Path) -> None:
-    told: list[tuple[str, int]] = []
-
-    def come(work: Work, result: runs.Result) -> None:
-        told.append((work.key(), len(result[0])))
-
-    works = [job(4), job(2), Small()]
-    run_all([works[1]], tmp_path, n_jobs=1)
-    run_all(works, tmp_path, n_jobs=1, on_result=come)
-    assert [key for key, _ in told] == [works[n].key() for n in (1, 0, 2)]
-    assert all(rows for _, rows in told)
+@pytest.mark.parametrize(
+    ("given", "order"),
+    [({}, "abc"), ({"hours": 1.0}, "bac"), ({"on_result": lambda _: None}, "cab")],
+    ids=["the dearest first", "in little time the urgent first, of those the cheap", "as given"],
+)
+def test_the_order_of_works(given: dict[str, Any], order: str, tmp_path: Path) -> None:
+    a, b, c = (replace(work(name), cost=cost) for name, cost in zip("abc", (90.0, 30.0, 10.0), strict=True))
+    run([replace(c, urgency=1), a, b], tmp_path, **given)
+    assert [line[0] for line in (tmp_path / "told.txt").read_text().splitlines()] == list(order)
 
 
-@pytest.mark.parametrize(("count", "processes", "threads"), [(1, 4, 4), (2, 4, 2), (3, 4, 1), (9, 4, 1), (1, 1, 1)])
+def test_each_work_is_told_when_it_is_done_and_what_was_there_first(tmp_path: Path) -> None:
+    wanted = [job(4), job(2), work()]
+    run([wanted[1]], tmp_path)
+    heard: list[str] = []
+    run(wanted, tmp_path, on_result=lambda done: heard.append(done.key()))
+    assert heard == [wanted[n].key() for n in (1, 0, 2)]
+
+
+@pytest.mark.parametrize(("count", "n_jobs", "threads"), [(1, 4, 4), (2, 4, 2), (3, 4, 1), (9, 4, 1), (1, 1, 1)])
 def test_training_runs_that_are_fewer_than_the_processes_share_these(
-    count: int, processes: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    count: int, n_jobs: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
 
-    def executed(_work: Work, folder: Path, _turn: Any, threads: int) -> tuple[Path, bool]:
+    def done(_: Work, folder: Path, threads: int) -> str:
         seen.append(threads)
-        return folder, False
+        folder.mkdir(parents=True)
+        runs.write_sealed(folder / RESULT_FILE, {"rows": {}, "facts": {}})
+        return "done"
 
-    monkeypatch.setattr(runs, "_execute", executed)
-    monkeypatch.setattr(runs.joblib, "effective_n_jobs", lambda _: processes)
-    run_all([job(10 + n) for n in range(count)], tmp_path, n_jobs=1)
+    monkeypatch.setattr(runs, "_do", done)
+    monkeypatch.setattr(Processes, "results", lambda _, calls, *__: [(c[0], c[1](*c[2])) for c in iter(calls, None)])
+    run([job(10 + n) for n in range(count)], tmp_path, n_jobs)
     assert seen == [threads] * count
     seen.clear()
-    run_all([Small()], tmp_path, n_jobs=1)
+    run([work()], tmp_path, n_jobs)
     assert seen == [1]  # what else there is may depend on the number of threads
 
 
-def test_the_time_left_follows_the_costs_at_the_pace_since_the_start() -> None:
+def test_the_time_left_follows_the_costs_at_the_pace_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = Path("a"), Path("b")
-    tally = runs._Tally({a: job(30), b: job(90)}, before=5)
-    tally.reached(a, 0.5)  # by an earlier command
-    assert (tally.counts, tally.left(100.0)) == ((5, 7), math.inf)
-    tally.reached(a, 1.0)
-    assert tally.counts == (6, 7)
-    assert tally.left(110.0) == math.inf  # ten seconds are too few to tell a pace by
-    assert tally.left(130.0) == pytest.approx(180.0)  # 15 rounds took half a minute, 90 are left
+    bars = runs._Bars({a: job(30), b: job(90)}, before=5, each=False)
+    bars.reached(a, Progress(1, 2, 0.0, 0.0, 0.0))  # by an earlier command
+    assert bars.left(100.0) == math.inf
+    bars.done(a)
+    assert bars.left(110.0) == math.inf  # ten seconds are too few to tell a pace by
+    assert bars.left(130.0) == pytest.approx(180.0)  # 15 rounds took half a minute, 90 are left
     assert [left_words(seconds) for seconds in (60.0, 840.0, 9000.0, math.inf)] == [
         "about 1 min left", "about 14 min left", "about 2.5 h left", ""
     ]  # fmt: skip
+
+
+@pytest.mark.thorough
+def test_two_commands_at_once_compute_each_key_once_and_share_them(tmp_path: Path) -> None:
+    with another(tmp_path) as other:
+        until(lambda: told(tmp_path))
+        results = run(works(shared=True), tmp_path)
+    assert other.returncode == 0
+    assert [name for name, _ in told(tmp_path)] == [f"run-{n}" for n in range(RUNS)]
+    assert {process for _, process in told(tmp_path)} == {str(other.pid), str(os.getpid())}
+    assert [result and result[1] for result in results] == [{"name": f"run-{n}"} for n in range(RUNS)]
+
+
+@pytest.mark.thorough
+def test_what_a_killed_command_had_begun_is_done_by_the_other(tmp_path: Path) -> None:
+    with another(tmp_path, 60.0) as other:
+        until(lambda: told(tmp_path))
+        other.send_signal(signal.SIGKILL)
+    assert all(run(works(), tmp_path))
+
+
+def test_processes_compute_elsewhere_and_bring_errors_back(tmp_path: Path) -> None:
+    bad = Work(title="bad", function=failing, cost=0.0)
+    with pytest.raises(InputError, match="^bad must be right, got wrong$"):
+        run([*works(), bad], tmp_path, 2)
+    names, others = zip(*told(tmp_path), strict=True)
+    assert list(names) == [f"run-{n}" for n in range(RUNS)]
+    assert str(os.getpid()) not in others
+
+
+def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from tests.paper_repro.workflow.test_runs import run, works;"
+        f"run(works(60.0), Path({str(tmp_path)!r}), 2)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as parent:
+        until(lambda: len(told(tmp_path)) == 2)
+        parent.kill()
+    until(lambda: not any(Path(f"/proc/{process}").exists() for _, process in told(tmp_path)))
+
+
+def test_a_process_that_is_killed_from_outside_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"processes must not be killed from outside \(too little memory\?\)"):
+        run([Work(title="killed", function=killed), *works()], tmp_path, 2)
+
+
+def killed(folder: Path, report: Report) -> Result:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def test_who_is_told_to_stop_does_so_when_it_next_tells_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[int] = []
+    one = Processes(1)
+    calls = iter([("a", processes.tell, (1,)), ("b", processes.tell, (2,))])
+    results = one.results(lambda: next(calls, None), heard.append)
+    assert next(results) == ("a", None)
+    one.stop()
+    with pytest.raises(Interrupted):
+        next(results)
+    assert (heard, one.stopped) == ([1, 2], True)
