@@ -96,7 +96,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     if "as-plotted" in set(rows.reading):
         verdicts = claims(rows, scale, None if options.authors is None else authors, verdicts)
     seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
-    headings = [COUNT_LABELS[count].capitalize() for count, reading in kinds[1:] if reading == readings[0]]
+    headings = [f"The same, {COUNT_LABELS[count]}" for count, reading in kinds[1:] if reading == readings[0]]
     headings += [f"With the settings of {SETTINGS[reading]} ({reading})" for reading in readings[1:]]
     section = Section(
         id="fig2",

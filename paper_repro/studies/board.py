@@ -144,7 +144,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         "board": ranking(
             frame[frame["problem"] == last],
             styles,
-            title=f"{title}: {last}",
+            title=title,
             caption=caption("board", race=size.races[last], **{**told, "data": data.split("; ")[-1]}),
         ),
         "board-all": races(frame, styles, title=f"{title}, problem by problem", caption=caption("board-all", **told)),

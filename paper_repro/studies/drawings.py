@@ -40,10 +40,10 @@ def ranking(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: str 
     """Who took how many bytes on the one problem of ``frame``; see ``races``."""
     column, label = next(iter(AXES.items()))
     with matplotlib.rc_context(rc()):
-        figure, plots = page(9.6, 0.26 * frame["line"].nunique() + 0.7, title=title, caption=[caption])
+        figure, plots = page(6.2, 0.26 * frame["line"].nunique() + 0.7, title=title, caption=[caption])
         ax = plots.subplots()
         _ranking(ax, frame, column, styles)
-        ax.set_xlabel(label)
+        ax.set(xlabel=label, title=frame["problem"].iloc[0])
     return figure
 
 

@@ -56,7 +56,10 @@ class PaperOptions:
         metavar="PART.SETTING=VALUE",
     )
     reference: Path | None = option(
-        None, "The folder with authors_curves.csv; the authors' curves are drawn beside ours.", "Axes and readings"
+        None,
+        "The folder with authors_curves.csv, the authors' whole curves, to draw and judge by. [default: thinned ones "
+        "are drawn]",
+        "Axes and readings",
     )
     from_recorded: bool = option(
         False,

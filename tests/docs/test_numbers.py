@@ -41,8 +41,8 @@ def test_the_sentences_about_the_edge_have_the_numbers_of_the_rows() -> None:
     lost = frame[(frame.estimator == "projection") & (frame.batch == 256) & (frame.factor == 1) & (frame.P == 20)]
     one = usual[usual.apart].seed.iloc[0]
     last = lost[(lost.K == 1) & (lost.beta == 0.9) & (lost.seed == one)].sort_values("round").test_accuracy.iloc[-1]
-    at = runs[runs.apart].push.dropna()
-    still = runs[(runs.beta == 0) & runs.apart].push
+    at = runs[runs.apart].push_at_turn.dropna()
+    still = runs[(runs.beta == 0) & runs.apart].push_at_turn
     right = int((runs.crossed == runs.apart).sum())
     within = int(((at >= 0.5) & (at <= 2)).sum())
     tells(
@@ -154,7 +154,7 @@ def test_the_boards_line_in_the_readme_has_the_numbers_of_the_rows() -> None:
 
 def cost_rows() -> list[str]:
     """The rows of the README's table: what Figure 2's runs with K = 10 send to an accuracy, in both countings."""
-    runs = images.figure_2(rows("fig2", "full"), "local-updates")
+    runs = images.figure_2(rows("fig2", "full"))[lambda t: t.panel == "local-updates"]
     both = [runs[runs.series == name] for name in ("DeComFL K=10 P=20", "FedAvg K=10")]
     told = []
     for level in (0.80, 0.90, 0.95, 0.96, 0.97):

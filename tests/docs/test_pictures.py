@@ -35,7 +35,7 @@ def wanted(stem: str) -> tuple[str | None, str | None]:
         return WITHOUT_ROWS[stem]
     part = pictures.PICTURES[stem]
     kept = recorded.largest(part)
-    return stem, "" if kept is None else recorded.source(part, kept.scale)
+    return stem, "" if kept is None else kept.source(part)
 
 
 @pytest.mark.parametrize("stem", sorted(path.stem for path in DOCS.glob("*.png") if path.name not in MADE))
@@ -59,5 +59,5 @@ def test_other_rows_make_pictures_old(monkeypatch: pytest.MonkeyPatch, tmp_path:
     kept = recorded.largest("fig2")
     assert kept is not None
     monkeypatch.setattr(recorded, "largest", lambda _: kept)
-    monkeypatch.setattr(recorded, "source", lambda *_: "fig2-full.csv.gz, sha256 other")
+    monkeypatch.setattr(type(kept), "source", lambda *_: "fig2-full.csv.gz, sha256 other")
     assert told(DOCS / "fig2.png") != wanted("fig2")

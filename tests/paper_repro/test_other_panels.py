@@ -12,7 +12,6 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
-from matplotlib.lines import Line2D
 
 from figures import spectra
 from figures import theory as bounds
@@ -376,51 +375,40 @@ SPENT = {
 }
 
 
-def wrong_race(ax: Axes, runs: pd.DataFrame, colours: dict[str, str], by: str) -> list[str]:
-    """The lines of a race that are not each run's best so far, in the colour of its method."""
-    drawn = [(to_hex(line.get_color()), np.column_stack(line.get_data())) for line in ax.get_lines()[1:]]
-    told = []
-    for (name, seed), run in runs.groupby(["line", "seed"]):
-        seen = run[np.isfinite(run[by])]
-        points = np.column_stack([seen["at"], seen[by].cummin() if by == "test_loss" else seen[by].cummax()])
-        same = any(colour == colours.get(name) and alike(each, points) for colour, each in drawn)
-        told += [f"{name}, seed {seed}"] * (not same)
-    return told + ["lines beside the runs"] * (len(drawn) != runs.groupby(["line", "seed"]).ngroups)
-
-
-def wrong_ranking(ax: Axes, runs: pd.DataFrame, dots: dict[str, Line2D]) -> list[str]:
-    """What a ranking shows otherwise than what each method took: the mean, whether all got there, and the order."""
-    ends = runs.groupby(["line", "seed"]).agg(took=("at", "last"), ended=("ended", "last"))
-    took = np.exp(np.log(ends.took).groupby("line").mean())
-    there = ends.ended.eq("reached").groupby("line").all()
-    shown = pd.Series({name: float(dot.get_xdata()[0]) for name, dot in dots.items()}).reindex(took.index)
-    filled = pd.Series({name: dot.get_markerfacecolor() != "white" for name, dot in dots.items()})
-    told = ["what it took"] * (not alike(shown, took)) + ["hollow"] * (filled.to_dict() != there.to_dict())
-    order = pd.DataFrame({"out": ~there, "took": took}).sort_values(["out", "took"]).index
-    return told + ["order"] * ([text.get_text() for text in ax.get_yticklabels()] != [*order])
-
-
 def wrong_board(figure: Any, frame: pd.DataFrame) -> list[str]:
-    """What is wrong in the rankings, and in the races above them where there are some."""
-    size = SCALES["default"].board
+    """What rankings show otherwise than what each method took, and the races above them than each run's best so far."""
     own = frame[frame.what == "evaluation"].sort_values("round", kind="stable")
-    told, above = [], []
-    problem = own.problem.iloc[-1]
+    told, races, problem = [], [], own.problem.iloc[-1]
     for ax in figure.axes:
         problem = ax.get_title(loc="left") or problem
         if not ax.get_xlabel():  # a race: its ranking, two axes on, has the label
-            above.append(ax)
+            races.append([(to_hex(line.get_color()), np.column_stack(line.get_data())) for line in ax.get_lines()[1:]])
             continue
         runs = own[own.problem == problem].assign(at=SPENT[ax.get_xlabel()])
         runs = runs[runs["at"] > 0]
         names = [text.get_text() for text in ax.get_yticklabels()]
         dots = {names[round(line.get_ydata()[0])]: line for line in ax.get_lines() if line.get_marker() == "o"}
-        found = wrong_ranking(ax, runs, dots)
-        if above:
-            colours = {name: to_hex(dot.get_color()) for name, dot in dots.items()}
-            by = "test_accuracy" if size.races[problem].loss is None else "test_loss"
-            found += wrong_race(above.pop(0), runs, colours, by)
-        told += [f"{problem}, {ax.get_xlabel()}: {each}" for each in found]
+        ends = runs.groupby(["line", "seed"]).agg(took=("at", "last"), ended=("ended", "last"))
+        took = np.exp(np.log(ends.took).groupby("line").mean())
+        missed = ~ends.ended.eq("reached").groupby("line").all()
+        wrong = otherwise({name: dot.get_xdata()[0] for name, dot in dots.items()}, took.to_dict())
+        wrong += ["hollow"] * ({name: dot.get_markerfacecolor() == "white" for name, dot in dots.items()} != {**missed})
+        order = pd.DataFrame({"missed": missed, "took": took}).sort_values(["missed", "took"]).index
+        wrong += ["order"] * (names != [*order])
+        if races:
+            race, loss = races.pop(0), SCALES["default"].board.races[problem].loss is not None
+            expected = []
+            for (name, _), run in runs.groupby(["line", "seed"]):
+                seen = run[np.isfinite(run.test_loss if loss else run.test_accuracy)]
+                best = seen.test_loss.cummin() if loss else seen.test_accuracy.cummax()
+                expected.append(
+                    (to_hex(dots[name].get_color()) if name in dots else "", seen[["at"]].assign(best=best))
+                )
+            absent = [
+                each for each in expected if not any(each[0] == one[0] and alike(each[1], one[1]) for one in race)
+            ]
+            wrong += ["race"] * bool(absent or len(race) != len(expected))
+        told += [f"{problem}, {ax.get_xlabel()}: {each}" for each in wrong]
     return told
 
 
@@ -436,9 +424,7 @@ def test_bytes_on_the_axis_of_passes_are_noticed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(drawings, "AXES", {one: passes_words, other: bytes_words})
     figures, frame = made("board", "default").figures, rows("board", "default")
     assert wrong_board(figures["board"], frame) != []
-    found = " ".join(wrong_board(figures["board-all"], frame))
-    assert "what it took" in found
-    assert "seed 0" in found
+    assert any(told.endswith("race") for told in wrong_board(figures["board-all"], frame))
 
 
 def test_the_figure_of_the_edge_shows_its_rows() -> None:

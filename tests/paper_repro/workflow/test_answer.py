@@ -73,14 +73,9 @@ def typed(raw: dict[str, Any]) -> set[str]:
             checks = [check for own in entries[label].evidence.values() for check in own if check.name.startswith(name)]
             named.append(checks[0].gather().says)
     known = set(re.findall(r"\d[\d,.⁰¹²³⁴-⁹]*\d|[\d⁰¹²³⁴-⁹]+", " ".join(named)))
-    said = (
-        module._MARK.sub(" ", raw["says"])
-        .replace("float32", "")
-        .replace("Table 1", "")
-        .replace("Table 2", "")
-        .replace("Assumption 3", "")
-        .replace("‖²", "")
-    )
+    said = module._MARK.sub(" ", raw["says"])
+    for name in ("float32", "Table 1", "Table 2", "Assumption 3", "‖²"):
+        said = said.replace(name, "")
     return set(re.findall(r"\d[\d,.⁰¹²³⁴-⁹]*\d|[\d⁰¹²³⁴-⁹]+", said)) - known
 
 

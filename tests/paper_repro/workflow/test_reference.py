@@ -15,10 +15,7 @@ from paper_repro.workflow import reference
 KEYS = ["figure", "series", "metric", "seed"]
 ENDS = {"fig2_left": 2000, "fig2_right": 1500}
 """The steps that Figure 2 plots."""
-ERROR = (0.5**2 / 10_000) ** 0.5  # half a standard error of an accuracy p is this times 2 √(p(1 − p)) / 2
-LOSS = 0.02
 LOGS = pytest.mark.skipif(not os.environ.get("DECOMFL_REFERENCE"), reason="needs DECOMFL_REFERENCE")
-Plant = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def wrong(thin: pd.DataFrame) -> list[str]:
@@ -33,7 +30,8 @@ def wrong(thin: pd.DataFrame) -> list[str]:
         if len(own) < 2 or [*own.step.iloc[[0, -1]]] != [*curve.step.iloc[[0, -1]]]:
             told.append(f"{key}: ends")
             continue
-        near = LOSS if key[2] == "train_loss" else ERROR * np.sqrt(curve.value * (1 - curve.value))
+        # Half a standard error of an accuracy on 10,000 images.
+        near = 0.02 if key[2] == "train_loss" else 0.5 * np.sqrt(curve.value * (1 - curve.value) / 10_000)
         # Rounds, the logarithm of rounds (bytes) and that of rounds before (the paper's axis, on which round 1 is not).
         axes = {"rounds": lambda s: s, "bytes": lambda s: np.log(s + 1), "axis": lambda s: np.log(np.maximum(s, 0.5))}
         for name, axis in axes.items():
@@ -65,7 +63,9 @@ def test_lines_through_the_thinned_points_stay_by_the_whole_curves() -> None:
     ],
     ids=["a point that was moved", "a piece that was cut out", "an end that was cut off", "a curve that is missing"],
 )
-def test_curves_that_are_thinned_too_much_are_noticed(plant: Plant, found: str) -> None:
+def test_curves_that_are_thinned_too_much_are_noticed(
+    plant: Callable[[pd.DataFrame], pd.DataFrame], found: str
+) -> None:
     assert any(found in told for told in wrong(plant(shipped())))
 
 
