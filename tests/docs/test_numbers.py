@@ -135,8 +135,8 @@ def test_the_sentences_about_the_edge_have_the_numbers_of_the_rows() -> None:
     lost = frame[(frame.estimator == "projection") & (frame.batch == 256) & (frame.factor == 1) & (frame.P == 20)]
     one = usual[usual.apart].seed.iloc[0]
     last = lost[(lost.K == 1) & (lost.beta == 0.9) & (lost.seed == one)].sort_values("round").test_accuracy.iloc[-1]
-    at = runs[runs.apart].push.dropna()
-    still = runs[(runs.beta == 0) & runs.apart].push
+    at = runs[runs.apart].push_at_turn.dropna()
+    still = runs[(runs.beta == 0) & runs.apart].push_at_turn
     right = int((runs.crossed == runs.apart).sum())
     within = int(((at >= 0.5) & (at <= 2)).sum())
     assert (
