@@ -76,7 +76,8 @@ class Processes:
         if not self.stopped:
             self.stopped = True
             for child in self._children:
-                child.pipe.send(None)
+                with suppress(OSError):  # one that was killed has stopped
+                    child.pipe.send(None)
 
     def results(
         self,
@@ -103,24 +104,23 @@ class Processes:
             return
         while True:
             look()
-            self._hand_out(calls, 2 if ahead else 1)
-            busy = [child for child in self._children if child.names]
-            if not busy:
-                return
-            wait([child.pipe for child in busy], POLL_SECONDS)
-            for child in busy:
-                while child.names and child.pipe.poll():
-                    try:
-                        what, found = child.pipe.recv()
-                    except EOFError:
-                        rule = "not be killed from outside (too little memory?)"
-                        raise InputError(f"processes must {rule}, got one that was; --jobs 1 needs least") from None
-                    if what == _TOLD:
-                        heard(found)
-                    elif what == _FAILED:
-                        raise found
-                    else:
-                        yield child.names.popleft(), found
+            try:
+                self._hand_out(calls, 2 if ahead else 1)
+                busy = [child for child in self._children if child.names]
+                if not busy:
+                    return
+                wait([child.pipe for child in busy], POLL_SECONDS)
+                came = [(child, *child.pipe.recv()) for child in busy if child.pipe.poll()]
+            except (EOFError, OSError):
+                rule = "not be killed from outside (too little memory?)"
+                raise InputError(f"processes must {rule}, got one that was; --jobs 1 needs least") from None
+            for child, what, found in came:
+                if what == _FAILED:
+                    raise found
+                if what == _TOLD:
+                    heard(found)
+                else:
+                    yield child.names.popleft(), found
 
     def _here(
         self, calls: Callable[[], Call | None], heard: Callable[[Any], None], look: Callable[[], None]
@@ -199,6 +199,7 @@ def _serve(pipe: Connection) -> None:
             try:
                 found = _DONE, function(*given)
             except Exception as error:
-                error.add_note(traceback.format_exc())
+                if not isinstance(error, InputError):
+                    error.add_note(traceback.format_exc())
                 found = _FAILED, error
             pipe.send(found)
