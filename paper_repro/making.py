@@ -42,7 +42,7 @@ from paper_repro.workflow.claims import PARTS as PART_FACTS
 from paper_repro.workflow.health import decided_by_health, ill_words
 from paper_repro.workflow.live import Overlay, agreement, beginning, overlay
 from paper_repro.workflow.measures import CHECKED, COUNTS
-from paper_repro.workflow.part import DrawnPart, Made, Options, Part, drawn, ingredients
+from paper_repro.workflow.part import KINDS, DrawnPart, Made, Options, Part, drawn, ingredients
 from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.reference import require_reference
@@ -172,7 +172,9 @@ def _report(
         compute = partial(run_all, root=asked.cache, processes=processes, hours=hours, resume=resume)
         from_records = live or asked.from_recorded
         found = _recorded(names, options, asked) if from_records else _computed(names, options, asked, compute)
-        made = _all_drawn(found.parts, options, out, processes)
+        # A page that live runs follow is to be there soon: a PDF takes as long as all else of a figure.
+        kinds = ("png",) if live else KINDS
+        made = _all_drawn(found.parts, options, out, kinds, processes)
         if from_records:
             made = _with_recorded_verdicts(made, found.parts, asked.record)
         made += _absent(found.missing, "Not recorded" if from_records else "Not finished")
@@ -353,13 +355,15 @@ def _record(name: str, options: Options) -> Rows | None:
 # --- parts that are drawn ---------------------------------------------------------------------------------------------
 
 
-def _all_drawn(parts: Mapping[str, Rows], options: Options, out: Path, processes: Processes) -> list[DrawnPart]:
+def _all_drawn(
+    parts: Mapping[str, Rows], options: Options, out: Path, kinds: Sequence[str], processes: Processes
+) -> list[DrawnPart]:
     """The parts in their order. Each takes seconds: the processes share them, where they are more than ``FEW``."""
     if len(parts) <= FEW:
-        return [_draw(name, rows, options, out) for name, rows in parts.items()]
+        return [_draw(name, rows, options, out, kinds) for name, rows in parts.items()]
     # The dearest first, so that the processes end together.
     ordered = sorted(parts, key=lambda name: DEAREST.index(name) if name in DEAREST else len(DEAREST))
-    calls = iter([(name, _draw, (name, parts[name], options, out)) for name in ordered])
+    calls = iter([(name, _draw, (name, parts[name], options, out, kinds)) for name in ordered])
     made: dict[str, DrawnPart] = {}
     with RunBars() as bars:
         for name, part in processes.results(lambda: next(calls, None)):
@@ -368,12 +372,13 @@ def _all_drawn(parts: Mapping[str, Rows], options: Options, out: Path, processes
     return [made[name] for name in parts]
 
 
-def _draw(name: str, rows: Rows, options: Options, out: Path) -> DrawnPart:
+def _draw(name: str, rows: Rows, options: Options, out: Path, kinds: Sequence[str]) -> DrawnPart:
     """A part in a report's folder, from whatever source its rows are: as it was drawn there of the same, or now."""
     # Rows at changed settings stand alone: what is recorded is of the settings as they are.
     at = replace(options, scale=SCALES[rows.scale]) if rows.date else options
     at = at if name in options.changes else _beside(name, at)
-    return drawn(out, name, ingredients(name, rows, at), partial(_part, name, rows, at), rows.source(name))
+    make = partial(_part, name, rows, at)
+    return drawn(out, name, ingredients(name, rows, at), make, rows.source(name), kinds)
 
 
 def _beside(name: str, options: Options) -> Options:
@@ -509,7 +514,7 @@ def _overlay(
         part = _judged(name, rows, at)
         return replace(part, section=replace(part.section, id=f"{name}-live"))
 
-    made = drawn(asked.out / LIVE, name, ingredients(name, rows, at), make, rows.source(name))
+    made = drawn(asked.out / LIVE, name, ingredients(name, rows, at), make, rows.source(name), ("png",))
     found = agreement(works, results, rows.rows, kept)
     return overlay(works, found, made, recorded_outcomes, _facts(rows.provenance, None).get("data", ""))
 

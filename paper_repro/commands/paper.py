@@ -19,7 +19,8 @@ def paper(options: PaperOptions) -> None:
     """Regenerate the paper's figures, tables and verdicts on claims.
 
     Without --scale the page OUT/report.html first shows what is recorded with the code, within a minute. Then the
-    beginnings of the runs of default scale check it on this machine, section by section.
+    beginnings of the runs of default scale check it on this machine, section by section. Figures are then PNG files;
+    with --from-recorded or --scale they are PDF files too.
 
     Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. The page is whole at any time.

@@ -38,9 +38,10 @@ from paper_repro.workflow.seals import file_digest, read_sealed, write_sealed
 if TYPE_CHECKING:
     from paper_repro.workflow.recorded import Rows
 
-__all__ = ["DrawnPart", "Made", "Options", "Part", "drawn", "ingredients", "label", "rendered"]
+__all__ = ["KINDS", "DrawnPart", "Made", "Options", "Part", "drawn", "ingredients", "label", "rendered"]
 
 FOLDER: Final = "drawn"
+KINDS: Final = ("png", "pdf")  # of the files of a figure
 TABLES: Final = Path(__file__).parent  # where the tables of claims and scales are
 _LAYERS: Final = (decomfl_lab, figures, hessian, paper_repro, theory)
 _LIBRARIES: Final = ("matplotlib", "numpy", "pandas", "scipy")
@@ -175,12 +176,15 @@ def label(stem: str, source: str, kind: str = "png") -> dict[str, str]:
     return {"Title": stem, ("Source" if kind == "png" else "Subject"): source}
 
 
-def drawn(out: Path, name: str, key: str, make: Callable[[], Made], source: str = "") -> DrawnPart:
+def drawn(
+    out: Path, name: str, key: str, make: Callable[[], Made], source: str = "", kinds: Sequence[str] = KINDS
+) -> DrawnPart:
     """The part ``name`` with its figures and tables in ``out``: as it was drawn there, or else drawn now.
 
     It is drawn again where ``key`` (its ``ingredients``) differs, or any file of it is not as it was written. Pictures
-    say in their metadata that they show rows from ``source``.
+    are files of these ``kinds``, and say in their metadata that they show rows from ``source``.
     """
+    key = " ".join([key, *kinds])
     path = out / FOLDER / f"{name}.json"
     there = _load(path, out, key)
     if there is not None:
@@ -193,7 +197,7 @@ def drawn(out: Path, name: str, key: str, make: Callable[[], Made], source: str 
         written[file] = hashlib.sha256(content).hexdigest()
 
     for stem, figure in made.figures.items():
-        for kind in ("png", "pdf"):
+        for kind in kinds:
             write(f"figures/{stem}.{kind}", rendered(figure, kind, metadata=label(stem, source, kind)))
     for stem, table in made.tables.items():
         write(f"tables/{stem}.csv", table.to_csv(index=False).encode())
