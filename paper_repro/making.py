@@ -80,7 +80,7 @@ FEW: Final = 3  # parts that are drawn by this process alone: to start others ta
 Compute = Callable[..., list[Result | None]]
 """``run_all`` of some works, with all else given."""
 MOST_JOBS: Final = 4096
-"""Processes at a time; joblib ends where a number does not fit 32 bits, and a machine long before."""
+"""Processes at a time; a machine ends long before."""
 
 
 def make_report(
