@@ -1,4 +1,4 @@
-"""Part llm: the paper's settings to the letter, cells from rows, and every verdict made to come out every way."""
+"""Part llm: cells from rows, what is compared with what, the paper's own arithmetic, and the whole part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paper_repro.pretraining import family
 from paper_repro.pretraining.corpus import Corpus
 from paper_repro.pretraining.family import PretrainConfig
 from paper_repro.workflow import data, recorded
-from paper_repro.workflow.claims import decided, limits
+from paper_repro.workflow.claims import decided
 from paper_repro.workflow.part import Made
 from paper_repro.workflow.scales import SCALES, TaskTuning
 from tests.decomfl_lab.language.tiny import transformers
@@ -41,23 +41,19 @@ def run(
     *,
     rounds: int = 100,
     d: int = 1000,
-    examples: int = 2000,
-    zero_shot: float = 0.55,
-    calibrated: float = 0.5,
-    cost: float | None = None,
     diverged: bool = False,
 ) -> pd.DataFrame:
     """Evaluations of a run in rounds 0, 50 and the last, with the labels of its job."""
     P = methods(row)[series].P
-    a_round = cost if cost is not None else {"MeZO": 0.0, FEDZO: 2.0 * d, "FedAvg": 2.0 * d}.get(series, 12.0 * P)
+    a_round = {"MeZO": 0.0, FEDZO: 2000.0 * d, "FedAvg": 2000.0 * d}.get(series, 12.0 * P)
     at = np.array(sorted({0, 50, rounds}))
-    frame = pd.DataFrame({"round": at, "test_accuracy": np.where(at == rounds, accuracy, zero_shot)})
-    frame["calibrated_accuracy"] = np.where(at == rounds, accuracy, calibrated)
+    frame = pd.DataFrame({"round": at, "test_accuracy": np.where(at == rounds, accuracy, 0.55)})
+    frame["calibrated_accuracy"] = np.where(at == rounds, accuracy, 0.5)
     frame["wire_scalars"] = at * a_round / 4
     frame["wire_bytes"] = at * a_round * 8
     frame["gradient_scalars"] = at * (4.0 * d if series in (FEDZO, "FedAvg") else 2.0 * P)
     model = "small" if row == "OPT-1.3B" else "tiny"
-    labels = {"row": row, "task": task, "series": series, "model": model, "examples": examples, "majority": 0.51}
+    labels = {"row": row, "task": task, "series": series, "model": model, "examples": 2000, "majority": 0.51}
     return frame.assign(**labels, seconds=1.0, seed=0, diverged=diverged)
 
 
@@ -65,23 +61,16 @@ GOOD: Mapping[str, float] = {"FedAvg": 0.9, "MeZO": 0.75, FEDZO: 0.76, P5: 0.75,
 """As the paper has them."""
 
 
-def table(
-    changes: Mapping[tuple[str, str, str], Mapping[str, Any]] | None = None,
-    *,
-    tasks: tuple[str, ...] = ("sst2", "rte"),
-    **common: Any,
-) -> pd.DataFrame:
+def table(changes: Mapping[tuple[str, str, str], Mapping[str, Any]] | None = None) -> pd.DataFrame:
     """Rows of two models and LoRA as they would have to be; changes of single runs spoil them."""
     changes = changes or {}
     d = {"OPT-125M": 1000, "OPT-1.3B": 10_000, "OPT-125M+LoRA": 100}
     runs = []
     for row in d:
-        for task in tasks:
+        for task in ("sst2", "rte"):
             for series in methods(row):
-                values: dict[str, Any] = {"accuracy": GOOD[series], "d": d[row]}
-                if series in (FEDZO, "FedAvg"):
-                    values["cost"] = 2000.0 * d[row]
-                runs.append(run(row, task, series, **(values | common | dict(changes.get((row, task, series), {})))))
+                values = {"accuracy": GOOD[series], "d": d[row], **changes.get((row, task, series), {})}
+                runs.append(run(row, task, series, **values))
     return pd.concat(runs, ignore_index=True)
 
 
@@ -103,43 +92,8 @@ def verdicts(rows: pd.DataFrame) -> dict[str, str]:
     return {claim.id.partition(".")[2]: claim.verdict for claim in claims(rows, "made up")}
 
 
-def every(series: str, *, rows: tuple[str, ...] = ("OPT-125M", "OPT-1.3B"), **values: Any) -> dict[Any, Any]:
-    return {(row, task, series): values for row in rows for task in ("sst2", "rte")}
-
-
 ALWAYS = dict.fromkeys(("printed-accuracies", "printed-costs", "lora-costs", "rounds"), "does not hold")
 ALWAYS["ten-gigabytes"] = "holds"
-
-
-def test_verdicts_on_results_like_the_papers() -> None:
-    found = verdicts(table())
-    assert {name: verdict for name, verdict in found.items() if name not in ALWAYS} == dict.fromkeys(
-        set(found) - set(ALWAYS), "holds"
-    )
-    assert {name: found[name] for name in ALWAYS} == ALWAYS
-
-
-@pytest.mark.parametrize(
-    ("claim", "changes"),
-    [
-        ("gain", {("OPT-125M", "rte", P10): {"accuracy": 0.45}}),
-        ("five-points", {("OPT-125M", "sst2", P10): {"accuracy": 0.56}}),
-        ("mezo", {("OPT-1.3B", "rte", "MeZO"): {"accuracy": 0.85}}),
-        ("fedzo", {("OPT-125M", "sst2", FEDZO): {"accuracy": 0.70}}),
-        ("fedzo", {("OPT-125M+LoRA", "sst2", FEDZO): {"accuracy": 0.82}}),
-        ("directions", {("OPT-125M+LoRA", "rte", P5): {"accuracy": 0.82}}),
-        ("lora", {("OPT-125M+LoRA", "rte", P10): {"accuracy": 0.68}}),
-        ("first-order", {("OPT-125M", "rte", "FedAvg"): {"accuracy": 0.70}}),
-        ("saving", {("OPT-125M", "rte", FEDZO): {"cost": 2000.0}}),
-        ("one-megabyte", {("OPT-125M", "rte", P10): {"cost": 400.0}}),
-        ("dimension-free", {("OPT-1.3B", "rte", P10): {"cost": 120.1}}),
-        ("peft", {("OPT-125M+LoRA", "rte", P10): {"cost": 119.9}}),
-    ],
-)
-def test_each_verdict_can_be_against_the_paper(claim: str, changes: dict[Any, Any]) -> None:
-    found = verdicts(table(changes))
-    assert found[claim] == "does not hold"
-    assert sum(verdict == "holds" for verdict in found.values()) >= 5, found
 
 
 def test_without_runs_only_the_papers_arithmetic_is_judged() -> None:
@@ -152,31 +106,18 @@ OF_LORA = [(row, task, series, R, R * 2.0 * 294_912) for row, task, series, R, _
 
 
 @pytest.mark.parametrize(
-    ("claim", "name", "value", "verdict"),
+    ("claim", "name", "value"),
     [
-        ("printed-costs", "printed_costs", lambda: BY_FORMULA, "holds"),
-        ("lora-costs", "printed_costs", lambda: OF_LORA, "holds"),
-        ("printed-accuracies", "MOST_FREQUENT", dict.fromkeys(EXAMPLES, 1), "holds"),
+        ("printed-costs", "printed_costs", lambda: BY_FORMULA),
+        ("lora-costs", "printed_costs", lambda: OF_LORA),
+        ("printed-accuracies", "MOST_FREQUENT", dict.fromkeys(EXAMPLES, 1)),
     ],
 )
-def test_with_other_numbers_in_the_paper_its_own_arithmetic_is_judged_otherwise(
-    claim: str, name: str, value: Any, verdict: str, monkeypatch: pytest.MonkeyPatch
+def test_with_other_numbers_in_the_paper_its_own_arithmetic_holds(
+    claim: str, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert verdicts(table())[claim] != verdict
     monkeypatch.setattr(f"paper_repro.language_models.llm_claims.{name}", value)
-    assert verdicts(table())[claim] == verdict
-
-
-@pytest.mark.parametrize(
-    ("claim", "name", "value", "verdict"),
-    [("rounds", "slightly", 6.0, "holds"), ("ten-gigabytes", "gigabytes", 21, "does not hold")],
-)
-def test_with_other_thresholds_its_own_arithmetic_is_judged_otherwise(
-    claim: str, name: str, value: float, verdict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert verdicts(table())[claim] != verdict
-    monkeypatch.setattr(limits("llm"), name, value)
-    assert verdicts(table())[claim] == verdict
+    assert verdicts(pd.DataFrame())[claim] == "holds"
 
 
 def test_savings_and_equal_costs_are_measured_at_equal_rounds() -> None:
