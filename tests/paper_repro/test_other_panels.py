@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,33 +15,31 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
 
-from figures import spectra
 from figures import theory as bounds
 from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.llm_claims import FULL, P5, printed_costs
 from paper_repro.parts.memory import ROLES
 from paper_repro.parts.sweeps import SMALL_D
-from paper_repro.studies import drawings
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Made
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.recomputed import others
 from tests.paper_repro.recomputed.axes import bands_of, lines_of, named, wrong_in
 from tests.paper_repro.recomputed.common import rows
-from tests.paper_repro.test_panels import made
+from tests.paper_repro.test_panels import made, wrong_curves
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS
 
+MIXED = ("theory", "hessian")
+"""Parts whose rows are drawn in another order than they are recorded."""
 AVERAGE = "mean over rounds of E‖∇f‖²"
 
 
-def drawn_anew(part: str) -> tuple[Made, pd.DataFrame]:
+@cache
+def drawn(part: str) -> tuple[Made, pd.DataFrame]:
     """What is made of a part at its largest scale, and its rows."""
     kept = recorded.largest(part)
     assert kept is not None
-    return made(part, kept.scale, mixed=part in ("theory", "hessian")), rows(part, kept.scale)
-
-
-drawn = cache(drawn_anew)
+    return made(part, kept.scale, mixed=part in MIXED), rows(part, kept.scale)
 
 
 def labelled(ax: Axes) -> dict[str, np.ndarray]:
@@ -167,15 +167,6 @@ def test_the_hessian_figure_shows_its_rows() -> None:
     assert wrong_spectra(found.figures["hessian"], frame) == []
 
 
-def test_a_kappa_that_is_drawn_as_another_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spectra, "KAPPAS", {**spectra.KAPPAS, "signed": spectra.KAPPAS["absolute"]})
-    whole = spectra._kappas
-    swap = {"signed": "absolute", "absolute": "signed"}
-    monkeypatch.setattr(spectra, "_kappas", lambda ax, kappas, d: whole(ax, kappas.replace({"kappa": swap}), d))
-    found, frame = drawn_anew("hessian")
-    assert wrong_spectra(found.figures["hessian"], frame) != []
-
-
 # --- theory -----------------------------------------------------------------------------------------------------------
 
 
@@ -217,14 +208,6 @@ def test_the_figure_of_the_dimension_shows_its_rows() -> None:
     by_d, by_kappa, simulated = (skewed[skewed.sweep == name] for name in ("by-d", "by-kappa", "simulated"))
     assert wrong_bounds(bounds.dimension_free(by_d, by_kappa, simulated), skewed) == []
     assert not bounds.dimension_free(by_d, by_kappa, simulated[:0]).axes[0].containers
-
-
-def test_a_stated_bound_under_the_name_of_the_corrected_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = bounds._draw
-    swap = {"Theorem 2, stated": "Theorem 2, corrected", "Theorem 2, corrected": "Theorem 2, stated"}
-    monkeypatch.setattr(bounds, "_draw", lambda ax, frame, x, y: whole(ax, frame.replace({"series": swap}), x, y))
-    found, frame = drawn_anew("theory")
-    assert "by-d: Theorem 2, stated" in wrong_bounds(found.figures["theory-dimension"], frame)
 
 
 ENDS = {"P": (SMALL_D, "P = d"), "K": (SMALL_D, "K = d/P")}
@@ -419,14 +402,6 @@ def test_the_board_shows_its_rows() -> None:
     assert [len(figures[stem].axes) for stem in ("board-all", "board")] == [4 * frame.problem.nunique(), 1]
 
 
-def test_bytes_on_the_axis_of_passes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    (one, bytes_words), (other, passes_words) = drawings.AXES.items()
-    monkeypatch.setattr(drawings, "AXES", {one: passes_words, other: bytes_words})
-    figures, frame = made("board", "default").figures, rows("board", "default")
-    assert wrong_board(figures["board"], frame) != []
-    assert any(told.endswith("race") for told in wrong_board(figures["board-all"], frame))
-
-
 def test_the_figure_of_the_edge_shows_its_rows() -> None:
     found, frame = drawn("edge")
     runs = others.edge_runs(frame)
@@ -474,3 +449,68 @@ WAYS = {
 
 def at_point(frame: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
     return frame[np.logical_and.reduce([frame[name] == value for name, value in values.items()])]
+
+
+# --- planted: each is drawn, and seen ---------------------------------------------------------------------------------
+
+
+def asked(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Any], Any]:
+    """Panels that are asked for otherwise than the part asks for them."""
+    return lambda whole: lambda **given: whole(**{**given, **change(given)})
+
+
+def before(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Any], Any]:
+    """A function that gets other rows."""
+    return lambda whole: lambda *given: whole(*(change(own) if isinstance(own, pd.DataFrame) else own for own in given))
+
+
+def swapped(column: str, one: str, other: str) -> Callable[[Any], Any]:
+    return before(lambda frame: frame.replace({column: {one: other, other: one}}))
+
+
+def narrow(whole: Any) -> Any:
+    return lambda *given: whole(*given).eval("low = (low + y) / 2\nhigh = (high + y) / 2")
+
+
+def turned(axes: dict[str, str]) -> dict[str, str]:
+    return dict(zip(axes, reversed(axes.values()), strict=True))
+
+
+STATED = ("Theorem 2, stated", "Theorem 2, corrected")
+TEST_LOSS = {"train_loss": {"y": "test_loss", "reference": None}}
+COUNTING = {"wire_scalars": {"x": "table1_scalars"}}
+PANEL = ["paper_repro.parts.fig3.Panel", "figures.comparison.Panel"]
+SETTLED = ["paper_repro.workflow.estimators.settled"]
+AXES = ["paper_repro.studies.drawings.AXES"]
+
+
+@pytest.mark.parametrize(
+    ("stem", "places", "planted", "told"),
+    [
+        ("fig3", PANEL, asked(lambda given: TEST_LOSS.get(given["y"], {})), "FedAvg .*: no line .* has train_loss"),
+        ("fig3", PANEL, asked(lambda given: COUNTING.get(given["x"], {})), "test_accuracy against wire_scalars"),
+        ("fig3", PANEL, asked(lambda given: {"longer": given["frame"]}), r"15 lines and \d bands, not 10"),
+        # Two lines in each of two panels.
+        ("fig3", SETTLED, swapped("series", "FedAvg", "FedCom 8 bit"), r"(?s)(FedAvg|FedCom 8 bit) .*\n.*\n.*\n"),
+        ("fig2", SETTLED, before(lambda frame: frame[frame.seed != 2]), r"FedAvg K=10 \(curves\): no line"),
+        ("fig2", ["figures.curves.mean_and_band"], narrow, r"DeComFL K=10 P=20 \(curves\): no band of its colour"),
+        ("topk", ["paper_repro.workflow.recorded.load"], lambda whole: lambda part, _: whole(part, "default"), "."),
+        ("hessian", ["figures.spectra._kappas"], swapped("kappa", "signed", "absolute"), "signed"),
+        ("theory-dimension", ["figures.theory._draw"], swapped("series", *STATED), "by-d: Theorem 2, stated"),
+        ("board", AXES, turned, "."),
+        ("board-all", AXES, turned, "race"),
+    ],
+)
+def test_what_is_drawn_otherwise_is_noticed(
+    stem: str, places: list[str], planted: Callable[[Any], Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = stem.partition("-")[0]
+    kept = recorded.largest(part)
+    assert kept is not None
+    for place in places:
+        module, _, name = place.rpartition(".")
+        monkeypatch.setattr(place, planted(getattr(import_module(module), name)))
+    figure, frame = made(part, kept.scale, mixed=part in MIXED).figures[stem], rows(part, kept.scale)
+    readers = {"hessian": wrong_spectra, "theory": wrong_bounds, "board": wrong_board}
+    found = readers[part](figure, frame) if part in readers else wrong_curves(figure, part)
+    assert re.search(told, "\n".join(found))

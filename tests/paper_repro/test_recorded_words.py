@@ -1,6 +1,7 @@
 """Where each outcome in ``claims.json`` says it is from, and of which data, follows from the rows and their facts.
 
-Once by code of its own, from the file beside the rows and from the rows; once whole, from the parts made again.
+Once by code of its own, from the file beside the rows and from the rows; once whole, from the parts made again, which
+have to give the recorded numbers and verdicts, too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ import pytest
 
 from paper_repro import making
 from paper_repro.workflow import recorded
+from paper_repro.workflow.claims import outcomes_json
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import READINGS
 from tests.paper_repro.recomputed.common import RESULTS, lines, outcomes, rows, scale_of, trained
+from tests.paper_repro.test_recomputed import differing
 from theory.findings.registry import ENTRIES
 
 OUTCOMES = {outcome["id"]: outcome for outcome in outcomes()}
@@ -139,24 +141,28 @@ def test_a_word_that_was_changed_after_the_recording_is_noticed() -> None:
 # --- whole ------------------------------------------------------------------------------------------------------------
 
 
-@cache
-def made(part: str) -> dict[str, str]:
-    """{id: where it says it is from} of a part that is made of its recorded rows, as ``decomfl paper`` does."""
+def made(part: str) -> list[dict[str, Any]]:
+    """The outcomes of a part that is made of its recorded rows, as ``decomfl paper`` does."""
     kept = recorded.largest(part)
     if kept is None:
-        return {}
+        return []
     asked = Options(
         scale=SCALES[kept.scale],
         readings=READINGS,
         count="wire",
         authors=Path(os.environ["DECOMFL_REFERENCE"]),
     )
-    part_made = making._part(part, kept, making._beside(part, asked))
-    return {outcome.id: outcome.scale for outcome in part_made.claims}
+    claims = making._part(part, kept, making._beside(part, asked)).claims
+    return json.loads(outcomes_json(claims))
 
 
 @LOGS
 @pytest.mark.parametrize("part", making.PARTS)
-def test_every_outcome_says_where_it_is_from_as_the_part_made_again_does(part: str) -> None:
-    own = {name: outcome["recorded"] for name, outcome in OUTCOMES.items() if name.startswith(f"{part}.")}
-    assert own == made(part)
+def test_every_outcome_is_that_of_the_part_made_again(part: str) -> None:
+    again = {each["id"]: each for each in made(part)}
+    own = {name: outcome for name, outcome in OUTCOMES.items() if name.startswith(f"{part}.")}
+    assert again.keys() == own.keys()
+    for name, outcome in own.items():
+        found = again[name]
+        same = (outcome["recorded"], outcome["verdict"], [])
+        assert (found["scale"], found["verdict"], differing(outcome, found["measured"])) == same, name

@@ -19,7 +19,7 @@ from paper_repro import making
 from paper_repro.parts import fig2, fig3, table1, topk
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.asked import PaperOptions
-from paper_repro.workflow.claims import RECORDED
+from paper_repro.workflow.claims import RECORDED, ClaimOutcome
 from paper_repro.workflow.measures import settled, unfinished, unready
 from paper_repro.workflow.part import DrawnPart, Made, Options
 from paper_repro.workflow.recorded import Rows
@@ -206,24 +206,24 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
 
     monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
     monkeypatch.setitem(making.PARTS, "topk", Part())
-    untested = "not tested at this scale"
-    short = pd.DataFrame({"topk.cheaper": ["holds"], "topk.still-higher": [untested], "topk.degrades": [untested]})
-    long = pd.DataFrame(
-        {"topk.cheaper": ["does not hold"], "topk.still-higher": ["does not hold"], "topk.degrades": [untested]}
-    )
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
+
+    def judged(scale: str, rows: pd.DataFrame) -> Sequence[ClaimOutcome]:
+        options = making._beside("topk", Options(scale=SCALES[scale], readings=(), count="wire"))
+        return making._part("topk", Rows(scale, rows, facts), options).claims
+
+    untested = "not tested at this scale"
+    short = pd.DataFrame([["holds", untested, untested]], columns=ids)
+    long = pd.DataFrame([["does not hold", "does not hold", untested]], columns=ids)
     recorded.save("topk", "full", long, facts, tmp_path / "kept", (1, 2))
-    options = making._beside("topk", Options(scale=SCALES["default"], readings=(), count="wire"))
-    a, b, c = making._part("topk", Rows("default", short, facts), options).claims
+    a, b, c = judged("default", short)
     assert (a.verdict, a.scale) == ("holds", "default")
     assert b.verdict == "does not hold"
     assert b.scale.startswith("recorded on ")
     assert "at full scale by code 7, so far 1 of 2 runs finished; full" in b.scale
     assert (c.verdict, c.scale) == (untested, "default")
     recorded.save("topk", "default", short.assign(**{"topk.degrades": "holds"}), facts, tmp_path / "kept")
-    options = making._beside("topk", Options(scale=SCALES["full"], readings=(), count="wire"))
-    rows = Rows("full", long.assign(**{"topk.cheaper": untested}), facts)
-    a, b, c = making._part("topk", rows, options).claims
+    a, b, c = judged("full", long.assign(**{"topk.cheaper": untested}))
     assert [each.verdict for each in (a, b)] == ["holds", "does not hold"]
     assert a.scale.startswith("recorded on ")
     assert "at default scale by code 7; default" in a.scale

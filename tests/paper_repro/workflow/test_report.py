@@ -227,38 +227,25 @@ def test_a_browser_sorts_by_a_column_and_has_no_message(tmp_path: Path) -> None:
     assert "CONSOLE" not in done.stderr
 
 
-def test_the_report_needs_no_other_file() -> None:
-    html = page([section(more_figures={"Another": drawing()})])
+def test_the_report_needs_no_other_file_and_every_link_has_its_target_among_distinct_ids() -> None:
+    html = page(parts_of("fig2", "table1", more_figures={"Another": drawing()}))
     parsed = tags(html)
     assert not set(parsed.names) & {"link", "iframe", "object", "embed", "img"}
-    assert all(address.startswith(("#", "data:text/csv")) for address in (*parsed.all("href"), *parsed.all("src")))
+    addresses = [*parsed.all("href"), *parsed.all("src")]
+    assert all(address.startswith(("#", "data:text/csv")) for address in addresses)
     assert not re.search(r"url\((?!#)|@import|https?:|//\w", html)
-
-
-def test_every_link_has_its_target_and_ids_are_distinct() -> None:
-    parsed = tags(page(parts_of("fig2", "table1", more_figures={"Another": drawing()})))
     ids = parsed.all("id")
     assert len(set(ids)) == len(ids)
     clips = [found for value in parsed.all("clip-path") for found in re.findall(r"url\(#(.*)\)", value)]
-    assert {address[1:] for address in parsed.all("href") if address.startswith("#")} | set(clips) <= set(ids)
+    assert {address[1:] for address in addresses if address.startswith("#")} | set(clips) <= set(ids)
     assert clips
 
 
 def test_what_the_report_is_given_is_escaped() -> None:
     bad = "<script>alert('x')</script>\"&"
-    html = page(
-        [
-            section(
-                title=bad,
-                notes=[bad],
-                facts={bad: bad},
-                settings=pd.DataFrame({bad: [bad]}),
-                table=pd.DataFrame({bad: [bad]}),
-            )
-        ],
-        [claim(measured={bad: 1}, scale=bad)],
-        versions=bad,
-    )
+    table = pd.DataFrame({bad: [bad]})
+    spoilt = section(title=bad, notes=[bad], facts={bad: bad}, settings=table, table=table)
+    html = page([spoilt], [claim(measured={bad: 1}, scale=bad)], versions=bad)
     assert html.count("<script") == 1
     assert html.count("&lt;script&gt;") >= 11
     tags(html)
