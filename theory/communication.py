@@ -22,8 +22,6 @@ __all__ = [
     "Row",
     "expected_numbers",
     "expected_traffic",
-    "plotted_scalars_decomfl",
-    "plotted_scalars_fedavg",
     "table1_scalars_decomfl",
     "table1_scalars_fedavg",
     "wire_bytes_decomfl",
@@ -86,19 +84,6 @@ def table1_scalars_fedavg(R: int, *, M: int, m: int, d: int, uplink: float = 1.0
     Source: [DeComFL, Table 1], divided by M.
     """
     return _table1_scalars(TABLE_1["FedCom"], R, M=M, m=m, d=d, beta=uplink)
-
-
-def plotted_scalars_decomfl(R: int, *, K: int, P: int) -> float:
-    """The x-axis of the paper's Figure 2 after R rounds: (R − 1)·K·P.
-
-    The authors' notebook multiplies the 0-based round index by K·P: one direction only, no seeds, no lag.
-    """
-    return float((R - 1) * K * P)
-
-
-def plotted_scalars_fedavg(R: int, *, d: int) -> float:
-    """The x-axis of the paper's Figure 2 for FedAvg after R rounds: (R − 1)·d, whatever the participation."""
-    return float((R - 1) * d)
 
 
 def expected_traffic(config: TrainConfig, d: int) -> ExpectedTraffic:

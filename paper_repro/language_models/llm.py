@@ -144,8 +144,7 @@ def scale_words(scale: Scale) -> str:
         numbers = sorted(each.rounds for each in own.values())
         ends = dict.fromkeys((numbers[0], numbers[-1]))  # once if they are the same
         rounds.append(f"{row} {' to '.join(f'{value:,}' for value in ends)}")
-    cut = f", prompts cut to {size.max_length} tokens" if size.max_length else ""
-    return scale.words("llm", told=models, cut=cut, rounds=", ".join(rounds))
+    return scale.words("llm", told=models, rounds=", ".join(rounds))
 
 
 def _told(tunings: Mapping[str, TaskTuning]) -> str:

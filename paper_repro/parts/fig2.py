@@ -25,7 +25,7 @@ from paper_repro.workflow.measures import (
     unready,
 )
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.reference import countings, fig2_reference
+from paper_repro.workflow.reference import fig2_countings, fig2_reference
 from paper_repro.workflow.report import Section, settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import Scale
@@ -37,7 +37,6 @@ __all__ = [
     "jobs",
     "make",
     "panels",
-    "scale_words",
     "settings_table",
     "summary_table",
 ]
@@ -65,7 +64,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     rows, lines = curves.rows, curves.lines
     authors = fig2_reference(options.authors)
     readings = [*dict.fromkeys(lines.reading)]
-    words = f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, curves.dots)}"
+    words = f"Scale {scale.words('fig2')}. Data: {provenance[0]['data']}. {measured_words(lines, curves.dots)}"
 
     # The paper's own two panels; then by the other countings, and with the settings of other readings.
     kinds = [(count, readings[0]) for count in sorted(COUNTS, key=lambda count: count != options.count)]
@@ -161,23 +160,7 @@ def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
 def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
     """The rows with columns table1_scalars and plotted_scalars beside the measured wire_scalars."""
     size = scale.fig2
-    return rows.assign(**countings(rows, M=size.M, m=size.m))
-
-
-def scale_words(scale: Scale) -> str:
-    """The scale in a line, for captions and claims."""
-    size = scale.fig2
-    return scale.words(
-        "fig2",
-        slower=""
-        if size.eta_factor == 1
-        else f"as-plotted η × {size.eta_factor:g} (small batches diverge at the full η); ",
-        tested=f"at most {size.test_examples:,} held-out images; " if size.test_examples else "",
-        left=", ".join(f"{R} rounds at K={K}" for K, R in size.local_rounds.items()),
-        written=""
-        if size.written_rounds == size.local_rounds
-        else f"; as-written {_listed(size.written_rounds)} rounds",
-    )
+    return fig2_countings(rows, M=size.M, m=size.m)
 
 
 def _listed(rounds: Mapping[int, int]) -> str:

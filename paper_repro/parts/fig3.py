@@ -32,12 +32,12 @@ from paper_repro.workflow.measures import (
     unready,
 )
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.reference import fig3_reference
+from paper_repro.workflow.reference import countings, fig3_reference
 from paper_repro.workflow.report import Section, settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 from paper_repro.workflow.series import ROWS, runs_of
-from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
+from theory.communication import expected_traffic
 
 __all__ = [
     "AT",
@@ -92,30 +92,19 @@ def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
     plotted is what the authors' notebook draws for the 0-based round s: 5·Σ K·P for DeComFL (the 5 is unexplained),
     2·s·d for FedAvg, d·s·k/d for Top-k and d·s/4 for FedCom.
     """
-    size = scale.fig3
-    return rows.assign(**countings(rows, PERTURBATIONS, M=size.M, m=size.m))
-
-
-def countings(rows: pd.DataFrame, P: Schedule[int], *, M: int, m: int) -> dict[str, list[float]]:
-    """The columns table1_scalars and plotted_scalars for rows with round, series, method, uplink and top_k."""
-    pairs = np.cumsum([0, *(K * P(r) for r in range(int(rows["round"].max())))])  # measured before round r
-
-    def table1(row: Any) -> float:
-        if row.series == DECOMFL:
-            return float(pairs[row.round]) * table1_scalars_decomfl(1, M=M, m=m, K=1, P=1)
-        return table1_scalars_fedavg(int(row.round), M=M, m=m, d=D, uplink=float(row.uplink))
-
-    def plotted(row: Any) -> float:
-        s = row.round - 1
-        if row.series == DECOMFL:
-            return 5.0 * float(pairs[s])
-        shares: dict[str, float] = {"fedavg": 2.0, "fedcom": 0.25, "fedavg-topk": float(row.top_k)}
-        return float(s * D * shares[row.method])
-
-    return {
-        "table1_scalars": [table1(row) for row in rows.itertuples()],
-        "plotted_scalars": [plotted(row) for row in rows.itertuples()],
-    }
+    # What is measured after r rounds has had the pairs of direction and scalar of the r rounds before.
+    pairs = np.cumsum([0, *(K * PERTURBATIONS(r) for r in range(int(rows["round"].max())))])
+    axis = {"decomfl": 5.0, "decomfl-projection": 5.0, "fedavg": 2.0, "fedcom": 0.25}
+    return countings(
+        rows,
+        lambda R: pairs[R],
+        M=scale.fig3.M,
+        m=scale.fig3.m,
+        d=D,
+        ours=rows.series == DECOMFL,
+        uplink=rows.uplink,
+        axis=rows.method.map(axis).fillna(rows.top_k),
+    )
 
 
 def settings_table(scale: Scale, data: str) -> pd.DataFrame:
@@ -225,7 +214,7 @@ def authors_curves(folder: Path | None) -> pd.DataFrame | None:
     if (rows := fig3_reference(folder)).empty:
         return None
     full = SCALES["full"]
-    counted = rows.assign(**countings(rows, PERTURBATIONS, M=full.fig3.M, m=full.fig3.m))
+    counted = add_countings(rows, full)
     settings = {str(job.labels["series"]): job.config for job in jobs(Options(scale=full, readings=(), count="wire"))}
 
     @cache  # seeds share it

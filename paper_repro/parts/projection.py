@@ -20,11 +20,11 @@ from paper_repro.workflow.measures import (
     unready,
 )
 from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.reference import countings
 from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import SCALES, Scale, Sizes
+from paper_repro.workflow.scales import SCALES, Sizes
 from paper_repro.workflow.series import runs_of
-from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -46,13 +46,6 @@ def jobs(options: Options) -> list[Job]:
     runs = runs_of("projection", options)
     rates = [*dict.fromkeys(job.config.lr for job in runs)]
     return sorted(runs, key=lambda job: rates.index(job.config.lr))
-
-
-def scale_words(scale: Scale) -> str:
-    """The scale in a line, for captions and claims."""
-    size = scale.projection
-    fewer = "" if size.rounds == size.differences else f" ({size.differences} by finite differences, first seed)"
-    return scale.words("projection", fewer=fewer)
 
 
 def equal_rounds(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
@@ -77,17 +70,13 @@ def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _counted(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
-    """The rows with the two countings by formula."""
-    return rows.assign(
-        table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],
-        plotted_scalars=[plotted_scalars_decomfl(r, K=size.K, P=size.P) for r in rows["round"]],
-    )
+    return countings(rows, lambda R: R * size.K * size.P, M=size.M, m=size.m)
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """Accuracy against communication at every η, final accuracy against η, and the verdicts."""
     size = options.scale.projection
-    words = scale_words(options.scale)
+    words = options.scale.words("projection")
     rows = _counted(rows, size)
     missing = unready(rows, ["series"])
     equal = equal_rounds(rows, size)

@@ -21,6 +21,7 @@ __all__ = ["SCALES", "TASK_ROWS", "Race", "Scale", "Sizes", "TaskTuning", "chang
 
 _DATA: Final[dict[str, Any]] = from_toml(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
 _WORDS: Final[Mapping[str, str]] = _DATA["words"]
+_PIECES: Final[Mapping[str, Mapping[str, Any]]] = _DATA["pieces"]
 _OF: Final[Mapping[str, str]] = {"table1": "fig2", "topk": "fig3"}
 """Parts that are made at the sizes of another."""
 
@@ -31,6 +32,19 @@ class Sizes(SimpleNamespace):
     def but(self, **changes: Any) -> Self:
         """The same with other values."""
         return type(self)(**{**vars(self), **changes})
+
+
+class _Words(dict[str, Any]):
+    """What a sentence on sizes needs by name: the values, and the pieces that are made of them."""
+
+    def __missing__(self, name: str) -> str:
+        piece = _PIECES[name]
+        if "each" in piece:
+            entries = self[piece["each"]].items()
+            return str(piece.get("joined", ", ")).join(piece["text"].format(key=k, value=v) for k, v in entries)
+        # A value that is a name stands for what that setting has.
+        usual = all(self[setting] == self.get(value, value) for setting, value in piece["unless"].items())
+        return "" if usual else str(piece["text"].format_map(self))
 
 
 class TaskTuning(NamedTuple):
@@ -97,7 +111,7 @@ class Scale(Sizes):
         if not part:
             return told
         listed = {n: ", ".join(map(str, v)) if isinstance(v, tuple) else v for n, v in vars(self.of(part)).items()}
-        return f"{told}: {_WORDS[part].format(**{**listed, **more})}"
+        return f"{told}: {_WORDS[part].format_map(_Words({**listed, **more}))}"
 
 
 _SIZED: Final = [part for part in _DATA if part in PARTS]
