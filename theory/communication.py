@@ -24,8 +24,6 @@ __all__ = [
     "expected_traffic",
     "table1_scalars_decomfl",
     "table1_scalars_fedavg",
-    "wire_bytes_decomfl",
-    "wire_bytes_fedavg",
 ]
 
 
@@ -134,14 +132,3 @@ def expected_numbers(R: int, *, M: int, m: int, K: int, P: int, seeding: Seeding
     records = R - ever / q
     seeds = seeding.sent(K, P) * (R * q + records) + (ever if seeding.needs_run_seed else 0.0)
     return Numbers(up=R * q * K * P, down=records * K * P, seeds=seeds)
-
-
-def wire_bytes_decomfl(R: int, *, M: int, m: int, K: int, P: int) -> float:
-    """Expected bytes per client after R rounds of DeComFL, one seed a local step: see ``expected_traffic``."""
-    config = TrainConfig(clients=M, sampled=m, rounds=R, local_steps=K, perturbations=P)
-    return expected_traffic(config, 1).bytes
-
-
-def wire_bytes_fedavg(R: int, *, M: int, m: int, d: int) -> float:
-    """Expected bytes per client after R rounds of FedAvg: R·(m/M)·2·(header + 4d)."""
-    return expected_traffic(TrainConfig(method="fedavg", clients=M, sampled=m, rounds=R), d).bytes

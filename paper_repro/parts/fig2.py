@@ -84,11 +84,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     verdicts: list[ClaimOutcome] = []
     tables = {"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement}
     if options.authors is not None:  # nothing is judged by thinned curves
-        every = rows[~rows[CHECKED].astype(bool)]
         for reading in readings:
             read = lines[lines.reading == reading]
             of_each = [compared(own, authors, CURVE[1:]) for _, own in read.groupby("method")]
-            bands = bands_table(pd.concat(of_each), CURVE[1:], every[every.reading == reading])
+            bands = bands_table(pd.concat(of_each), CURVE[1:], rows[rows.reading == reading])
             tables[f"fig2-bands-{reading}"] = bands
             wanted = len(LOCAL_STEPS) + len(PERTURBATIONS)
             verdicts.append(band(BANDS[reading], bands, words, testable=scale.name == "full", wanted=wanted))
@@ -163,25 +162,13 @@ def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
     return fig2_countings(rows, M=size.M, m=size.m)
 
 
-def _listed(rounds: Mapping[int, int]) -> str:
-    return ", ".join(f"{R} (K={K})" for K, R in rounds.items())
-
-
 def settings_table(scale: Scale) -> pd.DataFrame:
     """What was run, beside what the paper's text and the authors' logs have."""
     size = scale.fig2
     plotted = runs_of("fig2", Options(scale=scale, readings=("as-plotted",), count="wire"))
     rates = dict.fromkeys(job.config.lr for job in plotted if job.labels["method"] == "DeComFL")
-    return settings(
-        "fig2",
-        **vars(size),
-        by={"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method],
-        rates=" / ".join(f"{lr:g}" for lr in rates),
-        left=_listed(size.local_rounds),
-        written_left=_listed(size.written_rounds),
-        checked_left=_listed(size.local_differences),
-        checked_right=", ".join(f"P={P}: {R}" for P, R in size.perturbation_differences.items()),
-    )
+    by = {"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method]
+    return settings("fig2", size.told(by=by, rates=" / ".join(f"{lr:g}" for lr in rates)))
 
 
 def summary_table(rows: pd.DataFrame) -> pd.DataFrame:

@@ -114,7 +114,7 @@ def settings_table(scale: Scale, data: str) -> pd.DataFrame:
     changes = "".join(f"; {number} from round {r}" for r, number in reached.items())
     rates = [OURS["lr"], *(rate for r, rate in OURS["lr_schedule"].items() if r < size.rounds)]
     more = {"data": data, "changes": changes, "rates": " → ".join(f"{rate:g}" for rate in rates)}
-    return settings("fig3", **vars(size), **more, number_of_baseline_seeds=len(size.baseline_seeds))
+    return settings("fig3", size.told(**more))
 
 
 def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:
@@ -194,9 +194,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     verdicts = []
     if authors is not None and options.authors is not None:  # nothing is judged by thinned curves
         frames["logs"] = authors.dropna(subset="test_accuracy")
-        every = rows[~rows[CHECKED].astype(bool)]
         again = authors[authors.series == TOP_K].assign(series=BY_VALUE)  # one log, beside both ways of Top-k
-        tables["fig3-bands"] = bands_table(compared(lines, pd.concat([authors, again]), CURVE), CURVE, every)
+        tables["fig3-bands"] = bands_table(compared(lines, pd.concat([authors, again]), CURVE), CURVE, rows)
         verdicts.append(
             band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
         )

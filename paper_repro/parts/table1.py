@@ -16,7 +16,6 @@ from paper_repro.workflow.measures import (
     highest_level,
     lines_of,
     scalars_to_reach,
-    series_of,
     unready,
 )
 from paper_repro.workflow.part import Made, Options
@@ -70,7 +69,7 @@ def comparison_table(rows: pd.DataFrame, *, M: int, m: int, level: float | None)
     """The paper's formulas with their values in scalars a round (all clients), and the measured ones beside them."""
     table = []
     for series, row in _ROWS.items():
-        run = series_of(rows, series)
+        run = rows[rows.series == series]
         if run.empty:
             continue
         last = run[run["round"] == run["round"].max()]
@@ -102,7 +101,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     rows = lines_of(rows)
     beta = rows.series.map({series: row.beta for series, row in _ROWS.items()})
     rows = countings(rows, lambda R: R * K * P, M=size.M, m=size.m, ours=beta.isna(), uplink=beta)
-    runs = [series_of(rows, series) for series in _COMPARED]
+    runs = [rows[rows.series == series] for series in _COMPARED]
     level = None if any(run.empty for run in runs) else highest_level(runs)
     table = comparison_table(rows, M=size.M, m=size.m, level=level)
     words = f"{options.scale.words('fig2')}; K={K}, P={P}, d={D:,}. {unready(rows, ['series'])}".strip(". ")
@@ -124,7 +123,7 @@ def _checked_words(rows: pd.DataFrame) -> str:
     """How far FedZO's runs by finite differences are from those by projection; "" where there is none."""
     if CHECKED not in rows:
         return ""
-    found = estimators.gaps(series_of(rows, FEDZO), ["series"])
+    found = estimators.gaps(rows[rows.series == FEDZO], ["series"])
     if found.empty:
         return ""
     last = found[found["round"] == found["round"].max()]

@@ -21,7 +21,6 @@ from paper_repro.workflow.measures import (
     highest_level,
     numbers,
     sampling_error,
-    series_of,
     verdict_of,
 )
 from paper_repro.workflow.part import Made, Options
@@ -89,8 +88,8 @@ def claims(rows: pd.DataFrame, words: str, authors: pd.DataFrame | None = None) 
 
 
 def _degrades(rows: pd.DataFrame) -> ClaimOutcome:
-    final = {fraction: final_accuracy(ended(series_of(rows, top_k_name(fraction)))) for fraction in FRACTIONS}
-    whole = final_accuracy(ended(series_of(rows, "FedAvg")))
+    final = {fraction: final_accuracy(ended(rows[rows.series == top_k_name(fraction)])) for fraction in FRACTIONS}
+    whole = final_accuracy(ended(rows[rows.series == "FedAvg"]))
     falling = ordered([Reading(*value) for value in reversed(final.values())])  # 1 % < 5 % < 10 %
     lost, least = whole[0] - final[FRACTIONS[-1]][0], limits("topk").severe
     error = TOLERANCE * 2**0.5 * sampling_error(rows)

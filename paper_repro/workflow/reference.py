@@ -18,12 +18,8 @@ import pandas as pd
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
-from theory.communication import (
-    table1_scalars_decomfl,
-    table1_scalars_fedavg,
-    wire_bytes_decomfl,
-    wire_bytes_fedavg,
-)
+from decomfl_lab.runs.config import TrainConfig
+from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
 __all__ = [
     "D",
@@ -214,9 +210,8 @@ def fig2_countings(rows: pd.DataFrame, *, M: int, m: int) -> pd.DataFrame:
 @cache  # seeds share it, and so do two drawings of one part
 def _wire(method: str, R: int, K: int, P: int) -> float:
     """What the codec would encode after R rounds, in expectation, per client and in scalars of 4 bytes."""
-    if method == "FedAvg":
-        return wire_bytes_fedavg(R, M=M, m=m, d=D) / 4
-    return wire_bytes_decomfl(R, M=M, m=m, K=K, P=P) / 4
+    own = {"method": "fedavg"} if method == "FedAvg" else {"local_steps": K, "perturbations": P}
+    return expected_traffic(TrainConfig(clients=M, sampled=m, rounds=R, **own), D).bytes / 4
 
 
 # --- thinned to what a figure can show --------------------------------------------------------------------------------

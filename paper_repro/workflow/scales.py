@@ -26,16 +26,8 @@ _OF: Final[Mapping[str, str]] = {"table1": "fig2", "topk": "fig3"}
 """Parts that are made at the sizes of another."""
 
 
-class Sizes(SimpleNamespace):
-    """The sizes of a part at one scale: the settings of its table in ``scales.toml``, by name."""
-
-    def but(self, **changes: Any) -> Self:
-        """The same with other values."""
-        return type(self)(**{**vars(self), **changes})
-
-
-class _Words(dict[str, Any]):
-    """What a sentence on sizes needs by name: the values, and the pieces that are made of them."""
+class _Told(dict[str, Any]):
+    """What the texts on sizes need by name: the values, and the pieces that are made of them."""
 
     def __missing__(self, name: str) -> str:
         piece = _PIECES[name]
@@ -45,6 +37,22 @@ class _Words(dict[str, Any]):
         # A value that is a name stands for what that setting has.
         usual = all(self[setting] == self.get(value, value) for setting, value in piece["unless"].items())
         return "" if usual else str(piece["text"].format_map(self))
+
+
+class Sizes(SimpleNamespace):
+    """The sizes of a part at one scale: the settings of its table in ``scales.toml``, by name."""
+
+    def but(self, **changes: Any) -> Self:
+        """The same with other values."""
+        return type(self)(**{**vars(self), **changes})
+
+    def told(self, **more: Any) -> dict[str, Any]:
+        """The settings, and more, as texts take them: tuples with commas and how many there are, and the pieces."""
+        told = _Told({**vars(self), **more})
+        for name, value in list(told.items()):
+            if isinstance(value, tuple):
+                told |= {name: ", ".join(map(str, value)), f"number_of_{name}": len(value)}
+        return told
 
 
 class TaskTuning(NamedTuple):
@@ -110,8 +118,7 @@ class Scale(Sizes):
         told = f"{self.name} ({own if self.name == 'full' else reduced})"
         if not part:
             return told
-        listed = {n: ", ".join(map(str, v)) if isinstance(v, tuple) else v for n, v in vars(self.of(part)).items()}
-        return f"{told}: {_WORDS[part].format_map(_Words({**listed, **more}))}"
+        return f"{told}: {_WORDS[part].format_map(self.of(part).told(**more))}"
 
 
 _SIZED: Final = [part for part in _DATA if part in PARTS]
