@@ -26,7 +26,7 @@ from paper_repro.workflow.measures import (
 )
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig2_countings, fig2_reference
-from paper_repro.workflow.report import Section, settings
+from paper_repro.workflow.report import settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import Scale
 from paper_repro.workflow.series import runs_of
@@ -79,10 +79,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             title="Figure 2: what K, P and FedAvg cost in communication",
             caption=own.caption("fig2", provenance, options, settings=SETTINGS[reading]),
         )
-    table = summary_table(lines)
     agreement = estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE)
     verdicts: list[ClaimOutcome] = []
-    tables = {"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement}
+    tables = {"fig2": summary_table(lines), "fig2-estimators": agreement}
     if options.authors is not None:  # nothing is judged by thinned curves
         for reading in readings:
             read = lines[lines.reading == reading]
@@ -93,24 +92,21 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             verdicts.append(band(BANDS[reading], bands, words, testable=scale.name == "full", wanted=wanted))
     if "as-plotted" in set(rows.reading):
         verdicts = claims(rows, scale, None if options.authors is None else authors, verdicts)
-    seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
     headings = [f"The same, {COUNT_LABELS[count]}" for count, reading in kinds[1:] if reading == readings[0]]
     headings += [f"With the settings of {SETTINGS[reading]} ({reading})" for reading in readings[1:]]
-    section = Section(
-        id="fig2",
-        figure=figures["fig2"],
+    return curves.made(
+        "fig2",
+        figures,
+        tables,
+        verdicts,
         more_figures=dict(zip(headings, [*figures.values()][1:], strict=True)),
         settings=settings_table(scale),
-        notes=curves.notes("fig2"),
-        table=table,
         facts={
             "sizes": words,
             "runs": str(rows.groupby([*CURVE, CHECKED, "seed"]).ngroups),
             "seeds": ", ".join(map(str, sorted(set(rows.seed)))),
-            "training time": f"{seconds / 60:.1f} core-minutes",
         },
     )
-    return Made(section=section, claims=verdicts, figures=figures, tables=tables)
 
 
 def panels(
@@ -192,14 +188,8 @@ def claims(
     """The claims about Figure 2, judged by the "as-plotted" runs, and what the authors' curves say of them."""
     plotted = rows[rows.reading == "as-plotted"]
     own = settled(plotted[~plotted[CHECKED].astype(bool)], CURVE)
-    size = scale.fig2
     sizes = "the paper's sizes" if scale.name == "full" else "reduced"
-    words = (
-        f"{scale.name} ({sizes}): M={size.M}, m={size.m}, B={size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
-    )
-    if size.eta_factor != 1:
-        words += f", η × {size.eta_factor:g}"
-    words += "; DeComFL by projection"
+    words = f"{scale.name} ({sizes}): {scale.fig2.told()['judged']}"
     if missing := unready(plotted, [*CURVE[1:], "estimator"]):
         words += f"; {missing[0].lower()}{missing[1:-1]}"
     frames = {"": own, **estimators.frames(plotted, CURVE[1:])}

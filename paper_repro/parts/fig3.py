@@ -33,7 +33,7 @@ from paper_repro.workflow.measures import (
 )
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import countings, fig3_reference
-from paper_repro.workflow.report import Section, settings
+from paper_repro.workflow.report import settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 from paper_repro.workflow.series import ROWS, runs_of
@@ -78,6 +78,7 @@ PERTURBATIONS = Schedule(OURS["perturbations"], OURS["perturbation_schedule"])  
 CURVE = ("series",)  # columns that name a curve
 BEGIN, END = 30, 301  # evaluations from the first of these rounds to the last are compared
 AT: Final = (101, 301, 991)  # rounds whose training losses are told
+OTHER_DATA: Final = "Fashion-MNIST was not available here: this is the same model and method on MNIST digits."
 DISTANCE: Final = "largest distance of training losses"
 
 
@@ -171,24 +172,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
     figures = {("fig3" if count == options.count else f"fig3-{count}"): drawn(count) for count in COUNTS}
     level = highest_level(run for _, run in lines.groupby("series"))
-    notes = curves.notes("fig3")
-    if data != "fashion-mnist":
-        notes.insert(0, "Fashion-MNIST was not available here: this is the same model and method on MNIST digits.")
+    elsewhere = [] if data == "fashion-mnist" else [OTHER_DATA]
     tables = {
         "fig3": reaching_table(lines, level),
-        "fig3-curves": rows,
         "fig3-estimators": estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE),
     }
-    section = Section(
-        id="fig3",
-        figure=figures["fig3"],
-        settings=settings_table(scale, data),
-        notes=notes,
-        table=tables["fig3"],
-        facts={
-            "training time": f"{rows.groupby(['series', CHECKED, 'seed']).seconds.max().sum() / 60:.1f} core-minutes"
-        },
-    )
     frames = {}
     testable = scale.name == "full" and data == "fashion-mnist"
     verdicts = []
@@ -200,12 +188,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
         )
         frames["settings"] = settings_told(lines, authors, LOGS_OF).assign(testable=testable)
-    return Made(
-        section=section,
-        claims=claims(rows, f"{words}; {data}", frames, verdicts),
-        figures=figures,
-        tables=tables,
-    )
+    outcomes = claims(rows, f"{words}; {data}", frames, verdicts)
+    return curves.made("fig3", figures, tables, outcomes, before=elsewhere, settings=settings_table(scale, data))
 
 
 def authors_curves(folder: Path | None) -> pd.DataFrame | None:

@@ -12,13 +12,7 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import (
-    RISEN,
-    diverges,
-    final_accuracy,
-    settled,
-    unready,
-)
+from paper_repro.workflow.measures import RISEN, diverges, final_accuracy, settled, unready
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import countings
 from paper_repro.workflow.report import Section, caption, notes
@@ -35,10 +29,6 @@ _SUMMARY = {
     PROJECTION: LineStyle(color="#BFBFBF", dash=(0.0, (6.0, 1.6)), linewidth=1.6),
 }
 CHANCE = 0.1
-
-
-def _label(method: str, eta: float) -> str:
-    return f"{method}, η = {eta:g}"
 
 
 def jobs(options: Options) -> list[Job]:
@@ -83,7 +73,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     final = final_by_rate(equal)
     rates = sorted(set(rows.eta))
     styles = {
-        _label(name, eta): LineStyle(color=OKABE_ITO[n % len(OKABE_ITO)], dash=_SUMMARY[name].dash, linewidth=1.6)
+        f"{name}, η = {eta:g}": LineStyle(color=OKABE_ITO[n % len(OKABE_ITO)], dash=_SUMMARY[name].dash, linewidth=1.6)
         for name in _METHODS
         for n, eta in enumerate(rates)
     }
@@ -119,7 +109,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
         caption=caption("projection", **told, seed=size.seeds[0], risen=RISEN, chance=CHANCE),
     )
-    table = _means(final)
+    means = final.pivot_table(index="eta", columns="series", values="test_accuracy")
+    table = means.reindex(columns=list(_METHODS)).sort_index()
     section = Section(
         id="projection",
         figure=figure,
@@ -147,8 +138,3 @@ def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[ClaimOut
         "cost": both.assign(apart=(both[ZO] - both[PROJECTION]).abs()),
     }
     return judged("projection", words, frames)
-
-
-def _means(final: pd.DataFrame) -> pd.DataFrame:
-    found = final.pivot_table(index="eta", columns="series", values="test_accuracy")
-    return found.reindex(columns=list(_METHODS)).sort_index()

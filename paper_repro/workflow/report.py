@@ -77,14 +77,15 @@ _NUMBERS: Final = 8  # how many numbers of a claim are told
 _SUBJECT: Final = 40  # a longer subject of a claim about several is told without the question that they share
 
 
-def settings(part: str, told: Mapping[str, Any]) -> pd.DataFrame:
+def settings(part: str, told: dict[str, Any]) -> pd.DataFrame:
     """What was run of a part, beside what the paper and its logs have: the rows of ``report.toml`` with ``Sizes.told``.
 
     A split is written by ``_SPLITS``.
     """
     texts = _TEXTS[part]
     split = {"split": _SPLITS[told["split"]]} if "split" in told else {}
-    rows = [[text.format_map(ChainMap(split, told)) for text in row] for row in texts["settings"]]
+    values = ChainMap[str, Any](split, told)
+    rows = [[text.format_map(values) for text in row] for row in texts["settings"]]
     return pd.DataFrame(rows, columns=texts["columns"])
 
 

@@ -35,7 +35,8 @@ class _Told(dict[str, Any]):
             entries = self[piece["each"]].items()
             return str(piece.get("joined", ", ")).join(piece["text"].format(key=k, value=v) for k, v in entries)
         # A value that is a name stands for what that setting has.
-        usual = all(self[setting] == self.get(value, value) for setting, value in piece["unless"].items())
+        unless = piece.get("unless", {}).items()
+        usual = unless and all(self[setting] == self.get(value, value) for setting, value in unless)
         return "" if usual else str(piece["text"].format_map(self))
 
 
