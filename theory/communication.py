@@ -22,12 +22,8 @@ __all__ = [
     "Row",
     "expected_numbers",
     "expected_traffic",
-    "plotted_scalars_decomfl",
-    "plotted_scalars_fedavg",
     "table1_scalars_decomfl",
     "table1_scalars_fedavg",
-    "wire_bytes_decomfl",
-    "wire_bytes_fedavg",
 ]
 
 
@@ -88,19 +84,6 @@ def table1_scalars_fedavg(R: int, *, M: int, m: int, d: int, uplink: float = 1.0
     return _table1_scalars(TABLE_1["FedCom"], R, M=M, m=m, d=d, beta=uplink)
 
 
-def plotted_scalars_decomfl(R: int, *, K: int, P: int) -> float:
-    """The x-axis of the paper's Figure 2 after R rounds: (R − 1)·K·P.
-
-    The authors' notebook multiplies the 0-based round index by K·P: one direction only, no seeds, no lag.
-    """
-    return float((R - 1) * K * P)
-
-
-def plotted_scalars_fedavg(R: int, *, d: int) -> float:
-    """The x-axis of the paper's Figure 2 for FedAvg after R rounds: (R − 1)·d, whatever the participation."""
-    return float((R - 1) * d)
-
-
 def expected_traffic(config: TrainConfig, d: int) -> ExpectedTraffic:
     """Expected traffic of one client in a whole run, lag included, by the wire format; times M it is the ledger's.
 
@@ -149,14 +132,3 @@ def expected_numbers(R: int, *, M: int, m: int, K: int, P: int, seeding: Seeding
     records = R - ever / q
     seeds = seeding.sent(K, P) * (R * q + records) + (ever if seeding.needs_run_seed else 0.0)
     return Numbers(up=R * q * K * P, down=records * K * P, seeds=seeds)
-
-
-def wire_bytes_decomfl(R: int, *, M: int, m: int, K: int, P: int) -> float:
-    """Expected bytes per client after R rounds of DeComFL, one seed a local step: see ``expected_traffic``."""
-    config = TrainConfig(clients=M, sampled=m, rounds=R, local_steps=K, perturbations=P)
-    return expected_traffic(config, 1).bytes
-
-
-def wire_bytes_fedavg(R: int, *, M: int, m: int, d: int) -> float:
-    """Expected bytes per client after R rounds of FedAvg: R·(m/M)·2·(header + 4d)."""
-    return expected_traffic(TrainConfig(method="fedavg", clients=M, sampled=m, rounds=R), d).bytes

@@ -144,8 +144,7 @@ def scale_words(scale: Scale) -> str:
         numbers = sorted(each.rounds for each in own.values())
         ends = dict.fromkeys((numbers[0], numbers[-1]))  # once if they are the same
         rounds.append(f"{row} {' to '.join(f'{value:,}' for value in ends)}")
-    cut = f", prompts cut to {size.max_length} tokens" if size.max_length else ""
-    return scale.words("llm", told=models, cut=cut, rounds=", ".join(rounds))
+    return scale.words("llm", told=models, rounds=", ".join(rounds))
 
 
 def _told(tunings: Mapping[str, TaskTuning]) -> str:
@@ -183,21 +182,19 @@ def _models_words(scale: Scale) -> str:
 def settings_table(scale: Scale) -> pd.DataFrame:
     """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
     size, full = scale.llm, SCALES["full"].llm
-    return settings(
-        "llm",
+    told = size.told(
         models=tuple(size.models.values()),
         papers={row: _told(own) for row, own in full.settings.items()},
         tuned={row: _told(size.settings.get(row, {})) for row in full.settings},
         first={row: _told(size.first_order.get(row, {})) for row in full.first_order},
         M=M,
         m=SAMPLED,
-        split=size.split,
         batches=_batches(size.settings),
         first_order_batches=_batches(size.first_order),
-        mezo_batch=size.mezo_batch,
         tokens=size.max_length or 2047,
         examples=size.test_examples or "the validation set",
     )
+    return settings("llm", told)
 
 
 def engine_words() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 from typing import Any, Final
@@ -13,9 +13,7 @@ import pandas as pd
 from decomfl_lab.language.tasks import TASKS
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import (
-    binomial_error,
-)
+from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.scales import SCALES, TASK_ROWS
 from theory.notation.printed import (
     EXAMPLES,
@@ -63,22 +61,19 @@ class MethodColumn:
     method: str  # the name of the method
     P: int  # the number of directions; 0 for first-order steps
     column: int | None  # its place in a row of the paper's table; None if it is not there
-    unit: float = 1e12  # the number of bytes in which the paper counts its costs
+    unit: float  # the number of bytes in which the paper counts its costs
 
 
-FULL: Final[Mapping[str, MethodColumn]] = {
-    "FedAvg": MethodColumn("fedavg", 0, 0),
-    "MeZO": MethodColumn("mezo", 1, 1),
-    FEDZO: MethodColumn("fedzo", 10, 2),
-    P5: MethodColumn("decomfl", 5, None, 1e6),
-    P10: MethodColumn("decomfl", 10, 3, 1e6),
-}
-_LORA: Final[Mapping[str, MethodColumn]] = {
-    "MeZO": MethodColumn("mezo", 1, 0),
-    FEDZO: MethodColumn("fedzo", 5, 1),
-    P5: MethodColumn("decomfl", 5, 2, 1e6),
-    P10: MethodColumn("decomfl", 10, 3, 1e6),
-}
+# Series, method and unit of its costs; P and the place in a row of the paper's tables, of all parameters and of LoRA.
+_ROWS: Final[Sequence[tuple[str, str, float, tuple[int, int | None] | None, tuple[int, int | None] | None]]] = (
+    ("FedAvg", "fedavg", 1e12, (0, 0), None),
+    ("MeZO", "mezo", 1e12, (1, 1), (1, 0)),
+    (FEDZO, "fedzo", 1e12, (10, 2), (5, 1)),
+    (P5, "decomfl", 1e6, (5, None), (5, 2)),
+    (P10, "decomfl", 1e6, (10, 3), (10, 3)),
+)
+FULL: Final = {name: MethodColumn(method, *own, unit) for name, method, unit, own, _ in _ROWS if own}
+_LORA: Final = {name: MethodColumn(method, *own, unit) for name, method, unit, _, own in _ROWS if own}
 
 
 def methods(row: str) -> Mapping[str, MethodColumn]:
@@ -285,21 +280,12 @@ def _same_cost(rows: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
         a, b = (runs[runs["row"] == row].set_index("round").wire_bytes / M for row in (one, other))
         if r := max(set(a.index) & set(b.index), default=0):
             row = {"one": one, "other": other, "task": task, "title": task_title(str(task)), "r": int(r)}
-            row |= {"one_bytes": float(a[r]), "other_bytes": float(b[r]), "apart": abs(a[r] - b[r])}
-            row |= {"one_trained": known[one].trained, "other_trained": known[other].trained}
-            found.append({**row, "one_d": known[one].d, "other_d": known[other].d})
-    columns = [
-        "one",
-        "other",
-        "task",
-        "title",
-        "r",
-        "one_bytes",
-        "other_bytes",
-        "apart",
-        "one_trained",
-        "other_trained",
-    ]
-    table = pd.DataFrame(found, columns=[*columns, "one_d", "other_d"]).sort_values(["r", "task"])
+            for side, name, own in (("one", one, a), ("other", other, b)):
+                row |= {f"{side}_bytes": float(own[r]), f"{side}_trained": known[name].trained}
+                row |= {f"{side}_d": known[name].d}
+            found.append({**row, "apart": abs(a[r] - b[r])})
+    names = ("one", "other", "task", "title", "r", "apart")
+    sides = [f"{side}_{what}" for side in ("one", "other") for what in ("bytes", "trained", "d")]
+    table = pd.DataFrame(found, columns=[*names, *sides]).sort_values(["r", "task"])
     # Of the tasks that were trained for longest one tells its bytes.
     return table.assign(longest=~table.duplicated(["one", "other"], keep="last"))

@@ -221,7 +221,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         id=NAME,
         title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2",
         figure=figure,
-        settings=settings_beside(NAME, **settings, rates="; ".join([f"{settings['lr']:g}", *later])),
+        settings=settings_beside(NAME, {**settings, "rates": "; ".join([f"{settings['lr']:g}", *later])}),
         notes=[*said, *([f"{measured}: {kappas}."] if kappas else [])],
         table=table[
             ["round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "sent_kB", "up_kB", "minutes"]

@@ -281,7 +281,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     given = ", ".join(f"{eta:g}" for eta in size.etas.values())
     section = Section(
         id="sizes",
-        settings=settings("sizes", **vars(size), rates=given or f"{size.share:g}/(4 L ρ_κ), see below"),
+        settings=settings("sizes", size.told(rates=given or f"{size.share:g}/(4 L ρ_κ), see below")),
         notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
     )
     if rows.empty:

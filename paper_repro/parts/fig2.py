@@ -25,8 +25,8 @@ from paper_repro.workflow.measures import (
     unready,
 )
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.reference import countings, fig2_reference
-from paper_repro.workflow.report import Section, settings
+from paper_repro.workflow.reference import fig2_countings, fig2_reference
+from paper_repro.workflow.report import settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import Scale
 from paper_repro.workflow.series import runs_of
@@ -37,7 +37,6 @@ __all__ = [
     "jobs",
     "make",
     "panels",
-    "scale_words",
     "settings_table",
     "summary_table",
 ]
@@ -65,7 +64,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     rows, lines = curves.rows, curves.lines
     authors = fig2_reference(options.authors)
     readings = [*dict.fromkeys(lines.reading)]
-    words = f"Scale {scale_words(scale)}. Data: {provenance[0]['data']}. {measured_words(lines, curves.dots)}"
+    words = f"Scale {scale.words('fig2')}. Data: {provenance[0]['data']}. {measured_words(lines, curves.dots)}"
 
     # The paper's own two panels; then by the other countings, and with the settings of other readings.
     kinds = [(count, readings[0]) for count in sorted(COUNTS, key=lambda count: count != options.count)]
@@ -80,39 +79,34 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             title="Figure 2: what K, P and FedAvg cost in communication",
             caption=own.caption("fig2", provenance, options, settings=SETTINGS[reading]),
         )
-    table = summary_table(lines)
     agreement = estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE)
     verdicts: list[ClaimOutcome] = []
-    tables = {"fig2": table, "fig2-curves": rows, "fig2-estimators": agreement}
+    tables = {"fig2": summary_table(lines), "fig2-estimators": agreement}
     if options.authors is not None:  # nothing is judged by thinned curves
-        every = rows[~rows[CHECKED].astype(bool)]
         for reading in readings:
             read = lines[lines.reading == reading]
             of_each = [compared(own, authors, CURVE[1:]) for _, own in read.groupby("method")]
-            bands = bands_table(pd.concat(of_each), CURVE[1:], every[every.reading == reading])
+            bands = bands_table(pd.concat(of_each), CURVE[1:], rows[rows.reading == reading])
             tables[f"fig2-bands-{reading}"] = bands
             wanted = len(LOCAL_STEPS) + len(PERTURBATIONS)
             verdicts.append(band(BANDS[reading], bands, words, testable=scale.name == "full", wanted=wanted))
     if "as-plotted" in set(rows.reading):
         verdicts = claims(rows, scale, None if options.authors is None else authors, verdicts)
-    seconds = rows.groupby([*CURVE, CHECKED, "seed"]).seconds.max().sum()
     headings = [f"The same, {COUNT_LABELS[count]}" for count, reading in kinds[1:] if reading == readings[0]]
     headings += [f"With the settings of {SETTINGS[reading]} ({reading})" for reading in readings[1:]]
-    section = Section(
-        id="fig2",
-        figure=figures["fig2"],
+    return curves.made(
+        "fig2",
+        figures,
+        tables,
+        verdicts,
         more_figures=dict(zip(headings, [*figures.values()][1:], strict=True)),
         settings=settings_table(scale),
-        notes=curves.notes("fig2"),
-        table=table,
         facts={
             "sizes": words,
             "runs": str(rows.groupby([*CURVE, CHECKED, "seed"]).ngroups),
             "seeds": ", ".join(map(str, sorted(set(rows.seed)))),
-            "training time": f"{seconds / 60:.1f} core-minutes",
         },
     )
-    return Made(section=section, claims=verdicts, figures=figures, tables=tables)
 
 
 def panels(
@@ -161,27 +155,7 @@ def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
 def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
     """The rows with columns table1_scalars and plotted_scalars beside the measured wire_scalars."""
     size = scale.fig2
-    return rows.assign(**countings(rows, M=size.M, m=size.m))
-
-
-def scale_words(scale: Scale) -> str:
-    """The scale in a line, for captions and claims."""
-    size = scale.fig2
-    return scale.words(
-        "fig2",
-        slower=""
-        if size.eta_factor == 1
-        else f"as-plotted η × {size.eta_factor:g} (small batches diverge at the full η); ",
-        tested=f"at most {size.test_examples:,} held-out images; " if size.test_examples else "",
-        left=", ".join(f"{R} rounds at K={K}" for K, R in size.local_rounds.items()),
-        written=""
-        if size.written_rounds == size.local_rounds
-        else f"; as-written {_listed(size.written_rounds)} rounds",
-    )
-
-
-def _listed(rounds: Mapping[int, int]) -> str:
-    return ", ".join(f"{R} (K={K})" for K, R in rounds.items())
+    return fig2_countings(rows, M=size.M, m=size.m)
 
 
 def settings_table(scale: Scale) -> pd.DataFrame:
@@ -189,16 +163,8 @@ def settings_table(scale: Scale) -> pd.DataFrame:
     size = scale.fig2
     plotted = runs_of("fig2", Options(scale=scale, readings=("as-plotted",), count="wire"))
     rates = dict.fromkeys(job.config.lr for job in plotted if job.labels["method"] == "DeComFL")
-    return settings(
-        "fig2",
-        **vars(size),
-        by={"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method],
-        rates=" / ".join(f"{lr:g}" for lr in rates),
-        left=_listed(size.local_rounds),
-        written_left=_listed(size.written_rounds),
-        checked_left=_listed(size.local_differences),
-        checked_right=", ".join(f"P={P}: {R}" for P, R in size.perturbation_differences.items()),
-    )
+    by = {"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method]
+    return settings("fig2", size.told(by=by, rates=" / ".join(f"{lr:g}" for lr in rates)))
 
 
 def summary_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -222,14 +188,8 @@ def claims(
     """The claims about Figure 2, judged by the "as-plotted" runs, and what the authors' curves say of them."""
     plotted = rows[rows.reading == "as-plotted"]
     own = settled(plotted[~plotted[CHECKED].astype(bool)], CURVE)
-    size = scale.fig2
     sizes = "the paper's sizes" if scale.name == "full" else "reduced"
-    words = (
-        f"{scale.name} ({sizes}): M={size.M}, m={size.m}, B={size.batch_size}, seeds {', '.join(map(str, size.seeds))}"
-    )
-    if size.eta_factor != 1:
-        words += f", η × {size.eta_factor:g}"
-    words += "; DeComFL by projection"
+    words = f"{scale.name} ({sizes}): {scale.fig2.told()['judged']}"
     if missing := unready(plotted, [*CURVE[1:], "estimator"]):
         words += f"; {missing[0].lower()}{missing[1:-1]}"
     frames = {"": own, **estimators.frames(plotted, CURVE[1:])}

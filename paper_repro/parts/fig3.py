@@ -32,12 +32,12 @@ from paper_repro.workflow.measures import (
     unready,
 )
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.reference import fig3_reference
-from paper_repro.workflow.report import Section, settings
+from paper_repro.workflow.reference import countings, fig3_reference
+from paper_repro.workflow.report import settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 from paper_repro.workflow.series import ROWS, runs_of
-from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
+from theory.communication import expected_traffic
 
 __all__ = [
     "AT",
@@ -78,6 +78,7 @@ PERTURBATIONS = Schedule(OURS["perturbations"], OURS["perturbation_schedule"])  
 CURVE = ("series",)  # columns that name a curve
 BEGIN, END = 30, 301  # evaluations from the first of these rounds to the last are compared
 AT: Final = (101, 301, 991)  # rounds whose training losses are told
+OTHER_DATA: Final = "Fashion-MNIST was not available here: this is the same model and method on MNIST digits."
 DISTANCE: Final = "largest distance of training losses"
 
 
@@ -92,30 +93,19 @@ def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
     plotted is what the authors' notebook draws for the 0-based round s: 5·Σ K·P for DeComFL (the 5 is unexplained),
     2·s·d for FedAvg, d·s·k/d for Top-k and d·s/4 for FedCom.
     """
-    size = scale.fig3
-    return rows.assign(**countings(rows, PERTURBATIONS, M=size.M, m=size.m))
-
-
-def countings(rows: pd.DataFrame, P: Schedule[int], *, M: int, m: int) -> dict[str, list[float]]:
-    """The columns table1_scalars and plotted_scalars for rows with round, series, method, uplink and top_k."""
-    pairs = np.cumsum([0, *(K * P(r) for r in range(int(rows["round"].max())))])  # measured before round r
-
-    def table1(row: Any) -> float:
-        if row.series == DECOMFL:
-            return float(pairs[row.round]) * table1_scalars_decomfl(1, M=M, m=m, K=1, P=1)
-        return table1_scalars_fedavg(int(row.round), M=M, m=m, d=D, uplink=float(row.uplink))
-
-    def plotted(row: Any) -> float:
-        s = row.round - 1
-        if row.series == DECOMFL:
-            return 5.0 * float(pairs[s])
-        shares: dict[str, float] = {"fedavg": 2.0, "fedcom": 0.25, "fedavg-topk": float(row.top_k)}
-        return float(s * D * shares[row.method])
-
-    return {
-        "table1_scalars": [table1(row) for row in rows.itertuples()],
-        "plotted_scalars": [plotted(row) for row in rows.itertuples()],
-    }
+    # What is measured after r rounds has had the pairs of direction and scalar of the r rounds before.
+    pairs = np.cumsum([0, *(K * PERTURBATIONS(r) for r in range(int(rows["round"].max())))])
+    axis = {"decomfl": 5.0, "decomfl-projection": 5.0, "fedavg": 2.0, "fedcom": 0.25}
+    return countings(
+        rows,
+        lambda R: pairs[R],
+        M=scale.fig3.M,
+        m=scale.fig3.m,
+        d=D,
+        ours=rows.series == DECOMFL,
+        uplink=rows.uplink,
+        axis=rows.method.map(axis).fillna(rows.top_k),
+    )
 
 
 def settings_table(scale: Scale, data: str) -> pd.DataFrame:
@@ -125,7 +115,7 @@ def settings_table(scale: Scale, data: str) -> pd.DataFrame:
     changes = "".join(f"; {number} from round {r}" for r, number in reached.items())
     rates = [OURS["lr"], *(rate for r, rate in OURS["lr_schedule"].items() if r < size.rounds)]
     more = {"data": data, "changes": changes, "rates": " → ".join(f"{rate:g}" for rate in rates)}
-    return settings("fig3", **vars(size), **more, number_of_baseline_seeds=len(size.baseline_seeds))
+    return settings("fig3", size.told(**more))
 
 
 def reaching_table(rows: pd.DataFrame, level: float | None) -> pd.DataFrame:
@@ -182,42 +172,24 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
     figures = {("fig3" if count == options.count else f"fig3-{count}"): drawn(count) for count in COUNTS}
     level = highest_level(run for _, run in lines.groupby("series"))
-    notes = curves.notes("fig3")
-    if data != "fashion-mnist":
-        notes.insert(0, "Fashion-MNIST was not available here: this is the same model and method on MNIST digits.")
+    elsewhere = [] if data == "fashion-mnist" else [OTHER_DATA]
     tables = {
         "fig3": reaching_table(lines, level),
-        "fig3-curves": rows,
         "fig3-estimators": estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE),
     }
-    section = Section(
-        id="fig3",
-        figure=figures["fig3"],
-        settings=settings_table(scale, data),
-        notes=notes,
-        table=tables["fig3"],
-        facts={
-            "training time": f"{rows.groupby(['series', CHECKED, 'seed']).seconds.max().sum() / 60:.1f} core-minutes"
-        },
-    )
     frames = {}
     testable = scale.name == "full" and data == "fashion-mnist"
     verdicts = []
     if authors is not None and options.authors is not None:  # nothing is judged by thinned curves
         frames["logs"] = authors.dropna(subset="test_accuracy")
-        every = rows[~rows[CHECKED].astype(bool)]
         again = authors[authors.series == TOP_K].assign(series=BY_VALUE)  # one log, beside both ways of Top-k
-        tables["fig3-bands"] = bands_table(compared(lines, pd.concat([authors, again]), CURVE), CURVE, every)
+        tables["fig3-bands"] = bands_table(compared(lines, pd.concat([authors, again]), CURVE), CURVE, rows)
         verdicts.append(
             band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
         )
         frames["settings"] = settings_told(lines, authors, LOGS_OF).assign(testable=testable)
-    return Made(
-        section=section,
-        claims=claims(rows, f"{words}; {data}", frames, verdicts),
-        figures=figures,
-        tables=tables,
-    )
+    outcomes = claims(rows, f"{words}; {data}", frames, verdicts)
+    return curves.made("fig3", figures, tables, outcomes, before=elsewhere, settings=settings_table(scale, data))
 
 
 def authors_curves(folder: Path | None) -> pd.DataFrame | None:
@@ -225,7 +197,7 @@ def authors_curves(folder: Path | None) -> pd.DataFrame | None:
     if (rows := fig3_reference(folder)).empty:
         return None
     full = SCALES["full"]
-    counted = rows.assign(**countings(rows, PERTURBATIONS, M=full.fig3.M, m=full.fig3.m))
+    counted = add_countings(rows, full)
     settings = {str(job.labels["series"]): job.config for job in jobs(Options(scale=full, readings=(), count="wire"))}
 
     @cache  # seeds share it

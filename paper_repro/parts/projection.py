@@ -12,19 +12,13 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import (
-    RISEN,
-    diverges,
-    final_accuracy,
-    settled,
-    unready,
-)
+from paper_repro.workflow.measures import RISEN, diverges, final_accuracy, settled, unready
 from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.reference import countings
 from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import SCALES, Scale, Sizes
+from paper_repro.workflow.scales import SCALES, Sizes
 from paper_repro.workflow.series import runs_of
-from theory.communication import plotted_scalars_decomfl, table1_scalars_decomfl
 
 __all__ = ["claims", "jobs", "make"]
 
@@ -37,22 +31,11 @@ _SUMMARY = {
 CHANCE = 0.1
 
 
-def _label(method: str, eta: float) -> str:
-    return f"{method}, η = {eta:g}"
-
-
 def jobs(options: Options) -> list[Job]:
     """Both estimators at every learning rate, with the same directions, batches and clients."""
     runs = runs_of("projection", options)
     rates = [*dict.fromkeys(job.config.lr for job in runs)]
     return sorted(runs, key=lambda job: rates.index(job.config.lr))
-
-
-def scale_words(scale: Scale) -> str:
-    """The scale in a line, for captions and claims."""
-    size = scale.projection
-    fewer = "" if size.rounds == size.differences else f" ({size.differences} by finite differences, first seed)"
-    return scale.words("projection", fewer=fewer)
 
 
 def equal_rounds(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
@@ -77,24 +60,20 @@ def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _counted(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
-    """The rows with the two countings by formula."""
-    return rows.assign(
-        table1_scalars=[table1_scalars_decomfl(r, M=size.M, m=size.m, K=size.K, P=size.P) for r in rows["round"]],
-        plotted_scalars=[plotted_scalars_decomfl(r, K=size.K, P=size.P) for r in rows["round"]],
-    )
+    return countings(rows, lambda R: R * size.K * size.P, M=size.M, m=size.m)
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """Accuracy against communication at every η, final accuracy against η, and the verdicts."""
     size = options.scale.projection
-    words = scale_words(options.scale)
+    words = options.scale.words("projection")
     rows = _counted(rows, size)
     missing = unready(rows, ["series"])
     equal = equal_rounds(rows, size)
     final = final_by_rate(equal)
     rates = sorted(set(rows.eta))
     styles = {
-        _label(name, eta): LineStyle(color=OKABE_ITO[n % len(OKABE_ITO)], dash=_SUMMARY[name].dash, linewidth=1.6)
+        f"{name}, η = {eta:g}": LineStyle(color=OKABE_ITO[n % len(OKABE_ITO)], dash=_SUMMARY[name].dash, linewidth=1.6)
         for name in _METHODS
         for n, eta in enumerate(rates)
     }
@@ -130,7 +109,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
         caption=caption("projection", **told, seed=size.seeds[0], risen=RISEN, chance=CHANCE),
     )
-    table = _means(final)
+    means = final.pivot_table(index="eta", columns="series", values="test_accuracy")
+    table = means.reindex(columns=list(_METHODS)).sort_index()
     section = Section(
         id="projection",
         figure=figure,
@@ -158,8 +138,3 @@ def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[ClaimOut
         "cost": both.assign(apart=(both[ZO] - both[PROJECTION]).abs()),
     }
     return judged("projection", words, frames)
-
-
-def _means(final: pd.DataFrame) -> pd.DataFrame:
-    found = final.pivot_table(index="eta", columns="series", values="test_accuracy")
-    return found.reindex(columns=list(_METHODS)).sort_index()

@@ -9,23 +9,14 @@ from typing import Any
 import pandas as pd
 
 from decomfl_lab.errors import plural, require
-from paper_repro.parts import fig2
 from paper_repro.workflow import estimators
 from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import (
-    CHECKED,
-    highest_level,
-    lines_of,
-    scalars_to_reach,
-    series_of,
-    unready,
-)
+from paper_repro.workflow.measures import CHECKED, highest_level, lines_of, scalars_to_reach, unready
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.reference import D
+from paper_repro.workflow.reference import D, countings
 from paper_repro.workflow.report import Section, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
-from theory.communication import table1_scalars_decomfl, table1_scalars_fedavg
 
 __all__ = ["jobs", "make"]
 
@@ -72,7 +63,7 @@ def comparison_table(rows: pd.DataFrame, *, M: int, m: int, level: float | None)
     """The paper's formulas with their values in scalars a round (all clients), and the measured ones beside them."""
     table = []
     for series, row in _ROWS.items():
-        run = series_of(rows, series)
+        run = rows[rows.series == series]
         if run.empty:
             continue
         last = run[run["round"] == run["round"].max()]
@@ -97,23 +88,17 @@ def comparison_table(rows: pd.DataFrame, *, M: int, m: int, level: float | None)
     return pd.DataFrame(table)
 
 
-def _table1(row: Any, M: int, m: int) -> float:
-    beta = _ROWS[row.series].beta
-    if beta is None:
-        return table1_scalars_decomfl(row.round, M=M, m=m, K=K, P=P)
-    return table1_scalars_fedavg(row.round, M=M, m=m, d=D, uplink=beta)
-
-
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
     """The table, and whether its formulas are what is sent."""
     size = options.scale.fig2
     checked = _checked_words(rows)
     rows = lines_of(rows)
-    rows = rows.assign(table1_scalars=[_table1(row, size.M, size.m) for row in rows.itertuples()])
-    runs = [series_of(rows, series) for series in _COMPARED]
+    beta = rows.series.map({series: row.beta for series, row in _ROWS.items()})
+    rows = countings(rows, lambda R: R * K * P, M=size.M, m=size.m, ours=beta.isna(), uplink=beta)
+    runs = [rows[rows.series == series] for series in _COMPARED]
     level = None if any(run.empty for run in runs) else highest_level(runs)
     table = comparison_table(rows, M=size.M, m=size.m, level=level)
-    words = f"{fig2.scale_words(options.scale)}; K={K}, P={P}, d={D:,}. {unready(rows, ['series'])}".strip(". ")
+    words = f"{options.scale.words('fig2')}; K={K}, P={P}, d={D:,}. {unready(rows, ['series'])}".strip(". ")
     section = Section(
         id="table1",
         notes=notes(
@@ -132,7 +117,7 @@ def _checked_words(rows: pd.DataFrame) -> str:
     """How far FedZO's runs by finite differences are from those by projection; "" where there is none."""
     if CHECKED not in rows:
         return ""
-    found = estimators.gaps(series_of(rows, FEDZO), ["series"])
+    found = estimators.gaps(rows[rows.series == FEDZO], ["series"])
     if found.empty:
         return ""
     last = found[found["round"] == found["round"].max()]

@@ -21,11 +21,9 @@ from paper_repro.workflow.measures import (
     highest_level,
     numbers,
     sampling_error,
-    series_of,
     verdict_of,
 )
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
 
@@ -65,21 +63,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         caption=curves.caption("topk", provenance, options),
     )
     level = highest_level(run for _, run in lines.groupby("series"))
-    table = fig3.reaching_table(lines, level)
-    section = Section(
-        id="topk",
-        figure=figure,
-        notes=curves.notes("topk"),
-        table=table,
-    )
+    tables = {"topk": fig3.reaching_table(lines, level)}
     words = f"{words}; {data}; DeComFL by projection. {missing}".strip()
     whole = None if options.authors is None else authors  # nothing is judged by thinned curves
-    return Made(
-        section=section,
-        claims=claims(lines, words, whole),
-        figures={"topk": figure},
-        tables={"topk": table, "topk-curves": curves.rows},
-    )
+    return curves.made("topk", {"topk": figure}, tables, claims(lines, words, whole))
 
 
 def claims(rows: pd.DataFrame, words: str, authors: pd.DataFrame | None = None) -> list[ClaimOutcome]:
@@ -89,8 +76,8 @@ def claims(rows: pd.DataFrame, words: str, authors: pd.DataFrame | None = None) 
 
 
 def _degrades(rows: pd.DataFrame) -> ClaimOutcome:
-    final = {fraction: final_accuracy(ended(series_of(rows, top_k_name(fraction)))) for fraction in FRACTIONS}
-    whole = final_accuracy(ended(series_of(rows, "FedAvg")))
+    final = {fraction: final_accuracy(ended(rows[rows.series == top_k_name(fraction)])) for fraction in FRACTIONS}
+    whole = final_accuracy(ended(rows[rows.series == "FedAvg"]))
     falling = ordered([Reading(*value) for value in reversed(final.values())])  # 1 % < 5 % < 10 %
     lost, least = whole[0] - final[FRACTIONS[-1]][0], limits("topk").severe
     error = TOLERANCE * 2**0.5 * sampling_error(rows)

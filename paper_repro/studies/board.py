@@ -20,10 +20,10 @@ from paper_repro.workflow.measures import TOLERANCE
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, amount, caption, notes
 from paper_repro.workflow.runs import Work
-from paper_repro.workflow.scales import Scale, Sizes
+from paper_repro.workflow.scales import Sizes
 from paper_repro.workflow.series import BOARD
 
-__all__ = ["claims", "ends", "jobs", "make", "ratio", "scale_words", "shown", "summary"]
+__all__ = ["claims", "ends", "jobs", "make", "ratio", "shown", "summary"]
 
 ONE_CLIENT: Final = "FZOO, one client"
 """The line that is compared with MeZO, whose one agent takes all passes; with m clients a round m agents take them."""
@@ -46,12 +46,6 @@ def jobs(options: Options) -> list[Work]:
         require(problem not in left_out, "problem", f"be available here ({left_out.get(problem)})", problem)
     problems = [name for name in options.problems or size.races if name not in left_out]
     return [board_runs.races(size, problem, line) for problem in problems for line in options.lines or LINES]
-
-
-def scale_words(scale: Scale) -> str:
-    """The scale in a line."""
-    told = "; ".join(f"{problem} {race}" for problem, race in scale.board.races.items())
-    return scale.words("board", named=False, told=told)
 
 
 # --- what is made of the rows -----------------------------------------------------------------------------------------
@@ -130,7 +124,7 @@ def _number(value: float) -> str:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The races, the table and the verdicts."""
-    size, words = options.scale.board, scale_words(options.scale)
+    size, words = options.scale.board, options.scale.words("board", named=False)
     frame = drawn(rows, size)
     methods = zip(rows["line"], rows["method"], strict=True)
     styles = line_styles({line: METHODS[method].gradients for line, method in methods})

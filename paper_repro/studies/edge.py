@@ -180,13 +180,6 @@ def by_directions(own: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([{"better": better if known else math.nan, "worse": worse}])
 
 
-def scale_words(scale: Scale, rows: pd.DataFrame) -> str:
-    """The scale in a line, for captions and claims."""
-    seeds = sorted(set(rows["seed"]))
-    batches = ", ".join(map(str, sorted(set(rows["batch"]), reverse=True)))
-    return scale.words("edge", batches=batches, first=seeds[0], last=seeds[-1])
-
-
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The runs made here; and, above them, those recorded at the paper's sizes where there are any."""
     made = made_of(rows, provenance, options.scale)
@@ -207,7 +200,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: Scale) -> Made:
     """Figure, table and verdicts of the runs of one scale."""
-    size, words = scale.edge, scale_words(scale, rows)
+    size, seeds = scale.edge, sorted(set(rows["seed"]))
+    batches = ", ".join(map(str, sorted(set(rows["batch"]), reverse=True)))
+    words = scale.words("edge", batches=batches, first=seeds[0], last=seeds[-1])
     rows = with_limits(rows)
     found = outcomes(rows)
     table = shares(found)

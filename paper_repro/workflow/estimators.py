@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from paper_repro.workflow.measures import (
-    CHECKED,
-    TOLERANCE,
-    lines_of,
-    settled,
-    unready,
-)
-from paper_repro.workflow.part import Options
-from paper_repro.workflow.report import caption, notes
+from paper_repro.workflow.claims import ClaimOutcome
+from paper_repro.workflow.measures import CHECKED, TOLERANCE, lines_of, settled, unready
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.report import Section, caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 
@@ -85,6 +81,39 @@ class Curves:
     def notes(self, part: str) -> list[str]:
         """The notes of a part, below what is missing and what finite differences are there for."""
         return [*filter(None, [self.missing, self.unbegun]), *notes("estimators"), *notes(part)]
+
+    def made(
+        self,
+        part: str,
+        figures: Mapping[str, Figure],
+        tables: Mapping[str, pd.DataFrame],
+        claims: Sequence[ClaimOutcome],
+        *,
+        before: Sequence[str] = (),
+        facts: Mapping[str, str] | None = None,
+        **section: Any,
+    ) -> Made:
+        """The part of these curves: the figure and the table of its name are those of its section.
+
+        Args:
+            part: The part.
+            figures: Its figures, by the stems of their files.
+            tables: The same of its tables, but for the rows themselves.
+            claims: The outcomes of its claims.
+            before: Notes above all others.
+            facts: What is told of its runs, beside the time that they took.
+            section: What else the section has.
+        """
+        seconds = self.rows.groupby([*self.by, CHECKED, "seed"]).seconds.max().sum()
+        own = Section(
+            id=part,
+            figure=figures[part],
+            notes=[*before, *self.notes(part)],
+            table=tables[part],
+            facts={**(facts or {}), "training time": f"{seconds / 60:.1f} core-minutes"},
+            **section,
+        )
+        return Made(section=own, claims=claims, figures=figures, tables={**tables, f"{part}-curves": self.rows})
 
 
 def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

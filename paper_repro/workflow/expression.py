@@ -38,7 +38,6 @@ from paper_repro.workflow.measures import (
     ended,
     final_accuracy,
     highest_level,
-    last_round,
     sampling_error,
     scalars_to_reach,
 )
@@ -321,7 +320,8 @@ _MEASURES: Final[Mapping[str, Callable[[_Number], Reading]]] = {
     "to reach": _to_reach,
     "spent": lambda own: Reading(spent := float(own.rows[own.row["column"]].max()), ends=(spent, math.inf)),
     "level": _level,
-    "common": lambda own: Reading(last_round(own.runs)),
+    # the last round that all series have
+    "common": lambda own: Reading(min((int(run["round"].max()) if len(run) else 0 for run in own.runs), default=0)),
     "over": _over,
     # of columns
     "column": _column,

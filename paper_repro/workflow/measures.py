@@ -30,14 +30,11 @@ __all__ = [
     "ended",
     "final_accuracy",
     "highest_level",
-    "last_round",
     "left_out",
     "lines_of",
-    "lost",
     "numbers",
     "sampling_error",
     "scalars_to_reach",
-    "series_of",
     "settled",
     "unfinished",
     "unready",
@@ -109,14 +106,11 @@ def left_out(rows: pd.DataFrame, by: Sequence[str]) -> list[tuple[tuple[Any, ...
     return found
 
 
-def lost(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
-    """Those of ``left_out`` in words: "series, seed 1, after round 100"."""
-    return [f"{', '.join(map(str, name))}, seed {seed}, after round {r:,}" for name, seed, r in left_out(rows, by)]
-
-
 def unready(rows: pd.DataFrame, by: Sequence[str]) -> str:
     """The sentences about runs that are not finished, and about those that diverged; "" where there is none."""
-    told = {"Not finished": unfinished(rows, by), "Diverged, and not in the means": lost(rows, by)}
+    away = left_out(rows, by)
+    lost = [f"{', '.join(map(str, name))}, seed {seed}, after round {r:,}" for name, seed, r in away]
+    told = {"Not finished": unfinished(rows, by), "Diverged, and not in the means": lost}
     return " ".join(f"{what}: {'; '.join(runs)}." for what, runs in told.items() if runs)
 
 
@@ -128,16 +122,6 @@ def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:
 def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without those of runs that are there to check others."""
     return rows[~rows[CHECKED].eq(True)] if CHECKED in rows else rows
-
-
-def series_of(rows: pd.DataFrame, series: str) -> pd.DataFrame:
-    """The rows of one series."""
-    return rows[rows.series == series]
-
-
-def last_round(runs: Iterable[pd.DataFrame]) -> int:
-    """The last round that all series have; 0 if one is missing."""
-    return min((int(run["round"].max()) if len(run) else 0 for run in runs), default=0)
 
 
 def sampling_error(rows: pd.DataFrame) -> float:
@@ -259,21 +243,9 @@ def compared(ours: pd.DataFrame, authors: pd.DataFrame, by: Sequence[str]) -> pd
     margin = TOLERANCE * error + spread
     # How far our mean lies outside the range of their seeds; negative inside it.
     beyond = np.maximum(both.min_theirs - both.mean_ours, both.mean_ours - both.max_theirs)
-    return pd.DataFrame(
-        {
-            **{key: both[key] for key in keys},
-            "ours": both.mean_ours,
-            "theirs": both.mean_theirs,
-            "low": both.min_theirs,
-            "high": both.max_theirs,
-            "seeds_of_ours": both.count_ours,
-            "seeds_of_theirs": both.count_theirs,
-            "margin": margin,
-            "inside": beyond <= margin,
-            "narrowly": beyond <= TOLERANCE * error,
-            "finished": both.finished,
-        }
-    )
+    means = {"mean_ours": "ours", "mean_theirs": "theirs", "min_theirs": "low", "max_theirs": "high"}
+    found = both.rename(columns={**means, "count_ours": "seeds_of_ours", "count_theirs": "seeds_of_theirs"})
+    return found.assign(margin=margin, inside=beyond <= margin, narrowly=beyond <= TOLERANCE * error)
 
 
 def _range_over_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -293,7 +265,7 @@ def bands_table(found: pd.DataFrame, by: Sequence[str], runs: pd.DataFrame | Non
         by: Columns that name a series.
         runs: All rows of ours, also of the seeds that diverged and are not in the means, which are counted.
     """
-    away = [name for name, *_ in left_out(runs, by)] if runs is not None else []
+    away = [name for name, *_ in left_out(lines_of(runs), by)] if runs is not None else []
     table = []
     for name, own in found.groupby(list(by), sort=False):
         rows = own.sort_values("round")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -17,16 +18,19 @@ import pandas as pd
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
-from theory.communication import (
-    plotted_scalars_decomfl,
-    plotted_scalars_fedavg,
-    table1_scalars_decomfl,
-    table1_scalars_fedavg,
-    wire_bytes_decomfl,
-    wire_bytes_fedavg,
-)
+from decomfl_lab.runs.config import TrainConfig
+from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
-__all__ = ["D", "countings", "curves_file", "fig2_reference", "fig3_reference", "require_reference", "thinned"]
+__all__ = [
+    "D",
+    "countings",
+    "curves_file",
+    "fig2_countings",
+    "fig2_reference",
+    "fig3_reference",
+    "require_reference",
+    "thinned",
+]
 
 FILE_NAME = "authors_curves.csv"
 THINNED: Final = Path(__file__).parents[1] / "authors" / "curves.csv.gz"
@@ -89,7 +93,7 @@ def fig2_reference(folder: Path | None) -> pd.DataFrame:
     _require_panels(table)
     found = pd.concat(frames, ignore_index=True)
     keys = found[["method", "round", "K", "P"]].itertuples(index=False)
-    return found.assign(wire_scalars=[_wire(*key) for key in keys], **countings(found, M=M, m=m))
+    return fig2_countings(found.assign(wire_scalars=[_wire(*key) for key in keys]), M=M, m=m)
 
 
 def require_reference(folder: Path) -> None:
@@ -162,27 +166,52 @@ def _parse(series: str) -> tuple[str, int, int]:
     return method, int(K[1]), int(P[1]) if P else 0
 
 
-def countings(rows: pd.DataFrame, *, M: int, m: int) -> dict[str, list[float]]:
-    """The columns table1_scalars and plotted_scalars for rows with method (DeComFL or FedAvg), K, P and round."""
-    table1, plotted = [], []
-    for row in rows.itertuples():
-        r: Any = row.round
-        if row.method == "FedAvg":
-            table1.append(table1_scalars_fedavg(r, M=M, m=m, d=D))
-            plotted.append(plotted_scalars_fedavg(r, d=D))
-        else:
-            sizes: Any = {"K": row.K, "P": row.P}
-            table1.append(table1_scalars_decomfl(r, M=M, m=m, **sizes))
-            plotted.append(plotted_scalars_decomfl(r, **sizes))
-    return {"table1_scalars": table1, "plotted_scalars": plotted}
+def countings(
+    rows: pd.DataFrame,
+    pairs: Callable[[Any], Any],
+    *,
+    M: int,
+    m: int,
+    d: int = D,
+    ours: Any = True,
+    uplink: Any = 1.0,
+    axis: Any = 1.0,
+) -> pd.DataFrame:
+    """The rows with the countings by formula: table1_scalars of the paper's Table 1, plotted_scalars of its axes.
+
+    The authors' notebooks multiply the 0-based index of a round by K·P, or by d whatever the participation: one
+    direction only, no seeds, no lag.
+
+    Args:
+        rows: Rows with the column round.
+        pairs: Σ K·P over the first R rounds of DeComFL, of a column of R.
+        M: Number of clients.
+        m: Number of clients sampled a round.
+        d: Number of parameters.
+        ours: Whether a row is DeComFL's, and not of a method that sends parameters.
+        uplink: The share of d that goes up, of a row that is not: see ``table1_scalars_fedavg``.
+        axis: What the notebooks multiply a row by besides.
+    """
+    R = rows["round"]
+    a_pair = table1_scalars_decomfl(1, M=M, m=m, K=1, P=1)
+    by_row = zip(R, np.broadcast_to(uplink, R.shape), strict=True)
+    first_order = [table1_scalars_fedavg(r, M=M, m=m, d=d, uplink=share) for r, share in by_row]
+    return rows.assign(
+        table1_scalars=np.where(ours, a_pair * pairs(R), first_order),
+        plotted_scalars=axis * np.where(ours, pairs(R - 1), (R - 1) * d),
+    )
+
+
+def fig2_countings(rows: pd.DataFrame, *, M: int, m: int) -> pd.DataFrame:
+    """``countings`` of rows with method (DeComFL or FedAvg), K and P."""
+    return countings(rows, lambda R: R * rows.K * rows.P, M=M, m=m, ours=rows.method != "FedAvg")
 
 
 @cache  # seeds share it, and so do two drawings of one part
 def _wire(method: str, R: int, K: int, P: int) -> float:
     """What the codec would encode after R rounds, in expectation, per client and in scalars of 4 bytes."""
-    if method == "FedAvg":
-        return wire_bytes_fedavg(R, M=M, m=m, d=D) / 4
-    return wire_bytes_decomfl(R, M=M, m=m, K=K, P=P) / 4
+    own = {"method": "fedavg"} if method == "FedAvg" else {"local_steps": K, "perturbations": P}
+    return expected_traffic(TrainConfig(clients=M, sampled=m, rounds=R, **own), D).bytes / 4
 
 
 # --- thinned to what a figure can show --------------------------------------------------------------------------------

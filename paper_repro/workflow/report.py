@@ -6,7 +6,7 @@ import base64
 import os
 import re
 import tomllib
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -77,17 +77,15 @@ _NUMBERS: Final = 8  # how many numbers of a claim are told
 _SUBJECT: Final = 40  # a longer subject of a claim about several is told without the question that they share
 
 
-def settings(part: str, **here: Any) -> pd.DataFrame:
-    """What was run of a part, beside what the paper and its logs have: the rows of ``report.toml`` with the values.
+def settings(part: str, told: dict[str, Any]) -> pd.DataFrame:
+    """What was run of a part, beside what the paper and its logs have: the rows of ``report.toml`` with ``Sizes.told``.
 
-    A tuple is written with commas, a split by ``_SPLITS``; ``number_of_seeds`` comes with the seeds.
+    A split is written by ``_SPLITS``.
     """
     texts = _TEXTS[part]
-    told: dict[str, Any] = {"number_of_seeds": len(here.get("seeds", ()))}
-    told |= {name: ", ".join(map(str, value)) if isinstance(value, tuple) else value for name, value in here.items()}
-    if "split" in here:
-        told["split"] = _SPLITS[here["split"]]
-    rows = [[text.format(**told) for text in row] for row in texts["settings"]]
+    split = {"split": _SPLITS[told["split"]]} if "split" in told else {}
+    values = ChainMap[str, Any](split, told)
+    rows = [[text.format_map(values) for text in row] for row in texts["settings"]]
     return pd.DataFrame(rows, columns=texts["columns"])
 
 

@@ -21,8 +21,23 @@ __all__ = ["SCALES", "TASK_ROWS", "Race", "Scale", "Sizes", "TaskTuning", "chang
 
 _DATA: Final[dict[str, Any]] = from_toml(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
 _WORDS: Final[Mapping[str, str]] = _DATA["words"]
+_PIECES: Final[Mapping[str, Mapping[str, Any]]] = _DATA["pieces"]
 _OF: Final[Mapping[str, str]] = {"table1": "fig2", "topk": "fig3"}
 """Parts that are made at the sizes of another."""
+
+
+class _Told(dict[str, Any]):
+    """What the texts on sizes need by name: the values, and the pieces that are made of them."""
+
+    def __missing__(self, name: str) -> str:
+        piece = _PIECES[name]
+        if "each" in piece:
+            entries = self[piece["each"]].items()
+            return str(piece.get("joined", ", ")).join(piece["text"].format(key=k, value=v) for k, v in entries)
+        # A value that is a name stands for what that setting has.
+        unless = piece.get("unless", {}).items()
+        usual = unless and all(self[setting] == self.get(value, value) for setting, value in unless)
+        return "" if usual else str(piece["text"].format_map(self))
 
 
 class Sizes(SimpleNamespace):
@@ -31,6 +46,14 @@ class Sizes(SimpleNamespace):
     def but(self, **changes: Any) -> Self:
         """The same with other values."""
         return type(self)(**{**vars(self), **changes})
+
+    def told(self, **more: Any) -> dict[str, Any]:
+        """The settings, and more, as texts take them: tuples with commas and how many there are, and the pieces."""
+        told = _Told({**vars(self), **more})
+        for name, value in list(told.items()):
+            if isinstance(value, tuple):
+                told |= {name: ", ".join(map(str, value)), f"number_of_{name}": len(value)}
+        return told
 
 
 class TaskTuning(NamedTuple):
@@ -96,8 +119,7 @@ class Scale(Sizes):
         told = f"{self.name} ({own if self.name == 'full' else reduced})"
         if not part:
             return told
-        listed = {n: ", ".join(map(str, v)) if isinstance(v, tuple) else v for n, v in vars(self.of(part)).items()}
-        return f"{told}: {_WORDS[part].format(**{**listed, **more})}"
+        return f"{told}: {_WORDS[part].format_map(self.of(part).told(**more))}"
 
 
 _SIZED: Final = [part for part in _DATA if part in PARTS]

@@ -185,7 +185,7 @@ def test_every_record_of_the_project_can_be_drawn(tmp_path: Path, monkeypatch: p
 
 
 def _table1() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    return table1_rows().drop(columns="table1_scalars"), [{**provenance(load_dataset("digits")), "code": "7"}]
+    return table1_rows(), [{**provenance(load_dataset("digits")), "code": "7"}]
 
 
 def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim_says_so(

@@ -13,9 +13,8 @@ import pytest
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.language_models import llm, pretrained, sizes
 from paper_repro.making import PARTS
-from paper_repro.parts import fig2, fig3, projection
+from paper_repro.parts import fig2, fig3
 from paper_repro.parts.sweeps import _config
-from paper_repro.studies import board
 from paper_repro.workflow.data import TaskFacts, data_set
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job
@@ -137,7 +136,7 @@ def test_a_run_that_checks_another_differs_from_it_in_method_and_length_alone(
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_every_scale_says_what_it_is(scale: Scale) -> None:
-    said = [scale.words("fig3"), *(module.scale_words(scale) for module in (fig2, projection, llm, board))]
+    said = [llm.scale_words(scale), *map(scale.words, ("fig2", "fig3", "projection", "board"))]
     assert {"not the paper's" in words for words in said} == {scale.name != "full"}
     assert all(10 * scale.of(part).m == scale.of(part).M for part in CURVES)
     assert {job.config.data for job in jobs("fig3", scale)} == {data_set("fashion-mnist")}
