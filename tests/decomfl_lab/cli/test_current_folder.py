@@ -104,7 +104,7 @@ def test_a_process_that_is_started_otherwise_is_noticed(folder: Path) -> None:
 def test_every_place_that_starts_python_says_so() -> None:
     """Whoever names the interpreter gives it the environment, and whoever has a library start it does so ``safely``."""
     sources = {path: path.read_text("utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    starts = r"sys\.executable|joblib\.Parallel\(|ray\.init\("
+    starts = r"sys\.executable|get_context\(|ray\.init\("
     found = {path for path, text in sources.items() if re.search(starts, text)}
     assert len(found) >= 4
     assert {path for path in found if not re.search(r"=environment\(|safely\(\)", sources[path])} == set()

@@ -21,9 +21,9 @@ from decomfl_lab.cli.main import application, main
 from decomfl_lab.errors import InputError
 from decomfl_lab.plugins import TORCH_LOSSES, code_in, named, require_trusted
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.folder import looked_at
 from decomfl_lab.runs.run import load_run
 from hessian.named import from_run, scale_of
-from paper_repro.workflow.runs import _identities
 from tests.decomfl_lab.carriers.test_engines_of_others import module
 from tests.decomfl_lab.cli.test_screens import EVERY
 
@@ -241,7 +241,7 @@ def test_what_only_reads_runs_nothing(theirs: Theirs, capsys: pytest.CaptureFixt
     assert main(["runs", root]) == 0
     assert theirs.names["method"] in capsys.readouterr().out
     assert main(["plot", root, "--y", "loss"]) == 0
-    assert _identities(theirs.run.parent) == {}  # and the paper's own runs name no code
+    assert looked_at(theirs.run).config  # as the paper's runs are looked through
     assert not theirs.mark.exists()
 
 
@@ -318,7 +318,7 @@ NO_NAMES = "a file of numbers, keys or certificates, which names nothing"
 PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
     ("bench", "write"): WRITTEN,
     ("bench", "records"): NO_NAMES,
-    ("board", "out"): "looked through by _identities, see above",
+    ("board", "out"): "looked through by looked_at, see above",
     ("board", "record"): NO_NAMES,
     ("board", "write"): WRITTEN,
     ("certificates", "folder"): NO_NAMES,
@@ -333,8 +333,8 @@ PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
     ("kappa", "whiten"): lambda path: ["kappa", "--data", "digits", "--model", "logistic", "--whiten", path],
     ("kappa", "checkpoint"): lambda path: ["kappa", "--data", "digits", "--model", "logistic", "--checkpoint", path],
     ("kappa", "plot"): WRITTEN,
-    ("paper", "out"): "looked through by _identities, see above",
-    ("paper", "runs"): "looked through by _identities, see above",
+    ("paper", "out"): "looked through by looked_at, see above",
+    ("paper", "runs"): "looked through by looked_at, see above",
     ("paper", "reference"): NO_NAMES,
     ("paper", "record"): NO_NAMES,
     ("plot", "runs"): lambda path: ["plot", path],

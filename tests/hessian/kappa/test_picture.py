@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from decomfl_lab.errors import InputError
 from hessian import DenseOperator, effective_rank, lanczos, spectral_density
 from hessian.kappa.picture import picture
-from tests.figures.test_curves import lines_of
 from tests.hessian.spectra import rotated
 
 VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, -4.0]), torch.linspace(0.4, 1.0, 196)]).double()
@@ -22,6 +21,10 @@ VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, -4.0]), torch.linspace(0.4, 
 def words(figure: Figure) -> str:
     texts = [text.get_text() for ax in figure.axes for text in ax.texts] + [text.get_text() for text in figure.texts]
     return " ".join([*texts, figure.get_suptitle()])
+
+
+def lines_of(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
+    return {str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.get_lines()}
 
 
 def mass(ax: Axes) -> float:

@@ -60,9 +60,13 @@ def known(name: str) -> bool:
     return bool(claim(name).line) or claim(name).id in _FUNCTIONS
 
 
-@cache
 def rows(part: str, scale: str) -> pd.DataFrame:
-    """The recorded rows of a part at a scale."""
+    """The recorded rows of a part at a scale, which a test may change."""
+    return _read(part, scale).copy()
+
+
+@cache
+def _read(part: str, scale: str) -> pd.DataFrame:
     frame = pd.read_csv(RESULTS / f"{part}-{scale}.csv.gz")
     nested = json.loads((RESULTS / f"{part}-{scale}.json").read_text(encoding="utf-8"))["json"]
     return frame.assign(**{name: frame[name].map(json.loads) for name in nested})
