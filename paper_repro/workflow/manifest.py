@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
+from paper_repro.workflow.seals import file_digest
 
 __all__ = ["FILE", "check", "note", "seal", "wrong"]
 
@@ -30,7 +30,7 @@ def note(root: Path, *changed: Path) -> None:
         name = path.relative_to(root).as_posix()
         listed = {each: digest for each, digest in listed.items() if each != name and not each.startswith(f"{name}/")}
         files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
-        listed |= {each.relative_to(root).as_posix(): _digest(each) for each in files if each.exists()}
+        listed |= {each.relative_to(root).as_posix(): file_digest(each) for each in files if each.exists()}
     lines = [f"{digest}  {name}\n" for name, digest in sorted(listed.items())]
     write_atomically(root / FILE, "".join(lines))
 
@@ -47,12 +47,13 @@ def check(path: Path) -> None:
     if root is None:
         return
     name = path.relative_to(root).as_posix()
-    require(_read(root).get(name) == _digest(path), name, f"be the file that {root / FILE} lists", _digest(path)[:12])
+    found = file_digest(path)
+    require(_read(root).get(name) == found, name, f"be the file that {root / FILE} lists", found[:12])
 
 
 def wrong(root: Path) -> list[str]:
     """The files that are not as listed: changed, gone, or not listed."""
-    found = {path.relative_to(root).as_posix(): _digest(path) for path in _files(root)}
+    found = {path.relative_to(root).as_posix(): file_digest(path) for path in _files(root)}
     return sorted({name for name, _ in found.items() ^ _read(root).items()})
 
 
@@ -66,10 +67,6 @@ def _read(root: Path) -> Mapping[str, str]:
     if not all("  " in line for line in lines):
         raise InputError(f"{root / FILE} must have lines of a digest, two spaces and a name")
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 if __name__ == "__main__":

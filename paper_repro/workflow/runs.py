@@ -231,7 +231,7 @@ def _plain(own: Any) -> Any:
 def _version(module: str) -> str:
     """The digest of the source of a module, or of all modules of a package."""
     path = Path(str(importlib.import_module(module).__file__))
-    return code_version(path.parent) if path.name == "__init__.py" else hashlib.sha256(path.read_bytes()).hexdigest()
+    return code_version(path.parent) if path.name == "__init__.py" else file_digest(path)
 
 
 def alike(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
