@@ -14,7 +14,7 @@ from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.told import Progress
 from paper_repro.pretraining.corpus import load_corpus
 from paper_repro.pretraining.family import PretrainConfig, PretrainProgress, pretrain
-from paper_repro.workflow.runs import Report, Result, Work
+from paper_repro.workflow.runs import Report, Result, Work, tokens_cost
 from paper_repro.workflow.seals import file_digest
 
 __all__ = ["pretraining"]
@@ -23,8 +23,7 @@ __all__ = ["pretraining"]
 def pretraining(config: PretrainConfig) -> Work:
     """A small OPT model; its folder is then one that transformers reads."""
     size = SIZES[config.size]
-    # Three passes' worth a token, of 12 weights a layer and width².
-    cost = 3 * config.tokens * 12 * size.depth * size.width**2 / 4e5
+    cost = tokens_cost(3 * config.tokens, size)  # a backward pass is worth two
     title = f"pretraining {config.size}"
     return Work(title=title, function=_pretrained, arguments={"config": config}, data=_corpus, cost=cost)
 

@@ -21,7 +21,7 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.files import HeldError, held
 from decomfl_lab.interrupts import Interrupted, postponed, telling
-from decomfl_lab.language.opt import SIZES
+from decomfl_lab.language.opt import SIZES, Size
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig
@@ -46,6 +46,7 @@ __all__ = [
     "is_whole",
     "run_all",
     "so_far_words",
+    "tokens_cost",
 ]
 
 Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance
@@ -150,9 +151,7 @@ class Job:
         config = self.config
         if not config.task:
             return _COSTS.get(config.model, 1.0)
-        # A sequence is as dear as its tokens, a token as the model is large: 12 weights a layer and width².
-        size = SIZES.get(config.model, SIZES["opt-125m"])
-        return (config.max_length or 31) * 12 * size.depth * size.width**2 / 4e5
+        return tokens_cost(config.max_length or 31, SIZES.get(config.model, SIZES["opt-125m"]))
 
     def placed(self, root: Path) -> Job:
         """The job with the folder of its model, among those of works in ``root``, as ``config.model``."""
@@ -213,6 +212,11 @@ class Job:
 
 
 _COSTS: Final = {"cnn-fashion": 6.0}  # what a forward pass takes, in passes of the MNIST CNN
+
+
+def tokens_cost(tokens: int, size: Size) -> float:
+    """What a forward pass of so many tokens takes, in passes of the MNIST CNN: 12 weights a layer and width²."""
+    return tokens * 12 * size.depth * size.width**2 / 4e5
 
 
 def _digest(*what: Any) -> str:
