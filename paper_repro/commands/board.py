@@ -65,6 +65,7 @@ def board(options: BoardOptions) -> None:
         write_atomically(options.write / "board.md", text)
         return
     from paper_repro.making import make_report
+    from paper_repro.request import requested
     from paper_repro.studies.board_runs import LINES, RULE
     from paper_repro.workflow.asked import PaperOptions
     from paper_repro.workflow.scales import SCALES
@@ -73,7 +74,7 @@ def board(options: BoardOptions) -> None:
     problems = named("problem", options.problem, ";", SCALES[options.scale].board.races)
     lines = named("methods", options.methods, ";", LINES)
     asked = PaperOptions(scale=options.scale, only="board", out=options.out, record=options.record, jobs=options.jobs)
-    outcomes = make_report(asked, problems=problems, lines=lines, silent=True)
+    outcomes = make_report(requested(asked, problems=problems, lines=lines), silent=True)
     import pandas as pd
 
     table = pd.read_csv(options.out / "tables" / "board.csv")
@@ -92,10 +93,10 @@ def board(options: BoardOptions) -> None:
 
 def page() -> tuple[str, bytes]:
     """The page of the documentation, as Markdown, and its picture: of what is recorded at the largest scale."""
-    from paper_repro.making import LARGEST
+    from paper_repro.drawing import rendered
     from paper_repro.studies.board import make, shown, summary
     from paper_repro.workflow import recorded
-    from paper_repro.workflow.part import Options, rendered
+    from paper_repro.workflow.part import Options
     from paper_repro.workflow.scales import SCALES
 
     kept = recorded.largest("board")
@@ -110,13 +111,13 @@ def page() -> tuple[str, bytes]:
     ]
     for name, own in summary(kept.rows).groupby("problem", sort=False):
         text += [f"## {name}", _markdown(shown(own).drop(columns="problem"))]
-    longer = recorded.load("board", LARGEST)
+    longer = recorded.load("board", "full")
     if longer is not None:
         more = longer.rows[~longer.rows["problem"].isin(kept.rows["problem"])]
-        size = SCALES[LARGEST].board
+        size = SCALES["full"].board
         for name, own in more.groupby("problem", sort=False):
             lines = f"the lines that were raced, from rows {longer.words}"
-            text += [f"## {name}", f"Scale {LARGEST}: {size.races[str(name)]}; {lines}."]
+            text += [f"## {name}", f"Scale {'full'}: {size.races[str(name)]}; {lines}."]
             text.append(_markdown(shown(summary(own)).drop(columns="problem")))
     text.append("## Claims of the successors")
     for outcome in decided(made.claims, kept.scale):

@@ -9,7 +9,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
 from decomfl_lab.plain import print_json
 from paper_repro.workflow.asked import PaperOptions
-from paper_repro.workflow.claims import PARTS, VERDICTS, WORDS, named, rows
+from paper_repro.workflow.claims import PARTS, VERDICTS, WORDS, named, outcomes_json, rows
 
 __all__ = ["paper"]
 
@@ -57,8 +57,11 @@ def paper(options: PaperOptions) -> None:
         _list(named("only", options.only, ",", PARTS), as_json=options.as_json)
         return
     from paper_repro.making import make_report  # with it come torch, pandas and matplotlib
+    from paper_repro.request import requested
 
-    make_report(options)
+    outcomes = make_report(requested(options), silent=options.as_json)
+    if options.as_json:
+        print(outcomes_json(outcomes))
 
 
 def _list(parts: Sequence[str], *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from decomfl_lab.files import write_atomically
 from paper_repro.making import make_report
+from paper_repro.request import requested
 from paper_repro.workflow.asked import PaperOptions
 
 __all__ = ["PICTURES", "draw"]
@@ -27,7 +28,7 @@ def draw(docs: Path, stems: Iterable[str] = PICTURES) -> None:
     with tempfile.TemporaryDirectory() as folder:
         only = ",".join(dict.fromkeys(PICTURES[stem] for stem in wanted))
         asked = PaperOptions(out=Path(folder), only=only, from_recorded=True)
-        make_report(asked, silent=True)
+        make_report(requested(asked), silent=True)
         for stem in wanted:
             write_atomically(docs / f"{stem}.png", (Path(folder) / "figures" / f"{stem}.png").read_bytes())
 

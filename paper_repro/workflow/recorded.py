@@ -10,9 +10,10 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from paper_repro.workflow.measures import lines_of
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
 from paper_repro.workflow.seals import file_digest
 
-__all__ = ["RESULTS", "Rows", "is_there", "largest", "load", "save", "save_outcomes"]
+__all__ = ["RESULTS", "Rows", "facts_of", "is_there", "largest", "load", "save", "save_outcomes"]
 
 RESULTS = Path(__file__).parents[1] / "results"
 _CURVE: Final = ("reading", "panel", "series", "estimator")  # columns that name a curve, of which a part has some
@@ -66,6 +67,11 @@ class Rows:
         far = None if is_whole(rows) else so_far_words(rows, rows["planned"].max())
         return [facts for facts in self.provenance if facts.get(SO_FAR) == far]
 
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the rows."""
+        return hashlib.sha256(self.rows.to_csv(index=False).encode()).hexdigest()
+
     @property
     def words(self) -> str:
         """Scale, date, code and, where some are missing, how many runs; "" of rows that are computed here."""
@@ -77,14 +83,38 @@ class Rows:
     def source(self, part: str) -> str:
         """The name of the file with these rows of a part, and its SHA-256: pictures say it of themselves."""
         path = RESULTS / f"{part}-{self.scale}.csv.gz"
-        if self.date:
-            return f"{path.name}, sha256 {file_digest(path)}"
-        return f"rows computed, sha256 {hashlib.sha256(self.rows.to_csv(index=False).encode()).hexdigest()}"
+        return f"{path.name}, sha256 {file_digest(path)}" if self.date else f"rows computed, sha256 {self.digest}"
 
     @property
     def thin(self) -> str:
         """The sentence of a caption where these rows are drawn beside others."""
         return f"Thin: {self.words}; {self.provenance[0].get('data', 'no data')}."
+
+
+def facts_of(provenance: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What a page says of runs: the code, and their data, versions, devices and noise, each once."""
+
+    def once(said: Iterable[str]) -> str:
+        return "; ".join(dict.fromkeys(said))
+
+    # A run that several versions of the code took up lists all of them.
+    runs = [code for each in provenance for code in each.get("codes", [each.get("code", "")]) if code]
+    facts = {"code": f"drawn by {code_version()}" + (f", run by {', '.join(dict.fromkeys(runs))}" if runs else "")}
+    if provenance:
+        facts |= {
+            # Runs share data and models, so pieces repeat.
+            "data": once(piece for each in provenance for piece in str(each["data"]).split("; ")),
+            "versions": once(
+                f"Python {each['python']}, torch {each['torch']}, numpy {each['numpy']}"
+                + (f", transformers {each['transformers']}" if "transformers" in each else "")
+                for each in provenance
+            ),
+            "device": once(each["device"] for each in provenance),
+            "noise": once(
+                f"stream version {each['stream_version']}, backend {each['noise_backend']}" for each in provenance
+            ),
+        }
+    return facts
 
 
 def save(

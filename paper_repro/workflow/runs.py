@@ -351,7 +351,7 @@ def run_all(
     root: Path,
     processes: Processes,
     *,
-    hours: float | None = None,
+    until: float = math.inf,
     resume: bool = False,
     on_result: Callable[[Work | Job], None] | None = None,
 ) -> list[Result | None]:
@@ -364,8 +364,9 @@ def run_all(
         works: The work; what has the same key is done once.
         root: The folder of results, one sub-folder a key.
         processes: What it is done by. Training runs that are fewer share these, a thread each: no record depends on it.
-        hours: The hours after which no work is begun, and what is under way is saved; the most urgent work goes first,
-            the cheapest of it before the others. Without a limit the dearest does, so that the processes end together.
+        until: The time (monotonic) when no work is begun any more, and what is under way is saved. Then the most urgent
+            work goes first, the cheapest of it before the others. Without a limit the dearest does, so that the
+            processes end together.
         resume: Whether to take up training runs that another version of the code has begun or done.
         on_result: Called with each work that is done, while others go on. With it works go in the order
             in which they are given, if the time is not limited, and one bar stands for all.
@@ -397,7 +398,7 @@ def run_all(
                 on_result(work)
 
     def order(work: Work | Job) -> tuple[float, float]:
-        if hours is not None:
+        if until < math.inf:
             return work.urgency, work.cost
         return (0, -work.cost) if on_result is None else (0, 0)
 
@@ -412,7 +413,6 @@ def run_all(
             ended(folder)
     jobs_alone = all(isinstance(work, Job) for work in waiting.values())
     threads = max(1, processes.count // len(waiting)) if waiting and jobs_alone else 1
-    until = time.monotonic() + (3600 * hours if hours is not None else math.inf)
     given_up = math.inf  # when works that were told to stop have had their time
 
     def next_call() -> Call | None:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from decomfl_lab.cli.main import main
-from paper_repro import making
+from paper_repro import live, making
+from paper_repro.drawing import DrawnPart
 from paper_repro.parts import projection
+from paper_repro.request import requested
+from paper_repro.sources import recorded_parts
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import ClaimOutcome, verdicts
-from paper_repro.workflow.part import DrawnPart, Options
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import SCALES
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def two_short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The live runs are the first three rounds of two runs."""
     jobs = projection.jobs
     monkeypatch.setattr(projection, "jobs", lambda options: jobs(options)[:2])
-    monkeypatch.setattr(making, "beginning", lambda work: Job.beginning(work, 0.1))
+    monkeypatch.setattr(live, "beginning", lambda work: Job.beginning(work, 0.1))
 
 
 COMMAND = ["paper", "--only", "projection", "--jobs", "1", "--out"]
@@ -73,10 +74,9 @@ def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
     assert "shows what is recorded" in capsys.readouterr().err
 
 
-def test_a_verdict_that_needs_the_authors_curves_is_shown_as_it_was_recorded() -> None:
-    options = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire")
+def test_a_verdict_that_needs_the_authors_curves_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
     drawn = [DrawnPart({"id": "fig2"}, [ClaimOutcome("fig2.saving", "holds")])]
-    parts = making._recorded(["fig2"], options, PaperOptions(from_recorded=True)).parts
+    parts = recorded_parts(requested(PaperOptions(scale="full", only="fig2", from_recorded=True, out=tmp_path))).parts
     (made,) = making._with_recorded_verdicts(drawn, parts, None)
     told = {each.id: each for each in made.claims}
     assert told["fig2.saving"].scale == ""  # as it was drawn, and not replaced

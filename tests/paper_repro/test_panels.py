@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from paper_repro import making
+from paper_repro import contents
 from paper_repro.commands.hero import hero
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Made, Options
@@ -33,7 +33,7 @@ def made(part: str, scale: str = "full", *, mixed: bool = False, **changes: Any)
     assert found is not None
     given: dict[str, Any] = {"scale": SCALES[scale], "readings": ("as-plotted", "as-written"), "count": "wire"}
     frame = found.rows.sample(frac=1.0, random_state=0) if mixed else found.rows
-    return making.PARTS[part].make(frame, found.provenance, Options(**(given | changes)))
+    return contents.PARTS[part].make(frame, found.provenance, Options(**(given | changes)))
 
 
 @cache

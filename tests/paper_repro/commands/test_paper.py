@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from decomfl_lab.cli.main import main
-from paper_repro import making
-from paper_repro.workflow.part import Options
+from paper_repro import making, request
+from paper_repro.request import Request
+from paper_repro.sources import Found, works_of
 from tests.paper_repro.parts.test_parts import options
 
 
 def test_a_run_has_one_key_on_all_devices() -> None:
-    here, there = (making._works("fig3", options("smoke", device=device))[0] for device in ("cpu", "cuda"))
+    here, there = (works_of("fig3", options("smoke", device=device))[0] for device in ("cpu", "cuda"))
     assert (here.device, there.device) == ("cpu", "cuda")
     assert here.key() == there.key()
 
@@ -24,14 +25,14 @@ def test_a_run_has_one_key_on_all_devices() -> None:
 def test_checking_the_bits_is_a_part_of_the_minutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[tuple[str, float]] = []
 
-    def make(names: Any, options: Options, asked: Any, compute: Any) -> Any:
-        seen.append((options.device, compute.keywords["hours"]))
-        return making._Found()
+    def make(request: Request, compute: Any) -> Found:
+        seen.append((request.options.device, request.until - time.monotonic()))
+        return Found()
 
-    monkeypatch.setattr(making, "find_device", lambda name: torch.device(name))
-    monkeypatch.setattr(making, "require_bits", lambda device: time.sleep(0.6))
-    monkeypatch.setattr(making, "_computed", make)
+    monkeypatch.setattr(request, "find_device", lambda name: torch.device(name))
+    monkeypatch.setattr(request, "require_bits", lambda device: time.sleep(0.6))
+    monkeypatch.setattr(making, "computed_parts", make)
     assert main(["paper", "--device", "cuda", "--minutes", "1", "--out", str(tmp_path)]) == 0
     assert main(["paper", "--device", "cuda:1", "--minutes", "1", "--out", str(tmp_path)]) == 0
     assert [device for device, _ in seen] == ["cuda", "cuda:1"]
-    assert all(0 < hours < 59.5 / 3600 for _, hours in seen)
+    assert all(0 < seconds < 59.5 for _, seconds in seen)

@@ -13,10 +13,11 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.cli.main import main
-from paper_repro import making
+from paper_repro.drawing import ingredients, told_changed
 from paper_repro.parts import audit, fig2, fig3, hessian, projection, sweeps, table1, topk
+from paper_repro.sources import kept_beside
 from paper_repro.workflow.claims import UNKNOWN, ClaimOutcome
-from paper_repro.workflow.part import Made, Options, ingredients
+from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.reference import fig2_reference, fig3_reference
 from paper_repro.workflow.report import Section
@@ -290,7 +291,7 @@ def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
     rows = test_hessian.numbers({"near zero": (0.2, 0.9, 0.99), **test_hessian.kappas(500, 20, 10)})
     made = Made(section=Section(id="hessian"), claims=test_hessian.outcomes(rows))
     assert {each.verdict for each in made.claims} & {"holds", "does not hold"}
-    changed = making._told_changed(made, "hessian.model = mlp instead of resnet20")
+    changed = told_changed(made, "hessian.model = mlp instead of resnet20")
     assert {each.verdict for each in changed.claims} == {"not tested at this scale"}
     for old, new in zip(made.claims, changed.claims, strict=True):
         words = (
@@ -302,7 +303,7 @@ def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
 
 def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:
     changes = {"llm": "llm.test_examples = 9 instead of 0"}
-    assert making._record("llm", options("default")) is not None
-    assert making._record("llm", options("default", changes=changes)) is None
+    assert kept_beside("llm", options("default")) is not None
+    assert kept_beside("llm", options("default", changes=changes)) is None
     keys = {ingredients("llm", Rows("smoke", pd.DataFrame(), []), options(changes=own)) for own in ({}, changes)}
     assert len(keys) == 2  # nor from what was drawn of others

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from paper_repro import making
+from paper_repro import contents
 from paper_repro.parts import fig3, topk
 from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS, PARTS, SCOPES, ClaimOutcome, claim, require_all_of
@@ -102,7 +102,7 @@ def test_every_claim_says_of_what_its_verdict_is_and_the_list_tells_it(capsys: p
 
 
 def test_parts_of_the_registry_are_those_of_the_command_with_their_seeds() -> None:
-    assert list(PARTS) == list(making.PARTS)
+    assert list(PARTS) == list(contents.PARTS)
     for part, sized in (("fig3", "fig3"), ("topk", "fig3"), ("table1", "fig2")):
         assert {name: getattr(scale, sized).seeds for name, scale in SCALES.items()} == PARTS[part].seeds
 

@@ -15,13 +15,15 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro import making
+from paper_repro import contents, making, sources
+from paper_repro.drawing import finished
 from paper_repro.parts import fig2, fig3, table1, topk
+from paper_repro.request import requested
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import RECORDED, ClaimOutcome
 from paper_repro.workflow.measures import settled, unfinished, unready
-from paper_repro.workflow.part import DrawnPart, Made, Options
+from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import READINGS
@@ -200,35 +202,36 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
 
         def make(self, rows: pd.DataFrame, provenance: Any, options: Options) -> Made:
             claims = [claim(id=name, scale=options.scale.name, verdict=rows[name].iloc[0]) for name in ids]
-            beside = [each.scale for each in (options.longer, options.shorter) if each is not None]
+            beside = [] if options.longer is None else [options.longer.scale]
             made.append((options.scale.name, *beside))
             return Made(section=section(), claims=claims)
 
     monkeypatch.setattr(recorded, "RESULTS", tmp_path / "kept")
-    monkeypatch.setitem(making.PARTS, "topk", Part())
+    monkeypatch.setitem(contents.PARTS, "topk", Part())
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
 
-    def judged(scale: str, rows: pd.DataFrame) -> Sequence[ClaimOutcome]:
-        options = making._beside("topk", Options(scale=SCALES[scale], readings=(), count="wire"))
-        return making._part("topk", Rows(scale, rows, facts), options).claims
+    def judged(scale: str, rows: pd.DataFrame, other: str) -> Sequence[ClaimOutcome]:
+        kept = recorded.load("topk", other)
+        options = Options(scale=SCALES[scale], readings=(), count="wire", longer=kept if other == "full" else None)
+        return finished("topk", Rows(scale, rows, facts), options, kept).claims
 
     untested = "not tested at this scale"
     short = pd.DataFrame([["holds", untested, untested]], columns=ids)
     long = pd.DataFrame([["does not hold", "does not hold", untested]], columns=ids)
     recorded.save("topk", "full", long, facts, tmp_path / "kept", (1, 2))
-    a, b, c = judged("default", short)
+    a, b, c = judged("default", short, "full")
     assert (a.verdict, a.scale) == ("holds", "default")
     assert b.verdict == "does not hold"
     assert b.scale.startswith("recorded on ")
     assert "at full scale by code 7, so far 1 of 2 runs finished; full" in b.scale
     assert (c.verdict, c.scale) == (untested, "default")
     recorded.save("topk", "default", short.assign(**{"topk.degrades": "holds"}), facts, tmp_path / "kept")
-    a, b, c = judged("full", long.assign(**{"topk.cheaper": untested}))
+    a, b, c = judged("full", long.assign(**{"topk.cheaper": untested}), "default")
     assert [each.verdict for each in (a, b)] == ["holds", "does not hold"]
     assert a.scale.startswith("recorded on ")
     assert "at default scale by code 7; default" in a.scale
     assert (c.verdict, c.scale) == (untested, "full")  # which default scale is too small for
-    assert made == [("default", "full"), ("full",), ("full", "default"), ("default",)]
+    assert made == [("default", "full"), ("full",), ("full",), ("default",)]
 
 
 @pytest.mark.parametrize("part", [fig2, fig3, table1])
@@ -245,46 +248,52 @@ def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"], dropna=False).ngroups
 
 
-def whole(works: Sequence[Any], asked: PaperOptions, scale: str = "full") -> list[Any]:
-    records = making._records(Options(scale=SCALES[scale], readings=("as-plotted",), count="wire"), asked)
-    return [making._whole(work, records) for work in works]
+def whole(works: Sequence[Any], folder: Path) -> list[Any]:
+    records = [kept for part in ("fig3", "topk") if (kept := recorded.load(part, "full", folder)) is not None]
+    return [sources._whole(work, records) for work in works]
+
+
+def begun(asked: PaperOptions, **changes: Any) -> list[str]:
+    titles: list[str] = []
+    request = requested(replace(asked, **changes))
+    sources.computed_parts(request, lambda works: [titles.append(work.title) for work in works])  # type: ignore[func-returns-value]
+    return titles
 
 
 def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """By settings and data, for any part that has the run: Figure 3's FedAvg is one of the top-k figure's too."""
     folder = tmp_path / "kept"
-    asked = PaperOptions(scale="full", record=folder, resume=True)
+    asked = PaperOptions(
+        scale="full", record=folder, resume=True, out=tmp_path / "out", only="fig3,topk", reading="as-plotted"
+    )
     options = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire")
     works = [*fig3.jobs(options), *topk.jobs(options)]
-    assert not any(whole(works, asked))
+    assert not any(whole(works, folder))
     fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
     rows = pd.DataFrame({"round": [1000], "test_accuracy": [0.5]})
     facts = [{"code": code, "data": "digits", "data_digest": fedavg.dataset().digest} for code in "ab"]
     both = pd.concat([fedavg._labelled(rows, finished=True), other._labelled(rows, finished=False)])
     recorded.save("fig3", "full", both, facts, folder, (1, 5))
-    known = whole(works, asked)
+    known = whole(works, folder)
     there = [(work, own) for work, own in zip(works, known, strict=True) if own is not None]
     assert [work.key() for work, _ in there] == [fedavg.key()] * 2  # one of each part
     assert all([each["code"] for each in facts] == ["a", "b"] for _, (_, facts) in there)
     named_otherwise = replace(fedavg, labels={**fedavg.labels, "series": "another"})  # rows are those of its labels
-    assert (named_otherwise.key(), whole([named_otherwise], asked)) == (fedavg.key(), [None])
+    assert (named_otherwise.key(), whole([named_otherwise], folder)) == (fedavg.key(), [None])
     of_two = replace(fedavg, labels={"method": fedavg.labels["method"]})  # which the rows of two runs have
     recorded.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
-    assert [own is None for own in whole([fedavg, of_two], asked)] == [False, True]
+    assert [own is None for own in whole([fedavg, of_two], folder)] == [False, True]
     for change in ({"resume": False}, {"record": None}):
-        assert not any(whole(works, replace(asked, **change)))  # type: ignore[arg-type]
-    assert not any(whole(works, asked, "default"))
-    monkeypatch.setattr(making, "drawn", lambda *_: DrawnPart("", []))
-    begun: list[str] = []
-    making._computed(["fig3", "topk"], options, asked, lambda works: [begun.append(work.title) for work in works])
-    assert fedavg.title not in begun
-    assert other.title in begun
+        assert fedavg.title in begun(asked, **change)
+    titles = begun(asked)
+    assert fedavg.title not in titles
+    assert other.title in titles
     kept = recorded.load("topk", "full", folder)
     assert kept is not None
     assert len(fedavg.among(kept.rows)) == 1
     assert {each["code"] for each in kept.provenance} == {"a", "b"}
     recorded.save("fig3", "full", both, [{**each, "data_digest": "another"} for each in facts], folder, (1, 5))
     (folder / "topk-full.csv.gz").unlink()
-    assert not any(whole(works, asked))
+    assert not any(whole(works, folder))

@@ -21,10 +21,10 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
+from paper_repro.live import Overlay
 from paper_repro.workflow.answer import AnswerLine
 from paper_repro.workflow.claims import VERDICTS, ClaimOutcome, outcomes_json
 from paper_repro.workflow.claims import claim as registered
-from paper_repro.workflow.live import Overlay
 from paper_repro.workflow.report import Folded, Section, caption, closing, page_section, render_report
 from tests.refusals import refuses
 

@@ -186,7 +186,7 @@ def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     train = runs.train
     with monkeypatch.context() as patch:
         patch.setattr(runs, "train", slowly)
-        return one(job(), root, hours=1.0, resume=True)
+        return one(job(), root, until=time.monotonic() + 3600, resume=True)
 
 
 def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_a_run_that_diverged_at_once_has_a_row_of_round_0(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("given", "order"),
-    [({}, "abc"), ({"hours": 1.0}, "bac"), ({"on_result": lambda _: None}, "cab")],
+    [({}, "abc"), ({"until": time.monotonic() + 3600}, "bac"), ({"on_result": lambda _: None}, "cab")],
     ids=["the dearest first", "in little time the urgent first, of those the cheap", "as given"],
 )
 def test_the_order_of_works(given: dict[str, Any], order: str, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from paper_repro.workflow import part
-from paper_repro.workflow.part import Made, Options, drawn, ingredients, rendered
+from paper_repro import drawing
+from paper_repro.drawing import drawn, ingredients, rendered
+from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.report import render_report
 from paper_repro.workflow.scales import SCALES
@@ -24,7 +25,7 @@ OPTIONS = Options(scale=SCALES["smoke"], readings=("as-plotted",), count="wire")
 @pytest.fixture(autouse=True)
 def _quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        part, "rendered", lambda figure, kind, metadata: f"a picture of {id(figure)} as {kind}".encode()
+        drawing, "rendered", lambda figure, kind, metadata: f"a picture of {id(figure)} as {kind}".encode()
     )
 
 
@@ -95,11 +96,11 @@ def test_the_fingerprint_sees_all_that_a_part_is_made_of(tmp_path: Path, monkeyp
     ]
     (tmp_path / "authors_curves.csv").write_text("b\n")
     found.append(ingredients("fig2", rows, replace(OPTIONS, authors=tmp_path)))
-    monkeypatch.setattr(part, "code_version", lambda _: "other")
+    monkeypatch.setattr(drawing, "code_version", lambda _: "other")
     found.append(ingredients("fig2", rows, OPTIONS))
     monkeypatch.undo()
     (tmp_path / "claims.toml").write_text("times = 21")
-    monkeypatch.setattr(part, "TABLES", tmp_path)
+    monkeypatch.setattr(drawing, "TABLES", tmp_path)
     found.append(ingredients("fig2", rows, OPTIONS))
     assert len(set(found)) == len(found)
     monkeypatch.undo()
@@ -108,6 +109,6 @@ def test_the_fingerprint_sees_all_that_a_part_is_made_of(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(("kind", "word"), [("png", b"Source"), ("pdf", b"Subject")])
 def test_a_picture_says_what_it_shows_and_of_which_rows(kind: str, word: bytes) -> None:
-    content = rendered(Figure(), kind, metadata=part.label("fig9", "fig9-full.csv.gz, sha256 1", kind))
+    content = rendered(Figure(), kind, metadata=drawing.label("fig9", "fig9-full.csv.gz, sha256 1", kind))
     assert word in content
     assert b"fig9-full.csv.gz, sha256 1" in content

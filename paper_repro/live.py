@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from decomfl_lab.errors import plural
+from paper_repro.contents import PARTS
+from paper_repro.drawing import DrawnPart, drawn, ingredients, judged
+from paper_repro.request import Request
+from paper_repro.workflow.claims import PARTS as FACTS
 from paper_repro.workflow.claims import VERDICTS, ClaimOutcome
-from paper_repro.workflow.part import DrawnPart
-from paper_repro.workflow.recorded import Rows
+from paper_repro.workflow.part import Made
+from paper_repro.workflow.recorded import Rows, facts_of
+from paper_repro.workflow.recorded import load as recorded_rows
 from paper_repro.workflow.runs import Job, Result, Work
 
-__all__ = ["SHARE", "Agreement", "Overlay", "agreement", "beginning", "overlay"]
+__all__ = ["SHARE", "Agreement", "Overlay", "agreement", "beginning", "overlay", "run_live"]
+
+FOLDER: Final = "live"  # the folder, in that of the report, of figures and tables of live runs
 
 SHARE: Final = 0.15  # the share of a training run's rounds that is run live
 _POINTS: Final = 0.02
@@ -151,9 +159,9 @@ def overlay(
     if decides:
         same = f"Verdicts that these rows decide: {len(decides)}, as recorded: {len(decides) - len(others)}"
         told = [f"{each.id} reads “{each.verdict}” here, “{known.get(each.id, 'nothing')}” there" for each in others]
-        words.append("; ".join([same, *told]) + ".")
+        words += ["; ".join([same, *told]) + "."]
     if data:
-        words.append(f"Data here: {data}.")
+        words += [f"Data here: {data}."]
     if found.alike is None:
         tone, sign, verdict = ("untested", "–", "run live, not compared")
     elif not found.alike:
@@ -163,3 +171,59 @@ def overlay(
     else:
         tone, sign, verdict = ("yes", "✓", "checked live")
     return Overlay(tone=tone, sign=sign, verdict=verdict, words=words, section=made.section)
+
+
+def run_live(
+    names: Sequence[str],
+    recorded: Sequence[ClaimOutcome],
+    request: Request,
+    compute: Callable[..., Any],
+    show: Callable[[Mapping[str, Overlay], str], None],
+) -> None:
+    """Run the beginnings of the parts' runs; ``show`` each part over what is recorded of it as soon as it is done.
+
+    Args:
+        names: The parts.
+        recorded: What is recorded of their claims.
+        request: What is asked for.
+        compute: ``run_all`` with all but works and ``on_result``.
+        show: Called with the overlays so far, and a sentence about them.
+    """
+    works = {name: [beginning(work) for work in PARTS[name].jobs(request.options)] for name in names}
+    # A part of one long piece begins first: nothing else can be done of it meanwhile.
+    works = dict(sorted(((name, own) for name, own in works.items() if own), key=lambda item: len(item[1]) > 1))
+    left = {name: {work.key() for work in own} for name, own in works.items()}
+    overlays: dict[str, Overlay] = {}
+
+    def ended(work: Work | Job) -> None:
+        key = work.key()
+        for name in [name for name, keys in left.items() if key in keys]:
+            left[name].discard(key)
+            if left[name]:
+                continue
+            overlays[name] = _drawn_over(name, works[name], recorded, request)
+            done = ", ".join(FACTS[each].title.partition(":")[0] for each in PARTS if each in overlays)
+            far = "" if len(overlays) == len(works) else " so far (load this page again to see more)"
+            show(overlays, f"Checked live on this machine{far}: {len(overlays)} of {len(works)} parts: {done}.")
+
+    # The dearest of a part first, so that its processes end together.
+    ordered = (sorted(own, key=lambda work: -work.cost) for own in works.values())
+    compute([*chain.from_iterable(ordered)], on_result=ended)
+
+
+def _drawn_over(name: str, works: Sequence[Work | Job], recorded: Sequence[ClaimOutcome], request: Request) -> Overlay:
+    """A part of live runs, drawn over what is recorded of it, with what the comparison says."""
+    results = {work.key(): result for work in works if (result := work.result(request.asked.cache / work.key()))}
+    frames, facts = zip(*results.values(), strict=True)
+    rows = Rows(request.options.scale.name, pd.concat(frames, ignore_index=True), [*filter(None, facts)])
+    # The recorded runs of the same settings are drawn thin, to their end.
+    kept = recorded_rows(name, request.options.scale.name)
+    at = replace(request.options, longer=kept)
+
+    def make() -> Made:
+        part = judged(name, rows, at)
+        return replace(part, section=replace(part.section, id=f"{name}-live"))
+
+    made = drawn(request.asked.out / FOLDER, name, ingredients(name, rows, at), make, rows.source(name), ("png",))
+    found = agreement(works, results, rows.rows, kept)
+    return overlay(works, found, made, recorded, facts_of(rows.provenance).get("data", ""))

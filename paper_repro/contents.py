@@ -1,0 +1,34 @@
+"""The parts of the report: by name, in their order, and what is to be known of some."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from paper_repro.language_models import llm, pretrained, sizes
+from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
+from paper_repro.studies import board, edge
+from paper_repro.workflow.part import Part
+
+__all__ = ["DEAREST", "PARTIAL", "PARTS"]
+
+PARTS: dict[str, Part] = {
+    "fig2": fig2,
+    "fig3": fig3,
+    "projection": projection,
+    "edge": edge,
+    "topk": topk,
+    "table1": table1,
+    "llm": llm,
+    "smollm2": pretrained,
+    "board": board,
+    "memory": memory,
+    "hessian": hessian,
+    "sizes": sizes,
+    "theory": theory,
+    "audit": audit,
+}
+"""The parts by name, in the order of the report."""
+PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "table1", "smollm2")
+"""Parts that can be drawn while some of their runs are not finished."""
+DEAREST: Final = ("fig2", "theory", "board", "fig3", "hessian", "llm", "edge")
+"""The parts that take longest to draw."""

@@ -1,0 +1,111 @@
+"""What is asked of ``decomfl paper``, checked: nothing of a request is refused once a report is begun."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from decomfl_lab.devices import find_device
+from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.files import require_writable
+from decomfl_lab.laws.devices import require_bits
+from figures.curves import Count
+from paper_repro.contents import PARTS
+from paper_repro.workflow import recorded
+from paper_repro.workflow.asked import PaperOptions
+from paper_repro.workflow.claims import ON_GPU, named
+from paper_repro.workflow.measures import COUNTS
+from paper_repro.workflow.part import Options
+from paper_repro.workflow.reference import require_reference
+from paper_repro.workflow.report import require_own_page
+from paper_repro.workflow.scales import SCALES, changed
+from paper_repro.workflow.series import READINGS
+
+__all__ = ["Request", "requested"]
+
+MOST_JOBS: Final = 4096
+"""Processes at a time; a machine ends long before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A report that can be made."""
+
+    asked: PaperOptions  # the options of the command
+    names: Sequence[str]  # the parts, in the order of the report
+    options: Options  # what they are made at
+    live: bool  # whether what is recorded is shown first, and live runs are laid over it
+    until: float  # the time (monotonic, in seconds) when no run is begun any more; infinite for none
+
+    @property
+    def resume(self) -> bool:
+        """Whether training runs that another version of the code began are taken up."""
+        return self.asked.resume or self.options.device != "cpu"
+
+    @property
+    def processes(self) -> int:
+        """The number of processes, -1 for one a CPU; on a GPU one run goes at a time."""
+        return self.asked.jobs or (-1 if self.options.device == "cpu" else 1)
+
+
+def requested(asked: PaperOptions, *, problems: Sequence[str] = (), lines: Sequence[str] = ()) -> Request:
+    """The report that is asked for.
+
+    Args:
+        asked: The options of ``decomfl paper``.
+        problems: The problems of the board; none for all.
+        lines: The lines of the board; none for all.
+
+    Raises:
+        InputError: For what cannot be made.
+    """
+    started, scale = time.monotonic(), asked.scale or "default"
+    require_choice("scale", scale, SCALES)
+    require_choice("count", asked.count, COUNTS)
+    require_choice("reading", asked.reading, (*READINGS, "both"))
+    place = find_device(asked.device)
+    on_gpu = place.type == "cuda"
+    # Without --only: on a GPU the parts that gain by it, else all.
+    chosen = named("only", asked.only, ",", PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
+    require_int("jobs", asked.jobs, 0, MOST_JOBS)
+    # The limit of time is given in one of two units, or not.
+    require(asked.hours is None or asked.minutes is None, "minutes", "be left out where hours are given", asked.minutes)
+    for limit, value in (("hours", asked.hours), ("minutes", asked.minutes)):
+        if value is not None:
+            require_finite_positive(limit, value)
+    sizes, told = changed(SCALES[scale], asked.changes)
+    for name, other in (("--from-recorded", asked.from_recorded), ("--record", asked.record)):
+        alone = f"be left out with {name}, as records are of settings as they are"
+        require(not (asked.changes and other), "--set", alone, asked.changes)
+    meant = not told or any(part in chosen for part in told)
+    require(meant, "--set", "change a part that is made", asked.changes)
+    if asked.reference is not None:
+        require_reference(asked.reference)
+    for name, folder in (("--runs", asked.runs), ("--record", asked.record)):
+        if folder is not None:
+            require_writable(name, folder / "any")
+    names = [name for name in PARTS if name in chosen]
+    there = not asked.from_recorded or any(recorded.is_there(name, "" if asked.largest else scale) for name in names)
+    wanted = "name a part that is recorded" + ("" if asked.largest else f" at scale {scale}")
+    require(there, "--only", wanted, ",".join(names))
+    require_own_page(asked.out / "report.html")
+    if on_gpu and not asked.from_recorded:
+        require_bits(place)
+    options = Options(
+        scale=sizes,
+        readings=READINGS if asked.reading == "both" else (asked.reading,),
+        count=cast(Count, asked.count),
+        authors=asked.reference,
+        device=place.type if asked.device == "auto" else asked.device,
+        changes=told,
+        set=asked.changes,
+        problems=tuple(problems),
+        lines=tuple(lines),
+    )
+    # The time that the check of the bits took counts.
+    until = math.inf if asked.time_limit is None else started + 3600 * asked.time_limit
+    live = asked.recorded_first and not (problems or lines)
+    return Request(asked=asked, names=names, options=options, live=live, until=until)

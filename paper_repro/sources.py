@@ -1,0 +1,157 @@
+"""Where the rows of the parts come from: what is kept with the code, or what is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from paper_repro.contents import PARTIAL, PARTS
+from paper_repro.request import Request
+from paper_repro.workflow import recorded
+from paper_repro.workflow.claims import ON_GPU, SCALE_NAMES
+from paper_repro.workflow.measures import CHECKED
+from paper_repro.workflow.part import Options
+from paper_repro.workflow.recorded import Rows
+from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole
+
+__all__ = ["Found", "computed_parts", "drawable", "kept_beside", "recorded_parts", "works_of"]
+
+Compute = Callable[[Sequence[Work | Job]], list[Result | None]]
+"""``run_all`` of some works, with all else given."""
+Piece = tuple[Work | Job, pd.DataFrame, Sequence[Mapping[str, Any]]]
+"""A work, its rows (perhaps those so far) and every provenance that may be theirs."""
+
+
+@dataclass
+class Found:
+    """The rows of the parts from one source."""
+
+    parts: dict[str, Rows] = field(default_factory=dict)  # the rows of each part that can be drawn
+    missing: dict[str, str] = field(default_factory=dict)  # why the others cannot be
+    words: str = ""  # what is not finished, or not there
+
+    def add(self, name: str, rows: Rows) -> None:
+        """Take the rows of a part, if they are enough to draw it."""
+        if drawable(name, rows):
+            self.parts[name] = rows
+        else:
+            self.missing[name] = rows.words or f"so far {rows.runs[0]} of its {rows.runs[1]} runs are finished"
+
+
+def drawable(name: str, rows: Rows) -> bool:
+    """Whether there is enough to draw: all runs, or, of parts that can do with some, one that is not a check alone."""
+    lines = CHECKED not in rows.rows or not rows.rows[CHECKED].all()
+    return rows.complete or (name in PARTIAL and len(rows.rows) > 0 and lines)
+
+
+def kept_beside(name: str, options: Options) -> Rows | None:
+    """What is kept with the code of a part at its scale, whose settings are not changed."""
+    return None if name in options.changes else recorded.load(name, options.scale.name)
+
+
+def recorded_parts(request: Request) -> Found:
+    """What is kept with the code, at one scale or of each part at its largest."""
+    found = Found()
+    for name in request.names:
+        at = request.options.scale.name
+        kept = recorded.largest(name) if request.asked.largest else recorded.load(name, at)
+        if kept is None:
+            found.missing[name] = f"decomfl paper --only {name} --record paper_repro/results records it"
+        else:
+            found.add(name, kept)
+    found.words = f"not recorded: {', '.join(found.missing)}" if found.missing else ""
+    return found
+
+
+def works_of(name: str, options: Options) -> Sequence[Work | Job]:
+    """The works of a part, on the device if they can compute there; those that it shortens most go first."""
+    works = PARTS[name].jobs(options)
+    if options.device == "cpu":
+        return works
+    place = ON_GPU.index(name) if name in ON_GPU else len(ON_GPU)
+    return [
+        work if work.device is None else replace(work, device=options.device, urgency=10 * place + work.urgency)
+        for work in works
+    ]
+
+
+def computed_parts(request: Request, compute: Compute) -> Found:
+    """What is computed here, or was before: all works of all parts go into one pool.
+
+    A part that is spared, or whose works cannot be done here (there are none), is taken from what is kept with the
+    code, where there is something. What is recorded whole, where a record is added to, is not computed again.
+    """
+    options, into = request.options, request.asked.record
+    dear = [name for name in request.names if name in request.asked.spared]
+    spared = {name: kept for name in dear if (kept := kept_beside(name, options)) is not None}
+    works = {name: [] if name in spared else works_of(name, options) for name in request.names}
+    # At the paper's own sizes alone: rows do not say all settings, and those of smaller scales change.
+    adds = into is not None and request.resume and options.scale.name == SCALE_NAMES[-1]
+    records = [*filter(None, (recorded.load(part, options.scale.name, into) for part in PARTS))] if adds else []
+    known = {name: [_whole(work, records) for work in own] for name, own in works.items()}
+    left = [work for name, own in works.items() for work, whole in zip(own, known[name], strict=True) if whole is None]
+    computed = iter(compute(left))
+    found, finished = Found(), set[str]()
+    for name in request.names:
+        pieces: list[Piece] = []
+        for work, whole in zip(works[name], known[name], strict=True):
+            if whole is not None:
+                pieces.append((work, *whole))
+            elif (result := next(computed)) is not None:
+                pieces.append((work, result[0], [result[1]]))
+        own = {work.key() for work, _, facts in pieces if SO_FAR not in facts[0]}
+        finished |= own
+        if not works[name] and (kept := spared.get(name) or kept_beside(name, options)) is not None:
+            found.parts[name] = kept
+            continue
+        if pieces and into is not None:
+            _keep(name, pieces, options, into)
+        frames = [rows for _, rows, _ in pieces]
+        rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        counts = len(own), len({work.key() for work in works[name]})
+        found.add(name, Rows(options.scale.name, rows, [facts[0] for *_, facts in pieces], runs=counts))
+    total = {work.key() for own in works.values() for work in own}
+    if len(finished) < len(total):
+        found.words = f"{len(finished)} of {len(total)} runs are finished; the same command goes on"
+    return found
+
+
+def _keep(name: str, pieces: Sequence[Piece], options: Options, into: Path) -> None:
+    """Record the rows of a part: of each work what came furthest, here or in an earlier command."""
+    # The board may have been asked for some of its races: those that were not may be recorded.
+    everything = PARTS[name].jobs(replace(options, problems=(), lines=()))
+    earlier = recorded.load(name, options.scale.name, into)
+    here = {work.key(): (rows, facts) for work, rows, facts in pieces}
+    reached: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]] = {}
+
+    def far(candidate: tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]) -> tuple[bool, float]:
+        rows, _ = candidate
+        return is_whole(rows), rows["round"].max() if "round" in rows else 0
+
+    for work in everything:
+        candidates = [here[work.key()]] if work.key() in here else []
+        if earlier is not None and len(kept := work.among(earlier.rows)):
+            candidates += [(kept, earlier.provenance_of(kept))]
+        if candidates:
+            reached[work.key()] = max(candidates, key=far)
+    facts = [each for _, own in reached.values() for each in own]
+    counts = sum(is_whole(rows) for rows, _ in reached.values()), len({work.key() for work in everything})
+    rows = pd.concat([own for own, _ in reached.values()], ignore_index=True)
+    recorded.save(name, options.scale.name, rows, facts, into, counts)
+
+
+def _whole(work: Work | Job, records: Iterable[Rows]) -> tuple[pd.DataFrame, Sequence[Mapping[str, Any]]] | None:
+    """What the records, of any part, as some share runs, have of a training run on the same data, if it is finished."""
+    if not isinstance(work, Job):
+        return None
+    for record in records:
+        rows = work.among(record.rows)
+        if len(rows) and rows["round"].is_unique and is_whole(rows):  # of one run, to its end
+            facts = record.provenance_of(rows)
+            if facts and all(each.get("data_digest") == work.dataset().digest for each in facts):
+                return rows, facts
+    return None
