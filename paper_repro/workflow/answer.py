@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,13 +60,34 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
     from decomfl_lab.laws import LAWS
 
     sources: list[str] = []
-    writers: dict[str, Callable[[str], str]] = {
-        "run": partial(_run, recorded, sources),
-        "check": partial(_check, entries),
-        "count": partial(_count, entries),
-        "laws": lambda _: str(len(LAWS)),
-    }
-    says = _MARK.sub(lambda found: writers[found[1]](found[2]), raw["says"])
+
+    def written(mark: re.Match[str]) -> str:
+        """What a mark stands for; ``answer.toml`` says what marks there are."""
+        kind, what = mark[1], mark[2]
+        if kind == "laws":
+            return str(len(LAWS))
+        if kind == "count":
+            of, _, status = what.rpartition(" ")
+            return str(sum(entry.kind == of and status in (entry.status, "*") for entry in entries.values()))
+        whose, number, *form = map(str.strip, what.split("|"))
+        if kind == "run":
+            require(whose in recorded, "measurement of the answer", "be recorded", whose)
+            numbers, source = recorded[whose]["measured"], recorded[whose]["recorded"].split(";")[0]
+        else:
+            # The first evidence on the entry whose name begins so.
+            label, _, name = whose.partition(" ")
+            evidence = _known(entries, label).evidence.values()
+            checks = [check for own in evidence for check in own if check.name.startswith(name)]
+            require(bool(checks), "check of the answer", f"be one on {label}", name)
+            numbers, source = checks[0].gather().numbers, ""
+        require(number in numbers, f"number of {whose}", f"be one of {', '.join(numbers)}", number)
+        sources.append(source)
+        told = form[0] if form else ""
+        if told.startswith("1/"):  # a ratio the other way round
+            return format(1 / numbers[number], told.removeprefix("1/"))
+        return format(numbers[number], told)
+
+    says = _MARK.sub(written, raw["says"])
     statuses = sorted({_known(entries, label).status for label in raw["entries"]}, key=_GRAVITY.index)
     told = "; ".join(dict.fromkeys(sources))
     return AnswerLine(raw["topic"], "; ".join(statuses), says, raw["part"], raw["link"], raw["again"], told)
@@ -76,38 +96,3 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
 def _known(entries: Mapping[str, Entry], label: str) -> Entry:
     require(label in entries, "label of the answer", "be one of the registry", label)
     return entries[label]
-
-
-def _run(recorded: Mapping[str, Any], sources: list[str], what: str) -> str:
-    """``ID | NAME | FORMAT``: a number of a recorded outcome; ``1/FORMAT`` for one over it."""
-    name, number, *form = map(str.strip, what.split("|"))
-    require(name in recorded, "measurement of the answer", "be recorded", name)
-    row = recorded[name]
-    return _number(row["measured"], number, form, name, sources, row["recorded"].split(";")[0])
-
-
-def _check(entries: Mapping[str, Entry], what: str) -> str:
-    """``LABEL CHECK | NAME | FORMAT``: a number of the first evidence on the entry whose name begins so."""
-    whose, number, *form = map(str.strip, what.split("|"))
-    label, _, name = whose.partition(" ")
-    entry = _known(entries, label)
-    checks = [check for own in entry.evidence.values() for check in own if check.name.startswith(name)]
-    require(bool(checks), "check of the answer", f"be one on {label}", name)
-    return _number(checks[0].gather().numbers, number, form, whose, [], "")
-
-
-def _number(
-    numbers: Mapping[str, Any], name: str, form: Sequence[str], whose: str, sources: list[str], source: str
-) -> str:
-    require(name in numbers, f"number of {whose}", f"be one of {', '.join(numbers)}", name)
-    sources.append(source)
-    told = form[0] if form else ""
-    if told.startswith("1/"):  # a ratio the other way round
-        return format(1 / numbers[name], told.removeprefix("1/"))
-    return format(numbers[name], told)
-
-
-def _count(entries: Mapping[str, Entry], what: str) -> str:
-    """``KIND STATUS``: how many entries there are; ``*`` is any status."""
-    kind, _, status = what.rpartition(" ")
-    return str(sum(entry.kind == kind and status in (entry.status, "*") for entry in entries.values()))

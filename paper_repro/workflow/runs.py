@@ -137,21 +137,17 @@ class Job:
         """See ``Work``."""
         config, own = self.config, self.config.method.plain()
         # Examples that pass through the model in the whole run, on m clients a round.
-        steps = config.rounds * own.get("local_steps", 1) * config.sampled * config.batch_size * self._pass_cost
+        # A forward pass of an example, in passes of the MNIST CNN.
+        one = _COSTS.get(config.model, 1.0)
+        if config.task:
+            one = tokens_cost(config.max_length or 31, SIZES.get(config.model, SIZES["opt-125m"]))
+        steps = config.rounds * own.get("local_steps", 1) * config.sampled * config.batch_size * one
         if config.method.gradients:
             return float(3 * steps)  # a forward and a backward pass, which is worth two
         # The mean of P over the rounds. A central difference takes two losses a direction, a forward one takes one.
         P = Schedule(own["perturbations"], own.get("perturbation_schedule", {}))
         directions = sum(P(r) for r in range(config.rounds)) / config.rounds
         return float(directions * (2 if own["estimator"] == "central" else 1) * steps)
-
-    @property
-    def _pass_cost(self) -> float:
-        """What a forward pass of an example takes, in passes of the MNIST CNN."""
-        config = self.config
-        if not config.task:
-            return _COSTS.get(config.model, 1.0)
-        return tokens_cost(config.max_length or 31, SIZES.get(config.model, SIZES["opt-125m"]))
 
     def placed(self, root: Path) -> Job:
         """The job with the folder of its model, among those of works in ``root``, as ``config.model``."""
@@ -221,15 +217,14 @@ def tokens_cost(tokens: int, size: Size) -> float:
 
 def _digest(*what: Any) -> str:
     """A short hash of values that are ready for JSON, or dataclasses of such; and of works."""
-    text = json.dumps(what, sort_keys=True, default=_plain)
+
+    def plain(own: Any) -> Any:
+        if isinstance(own, Work | Job):
+            return own.key()
+        return own.to_dict() if isinstance(own, TrainConfig) else vars(own)
+
+    text = json.dumps(what, sort_keys=True, default=plain)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _plain(own: Any) -> Any:
-    """A value of a work's arguments, ready for JSON."""
-    if isinstance(own, Work | Job):
-        return own.key()
-    return own.to_dict() if isinstance(own, TrainConfig) else vars(own)
 
 
 def _version(module: str) -> str:
@@ -423,6 +418,10 @@ def run_all(
                 return folder, _do, (work, folder, threads)
         return None
 
+    def kept() -> str:
+        counts = f"{sum(map(is_done, of))} of {len(of)} runs are finished"
+        return f"interrupted; {counts}, and kept with those under way in {root}; the same command goes on"
+
     def look() -> None:
         nonlocal given_up
         if (came or time.monotonic() > until) and not processes.stopped:
@@ -436,7 +435,7 @@ def run_all(
     before = len(of) - len(own)
     if waiting:
         with (
-            telling(lambda: _kept(list(of), root)),
+            telling(kept),
             postponed() as came,
             _Bars(dict(waiting), before, each=on_result is None) as bars,
         ):
@@ -452,10 +451,3 @@ def run_all(
             if came or (processes.stopped and time.monotonic() < until):
                 raise Interrupted(number=came[0] if came else signal.SIGINT)
     return [work.result(folder) for work, folder in zip(works, folders, strict=True)]
-
-
-def _kept(folders: Sequence[Path], root: Path) -> str:
-    """What an interrupted ``run_all`` says."""
-    done = sum((folder / RESULT_FILE).exists() for folder in folders)
-    kept = f"{done} of {len(folders)} runs are finished, and kept with those under way in {root}"
-    return f"interrupted; {kept}; the same command goes on"
