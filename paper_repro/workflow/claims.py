@@ -23,7 +23,7 @@ from paper_repro.workflow import manifest
 from theory.findings.data import RAW
 
 if TYPE_CHECKING:
-    from theory.findings.finding import Entry, Role
+    from theory.findings.finding import Role
 
 __all__ = [
     "CLAIMS",
@@ -46,9 +46,7 @@ __all__ = [
     "Verdict",
     "claim",
     "decided",
-    "disagreements",
     "limits",
-    "measured",
     "named",
     "otherwise",
     "outcomes_json",
@@ -57,7 +55,6 @@ __all__ = [
     "require_distinct_ids",
     "rows",
     "sentences",
-    "unfounded",
     "verdicts",
 ]
 
@@ -82,14 +79,6 @@ WITHOUT_RUNS: Final = ("memory", "theory", "audit")
 """Parts that compute, and train nothing but where a claim of theirs is ``exempt``."""
 RECORDED: Final = Path(__file__).parents[1] / "results" / "claims.json"
 """The outcomes of the recorded runs: ``decomfl paper --from-recorded --record paper_repro/results`` writes them."""
-
-
-_ROLES: Final[Mapping[str, Role]] = {
-    "holds": "supports",
-    "does not hold": "refutes",
-    "depends on how it is counted": "refutes",
-}
-"""What a verdict makes of a measurement for the sentences that name it; every other verdict leaves it undecided."""
 
 
 @dataclass(frozen=True)
@@ -350,13 +339,8 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
         date, the code and the sizes, data and subject. Without a record ``verdict`` is "not recorded".
 
     Raises:
-        InputError: If the record is damaged, or an entry has runs in other roles than the recorded verdicts give,
-            or numbers that nothing recorded has.
+        InputError: If the record is damaged.
     """
-    from theory.findings.registry import ENTRIES
-
-    wrong = [*disagreements(ENTRIES, verdicts()), *(unfounded(ENTRIES, measured()) if measured() else ())]
-    require(not wrong, "entries of theory/findings/data", "have the verdicts and the numbers that are recorded", wrong)
     # A claim about several has an outcome for each of them.
     kept: dict[str, list[dict[str, Any]]] = {}
     for outcome in _recorded():
@@ -392,11 +376,6 @@ def verdicts() -> dict[str, str]:
     return {row["id"]: row["verdict"] for row in _recorded()}
 
 
-def measured() -> dict[str, dict[str, float | None]]:
-    """The recorded numbers by id and name."""
-    return {row["id"]: row["measured"] for row in _recorded()}
-
-
 def otherwise(outcome: ClaimOutcome) -> str:
     """What the recorded runs say of a claim where that is another verdict than the outcome's; else ""."""
     kept = verdicts().get(outcome.id, outcome.verdict)
@@ -413,53 +392,6 @@ def _recorded() -> list[dict[str, Any]]:
         raise InputError(f"recorded outcomes must be a JSON file, got {RECORDED} ({error})") from None
     manifest.check(RECORDED)
     return kept
-
-
-def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iterator[str]:
-    """What entries say of their runs that the verdicts, by id, do not bear out, or that does not give their status.
-
-    What is tested may be stronger than the quotation: then a run that fails leaves it undecided. Or it is weaker: then
-    a run that holds does. ``tests`` says which, by its first word, and runs alone cannot make such an entry correct.
-    """
-    for entry in entries:
-        given = {run: _ROLES.get(verdicts.get(run, ""), "context") for run in entry.runs}
-        tested = entry.tests.partition(":")[0].lower()
-        decides_nothing = {"stronger": "refutes", "weaker": "supports"}.get(tested)
-        for run, role in entry.runs.items():
-            if role != given[run] and not (role == "context" and given[run] == decides_nothing):
-                yield f"{entry.label}: {run} {verdicts.get(run, 'is not recorded')!r}, so it {given[run]}, not {role}"
-            if role == decides_nothing and entry.status in ("refuted", "correct") and not entry.checks(role):
-                yield f"{entry.label}: {run} {role} what is {tested} than the quotation, so it is in the context of it"
-        refuting = {verdicts.get(run) for run, role in entry.runs.items() if role == "refutes"}
-        if "does not hold" in refuting and entry.status not in ("refuted", "misprint"):
-            yield f"{entry.label}: a run refutes it, so it is refuted, not {entry.status}"
-        if refuting and "does not hold" not in refuting and entry.status == "refuted" and not entry.causes:
-            yield f"{entry.label}: it depends on how one counts, so it is imprecise, not refuted"
-        failed = any(role == "context" and given[run] == "refutes" for run, role in entry.runs.items())
-        if failed and entry.status == "correct":
-            yield f"{entry.label}: a run leaves it undecided, so it is not decided, not correct"
-
-
-def unfounded(entries: Sequence[Entry], measured: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:
-    """Numbers of what entries with runs say that they do not have from anywhere, rounded as they are written.
-
-    They have them from the quotation, from what the runs ``measured``, by id and name, or from the evidence, which is
-    gathered where the others do not have them. A share may be said in per cent.
-    """
-    from theory.findings.wording import untold
-
-    for entry in entries:
-        if entry.restates or not entry.runs:
-            continue
-        known = [entry.quote]
-        for name, value in (each for run in entry.runs for each in measured.get(run, {}).items()):
-            size = abs(value or 0)
-            known += [name, f"{size:f} {100 * size:f}"]
-        texts = {"says": entry.says, "why": entry.why, "instead": entry.instead}
-        if any(untold(text, *known) for text in texts.values()):
-            known += [check.gather().says for checks in entry.evidence.values() for check in checks]
-        for name, text in texts.items():
-            yield from (f"{entry.label}: {name} has {each}" for each in untold(text, *known))
 
 
 def require_distinct_ids(name: str, ids: Sequence[str]) -> None:

@@ -10,13 +10,15 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from paper_repro import making
+from paper_repro.contents import PARTS
+from paper_repro.drawing import finished
 from paper_repro.workflow import recorded
 from paper_repro.workflow.claims import outcomes_json
 from paper_repro.workflow.part import Options
@@ -152,12 +154,13 @@ def made(part: str) -> list[dict[str, Any]]:
         count="wire",
         authors=Path(os.environ["DECOMFL_REFERENCE"]),
     )
-    claims = making._part(part, kept, making._beside(part, asked)).claims
-    return json.loads(outcomes_json(claims))
+    other = recorded.load(part, "default" if kept.scale == "full" else "full")
+    asked = asked if kept.scale == "full" else replace(asked, longer=other)
+    return json.loads(outcomes_json(finished(part, kept, asked, other).claims))
 
 
 @LOGS
-@pytest.mark.parametrize("part", making.PARTS)
+@pytest.mark.parametrize("part", PARTS)
 def test_every_outcome_is_that_of_the_part_made_again(part: str) -> None:
     again = {each["id"]: each for each in made(part)}
     own = {name: outcome for name, outcome in OUTCOMES.items() if name.startswith(f"{part}.")}

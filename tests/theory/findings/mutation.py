@@ -23,6 +23,7 @@ from unittest import mock
 from sympy import Rational
 
 from decomfl_lab.errors import InputError
+from tests.theory.findings.borne_out import untold
 from tests.theory.findings.coverage import display_at, inconsistent, signs_of, stale, unquoted
 from tests.theory.findings.source import TexSource
 from theory import bounds
@@ -30,7 +31,6 @@ from theory.findings.data import CAUSES, RAW
 from theory.findings.finding import ROLES, Entry, EntryResult, Evidence, Role, gather
 from theory.findings.placed import placed
 from theory.findings.registry import ENTRIES
-from theory.findings.wording import untold
 from theory.notation import printed
 
 OWN = "theory.findings"

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from paper_repro.workflow import claims as recorded
-from paper_repro.workflow.claims import CLAIMS, disagreements, unfounded
+from paper_repro.workflow.claims import CLAIMS
 from tests.theory.findings import mutation
+from tests.theory.findings.borne_out import disagreements, measured, unfounded
 from tests.theory.findings.entries import confirmed
 from tests.theory.findings.mutation import MUTATIONS, Mutation, given, noticed
 from tests.theory.findings.source import TexSource
@@ -104,11 +105,6 @@ line-1050 | instead | 2ρ − 1 | 2ρ − 7
 @cache
 def verdicts() -> dict[str, str]:
     return dict(recorded.verdicts())
-
-
-@cache
-def measured() -> dict[str, dict[str, float | None]]:
-    return recorded.measured()
 
 
 def objections(entries: Sequence[Entry]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from decomfl_lab.errors import InputError
+from tests.theory.findings.borne_out import untold
 from tests.theory.findings.coverage import AS_PRINTED, inconsistent, missing, stale, unquoted
 from tests.theory.findings.entries import entry
 from tests.theory.findings.prose import passages
@@ -20,7 +21,6 @@ from theory.findings.data import PLACES
 from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, gather
 from theory.findings.placed import Placed, placed
 from theory.findings.registry import CAUSES, ENTRIES
-from theory.findings.wording import untold
 
 TEX = r"""\begin{document}
 \begin{lemma}\label{l}
