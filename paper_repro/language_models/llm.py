@@ -5,47 +5,83 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import chain, groupby, product
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
+from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.protocol.wire import SCALAR_BYTES
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.language import pretraining
-from paper_repro.language_models.llm_claims import (
-    ADAPTED,
-    FEDZO,
-    FULL,
-    P5,
-    P10,
-    SAMPLED,
-    TABLE,
-    TWO_WAY,
-    M,
-    claims,
-    methods,
-    one_by_one,
-    printed_costs,
-    results,
-    task_title,
-)
 from paper_repro.pretraining.corpus import BATCH as LINES
 from paper_repro.workflow import manifest, recorded
+from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.data import missing, task_facts
+from paper_repro.workflow.expression import judged
+from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import Section, amount, caption, notes, settings
 from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import SCALES, Scale, TaskTuning
+from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, TaskTuning
 from paper_repro.workflow.series import PATTERNS, configuration
-from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, ROUNDS
+from theory.notation.printed import (
+    EXAMPLES,
+    LORA,
+    LORA_PARAMETERS,
+    MOST_FREQUENT,
+    PARAMETERS,
+    RESULTS,
+    ROUNDS,
+    agree,
+    decomfl_megabytes,
+    model_terabytes,
+)
 
-__all__ = ["claims", "jobs", "make", "settings_table", "wide_table"]
+__all__ = ["FEDZO", "FULL", "P5", "P10", "claims", "in_print", "jobs", "make", "results", "wide_table"]
 
+M, SAMPLED = 8, 2
+TWO_WAY, ADAPTED = "-two-way", "+LoRA"
+"""How a task's name ends in the authors' reading, and a row of the settings where LoRA is what is trained."""
+FEDZO, P5, P10 = "FedZO", "DeComFL P=5", "DeComFL P=10"
 ALL, LORA_WORDS = "all parameters", "LoRA: rank 8, α = 8, Q and V"
 _BEFORE = ("zero-shot", "calibrated", "most frequent")
+
+
+@dataclass(frozen=True)
+class MethodColumn:
+    """A column of a table of results."""
+
+    method: str  # the name of the method
+    P: int  # the number of directions; 0 for first-order steps
+    column: int | None  # its place in a row of the paper's table; None if it is not there
+    unit: float  # the number of bytes in which the paper counts its costs
+
+
+# Series, method and unit of its costs; P and the place in a row of the paper's tables, of all parameters and of LoRA.
+_ROWS: Final[Sequence[tuple[str, str, float, tuple[int, int | None] | None, tuple[int, int | None] | None]]] = (
+    ("FedAvg", "fedavg", 1e12, (0, 0), None),
+    ("MeZO", "mezo", 1e12, (1, 1), (1, 0)),
+    (FEDZO, "fedzo", 1e12, (10, 2), (5, 1)),
+    (P5, "decomfl", 1e6, (5, None), (5, 2)),
+    (P10, "decomfl", 1e6, (10, 3), (10, 3)),
+)
+FULL: Final = {name: MethodColumn(method, *own, unit) for name, method, unit, own, _ in _ROWS if own}
+_LORA: Final = {name: MethodColumn(method, *own, unit) for name, method, unit, _, own in _ROWS if own}
+
+
+def methods(row: str) -> Mapping[str, MethodColumn]:
+    """The columns of the table in which a row of the settings (a model, or model+LoRA) has its results."""
+    return _LORA if row.endswith(ADAPTED) else FULL
+
+
+def task_title(task: str) -> str:
+    """The task as people call it, and which reading."""
+    title = TASKS[task.removesuffix(TWO_WAY)].title
+    return f"{title}, read two ways" if task.endswith(TWO_WAY) else title
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -57,9 +93,9 @@ def jobs(options: Options) -> list[Job]:
         return []
     size, pretrained = options.scale.llm, options.scale.pretrained
     found = []
-    cells = chain.from_iterable(product([row], own, methods(row)) for row, own in size.settings.items())
-    for row, task, series in cells:
-        adapted, method = row.endswith(ADAPTED), methods(row)[series]
+    cells = [(row, *cell) for row, own in size.settings.items() for cell in product(own, methods(row).items())]
+    for row, task, (series, method) in cells:
+        adapted = row.endswith(ADAPTED)
         tuning = (size.first_order if series == "FedAvg" else size.settings).get(row, {}).get(task)
         # What has no tuning is not run, and of P = 5 where all parameters are trained some tasks are enough.
         if tuning is None or (series == P5 and not adapted and task not in size.five):
@@ -96,6 +132,189 @@ def _missing(scale: Scale) -> str:
     return missing(tasks, scale.llm.models.values(), scale.pretrained)
 
 
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+TABLE: Final = (
+    *("row", "task", "series", "model", "examples", "majority", "rounds", "d", "zero_shot", "calibrated_zero_shot"),
+    *("accuracy", "calibrated", "bytes", "error", "gain", "gain_error", "formula", "printed_accuracy", "printed_bytes"),
+)
+"""The columns of ``results`` that its table shows."""
+_MORE: Final = ("trained", "name", "paper_model", "start", "diverged", "a_round", "learnt", "ours", "by_length")
+
+
+def in_print() -> pd.DataFrame:
+    """The paper's cells: row, task, series, name; accuracy and that of always the same answer, in per cent; rounds.
+
+    Also the cost in bytes (NaN where none is in print), DeComFL's formula in MB, and whether it is DeComFL's.
+    """
+    told = []
+    for row, task in product(ROUNDS, TASKS):
+        own, table = TASK_ROWS[task], LORA if row.endswith(ADAPTED) else RESULTS[row]
+        for series, method in methods(row).items():
+            if method.column is None:
+                continue
+            cell, R = table[own][method.column], ROUNDS[row][own]
+            told.append(
+                {
+                    "row": row,
+                    "task": task,
+                    "series": series,
+                    "name": f"{task_title(task)}, {row}",
+                    "accuracy": cell.accuracy,
+                    "always": 100 * MOST_FREQUENT[own] / EXAMPLES[own],
+                    "rounds": R,
+                    "cost": math.nan if cell.cost is None else method.unit * cell.cost,
+                    "formula": decomfl_megabytes(R, method.P),
+                    "ours": method.method == "decomfl",
+                }
+            )
+    return pd.DataFrame(told)
+
+
+def _costs() -> pd.DataFrame:
+    """The cells with costs in print; FedAvg's rounds are not in print."""
+    cells = in_print()
+    return cells[cells.cost.notna() & (cells.series != "FedAvg")]
+
+
+def results(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells made here, from the evaluations of all runs with the labels of their jobs; none of no rows.
+
+    Returns:
+        Columns row, task and series; model, which stands for the paper's, and trained, the same with +LoRA where that
+        is trained; paper_model; examples and majority, the number of test examples and the share of the most frequent
+        class; rounds; d, the parameters trained, as FedZO's models are counted (NaN if it has sent none); zero_shot,
+        calibrated_zero_shot and start, the better of the two; accuracy after the last round (NaN for a run that
+        diverged) with its binomial error, and calibrated; gain, the accuracy over start, with its error as of two sets
+        of examples, though it is one; bytes that one client and the server exchanged, both ways, and a_round; formula,
+        the paper's arithmetic of costs, R·P·12 bytes or R·(m/M)·8d; what is printed, NaN where nothing is; and whether
+        it learnt: got above all that needs no training by two standard errors.
+    """
+    if rows.empty:
+        return pd.DataFrame(columns=[*TABLE, *_MORE])
+    keys = ["row", "task", "series"]
+    first, last = (runs.set_index(keys) for runs in (rows.groupby(keys).head(1), rows.groupby(keys).tail(1)))
+    last = last.loc[first.index]
+    sent = rows[(rows.series == FEDZO) & (rows["round"] > 0)].groupby("row").tail(1).set_index("row")
+    d = sent.gradient_scalars / (2 * SAMPLED * sent["round"])  # the numbers that its m clients get and send
+    lost = last.diverged.astype(bool)
+    found = pd.DataFrame(
+        {
+            "model": last.model,
+            "examples": last.examples.astype(int),
+            "majority": last.majority,
+            "rounds": last["round"].astype(int),
+            "zero_shot": first.test_accuracy,
+            "calibrated_zero_shot": first.calibrated_accuracy,
+            "start": first[["test_accuracy", "calibrated_accuracy"]].max(axis=1),
+            "accuracy": last.test_accuracy.mask(lost),
+            "calibrated": last.calibrated_accuracy.mask(lost),
+            "diverged": lost,
+            "bytes": 4 * last.wire_scalars,
+        }
+    ).reset_index()
+    adapted = found["row"].str.endswith(ADAPTED)
+    found["d"], found["trained"] = found["row"].map(d), found.model + np.where(adapted, ADAPTED, "")
+    found["name"] = found.task.map(task_title) + ", " + found.trained
+    found["paper_model"] = found["row"].str.removesuffix(ADAPTED)
+    error, at_start = (
+        np.array([binomial_error(a, n) for a, n in zip(found[name], found.examples, strict=True)])
+        for name in ("accuracy", "start")
+    )
+    found = found.assign(error=error, gain=found.accuracy - found.start, gain_error=np.hypot(error, at_start))
+    found["learnt"] = found.accuracy - found[["start", "majority"]].max(axis=1) > 2 * error
+    found["a_round"] = (found.bytes / found.rounds).where(found.rounds > 0)
+    formula, ours = [], []
+    for row, series, R, own_d in found[["row", "series", "rounds", "d"]].itertuples(index=False):
+        method = methods(row)[series]
+        ours.append(method.method == "decomfl" and R > 0)
+        cost = 1e6 * decomfl_megabytes(R, method.P) if method.method == "decomfl" else 1e12 * model_terabytes(R, own_d)
+        formula.append(math.nan if method.method == "mezo" else cost)
+    found = found.assign(formula=formula, ours=ours, by_length=-found.rounds)
+    paper = in_print().set_index(keys)[["accuracy", "cost"]]
+    of_task = [*zip(found["row"], found.task.str.removesuffix(TWO_WAY), found.series, strict=True)]
+    paper = paper.reindex(pd.MultiIndex.from_tuples(of_task))
+    return found.assign(printed_accuracy=paper.accuracy.to_numpy() / 100, printed_bytes=paper.cost.to_numpy())
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
+    """The outcomes of the evaluations of the runs; without any only the paper's own arithmetic can be judged."""
+    cells, costs, paper = results(rows), _costs(), in_print()
+    paper = paper[paper.ours].assign(name=paper.name + ", " + paper.series, below=paper.always - paper.accuracy)
+    off = np.array([not agree(cost, formula) for cost, formula in zip(costs.cost / 1e6, costs.formula, strict=True)])
+    frames = {
+        "": pd.DataFrame(),
+        "cells": cells,
+        "pairs": _pairs(cells),
+        "rounds": _rounds(),
+        # The paper's cells of DeComFL against always the same answer.
+        "printed": paper.assign(is_below=paper.below >= 0),
+        # Its costs in MB against DeComFL's formula, and in bytes against what LoRA's numbers need.
+        "costs": costs.assign(
+            printed=costs.cost / 1e6,
+            off=costs.ours & off,
+            printed_bytes=costs.cost,
+            bytes=[1e12 * model_terabytes(R, LORA_PARAMETERS) for R in costs.rounds],
+        ),
+        "same": _same_cost(rows, cells),
+    }
+    return judged("llm", words, frames)
+
+
+def _pairs(cells: pd.DataFrame) -> pd.DataFrame:
+    """Every two cells of one task and model: their difference in accuracy, as of two sets of examples, and in bytes."""
+    own = cells.assign(
+        place=range(len(cells)), column=cells.series + cells["row"].str.extract(r"(\+.*)$")[0].fillna("")
+    )
+    both = own.merge(own, on=["task", "paper_model"], suffixes=("", "_b"))
+    both = both[both.place != both.place_b]
+    across = np.where(both["row"] == both.row_b, "", " − " + both.trained_b)
+    return both.assign(
+        pair=both.column + " − " + both.column_b,
+        told=both.series + " − " + both.series_b + ", " + both.name + across,
+        whole=~(both.diverged.astype(bool) | both.diverged_b.astype(bool)),
+        learnt=both.learnt.astype(bool) | both.learnt_b.astype(bool),
+        difference=both.accuracy - both.accuracy_b,
+        error=(both.error**2 + both.error_b**2) ** 0.5,
+        counted=(both.rounds > 0) & (both.rounds_b > 0) & (both.bytes_b > 0),
+        ratio=both.a_round / both.a_round_b,
+    )
+
+
+def _rounds() -> pd.DataFrame:
+    """DeComFL's rounds in print over those that FedAvg's costs in print imply."""
+    size = SCALES["full"].llm
+    told = []
+    for row, own in size.first_order.items():
+        for task, tuning in own.items():
+            if task in TASKS:  # the other reading of CB is none
+                ratio = size.settings[row][task].rounds / tuning.rounds
+                told.append({"name": f"{task_title(task)}, {row}", "ratio": ratio})
+    return pd.DataFrame(told)
+
+
+def _same_cost(rows: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """Bytes a client of DeComFL in two rows of the settings, task by task, at the last round that both evaluated."""
+    columns = ["row", "task", "round", "wire_bytes"]
+    ours = rows.loc[rows.series == P10, columns] if len(rows) else pd.DataFrame(columns=columns)
+    ours = ours.assign(bytes=ours.wire_bytes / M)
+    ours = ours.merge(cells.drop_duplicates("row", keep="last")[["row", "trained", "d"]], on="row")
+    both = ours.merge(ours, on=["task", "round"], suffixes=("_one", "_other"))
+    both = both[(both.row_one != both.row_other) & (both["round"] > 0)].sort_values("round")
+    both = both.drop_duplicates(["task", "row_one", "row_other"], keep="last").sort_values(["round", "task"])
+    sides = {f"{what}_{side}": f"{side}_{what}" for side in ("one", "other") for what in ("bytes", "trained", "d")}
+    table = both.rename(columns={**sides, "row_one": "one", "row_other": "other", "round": "r"})
+    # Of the tasks that were trained for longest one tells its bytes.
+    return table.assign(
+        title=table.task.map(task_title),
+        apart=(table.one_bytes - table.other_bytes).abs(),
+        longest=~table.duplicated(["one", "other"], keep="last"),
+    )
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -107,29 +326,24 @@ def _shown(accuracy: str, sent: str) -> str:
 def wide_table(cells: pd.DataFrame) -> pd.DataFrame:
     """The tables as the paper has them, in per cent: a line for what was measured here and one for the paper's."""
     lines: list[dict[str, Any]] = []
-    for _, group in groupby(one_by_one(cells), key=lambda cell: (cell.row, cell.task)):
-        own = list(group)
-        first = own[0]
-        tuned = ", LoRA" if first.row.endswith(ADAPTED) else ""
+    for (row, task), own in cells.groupby(["row", "task"], sort=False):
+        first, adapted = own.iloc[0], str(row).endswith(ADAPTED)
+        here = {
+            "task": task_title(str(task)) + (", LoRA" if adapted else ""),
+            "model, rounds": f"{first.model}, {own.rounds.iloc[-1]:,}",
+        }
         before = (first.zero_shot, first.calibrated_zero_shot, first.majority)
-        lines.append(
-            {
-                "task": task_title(first.task) + tuned,
-                "model, rounds": f"{first.model}, {own[-1].rounds:,}",
-                **{name: f"{100 * value:.1f}" for name, value in zip(_BEFORE, before, strict=True)},
-            }
-        )
+        here |= {name: f"{100 * value:.1f}" for name, value in zip(_BEFORE, before, strict=True)}
         paper: dict[str, Any] = {"task": "the paper", "model, rounds": first.paper_model}
-        for cell in own:
-            sent = amount(cell.bytes) if cell.bytes else ""
-            reached = f"{100 * cell.accuracy:.1f} ± {100 * cell.error:.1f}"
-            lines[-1][cell.series] = "diverged" if cell.diverged else _shown(reached, sent)
-            accuracy, cost = cell.printed_accuracy, cell.printed_bytes
-            unit = methods(cell.row)[cell.series].unit
+        for cell in own.to_dict("records"):
+            series, accuracy, cost = cell["series"], cell["printed_accuracy"], cell["printed_bytes"]
+            reached = f"{100 * cell['accuracy']:.1f} ± {100 * cell['error']:.1f}"
+            sent = amount(cell["bytes"]) if cell["bytes"] else ""
+            here[series] = "diverged" if cell["diverged"] else _shown(reached, sent)
+            unit = methods(str(row))[series].unit
             sent = "" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
-            printed = _shown(f"{100 * accuracy:.2f}", sent)
-            paper[cell.series] = None if math.isnan(accuracy) else printed
-        lines.append(paper)
+            paper[series] = None if math.isnan(accuracy) else _shown(f"{100 * accuracy:.2f}", sent)
+        lines += [here, paper]
     return pd.DataFrame(lines, columns=["task", "model, rounds", *_BEFORE, *FULL])
 
 
@@ -232,16 +446,17 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     styles = {**styles, P5: replace(styles[P5], color=OKABE_ITO[5])}
     # Bytes a client and round: measured, and the paper's cells at the d that is trained.
     made = cells[(cells.bytes > 0) & (cells.series != "FedAvg")]
-    ours = [(cell.series, cell.d, cell.a_round, False) for cell in one_by_one(made)]
-    theirs = [
-        (series, LORA_PARAMETERS if row.endswith(ADAPTED) else PARAMETERS[row], cost / R, True)
-        for row, _, series, R, cost in printed_costs()
-    ]
-    costs = pd.DataFrame([*ours, *theirs], columns=["series", "d", "bytes", "printed"])
-    of_model = ["" if cell.paper_model == "OPT-125M" else f" ({cell.model})" for cell in one_by_one(cells)]
+    costs = _costs()
+    d = costs["row"].map({**PARAMETERS, **{row: LORA_PARAMETERS for row in ROUNDS if row.endswith(ADAPTED)}})
+    costs = pd.concat(
+        [
+            made.assign(bytes=made.a_round, printed=False),
+            costs.assign(bytes=costs.cost / costs.rounds, d=d, printed=True),
+        ]
+    )
     points = cells.assign(
-        panel=cells.task.map(task_title) + of_model,
-        tuned=[LORA_WORDS if row.endswith(ADAPTED) else ALL for row in cells["row"]],
+        panel=cells.task.map(task_title) + np.where(cells.paper_model == "OPT-125M", "", " (" + cells.model + ")"),
+        tuned=np.where(cells["row"].str.endswith(ADAPTED), LORA_WORDS, ALL),
         printed=cells.printed_accuracy,
     )
     figures = {

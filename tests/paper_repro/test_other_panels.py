@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex
 
 from figures import theory as bounds
 from figures.style import OKABE_ITO, method_styles
-from paper_repro.language_models.llm_claims import FULL, P5, printed_costs
+from paper_repro.language_models.llm import FULL, P5
 from paper_repro.parts.memory import ROLES
 from paper_repro.parts.sweeps import SMALL_D
 from paper_repro.workflow import recorded
@@ -27,7 +27,7 @@ from tests.paper_repro.recomputed import others
 from tests.paper_repro.recomputed.axes import bands_of, lines_of, named, wrong_in
 from tests.paper_repro.recomputed.common import rows
 from tests.paper_repro.test_panels import made, wrong_curves
-from theory.notation.printed import LORA_PARAMETERS, PARAMETERS
+from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, ROUNDS
 
 MIXED = ("theory", "hessian")
 """Parts whose rows are drawn in another order than they are recorded."""
@@ -337,8 +337,12 @@ def test_the_figure_of_costs_shows_its_cells() -> None:
     own = cells[(cells.bytes > 0) & (cells.series != "FedAvg")]
     expected = sorted((d[r.row], r.bytes / r.round) for r in own.itertuples())
     papers = [
-        (LORA_PARAMETERS if row.endswith("+LoRA") else PARAMETERS[row], cost / R)
-        for row, _, _, R, cost in printed_costs()
+        (
+            PARAMETERS.get(r.row, LORA_PARAMETERS),
+            (1e6 if r.ours else 1e12) * r.printed / ROUNDS[r.row][others.PRINTED[r.task]],
+        )
+        for r in others.printed_cells().dropna(subset="printed").itertuples()
+        if r.series != "FedAvg"
     ]
     for marker, hollow, points in (("o", False, expected), ("D", True, sorted(papers))):
         spots = [line for line in ax.get_lines() if line.get_marker() == marker]

@@ -15,7 +15,7 @@ from decomfl_lab.language import tasks
 from decomfl_lab.language.tasks import TASKS, TaskData
 from decomfl_lab.runs import finetuning
 from paper_repro.language_models import language, llm
-from paper_repro.language_models.llm_claims import FEDZO, P10, claims, printed_costs, results
+from paper_repro.language_models.llm import FEDZO, P10, claims, in_print, results
 from paper_repro.pretraining import family
 from paper_repro.pretraining.corpus import Corpus
 from paper_repro.pretraining.family import PretrainConfig
@@ -76,22 +76,22 @@ def test_without_runs_only_the_papers_arithmetic_is_judged() -> None:
     assert {name: verdict for name, verdict in found.items() if verdict != "not tested at this scale"} == ALWAYS
 
 
-BY_FORMULA = [(*cell[:4], 0.18e6 if cell[4] == 1.8e6 else cell[4]) for cell in printed_costs()]
-OF_LORA = [(row, task, series, R, R * 2.0 * 294_912) for row, task, series, R, _ in printed_costs()]
+BY_FORMULA = in_print().replace({"cost": {1.8e6: 0.18e6}})
+OF_LORA = in_print().assign(cost=lambda cells: cells.rounds * 2.0 * 294_912)
 
 
 @pytest.mark.parametrize(
     ("claim", "name", "value"),
     [
-        ("printed-costs", "printed_costs", lambda: BY_FORMULA),
-        ("lora-costs", "printed_costs", lambda: OF_LORA),
+        ("printed-costs", "in_print", lambda: BY_FORMULA),
+        ("lora-costs", "in_print", lambda: OF_LORA),
         ("printed-accuracies", "MOST_FREQUENT", dict.fromkeys(EXAMPLES, 1)),
     ],
 )
 def test_with_other_numbers_in_the_paper_its_own_arithmetic_holds(
     claim: str, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"paper_repro.language_models.llm_claims.{name}", value)
+    monkeypatch.setattr(f"paper_repro.language_models.llm.{name}", value)
     assert outcomes(pd.DataFrame())[claim].verdict == "holds"
 
 
