@@ -7,7 +7,7 @@ server of anybody's, so that whoever wrote it sees which laws would notice the l
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.edge import fitted
+from decomfl_lab.laws.faults import Wrong
 from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Snapshot
@@ -31,19 +32,7 @@ class AroundFault:
     part: str  # the method of ``Implementation`` that makes the part
     caught_by: str  # the name of the law that is meant to catch it
     method: str  # the method of that part which is spoiled
-    spoil: Callable[..., Any]  # what is called instead, with the right one, the part, and the arguments
-
-
-AROUND: dict[str, AroundFault] = {}
-"""The faults by name."""
-
-
-def _fault(part: str, method: str, caught_by: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(spoil: Callable[..., Any]) -> Callable[..., Any]:
-        AROUND[spoil.__name__.strip("_").replace("_", "-")] = AroundFault(part, caught_by, method, spoil)
-        return spoil
-
-    return register
+    spoil: Wrong  # what is called instead
 
 
 def _nudged(snapshot: Snapshot) -> Snapshot:
@@ -52,38 +41,31 @@ def _nudged(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, x=x)
 
 
-@_fault("client", "handle", "revert-leaves-every-bit")
-def _the_model_is_not_reverted(right: Callable[..., Any], client: Any, plan: Plan) -> Reply:
-    reply: Reply = right(plan)
+def not_reverted(right: Any, client: Any, plan: Plan) -> Any:
+    reply = right(plan)
     if plan.K > 1:
         client.replica.restore(_nudged(client.replica.snapshot()))
     return reply
 
 
-@_fault("client", "handle", "rebuilt-client-equals-server")
-def _what_was_missed_is_skipped(right: Callable[..., Any], client: Any, plan: Plan) -> Reply:  # noqa: ARG001
+def skipped(right: Any, _: Any, plan: Plan) -> Any:
     emptied = [replace(record, scalars=np.zeros_like(record.scalars)) for record in plan.records[:-1]]
-    reply: Reply = right(replace(plan, records=(*emptied, *plan.records[-1:])))
-    return reply
+    return right(replace(plan, records=(*emptied, *plan.records[-1:])))
 
 
-@_fault("client", "handle", "rebuilt-client-equals-server")
-def _a_plan_that_lacks_records_is_answered(right: Callable[..., Any], client: Any, plan: Plan) -> Reply:
+def answered(right: Any, client: Any, plan: Plan) -> Any:
     try:
-        reply: Reply = right(plan)
+        return right(plan)
     except InputError:
         return Reply(client.id, plan.round, np.zeros((plan.K, plan.P), np.float32))
-    return reply
 
 
-@_fault("client", "handle", "runs-repeat-from-one-seed")
-def _scalars_depend_on_chance(right: Callable[..., Any], client: Any, plan: Plan) -> Reply:  # noqa: ARG001
+def by_chance(right: Any, _: Any, plan: Plan) -> Reply:
     reply: Reply = right(plan)
     return replace(reply, scalars=(reply.scalars * np.random.default_rng().uniform(0.5, 1.5)).astype(np.float32))
 
 
-@_fault("replica", "catch_up", "a-gap-is-refused")
-def _a_gap_is_skipped_over(right: Callable[..., Any], replica: Any, records: Iterable[RoundRecord]) -> None:
+def over_a_gap(right: Any, replica: Any, records: Iterable[RoundRecord]) -> None:
     records = list(records)
     try:
         right(records)
@@ -93,8 +75,7 @@ def _a_gap_is_skipped_over(right: Callable[..., Any], replica: Any, records: Ite
             right([record])
 
 
-@_fault("replica", "catch_up", "history-in-pieces-equals-in-one-go")
-def _a_record_that_is_known_is_applied_again(right: Any, replica: Any, records: Sequence[RoundRecord]) -> None:
+def again(right: Any, replica: Any, records: Iterable[RoundRecord]) -> None:
     records = list(records)
     if records and records[0].round < replica.round:  # the first one once more, and then as it should be
         there = replica.round
@@ -104,19 +85,12 @@ def _a_record_that_is_known_is_applied_again(right: Any, replica: Any, records: 
     right(records)
 
 
-@_fault("server", "dense_model", "dense-pull-equals-replay")
-def _another_model_is_handed_out(right: Callable[..., Any], server: Any) -> Snapshot:  # noqa: ARG001
-    return _nudged(right())
-
-
-@_fault("server", "aggregate", "reply-order-does-not-matter")
-def _the_first_reply_is_taken(right: Callable[..., Any], server: Any, replies: Iterable[Reply]) -> Any:  # noqa: ARG001
+def first_reply(right: Any, _: Any, replies: Iterable[Reply]) -> Any:
     first, *others = replies
     return right([first, *(replace(own, scalars=first.scalars) for own in others)])
 
 
-@_fault("server", "aggregate", "pruning-keeps-what-is-needed")
-def _records_are_forgotten_too_early(right: Callable[..., Any], server: Any, replies: Iterable[Reply]) -> Any:
+def forgotten(right: Any, server: Any, replies: Iterable[Reply]) -> Any:
     record = right(replies)
     kept: Any = copy.copy(server.history)
     kept.prune(server.round)
@@ -124,14 +98,34 @@ def _records_are_forgotten_too_early(right: Callable[..., Any], server: Any, rep
     return record
 
 
-@_fault("server", "aggregate", "bad-replies-are-refused")
-def _a_bad_reply_is_left_out_in_silence(right: Callable[..., Any], server: Any, replies: Iterable[Reply]) -> Any:
+def left_out(right: Any, server: Any, replies: Iterable[Reply]) -> Any:
     replies = list(replies)
     try:
         return right(replies)
     except InputError:
         good = [own for own in replies if own.round == server.round and np.isfinite(own.scalars).all()]
         return right(list({own.client: own for own in good}.values()))
+
+
+_REBUILT = "rebuilt-client-equals-server"
+
+AROUND = {
+    "the-model-is-not-reverted": AroundFault("client", "revert-leaves-every-bit", "handle", not_reverted),
+    "what-was-missed-is-skipped": AroundFault("client", _REBUILT, "handle", skipped),
+    "a-plan-that-lacks-records-is-answered": AroundFault("client", _REBUILT, "handle", answered),
+    "scalars-depend-on-chance": AroundFault("client", "runs-repeat-from-one-seed", "handle", by_chance),
+    "a-gap-is-skipped-over": AroundFault("replica", "a-gap-is-refused", "catch_up", over_a_gap),
+    "a-record-that-is-known-is-applied-again": AroundFault(
+        "replica", "history-in-pieces-equals-in-one-go", "catch_up", again
+    ),
+    "another-model-is-handed-out": AroundFault(
+        "server", "dense-pull-equals-replay", "dense_model", lambda right, _: _nudged(right())
+    ),
+    "the-first-reply-is-taken": AroundFault("server", "reply-order-does-not-matter", "aggregate", first_reply),
+    "records-are-forgotten-too-early": AroundFault("server", "pruning-keeps-what-is-needed", "aggregate", forgotten),
+    "a-bad-reply-is-left-out-in-silence": AroundFault("server", "bad-replies-are-refused", "aggregate", left_out),
+}
+"""The faults by name."""
 
 
 class _Spoiled:

@@ -44,6 +44,7 @@ __all__ = [
     "AnyServer",
     "AnyWeighingServer",
     "Case",
+    "Heard",
     "Implementation",
 ]
 __all__ += [
@@ -548,8 +549,8 @@ def model_of(replica: AnyReplica | None) -> Model:
     return Model((name, bits(vector)) for name, vector in {"x": snapshot.x, **snapshot.state}.items())
 
 
-class RoundWatch(Protocol):
-    """Who looks on while rounds are played."""
+class RoundWatch:
+    """Who looks on while rounds are played; what is not overridden does nothing."""
 
     def planned(self, client: AnyClient, plan: Plan) -> None:
         """The client has received this plan, and has done nothing with it."""
@@ -559,6 +560,30 @@ class RoundWatch(Protocol):
 
     def closed(self, record: RoundRecord) -> None:
         """The round has this record."""
+
+
+class Heard(RoundWatch):
+    """Keeps what goes to and comes from every client, by the number of the round, from ``first`` on, and of the client.
+
+    Rounds are counted here, whatever number plans say.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self._round = first
+        self.plans: dict[tuple[int, int], Plan] = {}
+        self.replies: dict[tuple[int, int], Reply] = {}
+
+    def planned(self, client: AnyClient, plan: Plan) -> None:
+        """See ``RoundWatch``."""
+        self.plans[self._round, client.id] = plan
+
+    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:  # noqa: ARG002
+        """See ``RoundWatch``."""
+        self.replies[self._round, client.id] = replace(reply, scalars=reply.scalars.copy())
+
+    def closed(self, record: RoundRecord) -> None:  # noqa: ARG002
+        """See ``RoundWatch``."""
+        self._round += 1
 
 
 @dataclass

@@ -16,21 +16,23 @@ from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import (
     AnyClient,
     Case,
+    Heard,
     Implementation,
     Participation,
     Played,
+    RoundWatch,
     model_of,
     play,
     sums_or,
     variant,
 )
 from decomfl_lab.laws.measurement import MeasurementWatch
-from decomfl_lab.laws.register import Bits, LawBrokenError, Model, bits, law, refused, same
+from decomfl_lab.laws.register import LawBrokenError, Model, bits, law, refused, same
 from decomfl_lab.laws.written_out import WrittenOut
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Message, Plan, Reply, RunSeed
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.records.record import History
 from decomfl_lab.replicas.rules import Momentum, Sgd
 
 __all__: list[str] = []
@@ -95,24 +97,21 @@ def pruning_keeps_what_is_needed(implementation: Implementation, case: Case) -> 
         same(f"records missing for client {i}", needed - rounds, set())
 
 
-class _Reverts:
+class _Reverts(RoundWatch):
     """Looks on, and compares each client's model before and after its local steps."""
 
     def __init__(self) -> None:
         self.before: dict[int, Model] = {}
 
     def planned(self, client: AnyClient, plan: Plan) -> None:
-        """See ``Watch``."""
+        """See ``RoundWatch``."""
         client.replica.catch_up(plan.records)
         self.before[client.id] = model_of(client.replica)
 
     def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:  # noqa: ARG002
-        """See ``Watch``."""
+        """See ``RoundWatch``."""
         what = f"in round {plan.round}, model of client {client.id} after local updates and revert"
         same(what, model_of(client.replica), self.before[client.id])
-
-    def closed(self, record: RoundRecord) -> None:
-        """See ``Watch``."""
 
 
 @law("local updates followed by the revert leave every bit of x and of the optimizer state", draw_from.cases())
@@ -338,25 +337,6 @@ def private_keys_hide_the_directions(implementation: Implementation, case: Case,
         same("the keyless model is that of the clients", model_of(keyless) == first, False)
 
 
-class _Said:
-    """Looks on, and keeps what goes to and comes from every client."""
-
-    def __init__(self) -> None:
-        self.plans: dict[tuple[int, int], Plan] = {}
-        self.scalars: dict[tuple[int, int], Bits] = {}
-
-    def planned(self, client: AnyClient, plan: Plan) -> None:
-        """See ``Watch``."""
-        self.plans[plan.round, client.id] = plan
-
-    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:
-        """See ``Watch``."""
-        self.scalars[plan.round, client.id] = bits(reply.scalars)
-
-    def closed(self, record: RoundRecord) -> None:
-        """See ``Watch``."""
-
-
 @law(
     "a client that joins in any round, and a server that is made for one more then, do what they would if it had been "
     "there from the start and never sampled: same plans, scalars, traffic and models",
@@ -367,7 +347,7 @@ def who_joins_equals_who_was_never_sampled(implementation: Implementation, case:
     more = variant(implementation, case, M=case.M + 1)
     earlier = case.rounds[:joins]
     later = [Participation((*at.clients, case.M), at.lost) for at in case.rounds[joins:]]
-    told, heard = _Said(), _Said()
+    told, heard = Heard(len(earlier)), Heard()
     there = play(implementation, more, (*earlier, *later), watch=heard)
     played = play(implementation, case, earlier)
     same(f"records of the {len(earlier)} rounds before client {case.M} joined", played.records, there.records[:joins])
@@ -386,7 +366,7 @@ def who_joins_equals_who_was_never_sampled(implementation: Implementation, case:
         wanted = heard.plans[r, i]
         same(f"records sent to client {i} in round {r}", plan.records, wanted.records)
         same(f"plan of client {i} in round {r}", plan, wanted)
-        same(f"scalars of client {i} in round {r}", told.scalars[r, i], heard.scalars[r, i])
+        same(f"scalars of client {i} in round {r}", bits(told.replies[r, i].scalars), bits(heard.replies[r, i].scalars))
     same(f"bytes down to and up from client {case.M}", grown.carried[case.M], there.carried[case.M])
     same("records", grown.records, there.records)
     same("model of the server", grown.server_model, there.server_model)

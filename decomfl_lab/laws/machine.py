@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Participation, Played, model_of, play, variant
+from decomfl_lab.laws.contract import Case, Implementation, Participation, model_of, play, variant
 from decomfl_lab.laws.register import LawBrokenError, law, same
 from decomfl_lab.records.record import History
 
@@ -62,7 +62,30 @@ def any_order_of_events_keeps_the_bits(
     played = play(implementation, case)
     models = [played.server_model]
     for event in happens:
-        _let_happen(implementation, case, played, event)
+        server, i = played.server, event.clients[0] % case.M
+        client = played.clients[i]
+        match event.kind:
+            case "round":
+                played.play_round(event.round_of(case.M))
+            case "catch up":
+                played.bring_up(i)
+                same(f"round of client {i} after {event}", client.replica.round, server.round)
+            case "pull":
+                client.replica.restore(server.dense_model())
+                server.note_dense_pull(i)
+            case "client restarts":  # from its saved model, and it must be told the run's seed again
+                fresh = implementation.client(case, i)
+                fresh.replica.restore(client.replica.snapshot())
+                played.clients[i] = fresh
+                played.delivery.told.discard(i)
+            case "server restarts":  # from its stored model, records and what it remembers of its clients
+                again: Any = implementation.server(case)
+                again.replica.restore(server.dense_model())
+                kept = server.history.since(server.history.start)
+                stored = implementation.decode(implementation.encode(kept), server.run_seed)
+                assert isinstance(stored, tuple)
+                again.history, again.held = History(stored, server.history.start), list(server.held)
+                played.delivery.server = again
         server = played.server
         models[server.round :] = [played.server_model]
         for i, client in enumerate(played.clients):
@@ -73,30 +96,3 @@ def any_order_of_events_keeps_the_bits(
             raise LawBrokenError(f"the oldest record after {event} is of round {server.history.start}, not {reach}")
         if keep and len(server.history) > keep:
             raise LawBrokenError(f"{len(server.history)} records are kept after {event}, {keep} may be")
-
-
-def _let_happen(implementation: Implementation, case: Case, played: Played, event: Event) -> None:
-    server, i = played.server, event.clients[0] % case.M
-    client = played.clients[i]
-    match event.kind:
-        case "round":
-            played.play_round(event.round_of(case.M))
-        case "catch up":
-            played.bring_up(i)
-            same(f"round of client {i} after {event}", client.replica.round, server.round)
-        case "pull":
-            client.replica.restore(server.dense_model())
-            server.note_dense_pull(i)
-        case "client restarts":  # from its saved model, and it must be told the run's seed again
-            fresh = implementation.client(case, i)
-            fresh.replica.restore(client.replica.snapshot())
-            played.clients[i] = fresh
-            played.delivery.told.discard(i)
-        case "server restarts":  # from its stored model, records and what it remembers of its clients
-            again: Any = implementation.server(case)
-            again.replica.restore(server.dense_model())
-            kept = server.history.since(server.history.start)
-            stored = implementation.decode(implementation.encode(kept), server.run_seed)
-            assert isinstance(stored, tuple)
-            again.history, again.held = History(stored, server.history.start), list(server.held)
-            played.delivery.server = again

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, Point
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import AnyClient, Case, Implementation, Wavy, play
+from decomfl_lab.laws.contract import AnyClient, Case, Heard, Implementation, RoundWatch, Wavy, play
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.laws.written_out import WrittenOut
 from decomfl_lab.methods.hiso import Whitened
@@ -43,7 +43,7 @@ _CORNERS = 10
 """Values that are put to the ends of their errors in every combination; of more values 2¹⁰ combinations are drawn."""
 
 
-class MeasurementWatch:
+class MeasurementWatch(RoundWatch):
     """Looks on while rounds are played, and compares every scalar that is sent with what its client must have measured.
 
     Attributes:
@@ -72,13 +72,13 @@ class MeasurementWatch:
         self.losses = [Wavy(case.d, i) for i in range(case.M)]
 
     def planned(self, client: AnyClient, plan: Plan) -> None:
-        """See ``Watch``."""
+        """See ``RoundWatch``."""
         if self.drifting:
             client.replica.catch_up(plan.records)
             self.model.vectors["x"] = client.replica.snapshot().x.cpu().numpy()
 
     def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:
-        """See ``Watch``; LawBrokenError at the first scalar that is another."""
+        """See ``RoundWatch``; LawBrokenError at the first scalar that is another."""
         i, case = client.id, self.case
         same(f"who answers client {i}'s plan, and of which round", (reply.client, reply.round), (i, plan.round))
         same(f"(K, P) of client {i}'s reply in round {plan.round}", reply.scalars.shape, (plan.K, plan.P))
@@ -100,7 +100,7 @@ class MeasurementWatch:
         self.last[i] = reply
 
     def closed(self, record: RoundRecord) -> None:
-        """See ``Watch``."""
+        """See ``RoundWatch``."""
         if not self.drifting:
             self.model.apply(record)
         self.seeds, self.P_before = list(record.seeds), record.P
@@ -306,27 +306,6 @@ def replies_are_measurements(implementation: Implementation, case: Case, pulls: 
     play(implementation, case, clients=clients, policy=always, watch=watch)
 
 
-class _Answered:
-    """Looks on, and keeps what was planned and answered."""
-
-    def __init__(self) -> None:
-        self.plans: list[dict[int, Plan]] = [{}]
-        self.replies: list[dict[int, Reply]] = [{}]
-
-    def planned(self, client: AnyClient, plan: Plan) -> None:
-        """See ``Watch``."""
-        self.plans[-1][client.id] = plan
-
-    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:  # noqa: ARG002
-        """See ``Watch``."""
-        self.replies[-1][client.id] = reply
-
-    def closed(self, record: RoundRecord) -> None:  # noqa: ARG002
-        """See ``Watch``."""
-        self.plans.append({})
-        self.replies.append({})
-
-
 def _aggregated(replies: list[ScalarArray]) -> ScalarArray:
     """The mean of each scalar, of an exact sum, rounded once; of signs the majority's, 1 where as many have either."""
     columns = np.stack(replies).reshape(len(replies), -1).T
@@ -345,15 +324,15 @@ def _aggregated(replies: list[ScalarArray]) -> ScalarArray:
     stream=True,
 )
 def records_are_of_their_rounds_replies(implementation: Implementation, case: Case) -> None:
-    seen = _Answered()
+    seen = Heard()
     played = play(implementation, case, watch=seen)
     for r, (at, record) in enumerate(zip(case.rounds, played.records, strict=True)):
         seeds = draw_seeds(case.seeding, played.server.run_seed, r, case.K, case.P(r), case.pool)
-        each: dict[str, Plan | RoundRecord] = {f"client {i}'s plan of": plan for i, plan in seen.plans[r].items()}
+        each: dict[str, Plan | RoundRecord] = {f"client {i}'s plan of": seen.plans[r, i] for i in at.clients}
         for what, found in {**each, "the record of": record}.items():
             same(f"seeds in {what} round {r}", list(found.seeds), list(seeds))
             wanted = r, case.eta(r), case.P(r), case.distribution
             says = found.round, found.eta, found.P, found.distribution
             same(f"round, rate, P and distribution in {what} round {r}", says, wanted)
-        arrived = [seen.replies[r][i].scalars for i in at.clients if i not in at.lost]
+        arrived = [seen.replies[r, i].scalars for i in at.clients if i not in at.lost]
         same(f"scalars of round {r}", bits(record.scalars), bits(_aggregated(arrived)))
