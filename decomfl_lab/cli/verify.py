@@ -104,7 +104,9 @@ def verify(options: VerifyOptions) -> None:
     or `--histories`, 1 and a short history if one ends wrongly.
     """
     if options.target_template:
-        print(Path(__file__).parents[1].joinpath("laws", "_template.py").read_text(encoding="utf-8"), end="")
+        from decomfl_lab.laws.kits import target_template
+
+        print(target_template(), end="")
         raise click.exceptions.Exit
     anybodys = options.update is not None or options.identity is not None
     require(options.module is None or options.update is not None, "module", "come with update", options.module)

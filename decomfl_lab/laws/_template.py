@@ -38,9 +38,7 @@ The other rules are in ``help(decomfl_lab.AdaMM)`` and its like; the bits of dir
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import torch
 
 from decomfl_lab import Sgd, laws
@@ -180,59 +178,3 @@ class Mine(laws.Implementation):
     def server(self, case: laws.Case, *, with_model: bool = True) -> laws.AnyServer:
         """A server at round 0, which need not have a model unless it is asked to."""
         return Server(case, with_model=with_model)
-
-    def weighing_server(self, case: laws.Case) -> laws.AnyWeighingServer:  # a Server that has note_examples too
-        """A server at round 0 whose records are Σ_i n_i g_i / Σ_i n_i; the case's scalars are no signs.
-
-        The sum is exact and rounded once to float64, then divided, then rounded to float32. The number n_i comes by
-        ``note_examples(client, n)``: InputError, and nothing remembered, for a client that does not exist, and unless n
-        is in 1..2^29 − 1 and the same as before. ``aggregate`` refuses the replies of a client without a number.
-        """
-        raise NotImplementedError
-
-    def keyed_client(self, case: laws.Case, i: int, key: int) -> laws.AnyClient:
-        """Client i with the private key that clients share and the server does not know.
-
-        It measures, and follows the records, along z_p = ``case.direction(seed, p, key)``.
-        """
-        raise NotImplementedError
-
-    def lean_client(self, case: laws.Case, i: int, objective: laws.Perturbable) -> laws.AnyClient:
-        """Client i that forms x + μz a layer at a time, by ``objective.along(x, step, seed, p, c, distribution)``."""
-        raise NotImplementedError
-
-    def sync_client(self, case: laws.Case, i: int) -> laws.AnyClient:
-        """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
-        raise NotImplementedError
-
-    def direction(self, seed: int, p: int, d: int, distribution: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """z(seed, p) in R^d."""
-        raise NotImplementedError
-
-    def backends(self) -> dict[str, Any]:
-        """Implementations of the noise stream, each with the contract of ``decomfl_lab.noise.Backend``."""
-        raise NotImplementedError
-
-    def sample(self, seed: int, r: int, M: int, m: int) -> Sequence[int]:
-        """C_r: the m of M clients that a server of this seed samples in round r."""
-        raise NotImplementedError
-
-    def aggregate(self, rule: Any, replies: Sequence[Any]) -> Any:
-        """A round's scalars of the clients', by one of the rules of ``decomfl_lab.protocol.aggregation``."""
-        raise NotImplementedError
-
-    def encode(self, message: Any) -> bytes:
-        """Any message as bytes."""
-        raise NotImplementedError
-
-    def decode(self, message: bytes, run_seed: int | None = None) -> Any:
-        """The message of ``encode``'s bytes; ``run_seed`` is there for plans and records that carry no seeds.
-
-        Raises:
-            InputError: If the message is damaged.
-        """
-        raise NotImplementedError
-
-    def ledger(self, case: laws.Case) -> Any:
-        """A ledger that encodes and counts: a ``decomfl_lab.protocol.ledger.Ledger``."""
-        raise NotImplementedError

@@ -428,7 +428,7 @@ class Implementation:
         return cast("AnyClient", client)
 
     def lean_client(self, case: Case, i: int, objective: Perturbable) -> AnyClient:
-        """Client i that forms x + μz a layer at a time."""
+        """Client i that forms x + μz a layer at a time, by ``objective.along(x, step, seed, p, c, distribution)``."""
         return Client(i, self._replica(case), objective, self.measured_by(case), case.mu, lean=True)
 
     def sync_client(self, case: Case, i: int) -> AnyClient:
@@ -463,7 +463,11 @@ class Implementation:
         )
 
     def weighing_server(self, case: Case) -> AnyWeighingServer:
-        """A server at round 0 whose records are Σ_i n_i g_i / Σ_i n_i; the case's scalars are no signs."""
+        """A server at round 0 whose records are Σ_i n_i g_i / Σ_i n_i; the case's scalars are no signs.
+
+        The sum is exact and rounded once to float64, then divided, then rounded to float32. The numbers n_i come by
+        ``note_examples`` (``laws.AnyWeighingServer``).
+        """
         server: Any = self.server(case)
         server.weights = Weights(Weighting.EXAMPLES)
         return cast("AnyWeighingServer", server)

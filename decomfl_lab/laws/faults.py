@@ -40,7 +40,7 @@ from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Step
 
-__all__ = ["FAULTS", "NARROW", "NOT_SHOWN", "Planted", "Wrong", "narrow", "plant", "replanned"]
+__all__ = ["FAULTS", "NARROW", "NOT_SHOWN", "Planted", "Wrong", "instead", "narrow", "plant", "replanned"]
 
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
@@ -156,7 +156,7 @@ Row = tuple[str, type, str, Wrong]
 def plant(rows: Mapping[str, Row]) -> None:
     """Enter faults, each by its name."""
     for name, (caught_by, of, method, wrong) in rows.items():
-        kind: Any = wrong if isinstance(wrong, type) else type(name, (of,), {method: _instead(of, method, wrong)})
+        kind: Any = wrong if isinstance(wrong, type) else type(name, (of,), {method: instead(of, method, wrong)})
         if of is Planted:
             kind(name, caught_by)
         elif of is ByInstruction:
@@ -165,15 +165,16 @@ def plant(rows: Mapping[str, Row]) -> None:
             (_FaultySync if of is SyncReplica else _Faulty)(name, caught_by, kind)
 
 
-def _instead(of: type, method: str, wrong: Wrong) -> Any:
+def instead(of: type, method: str, wrong: Wrong) -> Any:
+    """A method, or a property, that is wrong; inside of it the one that it has the name of is called too."""
     right: Any = getattr(of, method)
     computed = isinstance(right, property)
     called: Any = right.fget if computed else right
 
-    def instead(part: Any, *given: Any, **named: Any) -> Any:
+    def method_of(part: Any, *given: Any, **named: Any) -> Any:
         return wrong(partial(called, part), part, *given, **named)
 
-    return property(instead) if computed else instead
+    return property(method_of) if computed else method_of
 
 
 # Clients ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The laws of anybody's code as files that need nothing of the lab, to be kept beside somebody's tests."""
+"""What is written for somebody: the laws of anybody's code, which need nothing of the lab, and a target to fill in."""
 
 from __future__ import annotations
 
@@ -9,10 +9,29 @@ from pathlib import Path
 from decomfl_lab.errors import require
 from decomfl_lab.files import write_atomically
 
-__all__ = ["write_kits"]
+__all__ = ["target_template", "write_kits"]
 
 _HERE = Path(__file__).parent
 _KITS = {"update_laws.py": "update.py", "identity_laws.py": "identity.py"}
+_LABS = ("supports", "measured_by", "delivery")
+"""What of an implementation is not to be filled in."""
+
+
+def target_template() -> str:
+    """The file that a target of one's own is filled in from: ``_template``, with every part that it lacks."""
+    text = _HERE.joinpath("_template.py").read_text(encoding="utf-8").rstrip()
+    (whole,) = (node for node in _tree("contract.py").body if getattr(node, "name", "") == "Implementation")
+    parts = []
+    for node in ast.walk(whole):
+        if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name.startswith("_"):
+            continue
+        if node.name in _LABS or f"    def {node.name}(" in text.partition("class Mine")[2]:
+            continue
+        for each in (*node.args.args, *node.args.kwonlyargs):
+            each.annotation = None  # whose names are the lab's own
+        about = f'        """{ast.get_docstring(node, clean=False)}"""'
+        parts.append(f"    def {node.name}({ast.unparse(node.args)}):\n{about}\n        raise NotImplementedError")
+    return "\n\n".join([text, *parts, ""])
 
 
 def write_kits(folder: Path) -> list[Path]:
@@ -38,10 +57,14 @@ def write_kits(folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
+def _tree(name: str) -> ast.Module:
+    return ast.parse(_HERE.joinpath(name).read_text(encoding="utf-8"))
+
+
 def _parts(name: str) -> tuple[str, set[str], str]:
     """The docstring of a module, its imports, a text each, and what follows them."""
     text = _HERE.joinpath(name).read_text(encoding="utf-8")
-    about, *statements = ast.parse(text).body
+    about, *statements = _tree(name).body
     imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
     # Behind the imports stands what a module offers, which is not said here.
     offered = statements[len(imports)]

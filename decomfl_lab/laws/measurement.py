@@ -87,13 +87,20 @@ class MeasurementWatch(RoundWatch):
         for k, (seed, g) in enumerate(zip(plan.seeds, reply.scalars, strict=True)):
             at = _Place(case, path[k], self.losses[i], self.steps[i] + k, said=self.said)
             wanted, tolerance = at.scalars(path[k].directions(seed, plan.P))
-            wrong = ~_agree(g, wanted, tolerance, signs=case.signs)
+            near = np.abs(g.astype(np.float64) - wanted) <= tolerance
+            if case.signs:  # rounding may turn those of differences that are next to nothing
+                near = (g == np.where(wanted >= 0, 1, -1)) | (np.abs(wanted) <= tolerance)
+            wrong = ~near
             if wrong.any():
                 p = int(np.flatnonzero(wrong)[0])
                 says = f"g of client {i} in round {plan.round}, local step {k} of {plan.K}, direction {p} of {plan.P}"
                 found = f"{says}: {g[p]:.9g} is not {np.sign(wanted[p]) if case.signs else wanted[p]:.9g}"
                 within = "" if case.signs else f" within {tolerance[p]:.2g}"
-                raise LawBrokenError(found + within + self._perhaps(plan, reply, path, k, p))
+                # The first mistake that gives this scalar, in words; signs agree with too many.
+                mistakes = () if case.signs else self._mistakes(plan, reply, path, k, p)
+                near = (words for words, other, room in mistakes if abs(float(g[p]) - other) <= room)
+                perhaps = "".join(f"; it agrees with {words}" for words in itertools.islice(near, 1))
+                raise LawBrokenError(found + within + perhaps)
             if k + 1 < plan.K:
                 path.append(path[k].after_local_step(seed, g, plan.eta))
         self.steps[i] += plan.K
@@ -104,17 +111,6 @@ class MeasurementWatch(RoundWatch):
         if not self.drifting:
             self.model.apply(record)
         self.seeds, self.P_before = list(record.seeds), record.P
-
-    # What a wrong scalar may be ---------------------------------------------------------------------------------
-
-    def _perhaps(self, plan: Plan, reply: Reply, path: list[WrittenOut], k: int, p: int) -> str:
-        """The first mistake that gives this scalar, in words; signs agree with too many."""
-        found = reply.scalars[k, p]
-        if not self.case.signs:
-            for words, wanted, tolerance in self._mistakes(plan, reply, path, k, p):
-                if abs(float(found) - wanted) <= tolerance:
-                    return f"; it agrees with {words}"
-        return ""
 
     def _mistakes(
         self, plan: Plan, reply: Reply, path: list[WrittenOut], k: int, p: int
@@ -279,13 +275,6 @@ class _Place:
         return g, moves + 2.0**-22 * np.abs(g)
 
 
-def _agree(g: ScalarArray, wanted: _Floats, tolerance: _Floats, *, signs: bool) -> NDArray[np.bool_]:
-    if signs:  # rounding may turn those of differences that are next to nothing
-        found: NDArray[np.bool_] = (g == np.where(wanted >= 0, 1, -1)) | (np.abs(wanted) <= tolerance)
-        return found
-    return np.abs(g.astype(np.float64) - wanted) <= tolerance
-
-
 @law(
     "every scalar of every reply is measured along its own seed's direction, at the client's x after its local steps, "
     "on its own batch, with its own loss",
@@ -304,16 +293,6 @@ def replies_are_measurements(implementation: Implementation, case: Case, pulls: 
     always = PullPolicy(bandwidth=1e15, replay_ns=1e9) if pulls else None  # who missed a record is sent the model
     watch = MeasurementWatch(case, said=implementation.measured_by(case))
     play(implementation, case, clients=clients, policy=always, watch=watch)
-
-
-def _aggregated(replies: list[ScalarArray]) -> ScalarArray:
-    """The mean of each scalar, of an exact sum, rounded once; of signs the majority's, 1 where as many have either."""
-    columns = np.stack(replies).reshape(len(replies), -1).T
-    if replies[0].dtype == np.int8:
-        found: ScalarArray = np.array([1 if column.sum() >= 0 else -1 for column in columns], np.int8)
-    else:
-        found = np.array([math.fsum(column) / len(replies) for column in columns], np.float32)
-    return found.reshape(replies[0].shape)
 
 
 @law(
@@ -335,4 +314,10 @@ def records_are_of_their_rounds_replies(implementation: Implementation, case: Ca
             says = found.round, found.eta, found.P, found.distribution
             same(f"round, rate, P and distribution in {what} round {r}", says, wanted)
         arrived = [seen.replies[r, i].scalars for i in at.clients if i not in at.lost]
-        same(f"scalars of round {r}", bits(record.scalars), bits(_aggregated(arrived)))
+        columns = np.stack(arrived).reshape(len(arrived), -1).T
+        # The mean of each scalar, of an exact sum, rounded once; of signs the majority's, 1 where as many have either.
+        if arrived[0].dtype == np.int8:
+            mean: ScalarArray = np.array([1 if column.sum() >= 0 else -1 for column in columns], np.int8)
+        else:
+            mean = np.array([math.fsum(column) / len(arrived) for column in columns], np.float32)
+        same(f"scalars of round {r}", bits(record.scalars), bits(mean.reshape(arrived[0].shape)))

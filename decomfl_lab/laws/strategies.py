@@ -221,12 +221,11 @@ class Support:
                     known = replace(case, **chosen)
                     if self.accepts(known):
                         self.known = known
-                        self.values = {name: self._accepted_values(known, name) for name in _VALUES}
+                        for name in _VALUES:
+                            taken = self._accepted(known, name, self._with_own(name, _VALUES[name]))
+                            those = [getattr(each, name) for each in taken]
+                            self.values[name] = those or [getattr(known, name)]
                         return
-
-    def _accepted_values(self, case: Case, name: str) -> list[Any]:
-        values = self._with_own(name, _VALUES[name])
-        return [getattr(each, name) for each in self._accepted(case, name, values)] or [getattr(case, name)]
 
     def _with_own(self, name: str, values: list[Any]) -> list[Any]:
         """The values of a field, the implementation's simplest first."""

@@ -369,19 +369,14 @@ def _by_log(replay: Any, run: Any, count: int) -> None:  # noqa: ARG001
     replay.replay(run.log())
 
 
-def _settings(make: Any) -> Sequence[Mapping[str, Any]]:
-    found: Any = getattr(make, "settings", ())
-    if not isinstance(found, Sequence) or not all(isinstance(each, Mapping) for each in found):
-        raise ValueError(f"settings must be a list of arguments by their names, [{{'decay': 0.1}}], got {found!r}")
-    return found
-
-
 @_law(
     "weight decay, momentum and groups are in the replay as in the step",
     "a step that does not decay and a replay that does, or the reverse, are two models",
 )
 def _settings_are_in_the_replay(kit: _Kit) -> tuple[int, str]:
-    settings = _settings(kit.make)
+    settings: Any = getattr(kit.make, "settings", ())
+    if not isinstance(settings, Sequence) or not all(isinstance(each, Mapping) for each in settings):
+        raise ValueError(f"settings must be a list of arguments by their names, [{{'decay': 0.1}}], got {settings!r}")
     if not settings:
         raise _SkippedError("the target names no settings")
     shares, again = [], _by_log if _has_log(kit.make) else _again

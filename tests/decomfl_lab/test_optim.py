@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
 
 import decomfl_lab as lab
-from decomfl_lab import DivergedError, InputError, optim
+from decomfl_lab import InputError, optim
 from decomfl_lab.children import environment
 from decomfl_lab.cli.replay import replay as replay_command
 from decomfl_lab.files import HeldError
@@ -309,6 +309,7 @@ def test_a_step_is_a_hundred_bytes_and_four_for_each_further_direction(tmp_path:
     ("closure", "said"),
     [
         (lambda model: loss_of(model)() * float("nan"), "losses of step 0 must be finite"),
+        (lambda model: loss_of(model)() * 1e38 * 1e38, "losses of step 0 must be finite: training diverged"),
         (lambda model: model(X), "loss of the closure must be one number, got (24, 2)"),
         (lambda model: str(loss_of(model)()), "loss of the closure must be a number"),
         (lambda model: loss_of(model)().backward(), "closure must return the loss without backward()"),
@@ -330,12 +331,6 @@ def test_a_closure_that_is_no_function_of_x_is_refused_and_nothing_has_happened(
     assert (optimizer.digest(), optimizer.steps) == (before, 0)
     steps(optimizer, model)
     assert lab.replay(tmp_path / "run.dcl", net()).agrees
-
-
-def test_infinite_losses_are_a_divergence() -> None:
-    model = net()
-    with pytest.raises(DivergedError):
-        MeZO(model.parameters(), 0.02).step(lambda: loss_of(model)() * 1e38 * 1e38)
 
 
 def test_a_parameter_that_is_not_used_can_be_allowed() -> None:

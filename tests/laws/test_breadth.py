@@ -13,15 +13,14 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.laws import FAULTS, Implementation, breadth, histories
 from decomfl_lab.laws.breadth import SCOPES, Scope, delivery, explore
 from decomfl_lab.laws.contract import Case
+from decomfl_lab.laws.faults import Wrong, instead
 from decomfl_lab.laws.histories import Deliveries
 from decomfl_lab.laws.world import SmallFederation
 from decomfl_lab.protocol.aggregation import Mean
 from decomfl_lab.protocol.delivery import Delivery, receive
-from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from tests.thorough import sampled
 
@@ -46,66 +45,53 @@ def test_no_state_is_wrong_and_their_number_is_always_the_same(scope: Scope) -> 
 
 
 class Altered(Implementation):
-    """The lab's implementation with another kind of server or delivery."""
+    """The lab's implementation with another method of its server or its delivery."""
 
-    def __init__(self, server: type[Server] = Server, delivery: type[Delivery] = Delivery) -> None:
-        self.kinds = server, delivery
+    def __init__(self, kind: type[Server | Delivery], method: str, wrong: Wrong) -> None:
+        self.kind: Any = type("Other", (kind,), {method: instead(kind, method, wrong)})
 
     def delivery(self, case: Case, policy: PullPolicy | None = None, *, with_model: bool = True) -> Delivery:
-        server, delivery = self.kinds
         made = super().delivery(case, policy, with_model=with_model)
-        made.server.__class__, made.__class__ = server, delivery
+        altered: Any = made.server if issubclass(self.kind, Server) else made
+        altered.__class__ = self.kind
         return made
 
 
-class PrunesOneMore(Server):
-    def _prune(self) -> None:
-        self.history.prune(min(self.held) + 1)
+def taken_twice(right: Any, _: Server, replies: Iterable[Reply]) -> Any:
+    arrived = list(replies)
+    mean = Mean()([reply.scalars for reply in arrived])
+    return right({reply.client: replace(reply, scalars=mean) for reply in arrived}.values())
 
 
-class TakesTwice(Server):
-    """A reply that comes twice counts twice."""
-
-    def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
-        arrived = list(replies)
-        mean = Mean()([reply.scalars for reply in arrived])
-        return super().aggregate({reply.client: replace(reply, scalars=mean) for reply in arrived}.values())
-
-
-class KeepsHalf(Server):
+def kept_in_part(right: Any, server: Server, reply: Reply) -> None:
     """A round that is refused has moved t_i of those whose replies came before the wrong one."""
-
-    def check(self, reply: Reply) -> None:
-        super().check(reply)
-        if self.held:
-            self.held[reply.client] = self.round
+    right(reply)
+    if server.held:
+        server.held[reply.client] = server.round
 
 
-class TellsOnce(Delivery):
-    """Believes that the run's seed, once sent, has come."""
-
-    def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:
-        yield from list(super().open(chosen, reports))
-        self.told.update(chosen)
+def told_once(right: Any, own: Delivery, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[Any]:
+    """The run's seed, once sent, is believed to have come."""
+    yield from list(right(chosen, reports))
+    own.told.update(chosen)
 
 
-class BelievesInPulls(Delivery):
-    """Believes that a model, once sent, has come."""
-
-    def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:
-        gone = [i for i in chosen if self.server.held[i] < self.server.history.start]
-        yield from list(super().open(chosen, reports))
-        for i in gone:
-            self.server.note_dense_pull(i)
+def pulls_believed(right: Any, own: Delivery, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[Any]:
+    """A model, once sent, is believed to have come."""
+    gone = [i for i in chosen if own.server.held[i] < own.server.history.start]
+    yield from list(right(chosen, reports))
+    for i in gone:
+        own.server.note_dense_pull(i)
 
 
+PRUNES_ONE_MORE = Altered(Server, "_prune", lambda _, server: server.history.prune(min(server.held) + 1))
 FOUND: dict[str, tuple[Implementation, Scope, str, int]] = {
-    "a record pruned too early": (Altered(PrunesOneMore), TWO, "round 1, round 0 is needed", 8),
-    "a reply taken twice": (Altered(TakesTwice), TWO, "the scalars of the record", 8),
+    "a record pruned too early": (PRUNES_ONE_MORE, TWO, "round 1, round 0 is needed", 8),
+    "a reply taken twice": (Altered(Server, "aggregate", taken_twice), TWO, "the scalars of the record", 8),
     "a late reply": (FAULTS["any-reply-accepted"], TWO, "the scalars of the record", 13),
-    "a refusal that moves something": (Altered(KeepsHalf), TWO, "after it refused a reply", 13),
-    "a seed told once": (Altered(delivery=TellsOnce), TWO, "run_seed must be given", 10),
-    "a pull believed": (Altered(delivery=BelievesInPulls), KEEP, "which lost nothing, cannot take part", 23),
+    "a refusal that moves something": (Altered(Server, "check", kept_in_part), TWO, "after it refused a reply", 13),
+    "a seed told once": (Altered(Delivery, "open", told_once), TWO, "run_seed must be given", 10),
+    "a pull believed": (Altered(Delivery, "open", pulls_believed), KEEP, "which lost nothing, cannot take part", 23),
     "a record skipped": (FAULTS["round-skipped"], TWO, "the model of round", 16),
     "a gap accepted": (FAULTS["gap-accepted"], TWO, "the model of round", 24),
     "steps not reverted": (FAULTS["momentum-not-reverted"], TWO, "the model of round", 4),
@@ -147,23 +133,18 @@ def test_a_client_that_takes_an_old_model_is_found(monkeypatch: pytest.MonkeyPat
     assert len(found.events) <= 30
 
 
-class ForgetsRecords(Delivery):
-    """A client that begins anew gets its plan without the records that it lacks."""
-
-    def bring_up(self, i: int, r: int, ledger: Ledger) -> list[bytes]:
-        return super().bring_up(i, self.server.round, ledger)
-
-
-class KnowsOnlyHeld(Delivery):
-    """A client that begins anew gets what it was believed to lack."""
-
-    def bring_up(self, i: int, r: int, ledger: Ledger) -> list[bytes]:
-        return super().bring_up(i, max(r, max(self.server.held)), ledger)
+REBUILDS: dict[str, Wrong] = {
+    "without the records that it lacks": lambda right, own, i, r, ledger: right(i, own.server.round, ledger),
+    "with those that it was believed to lack": lambda right, own, i, r, ledger: right(
+        i, max(r, max(own.server.held)), ledger
+    ),
+}
+"""What a client that begins anew is sent."""
 
 
-@pytest.mark.parametrize("fault", [ForgetsRecords, KnowsOnlyHeld])
-def test_a_session_that_does_not_heal_who_lost_its_model_is_found(fault: type[Delivery]) -> None:
-    found = explore(SESSION, Altered(delivery=fault))
+@pytest.mark.parametrize("fault", REBUILDS)
+def test_a_session_that_does_not_heal_who_lost_its_model_is_found(fault: str) -> None:
+    found = explore(SESSION, Altered(Delivery, "bring_up", REBUILDS[fault]))
     assert "the digests of all clients at the end: {} is not" in found.broken, found
     assert any("client 0 gets refusal" in event for event in found.events), found
 

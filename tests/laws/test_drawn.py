@@ -16,6 +16,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.laws import Implementation, histories
 from decomfl_lab.laws.drawn import Decisions, Search
+from decomfl_lab.laws.faults import Wrong, instead
 from decomfl_lab.protocol import session
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.log import RunLog
@@ -45,230 +46,193 @@ def test_histories_of_real_replicas_end_so_too(count: int) -> None:
     assert found is None, found
 
 
-Fault = tuple[type, str, Callable[..., Callable[..., Any]], str]
-FAULTS: dict[str, Fault] = {}
+def forgets_a_record(right: Any, server: Any, log: RunLog | None) -> None:
+    if log is not None and len(log) > server.round:
+        log.cut(len(log) - 1)
+    right(log)
 
 
-def fault(kind: type, name: str, broken: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a wrong method, which gets the right one first; ``broken`` is found in what is said of it."""
+def logged_late(right: Any, server: Any, frames: Any, count: Any) -> None:
+    late = vars(server).setdefault("late", [])
 
-    def enter(wrong: Callable[..., Any]) -> Callable[..., Any]:
-        right = getattr(kind, name)
+    def write() -> None:
+        while late:
+            RemoteFederation._write(server, late.pop())
 
-        def planted(self: Any, *args: Any, **options: Any) -> Any:
-            return wrong(right, self, *args, **options)
+    hidden = {"_write": late.append, "rebuilt": lambda: write() or RemoteFederation.rebuilt(server)}
+    vars(server).update(hidden)  # they hide the methods
+    right(frames, count)
+    write()
 
-        FAULTS[wrong.__name__.replace("_", " ")] = kind, name, planted, broken
-        return wrong
 
-    return enter
+def counted_twice(right: Any, own: Any, i: int, *rest: Any) -> Any:
+    if i in own.replies:
+        own.steps[i] += 2
+    return right(i, *rest)
+
+
+def counted_again(right: Any, own: Any, chosen: Any) -> None:
+    before = own.replies
+    right(chosen)
+    own.replies |= {i: dataclasses.replace(reply, round=own.round) for i, reply in before.items() if own.round}
+    own.losses |= dict.fromkeys(own.replies, 0.0)
+
+
+def earlier_steps(right: Any, own: Any, i: int, r: int) -> Any:
+    steps, own.steps = own.steps, [max(0, n - 2) for n in own.steps]
+    try:
+        return right(i, r)
+    finally:
+        own.steps = steps
+
+
+def fewer(right: Any, server: Any, *args: Any, **options: Any) -> None:
+    right(*args, **options)
+    server.quorum = max(1, server.quorum - 1)
+
+
+def without_room(right: Any, _: Any, entry: Any) -> None:
+    with contextlib.suppress(InputError):
+        right(entry)
+
+
+def moves_first(right: Any, server: Any, entry: Any) -> None:
+    server.observer.catch_up([entry.record])
+    right(entry)
+
+
+def without_steps(right: Any, server: Any, saved: Any) -> None:
+    right(saved)
+    server.coordinator.steps = [0] * server.server.M
+
+
+def steps_of_logged_rounds(right: Any, server: Any) -> Any:
+    known, steps = len(server.log) > server.round, list(server.coordinator.steps)
+    loss = right()
+    server.coordinator.steps = steps if known else server.coordinator.steps
+    return loss
+
+
+def in_vain(right: Any, own: Any) -> Any:
+    sure = dict.fromkeys(own.asked, own.round)
+    record = right()
+    own._sure |= sure
+    return record
+
+
+def measured_twice(_: Any, host: Any, i: int, plan: Any) -> bool:
+    host._answers.pop(i, None)  # so that the local steps go on, and are not taken again
+    return False
+
+
+def without_answers(right: Any, host: Any, path: Any) -> None:
+    right(path)
+    host._answers = {}
+
+
+def without_places(right: Any, host: Any, path: Any) -> None:
+    right(path)
+    for client in host.clients.values():
+        client.steps_taken = 0
+
+
+def believed(right: Any, host: Any, i: int, frame: bytes) -> Any:
+    before = host.clients[i].steps_taken, host.replica.round
+    found = right(i, frame)
+    if before != (host.clients[i].steps_taken, host.replica.round):
+        host._welcomed.add(i)
+    return found
+
+
+def without_seed(right: Any, _: Any) -> Any:
+    tensors, values = right()
+    return tensors, values | {"told": []}
+
+
+def setting(change: Callable[[Any], object]) -> Wrong:
+    """What changes attributes before the right method is called."""
+
+    def changed(right: Any, own: Any, *of: Any) -> Any:
+        change(own)
+        return right(*of)
+
+    return changed
 
 
 RECORD = "the record of round"
 FULL = "the round of the model of a server whose disk is full"
 ENDS = "the server dies", "the server refuses", "the server ends"
 MODEL = "how often a client is told that its model is wrong: 1 is not 0"
-
-
-@fault(RemoteFederation, "log_to", MODEL)
-def a_server_forgets_a_record_when_it_restarts(right: Any, self: Any, log: RunLog | None) -> None:
-    if log is not None and len(log) > self.round:
-        log.cut(len(log) - 1)
-    right(self, log)
-
-
-@fault(RunLog, "append", MODEL)
-def a_record_is_not_on_the_disk_when_it_is_given_out(right: Any, self: Any, entry: Any, *, sync: bool = False) -> None:
-    right(self, entry)
-
-
-@fault(
-    RemoteFederation, "_exchange", f"{MODEL}|rounds of entries must be in|{FULL}"
-)  # by a client, a checkpoint, or a disk
-def a_record_is_logged_after_the_next_round_was_opened(right: Any, self: Any, frames: Any, count: Any) -> None:
-    late = vars(self).setdefault("late", [])
-
-    def write() -> None:
-        while late:
-            RemoteFederation._write(self, late.pop())
-
-    vars(self).update(_write=late.append, rebuilt=lambda: write() or RemoteFederation.rebuilt(self))  # hide the methods
-    right(self, frames, count)
-    write()
-
-
-@fault(Coordinator, "_accept", "the local steps that the server counts")
-def a_reply_that_comes_twice_counts_twice(right: Any, self: Any, i: int, *rest: Any) -> Any:
-    if i in self.replies:
-        self.steps[i] += 2
-    return right(self, i, *rest)
-
-
-@fault(Coordinator, "_accept", RECORD)
-def a_reply_of_an_earlier_round_is_accepted(right: Any, self: Any, i: int, reply: Any, *rest: Any) -> Any:
-    return right(self, i, dataclasses.replace(reply, round=self.round), *rest)
-
-
-@fault(Coordinator, "_begin", RECORD)
-def replies_of_the_round_before_count_again(right: Any, self: Any, chosen: Any) -> None:
-    before = self.replies
-    right(self, chosen)
-    self.replies |= {i: dataclasses.replace(reply, round=self.round) for i, reply in before.items() if self.round}
-    self.losses |= dict.fromkeys(self.replies, 0.0)
-
-
-@fault(Coordinator, "_welcome", RECORD)
-def a_welcome_has_the_local_steps_of_the_round_before(right: Any, self: Any, i: int, r: int) -> Any:
-    steps, self.steps = self.steps, [max(0, n - 2) for n in self.steps]
-    try:
-        return right(self, i, r)
-    finally:
-        self.steps = steps
-
-
-@fault(Delivery, "bring_up", "the digests of all clients at the end")
-def who_comes_back_is_told_a_record_too_few(right: Any, self: Any, i: int, r: int, ledger: Any) -> Any:
-    return right(self, i, min(r + 1, self.server.round), ledger)
-
-
-@fault(RemoteFederation, "__init__", "no quorum of")
-def a_quorum_is_one_reply_fewer(right: Any, self: Any, *args: Any, **options: Any) -> None:
-    right(self, *args, **options)
-    self.quorum = max(1, self.quorum - 1)
-
-
-@fault(RemoteFederation, "_exchange", "no quorum of|replies of round . must number at least 1")
-def refused_clients_count_in_the_quorum(right: Any, self: Any, frames: Any, count: Any) -> None:
-    right(self, frames, lambda: count() + len(self.coordinator.refused))
-
-
-@fault(
-    RemoteFederation,
-    "_write",
-    "a client held a model of round .* but the log|the round of the model of a server whose disk is full",
-)
-def a_round_goes_on_though_the_disk_is_full(right: Any, self: Any, entry: Any) -> None:
-    with contextlib.suppress(InputError):
-        right(self, entry)
-
-
-@fault(RemoteFederation, "_write", FULL)
-def x_moves_before_the_round_is_in_the_log(right: Any, self: Any, entry: Any) -> None:
-    self.observer.catch_up([entry.record])
-    right(self, entry)
-
-
-@fault(Coordinator, "_agrees", f"{RECORD}|the digests of all clients at the end")
-def digests_are_not_looked_at(right: Any, self: Any, hello: Any) -> bool:
-    return bool(hello.round <= self.round)
-
-
-@fault(RemoteFederation, "load", RECORD)
-def a_checkpoint_has_no_local_steps(right: Any, self: Any, saved: Any) -> None:
-    right(self, saved)
-    self.coordinator.steps = [0] * self.server.M
-
-
-@fault(RemoteFederation, "advance", RECORD)
-def the_local_steps_of_logged_rounds_are_not_counted(right: Any, self: Any) -> Any:
-    known, steps = len(self.log) > self.round, list(self.coordinator.steps)
-    loss = right(self)
-    self.coordinator.steps = steps if known else self.coordinator.steps
-    return loss
-
-
-@fault(Coordinator, "close", RECORD)
-def who_measured_in_vain_is_not_told(right: Any, self: Any) -> Any:
-    sure = dict.fromkeys(self.asked, self.round)
-    record = right(self)
-    self._sure |= sure
-    return record
-
-
-@fault(Host, "_is_known", RECORD)
-def a_plan_that_comes_twice_is_measured_twice(right: Any, self: Any, i: int, plan: Any) -> bool:
-    self._answers.pop(i, None)  # so that the local steps go on, and are not taken again
-    return False
-
-
-@fault(Host, "load", RECORD)
-def a_host_comes_back_without_its_answers(right: Any, self: Any, path: Any) -> None:
-    right(self, path)
-    self._answers = {}
-
-
-@fault(Host, "load", RECORD)
-def a_host_comes_back_without_its_places_in_the_data(right: Any, self: Any, path: Any) -> None:
-    right(self, path)
-    for client in self.clients.values():
-        client.steps_taken = 0
-
-
-@fault(Host, "_read", RECORD)
-def a_late_welcome_is_believed(right: Any, self: Any, i: int, frame: bytes) -> Any:
-    before = self.clients[i].steps_taken, self.replica.round
-    found = right(self, i, frame)
-    if before != (self.clients[i].steps_taken, self.replica.round):
-        self._welcomed.add(i)
-    return found
-
-
-@fault(Coordinator, "_counted", "the bytes that both ledgers count")
-def answers_are_counted_twice(right: Any, self: Any, i: int) -> int:
-    return 0
-
-
 KNOWN = "what a server knows that follows the log"
-
-
-@fault(RemoteFederation, "save", KNOWN)
-def a_checkpoint_does_not_have_who_knows_the_seed(right: Any, self: Any) -> Any:
-    tensors, values = right(self)
-    return tensors, values | {"told": []}
-
-
-@fault(RemoteFederation, "_write", KNOWN)
-def the_log_says_that_all_were_asked(right: Any, self: Any, entry: Any) -> None:
-    right(self, dataclasses.replace(entry, sampled=self.coordinator.chosen) if entry.held is None else entry)
-
-
-@fault(RemoteFederation, "_write", KNOWN)
-def the_log_says_that_everybody_held_the_first_model(right: Any, self: Any, entry: Any) -> None:
-    right(self, dataclasses.replace(entry, held=entry.held and (0,) * len(entry.held)))
-
-
-@fault(Coordinator, "_begin", KNOWN)
-def a_round_that_is_opened_again_has_lost_its_replies(right: Any, self: Any, chosen: Any) -> None:
-    self.replies, self.losses = {}, {}
-    right(self, chosen)
-
-
-@fault(Coordinator, "_begin", "KeyError")
-def a_round_that_is_opened_again_has_lost_what_its_clients_held(right: Any, self: Any, chosen: Any) -> None:
-    self._invited = {}
-    right(self, chosen)
-
-
-@fault(Frames, "without", "the server waits until")
-def a_round_with_a_quorum_waits_for_another_deadline(right: Any, self: Any, done: Any, enough: Any) -> Frames:
-    return right(self, done, lambda: False)
-
-
-@fault(RemoteFederation, "_exchange", "the server waits until")
-def a_round_forgets_its_deadline(right: Any, self: Any, frames: Any, count: Any) -> None:
-    self.deadline = self.deadline and 50.0
-    right(self, frames, count)
-
-
-@fault(RemoteFederation, "_exchange", "who is there and is not waited for")
-def a_round_goes_on_before_its_deadline(right: Any, self: Any, frames: Any, count: Any) -> None:
-    self.deadline = 0.5
-    right(self, frames, count)
+LATE = f"{MODEL}|rounds of entries must be in|{FULL}"  # by a client, a checkpoint, or a disk
+WAITS = "the server waits until"
+END = "the digests of all clients at the end"
+Remote = RemoteFederation
+FAULTS: dict[str, tuple[type, str, Wrong, str]] = {
+    "a server forgets a record when it restarts": (Remote, "log_to", forgets_a_record, MODEL),
+    "a record is not on the disk when it is given out": (
+        RunLog, "append", lambda right, _, entry, **sync: right(entry), MODEL
+    ),
+    "a record is logged after the next round was opened": (Remote, "_exchange", logged_late, LATE),
+    "a reply that comes twice counts twice": (
+        Coordinator, "_accept", counted_twice, "the local steps that the server counts"
+    ),
+    "a reply of an earlier round is accepted": (Coordinator, "_accept", lambda right, own, i, reply, *rest: (
+        right(i, dataclasses.replace(reply, round=own.round), *rest)
+    ), RECORD),
+    "replies of the round before count again": (Coordinator, "_begin", counted_again, RECORD),
+    "a welcome has the local steps of the round before": (Coordinator, "_welcome", earlier_steps, RECORD),
+    "who comes back is told a record too few": (Delivery, "bring_up", lambda right, own, i, r, ledger: (
+        right(i, min(r + 1, own.server.round), ledger)
+    ), END),
+    "a quorum is one reply fewer": (Remote, "__init__", fewer, "no quorum of"),
+    "refused clients count in the quorum": (Remote, "_exchange", lambda right, own, frames, count: (
+        right(frames, lambda: count() + len(own.coordinator.refused))
+    ), "no quorum of|replies of round . must number at least 1"),
+    "a round goes on though the disk is full": (
+        Remote, "_write", without_room, f"a client held a model of round .* but the log|{FULL}"
+    ),
+    "x moves before the round is in the log": (Remote, "_write", moves_first, FULL),
+    "digests are not looked at": (
+        Coordinator, "_agrees", lambda _, own, hello: bool(hello.round <= own.round), f"{RECORD}|{END}"
+    ),
+    "a checkpoint has no local steps": (Remote, "load", without_steps, RECORD),
+    "the local steps of logged rounds are not counted": (Remote, "advance", steps_of_logged_rounds, RECORD),
+    "who measured in vain is not told": (Coordinator, "close", in_vain, RECORD),
+    "a plan that comes twice is measured twice": (Host, "_is_known", measured_twice, RECORD),
+    "a host comes back without its answers": (Host, "load", without_answers, RECORD),
+    "a host comes back without its places in the data": (Host, "load", without_places, RECORD),
+    "a late welcome is believed": (Host, "_read", believed, RECORD),
+    "answers are counted twice": (Coordinator, "_counted", lambda *_: 0, "the bytes that both ledgers count"),
+    "a checkpoint does not have who knows the seed": (Remote, "save", without_seed, KNOWN),
+    "the log says that all were asked": (Remote, "_write", lambda right, own, entry: right(
+        dataclasses.replace(entry, sampled=own.coordinator.chosen) if entry.held is None else entry
+    ), KNOWN),
+    "the log says that everybody held the first model": (Remote, "_write", lambda right, _, entry: right(
+        dataclasses.replace(entry, held=entry.held and (0,) * len(entry.held))
+    ), KNOWN),
+    "a round that is opened again has lost its replies": (
+        Coordinator, "_begin", setting(lambda own: vars(own).update(replies={}, losses={})), KNOWN
+    ),
+    "a round that is opened again has lost what its clients held": (
+        Coordinator, "_begin", setting(lambda own: vars(own).update(_invited={})), "KeyError"
+    ),
+    "a round with a quorum waits for another deadline": (
+        Frames, "without", lambda right, _, done, enough: right(done, lambda: False), WAITS
+    ),
+    "a round forgets its deadline": (
+        Remote, "_exchange", setting(lambda own: vars(own).update(deadline=own.deadline and 50.0)), WAITS
+    ),
+    "a round goes on before its deadline": (
+        Remote, "_exchange", setting(lambda own: vars(own).update(deadline=0.5)), "who is there and is not waited for"
+    ),
+}  # fmt: skip
+"""A class, its method, what is done instead, and what is said of it."""
 
 
 def planted(name: str, monkeypatch: pytest.MonkeyPatch) -> Search:
     kind, attribute, wrong, _ = FAULTS[name]
-    monkeypatch.setattr(kind, attribute, wrong)
+    monkeypatch.setattr(kind, attribute, instead(kind, attribute, wrong))
     return Search()
 
 
@@ -281,12 +245,10 @@ def test_a_planted_fault_is_found_and_made_short(name: str, monkeypatch: pytest.
 
 
 def test_a_round_without_an_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Delivery.bring_up
+    def too_few(right: Any, own: Delivery, i: int, r: int, ledger: Any) -> Any:
+        return right(i, min(r + bool(own.server.planned), own.server.round), ledger)
 
-    def too_few(self: Delivery, i: int, r: int, ledger: Any) -> Any:
-        return right(self, i, min(r + bool(self.server.planned), self.server.round), ledger)
-
-    monkeypatch.setattr(Delivery, "bring_up", too_few)
+    monkeypatch.setattr(Delivery, "bring_up", instead(Delivery, "bring_up", too_few))
     monkeypatch.setattr(session, "MOST_WELCOMES", 10**9)
     monkeypatch.setattr(histories, "PATIENCE", 1e9)
     found = Search().search(range(500))
@@ -297,13 +259,8 @@ def test_a_round_without_an_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_client_that_begins_anew_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     another_x = Decisions(given={"stranger": [1]})
     assert Search().broken(another_x) == ""
-    right = Coordinator._greet
-
-    def for_ever(self: Coordinator, *of: Any) -> Any:
-        self._welcomes.clear()
-        return right(self, *of)
-
-    monkeypatch.setattr(Coordinator, "_greet", for_ever)
+    for_ever = setting(lambda own: own._welcomes.clear())
+    monkeypatch.setattr(Coordinator, "_greet", instead(Coordinator, "_greet", for_ever))
     assert "client 0 begins anew for ever" in Search().broken(Decisions(given={"stranger": [1]}))
 
 
@@ -333,11 +290,10 @@ def test_the_command_plays_histories_and_prints_one_that_is_wrong(
 ) -> None:
     assert main(["verify", "--histories", "20"]) == 0
     assert capsys.readouterr().out.startswith("ok     20 histories from seed 0 (")
-    kind, attribute, wrong, broken = FAULTS["answers are counted twice"]
-    monkeypatch.setattr(kind, attribute, wrong)
+    planted(name := "answers are counted twice", monkeypatch)
     assert main(["verify", "--histories", "20", "--seed", "7", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)["found"]
-    assert (said["seed"], broken in said["broken"]) == (7, True)
+    assert (said["seed"], FAULTS[name][-1] in said["broken"]) == (7, True)
     assert main(["verify", "--histories", "0"]) == 2
 
 

@@ -7,7 +7,6 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +35,6 @@ def test_a_right_step_keeps_every_law(name: str) -> None:
 
 
 # A fault for each law, planted in a step that is right.
-
-FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {}
-
-
-def fault(law: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def enter(make: Callable[..., Any]) -> Callable[..., Any]:
-        FAULTS[make.__name__.replace("_", " ")] = law, make
-        return make
-
-    return enter
 
 
 class _Wrong(Copied):
@@ -80,144 +69,97 @@ def wrong(**methods: Any) -> type[_Wrong]:
 right_perturb, right_update, right_noise = _Wrong.perturb, _Wrong.update, _Wrong.noise
 
 
-@fault("restored-once")
-def x_is_moved_there_and_back() -> Any:
-    def perturb(self: Any, seed: int, s: float) -> None:
-        with torch.no_grad():
-            for _, w, z in self.noise(seed):
-                w.add_((s * z).to(w.dtype))
-
-    return wrong(perturb=perturb)
+def there_and_back(self: Any, seed: int, s: float) -> None:
+    with torch.no_grad():
+        for _, w, z in self.noise(seed):
+            w.add_((s * z).to(w.dtype))
 
 
-@fault("restored-a-thousand-times")
-def x_is_moved_from_the_hundredth_measurement_on() -> Any:
-    def perturb(self: Any, seed: int, s: float) -> None:
-        right_perturb(self, seed, s)
-        if seed >= 100 and not self.s:
-            next(iter(self.x.values())).data.mul_(1 + 2e-7)
-
-    return wrong(perturb=perturb)
+def from_the_hundredth_on(self: Any, seed: int, s: float) -> None:
+    right_perturb(self, seed, s)
+    if seed >= 100 and not self.s:
+        next(iter(self.x.values())).data.mul_(1 + 2e-7)
 
 
-@fault("restored-in-16-bits")
-def x_is_kept_in_float16() -> Any:
-    def perturb(self: Any, seed: int, s: float) -> None:
-        right_perturb(self, seed, s)
-        for w in self.x.values():
-            w.data = w.data if self.s or w.dtype is torch.float32 else w.data.to(torch.float8_e5m2).to(w.dtype)
-
-    return wrong(perturb=perturb)
+def kept_in_float16(self: Any, seed: int, s: float) -> None:
+    right_perturb(self, seed, s)
+    for w in self.x.values():
+        w.data = w.data if self.s or w.dtype is torch.float32 else w.data.to(torch.float8_e5m2).to(w.dtype)
 
 
-@fault("replay-is-the-run")
-def an_update_depends_on_how_often_was_measured() -> Any:
-    def perturb(self: Any, seed: int, s: float) -> None:
-        right_perturb(self, seed, s)
-        self.measured = getattr(self, "measured", 0) + 1
-
-    def update(self: Any, seed: int, g: float, lr: float) -> None:
-        right_update(self, seed, g, lr * (1 + 1e-3 * (getattr(self, "measured", 0) > 3)))
-
-    return wrong(perturb=perturb, update=update)
+def counted(self: Any, seed: int, s: float) -> None:
+    right_perturb(self, seed, s)
+    self.measured = getattr(self, "measured", 0) + 1
 
 
-@fault("log-replays")
-def the_log_lacks_the_last_update() -> Any:
-    return wrong(log=lambda self: self.steps[:-1])
+def by_the_count(self: Any, seed: int, g: float, lr: float) -> None:
+    right_update(self, seed, g, lr * (1 + 1e-3 * (getattr(self, "measured", 0) > 3)))
 
 
-@fault("settings-are-in-the-replay")
-def a_setting_is_forgotten() -> Any:
-    return wrong(update=lambda self, seed, g, lr: Copied.update(self, seed, g, lr))
+def of_the_seed(self: Any, seed: int) -> Any:
+    for name, w in self.x.items():
+        generator = np.random.Generator(np.random.Philox(key=seed))
+        yield name, w, torch.from_numpy(generator.standard_normal(tuple(w.shape), dtype=np.float32))
 
 
-@fault("update-is-along-the-perturbation")
-def the_sign_is_turned() -> Any:
-    return wrong(update=lambda self, seed, g, lr: right_update(self, seed, -g, lr))
+def under_each_name(self: Any, seed: int) -> Any:
+    count = {id(w): 0 for w in self.x.values()}
+    for _, w in self.module.named_parameters(remove_duplicate=False):
+        count[id(w)] = count.get(id(w), 0) + 1
+    for name, w, z in right_noise(self, seed):
+        yield name, w, z * count[id(w)]
 
 
-@fault("update-is-along-the-perturbation")
-def the_rate_is_squared() -> Any:
-    return wrong(update=lambda self, seed, g, lr: right_update(self, seed, g, lr * lr))
+def with_frozen_parts(self: Any, module: nn.Module, **options: Any) -> None:
+    _Wrong.__init__(self, module, **options)
+    self.x = dict(module.named_parameters())
 
 
-@fault("update-is-along-the-perturbation")
-def the_update_has_the_noise_of_the_next_seed() -> Any:
-    return wrong(update=lambda self, seed, g, lr: right_update(self, seed + 1, g, lr))
+def in_a_copy(self: Any, seed: int, s: float) -> None:
+    self.x = {name: w for name, w in self.x.items() if w.is_contiguous()}
+    right_perturb(self, seed, s)
 
 
-@fault("a-seed-is-a-direction")
-def seed_0_is_none() -> Any:
-    def noise(self: Any, seed: int) -> Any:
-        return right_noise(self, seed or random.Random().getrandbits(60))
-
-    return wrong(noise=noise)
+def of_everybody(self: Any, seed: int) -> Any:
+    np.random.seed(seed % 2**32)
+    return right_noise(self, seed)
 
 
-@fault("seeds-differ")
-def seeds_have_32_bits() -> Any:
-    return wrong(noise=lambda self, seed: right_noise(self, seed % 2**32))
-
-
-@fault("tensors-have-their-own-noise")
-def every_tensor_has_the_noise_of_the_seed() -> Any:
-    def noise(self: Any, seed: int) -> Any:
-        for name, w in self.x.items():
-            generator = np.random.Generator(np.random.Philox(key=seed))
-            yield name, w, torch.from_numpy(generator.standard_normal(tuple(w.shape), dtype=np.float32))
-
-    return wrong(noise=noise)
-
-
-@fault("tied-weights-move-once")
-def tied_weights_move_under_each_name() -> Any:
-    def noise(self: Any, seed: int) -> Any:
-        count = {id(w): 0 for w in self.x.values()}
-        for _, w in self.module.named_parameters(remove_duplicate=False):
-            count[id(w)] = count.get(id(w), 0) + 1
-        for name, w, z in right_noise(self, seed):
-            yield name, w, z * count[id(w)]
-
-    return wrong(noise=noise)
-
-
-@fault("only-trainable-numbers-move")
-def frozen_parts_move() -> Any:
-    def init(self: Any, module: nn.Module, **options: Any) -> None:
-        _Wrong.__init__(self, module, **options)
-        self.x = dict(module.named_parameters())
-
-    return wrong(__init__=init)
-
-
-@fault("only-trainable-numbers-move")
-def a_view_is_moved_in_a_copy() -> Any:
-    def perturb(self: Any, seed: int, s: float) -> None:
-        self.x = {name: w for name, w in self.x.items() if w.is_contiguous()}
-        right_perturb(self, seed, s)
-
-    return wrong(perturb=perturb)
-
-
-@fault("randomness-of-others-stays")
-def the_generator_of_everybody_is_seeded() -> Any:
-    def noise(self: Any, seed: int) -> Any:
-        np.random.seed(seed % 2**32)
-        return right_noise(self, seed)
-
-    return wrong(noise=noise)
-
-
-@fault("ranks-agree")
-def ranks_draw_their_own() -> Any:
-    return wrong(noise=lambda self, seed: right_noise(self, seed + 2**40 * self.rank))
+ALONG = "update-is-along-the-perturbation"
+FAULTS: dict[str, tuple[str, type[_Wrong]]] = {
+    "x is moved there and back": ("restored-once", wrong(perturb=there_and_back)),
+    "x is moved from the hundredth measurement on": (
+        "restored-a-thousand-times", wrong(perturb=from_the_hundredth_on)
+    ),
+    "x is kept in float16": ("restored-in-16-bits", wrong(perturb=kept_in_float16)),
+    "an update depends on how often was measured": ("replay-is-the-run", wrong(perturb=counted, update=by_the_count)),
+    "the log lacks the last update": ("log-replays", wrong(log=lambda self: self.steps[:-1])),
+    "a setting is forgotten": ("settings-are-in-the-replay", wrong(update=Copied.update)),
+    "the sign is turned": (ALONG, wrong(update=lambda self, seed, g, lr: right_update(self, seed, -g, lr))),
+    "the rate is squared": (ALONG, wrong(update=lambda self, seed, g, lr: right_update(self, seed, g, lr * lr))),
+    "the update has the noise of the next seed": (
+        ALONG, wrong(update=lambda self, seed, g, lr: right_update(self, seed + 1, g, lr))
+    ),
+    "seed 0 is none": ("a-seed-is-a-direction", wrong(
+        noise=lambda self, seed: right_noise(self, seed or random.Random().getrandbits(60))
+    )),
+    "seeds have 32 bits": ("seeds-differ", wrong(noise=lambda self, seed: right_noise(self, seed % 2**32))),
+    "every tensor has the noise of the seed": ("tensors-have-their-own-noise", wrong(noise=of_the_seed)),
+    "tied weights move under each name": ("tied-weights-move-once", wrong(noise=under_each_name)),
+    "frozen parts move": ("only-trainable-numbers-move", wrong(__init__=with_frozen_parts)),
+    "a view is moved in a copy": ("only-trainable-numbers-move", wrong(perturb=in_a_copy)),
+    "the generator of everybody is seeded": ("randomness-of-others-stays", wrong(noise=of_everybody)),
+    "ranks draw their own": ("ranks-agree", wrong(
+        noise=lambda self, seed: right_noise(self, seed + 2**40 * self.rank)
+    )),
+}  # fmt: skip
+"""The law that finds it, and the step."""
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_breaks_its_law_alone_of_those_that_have_nothing_to_do_with_it(name: str) -> None:
-    law, make = FAULTS[name]
-    (found,) = verify_update(make(), laws=[law])
+    law, step = FAULTS[name]
+    (found,) = verify_update(step, laws=[law])
     assert found.status == "broken", found
     assert all(word in found.counterexample for word in ("differs", "module", "calls", "why"))
 
@@ -301,7 +243,7 @@ def test_what_a_step_raises_breaks_the_law_and_what_it_prints_is_not_shown(capsy
 
 def test_a_suite_has_a_test_a_law() -> None:
     with pytest.raises(pytest.fail.Exception, match="BROKEN"):
-        update_suite(FAULTS["the sign is turned"][1]())("update-is-along-the-perturbation")
+        update_suite(FAULTS["the sign is turned"][1])(ALONG)
     update_suite(Copied)("restored-once")
 
 

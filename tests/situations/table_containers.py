@@ -103,17 +103,13 @@ TRIPLES = [(*batch, NUMBERS[: len(batch[1])]) for batch in BATCHES]
 FIELDS = r"loss\(model, batch\)"
 
 
-def of_three(model, batch):
-    return ce(model(batch[0]), batch[1])
-
-
 told("fields: (x, y, index) in batches", rf"{FIELDS}.*\(11, 4\).*\(11,\).*\(11,\)", TRIPLES)
 told("fields: (x, y, index) of all examples", FIELDS, (X, Y, NUMBERS))
 told("fields: (x, y, index) in a Dataset", FIELDS, TensorDataset(X, Y, NUMBERS))
 told("fields: (x, y, index) in a DataLoader", FIELDS, DataLoader(TensorDataset(X, Y, NUMBERS), batch_size=11))
 told("fields: three with names", "image.*label.*index", [Example(*batch) for batch in TRIPLES])
 told("fields: a label named before the image", "label.*image", [Turned(b, a) for a, b in BATCHES])
-taken("fields: (x, y, index) for a loss of (model, batch)", (X, Y, NUMBERS), loss=of_three)
+taken("fields: (x, y, index) for a loss of (model, batch)", (X, Y, NUMBERS), loss=zoo.plus(lambda net: 0))
 taken("fields: the first two of three", Anew(lambda: ((a, b) for a, b, *_ in TRIPLES)))
 taken("fields: a pair with names", Pair(X, Y))
 taken("fields: pairs with names in batches", [Pair(*batch) for batch in BATCHES])
@@ -147,10 +143,7 @@ at("an estimator of scikit-learn", both=refused(r"torch\.nn\.Module"))(LogisticR
 PIXELS = (40 * x + 128).clip(0, 255).astype("uint16")
 
 
-def of_pixels(net):
-    return ce(net.inner(torch.from_numpy(PIXELS.astype("int64")).double() / 255), Y)
-
-
+_pixels = torch.from_numpy(PIXELS.astype("int64")).double() / 255
 for _kind in ("uint16", "uint32", "uint64"):
     taken(f"numbers: {_kind} for classes", (x, y.astype(_kind)))
     taken(f"numbers: {_kind} for classes, a tensor", (X, Y.to(getattr(torch, _kind))))
@@ -158,7 +151,7 @@ for _kind, _values in {">f4": (x.astype(">f4"), y), ">f8": (x.astype(">f8"), y),
     taken(f"numbers: of the other byte order, {_kind}", _values)
     taken(f"numbers: of the other byte order, {_kind}, in a Dataset", Rows([*zip(*_values, strict=True)]))
 taken("numbers: of the other byte order, in batches", [(x[:20].astype(">f4"), y[:20]), (x[20:], y[20:])])
-taken("numbers: uint16 for pixels", (PIXELS, y), zoo.scaled_bytes, f=of_pixels)
+taken("numbers: uint16 for pixels", (PIXELS, y), zoo.scaled_bytes, f=lambda net: ce(net.inner(_pixels), Y))
 taken("numbers: uint16 classes in a Dataset", Rows([(x[n], np.uint16(y[n])) for n in range(N)]))
 taken("numbers: uint16 classes in a DataLoader", DataLoader(TensorDataset(X, Y.to(torch.uint16)), batch_size=11))
 told("numbers: uint64 that int64 has not", "int64", (x, y.astype("uint64") + 2**63))

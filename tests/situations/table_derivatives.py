@@ -44,12 +44,10 @@ for _name, (_function, _verdict) in FUNCTIONS.items():
     at(f"a function of autograd {_name}", kappa=_verdict, train=RIGHT)(net(_function), f=_f)
 
 
-def reversed_inside(o, t):
-    return ce(o, t) + 0.5 * zoo.reversed_(o).square().mean()
-
-
 at("a gradient reversal inside the loss", kappa=WRONG, train=UNLIKE)(
-    mlp, reversed_inside, f=lambda own: mean_ce(own) + 0.5 * own(X64).square().mean()
+    mlp,
+    lambda o, t: ce(o, t) + 0.5 * zoo.reversed_(o).square().mean(),
+    f=lambda own: mean_ce(own) + 0.5 * own(X64).square().mean(),
 )
 at("a loss whose gradient is doubled", kappa=WRONG)(loss=lambda o, t: zoo.doubled(ce(o, t)))
 
@@ -109,11 +107,9 @@ HALVED = zoo.changed(mlp, lambda model: model[2].register_full_backward_hook(hal
 CLIPPED = zoo.changed(mlp, lambda model: [p.register_hook(lambda g: g.clamp(-1e-3, 1e-3)) for p in model.parameters()])
 
 
-def from_itself(o, t):
-    return ce(o, t) + (o - 2 * o.detach().tanh()).square().mean()
-
-
-at("outputs detached for one term of the loss (distillation from itself)", kappa=WRONG, train=UNLIKE)(mlp, from_itself)
+at("outputs detached for one term of the loss (distillation from itself)", kappa=WRONG, train=UNLIKE)(
+    mlp, lambda o, t: ce(o, t) + (o - 2 * o.detach().tanh()).square().mean()
+)
 at("the detached loss as its own weight", kappa=WRONG, train=UNLIKE)(mlp, lambda o, t: ce(o, t) * ce(o, t).detach())
 at("a full backward hook of a layer that scales gradients", kappa=WRONG, train=UNLIKE)(HALVED, f=tanh_ce)
 at("hooks on the user's parameters that clip gradients", kappa=either("hook"), train=RIGHT)(CLIPPED, f=tanh_ce)

@@ -126,10 +126,6 @@ class OwnLoss(nn.Sequential):
 GLOBAL = mlp()
 
 
-def of_the_global_model(outputs, targets):
-    return ce(outputs, targets) + 0.1 * squares(GLOBAL)
-
-
 _tail = torch.linspace(-1, 1, 16).double()[12:].square().sum()
 at("weight decay in one batch of a list", kappa=READS)(mlp, closing_over(TERMS["weight decay"]))
 at("the absolute values of all parameters, of which only the gradient is missing", train=READS)(
@@ -142,7 +138,7 @@ at("the model given to the loss by functools.partial", both=READS)(
     mlp, Of(lambda model: partial(lambda o, t, net: ce(o, t) + 0.1 * squares(net), net=model))
 )
 at("a method of a trainer that holds the model", both=READS)(mlp, Of(lambda model: Trainer(model).loss))
-at("a function that reads a global model", both=READS)(lambda: GLOBAL, of_the_global_model)
+at("a function that reads a global model", both=READS)(lambda: GLOBAL, lambda o, t: ce(o, t) + 0.1 * squares(GLOBAL))
 at("the model's own method as the loss, which reads its parameters", both=READS)(
     lambda: OwnLoss(*mlp()), Of(lambda model: model.criterion)
 )
@@ -239,10 +235,6 @@ TEACHER = seeded(zoo.linear(), 5)
 TEACHER64 = copy.deepcopy(TEACHER).double()
 
 
-def taught(outputs, targets):
-    return (outputs - TEACHER(targets)).square().mean()
-
-
 def taught_without_gradient(outputs, targets):
     with torch.no_grad():
         wanted = TEACHER(targets)
@@ -254,7 +246,7 @@ def by_the_teacher(net):
 
 
 at("a teacher with gradients, called without no_grad", both=either("no_grad|requires_grad|detach"))(
-    mlp, taught, (X, X), by_the_teacher
+    mlp, lambda o, t: (o - TEACHER(t)).square().mean(), (X, X), by_the_teacher
 )
 at("a teacher under no_grad", both=RIGHT)(mlp, taught_without_gradient, (X, X), by_the_teacher)
 

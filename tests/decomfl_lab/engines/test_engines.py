@@ -63,66 +63,39 @@ def test_engines_agree_with_losses_in_float64(model: str) -> None:
         assert _error(make_engine(name), model) < TOLERANCE
 
 
-def _flip_directions(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Line.form_
-    monkeypatch.setattr(Line, "form_", lambda self, point, p, c, **kwargs: right(self, point, p, -c, **kwargs))
+def _without_a_part(right: Any, self: Network, x: Any, images: Any, labels: Any, *of: Any) -> Any:
+    losses, gradient = right(self, x, images, labels, *of)
+    gradient *= len(labels) > 1
+    return losses, gradient
 
 
-def _drop_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = threads.mean_losses
-    monkeypatch.setattr(
-        threads, "mean_losses", lambda m, f, inputs, targets, chunk: right(m, f, inputs[:16], targets[:16], chunk)
-    )
+FAULTS: dict[str, tuple[Any, str, Callable[..., Any], str, bool]] = {
+    "directions turned": (
+        Line, "form_", lambda right, own, point, p, c, **of: right(own, point, p, -c, **of), "serial", False
+    ),
+    "a chunk dropped": (
+        threads, "mean_losses", lambda right, m, f, x, y, chunk: right(m, f, x[:16], y[:16], chunk), "threads", False
+    ),
+    "an image dropped": (
+        Network, "losses", lambda right, own, x, images, y, of: right(own, x, images[1:], y[1:], of), "fused", False
+    ),
+    "a part dropped": (Network, "gradient", _without_a_part, "fused", True),
+    "a slice missed": (
+        noise, "project", lambda right, v, streams, **of: right(v[:, :8192].copy(), streams, **of), "fused", True
+    ),
+}  # fmt: skip
+"""Whose function is another one, the engine that uses it, and whether slopes are measured with it, or scalars."""
 
 
-def _drop_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Network.losses
-    monkeypatch.setattr(
-        Network, "losses", lambda self, x, images, labels, memory: right(self, x, images[1:], labels[1:], memory)
-    )
-
-
-def _drop_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_engine, "PART", 19)
-    right = Network.gradient
-
-    def wrong(self: Network, x: Any, images: Any, labels: Any, memory: Any, into: Any) -> Any:
-        losses, gradient = right(self, x, images, labels, memory, into)
-        gradient *= len(labels) > 1
-        return losses, gradient
-
-    monkeypatch.setattr(Network, "gradient", wrong)
-
-
-def _miss_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = noise.project
-    monkeypatch.setattr(noise, "project", lambda v, streams, **kwargs: right(v[:, :8192].copy(), streams, **kwargs))
-
-
-def _scalars(step: EngineStep) -> tuple[Callable[[Engine], Any], Any]:
-    return step.scalars, step.reference()
-
-
-def _slopes(step: EngineStep) -> tuple[Callable[[Engine], Any], Any]:
-    return step.slopes, step.wide_slopes()
-
-
-@pytest.mark.parametrize(
-    ("plant", "name", "measured"),
-    [
-        (_flip_directions, "serial", _scalars),
-        (_drop_a_chunk, "threads", _scalars),
-        (_drop_an_image, "fused", _scalars),
-        (_drop_a_part, "fused", _slopes),
-        (_miss_a_slice, "fused", _slopes),
-    ],
-)
-def test_the_tolerance_catches_planted_faults(
-    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], name: str, measured: Any
-) -> None:
-    measure, reference = measured(EngineStep("cnn-mnist", batch=20, clients=2, P=2))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_tolerance_catches_planted_faults(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    owner, attribute, wrong, name, slopes = FAULTS[fault]
+    step = EngineStep("cnn-mnist", batch=20, clients=2, P=2)
+    measure, reference = (step.slopes, step.wide_slopes()) if slopes else (step.scalars, step.reference())
+    monkeypatch.setattr(fused_engine, "PART", 19)  # of 20 images one is another part
     assert scalar_error(measure(make_engine(name)), reference) < TOLERANCE
-    plant(monkeypatch)
+    right = getattr(owner, attribute)
+    monkeypatch.setattr(owner, attribute, lambda *of, **named: wrong(right, *of, **named))
     assert scalar_error(measure(make_engine(name)), reference) > 10 * TOLERANCE
 
 

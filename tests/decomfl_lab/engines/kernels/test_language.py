@@ -230,73 +230,68 @@ def test_clients_that_measure_together_reply_as_alone_and_rebuild_the_same_bits(
 
 # Planted faults: a kernel of our own copy of the model, with one thing wrong; or the prompts that it is given instead.
 
-
-def _positions_off_by_one(module: Verbalized, ids: Tensor) -> None:
-    table = module.get_parameter("module.model.decoder.embed_positions.weight")
-    table.data = table.data.roll(1, 0)
+Plant = Callable[[Any, Tensor], Tensor | None]
 
 
-def _padding_seen(module: Verbalized, ids: Tensor) -> None:
-    module.pad = -1
+def parameter(name: str, change: Callable[[Tensor], Tensor]) -> Plant:
+    def plant(module: Any, ids: Tensor) -> None:
+        own = module.get_parameter(f"module.model.{name}")
+        own.data = change(own.data)
+
+    return plant
 
 
-def _a_bias_dropped(module: Verbalized, ids: Tensor) -> None:
-    module.get_parameter("module.model.decoder.layers.1.self_attn.v_proj.bias").data.zero_()
+def exchanged(part: str, one: str, other: str) -> Plant:
+    def plant(module: Any, ids: Tensor) -> None:
+        own = module.get_submodule(f"module.model.{part}")
+        first, second = getattr(own, one), getattr(own, other)
+        setattr(own, one, second)
+        setattr(own, other, first)
+
+    return plant
 
 
-def _keys_for_values(module: Verbalized, ids: Tensor) -> None:
-    attention: Any = module.get_submodule("module.model.decoder.layers.0.self_attn")
-    attention.k_proj, attention.v_proj = attention.v_proj, attention.k_proj
-
-
-def _other_verbalizer(module: Verbalized, ids: Tensor) -> None:
-    module.verbalizers = (7, 31)
-
-
-def _other_angles(module: Verbalized, ids: Tensor) -> None:
-    rotary: Any = module.get_submodule("module.model.rotary_emb")
+def angles(module: Any, ids: Tensor) -> None:
+    rotary = module.get_submodule("module.model.rotary_emb")
     rotary.inv_freq = rotary.inv_freq * 1.1
 
 
-def _channels_paired_as_neighbours(module: Verbalized, ids: Tensor) -> None:
+def neighbours(module: Any, ids: Tensor) -> None:
     order = torch.arange(16).view(8, 2).T.reshape(-1)
     for part in ("q_proj", "k_proj"):
-        weight = module.get_parameter(f"module.model.layers.0.self_attn.{part}.weight")
-        weight.data = weight.data.view(-1, 16, 32)[:, order].reshape(-1, 32)
+        in_pairs = parameter(
+            f"layers.0.self_attn.{part}.weight", lambda w: w.view(-1, 16, 32)[:, order].reshape(-1, 32)
+        )
+        in_pairs(module, ids)
 
 
-def _queries_in_another_group(module: Verbalized, ids: Tensor) -> None:
-    weight = module.get_parameter("module.model.layers.0.self_attn.v_proj.weight")
-    weight.data = weight.data.roll(16, 0)
+OF_BOTH: dict[str, Plant] = {
+    "padding seen": lambda module, ids: setattr(module, "pad", -1),
+    "another verbalizer": lambda module, ids: setattr(module, "verbalizers", (7, 31)),
+    "one token short": lambda module, ids: ids[:, :-1],
+}
+FAULTS: dict[str, dict[str, Plant]] = {
+    "opt": OF_BOTH | {
+        "positions off by one": parameter("decoder.embed_positions.weight", lambda w: w.roll(1, 0)),
+        "a bias dropped": parameter("decoder.layers.1.self_attn.v_proj.bias", torch.zeros_like),
+        "keys for values": exchanged("decoder.layers.0.self_attn", "k_proj", "v_proj"),
+    },
+    "llama": OF_BOTH | {
+        "other angles": angles,
+        "channels paired as neighbours": neighbours,
+        "queries in another group": parameter("layers.0.self_attn.v_proj.weight", lambda w: w.roll(16, 0)),
+        "gate for up": exchanged("layers.1.mlp", "gate_proj", "up_proj"),
+        "a gain dropped": parameter("layers.1.input_layernorm.weight", torch.ones_like),
+    },
+}  # fmt: skip
 
 
-def _gate_for_up(module: Verbalized, ids: Tensor) -> None:
-    mlp: Any = module.get_submodule("module.model.layers.1.mlp")
-    mlp.gate_proj, mlp.up_proj = mlp.up_proj, mlp.gate_proj
-
-
-def _a_gain_dropped(module: Verbalized, ids: Tensor) -> None:
-    module.get_parameter("module.model.layers.1.input_layernorm.weight").data.fill_(1)
-
-
-def _one_token_short(module: Verbalized, ids: Tensor) -> Tensor:
-    return ids[:, :-1]
-
-
-OF_BOTH = [_padding_seen, _other_verbalizer, _one_token_short]
-OF_OPT = [_positions_off_by_one, _a_bias_dropped, _keys_for_values]
-OF_LLAMA = [_other_angles, _channels_paired_as_neighbours, _queries_in_another_group, _gate_for_up, _a_gain_dropped]
-
-
-@pytest.mark.parametrize(
-    ("kind", "plant"),
-    [*(("opt", plant) for plant in OF_BOTH + OF_OPT), *(("llama", plant) for plant in OF_BOTH + OF_LLAMA)],
-)
-def test_the_tolerance_catches_planted_faults(kind: str, plant: Callable[[Verbalized, Tensor], Tensor | None]) -> None:
+@pytest.mark.parametrize(("kind", "fault"), [(kind, fault) for kind, faults in FAULTS.items() for fault in faults])
+def test_the_tolerance_catches_planted_faults(kind: str, fault: str) -> None:
     ids = ragged([4, 9, 7])
     right = lively(kind, **({"width": 32, "heads": 2} if kind == "opt" else {"heads": 4, "keys": 2, "width": 64}))
     wrong = deepcopy(right)
-    seen = plant(wrong, ids)
+    seen = FAULTS[kind][fault](wrong, ids)
     found = fused(wrong, ids if seen is None else seen, np.arange(3) % 2)
     with torch.no_grad():
         wanted = cross_entropy(right.double()(ids), torch.arange(3) % 2, reduction="none")
