@@ -17,6 +17,7 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.run import train
 from tests.anywhere.facts import CONTROL, PLANT, facts
 from tests.decomfl_lab.carriers.killed import Processes, free_address
+from tests.tables import rows_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"data": "digits", "clients": 4, "sampled": 2, "rounds": 4, "eval_every": 2, "batch_size": 8, "lr": 0.01}
@@ -28,22 +29,7 @@ RUNS = {
     "sphere-resnet": TrainConfig("decomfl", model="resnet8-half", distribution="sphere", perturbations=2, **SMALL),
 }
 
-PLACES = {
-    "the oldest instructions of torch": {"ATEN_CPU_CAPABILITY": "default"},
-    "AVX2 in torch": {"ATEN_CPU_CAPABILITY": "avx2"},
-    "OpenBLAS for Nehalem": {"OPENBLAS_CORETYPE": "Nehalem"},
-    "OpenBLAS for Haswell": {"OPENBLAS_CORETYPE": "Haswell"},
-    "OpenBLAS for Zen": {"OPENBLAS_CORETYPE": "Zen"},
-    "MKL with SSE4.2": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "MKL_CBWR": "COMPATIBLE"},
-    "oneDNN with SSE4.1": {"ONEDNN_MAX_CPU_ISA": "SSE41"},
-    "numba for any x86-64": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
-    "mathematical functions without FMA": {
-        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-FMA,-FMA4,-AVX2,-AVX2_Usable,-FMA_Usable"
-    },
-    "numpy without AVX2": {"NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3"},
-    "one thread": {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
-    "three threads": {"OMP_NUM_THREADS": "3"},
-}
+PLACES = rows_of(__file__)
 OLDEST = {
     name: value
     for place in ("the oldest instructions of torch", "OpenBLAS for Nehalem")

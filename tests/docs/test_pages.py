@@ -69,49 +69,7 @@ def test_a_broken_block_is_noticed(block: str, message: str, tmp_path: Path) -> 
 
 
 def test_blocks_share_names_files_and_a_folder(tmp_path: Path) -> None:
-    page = """
-```python
-# mine.py
-y = 3
-```
-
-```python
-from mine import y as z
-
-w = z
-```
-
-```python
-print("y is", w * z, "of", "many", "y" in globals())
-```
-
-```text
-y is 9 ... many False
-```
-
-<!-- not run: it would fail on
-     purpose -->
-```sh
-decomfl fails
-```
-
-```text
-the shape of what it prints
-```
-
-```sh
-pip install decomfl-lab
-python mine.py
-decomfl noise --key deadbeef12345678 --direction 3 \\
-    --first 96 --count 1
-decomfl --version
-```
-```text
-3ef2...
-decomfl-lab ...
-```
-"""
-    _run(page, tmp_path)
+    _run(Path(__file__).with_name("page.md").read_text(encoding="utf-8"), tmp_path)
     assert list(reasons(tmp_path / "page.md").values()) == ["it would fail on\n     purpose"]
 
 

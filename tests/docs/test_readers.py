@@ -28,6 +28,7 @@ C_RUNS = ("run", "run-sgd", "run-sphere", "run-private", "run-feedsign", "run-po
 JS_RUNS = (*C_RUNS, "run-sign", "run-adamm")
 OTHERS = ("run-grid", "run-hiso", "run-bfloat16", "run-float16", "run-compensated")
 MAIN = ROOT / "docs" / "_static" / "rebuild" / "decomfl.mjs"
+VECTORS = str(Path(__file__).with_name("vectors.mjs"))
 needs_gcc = pytest.mark.skipif(GCC is None, reason="there is no gcc to compile the C reader with")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node to run the JavaScript reader with")
 
@@ -334,38 +335,9 @@ def test_c_makes_the_directions_of_the_vectors(c_program: Path, vectors: Path) -
         assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == own["bits"].split()
 
 
-CHECKS = """
-const at = (name) => JSON.parse(readFileSync(`${process.argv[1]}/${name}.json`, "utf8"));
-const bytes = (hex) => Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16));
-const word = (n) => n.toString(16).padStart(8, "0");
-const bits = (v) => Array.from(new Uint32Array(v.buffer, v.byteOffset, v.length), word);
-const seed = (hex) => BigInt(`0x${hex}`), wrong = [];
-const same = (what, found, wanted) => found === wanted || wrong.push(what);
-for (const { message, check } of at("checks").crc32) same("crc32", decomfl.crc32(bytes(message)), parseInt(check, 16));
-for (const { message, hash } of at("checks").blake2b_128) {
-  same(`blake2b ${message.length / 2}`, decomfl.hex(decomfl.blake2b(bytes(message), 16)), hash);
-}
-for (const { seed: own, path, below } of at("checks").seeds) {
-  same(`seed ${path}`, decomfl.derive(seed(own), ...path.map(seed)), seed(below));
-}
-for (const { distribution, key, p, d, bits: wanted } of at("stream").directions) {
-  const make = decomfl.direction(distribution, seed(key), p, d), z = new Float32Array(256);
-  for (const tile of [0, 1]) make(z.subarray(128 * tile, 128 * (tile + 1)), tile);
-  same(`${distribution} ${key}`, bits(z).slice(0, d).join(" "), wanted);
-}
-for (const { tensor, key, elements, bits: wanted, ...own } of at("starts")) {
-  const before = { shape: [0], draw: "constant", scale: 0 };
-  const tensors = [...Array(tensor).fill(before), { shape: [elements], ...own }];
-  const x = decomfl.startOf({ d: elements, start: { by: "stream", key, tensors } });
-  same(`start ${own.draw} ${tensor}`, bits(x).join(" "), wanted);
-}
-console.log(JSON.stringify(wrong));
-"""
-
-
 @needs_node
 def test_javascript_agrees_with_the_vectors_of_stream_starts_and_hashes(vectors: Path) -> None:
-    assert json.loads(run_js(CHECKS, str(vectors))) == []
+    assert json.loads(node(VECTORS, str(vectors))) == []
 
 
 @needs_node
@@ -375,7 +347,7 @@ def test_a_wrong_bit_in_a_vector_is_noticed(vectors: Path, tmp_path: Path) -> No
     table = json.loads((tmp_path / "stream.json").read_text())
     table["directions"][0]["bits"] = table["directions"][0]["bits"].replace("bfa16c47", "bfa16c46")
     (tmp_path / "stream.json").write_text(json.dumps(table))
-    assert json.loads(run_js(CHECKS, str(tmp_path))) == ["gaussian 0000000000000000"]
+    assert json.loads(node(VECTORS, str(tmp_path))) == ["gaussian 0000000000000000"]
 
 
 @needs_gcc

@@ -23,6 +23,7 @@ from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
+from tests.tables import rows_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXT = (EXAMPLES / "decomfl.py").read_text(encoding="utf-8")
@@ -69,39 +70,7 @@ def test_it_keeps_every_law_but_those_of_what_it_lacks(monkeypatch: pytest.Monke
     assert sum(outcome.status == "holds" for outcome in outcomes) == len(laws.LAWS) - len(LACKED) >= 38
 
 
-FAULTS = [
-    ("(p & 31)", "(31 - p & 31)", "known-answers-are-given"),
-    ("[first % 128 :]", "[0:]", "slices-and-backends-agree"),
-    ("blocks >> 32", "blocks >> 33", "far-slices-agree"),
-    ("derive(self.key, seed)", "seed", "private-keys-hide-the-directions"),
-    ("(seed[p], 0) if", "(seed[0], p) if", "replay-equals-the-written-out-recursion"),
-    ("g.astype(np.float64)", "g", "replay-equals-the-written-out-recursion"),
-    ("np.float32(self.beta) *", "np.float32(0) *", "replay-equals-the-written-out-recursion"),
-    ("record.eta)", "records[-1].eta)", "rebuilt-client-equals-server"),
-    ("!= list(range(len(missed)))", "is None", "a-gap-is-refused"),
-    ("snapshot.x, snapshot.momentum", "snapshot.x, self.momentum", "revert-leaves-every-bit"),
-    ("self.replica.restore(before)", "pass", "revert-leaves-every-bit"),
-    ("v = v + c *", "v += c *", "revert-leaves-every-bit"),
-    ("self.replica.round != plan.round", "False", "rebuilt-client-equals-server"),
-    ("self.steps += 1", "self.steps = plan.round", "replies-are-measurements"),
-    ("self.value(seed, 0, 0.0)", "self.value(seed, 0, -self.mu)", "replies-are-measurements"),
-    ("self.replica.step(seed, g, plan.eta)", "pass", "replies-are-measurements"),
-    ("math.fsum(g_i *", "sum(np.float32(g_i) *", "reply-order-does-not-matter"),
-    ("g_i * n_i for", "g_i for", "records-are-weighed-by-examples"),
-    ("return np.median(g)", "return g[0]", "aggregates-have-no-order"),
-    ("spawn_key=(1, self.round)", "spawn_key=(1, 0)", "sampling-is-without-replacement"),
-    ("derive(self.run_seed, self.round)", "derive(0, self.round)", "runs-repeat-from-one-seed"),
-    ("derive(s, p)", "derive(s, 0)", "each-direction-can-have-its-seed"),
-    ("held[i] - oldest :]", "held[i] - oldest + 1 :]", "rebuilt-client-equals-server"),
-    ("i not in by_client and ", "", "bad-replies-are-refused"),
-    (" or not np.isfinite(g).all()", "", "bad-replies-are-refused"),
-    ("self.round if i in by_client", "self.round + 1 if i in by_client", "pruning-keeps-what-is-needed"),
-    ("min(self.held", "max(self.held", "pruning-keeps-what-is-needed"),
-    ("self.round - self.keep if", "self.round - self.keep - 1 if", "a-bounded-history-is-enough"),
-    ("self.held[client] = self.round", "pass", "dense-pull-equals-replay"),
-    ("self.n[client] in (None, n)", "True", "records-are-weighed-by-examples"),
-]
-"""What a line says, what it says wrongly, and the law that notices."""
+FAULTS = rows_of(__file__)["faults"]
 
 
 @pytest.mark.parametrize(("right", "wrong", "law"), FAULTS, ids=[right.strip() for right, _, _ in FAULTS])

@@ -74,6 +74,11 @@ def dense_fisher(f: MeanLoss, module: nn.Module, inputs: Tensor, targets: Tensor
     return G.T @ G / len(inputs)
 
 
+def kappa_of(matrix: Tensor) -> float:
+    """κ of a dense matrix: its trace over the largest magnitude of its eigenvalues."""
+    return float(matrix.trace() / torch.linalg.eigvalsh(matrix).abs().max())
+
+
 def columns(operator: object, d: int) -> Tensor:
     """The operator as a dense matrix, by d products."""
     return torch.stack([operator.matvec(e) for e in torch.eye(d, dtype=torch.float64)], 1)  # type: ignore[attr-defined]

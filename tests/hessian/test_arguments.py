@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from scipy import sparse
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
 
 from hessian import (
+    DataParallelOperator,
+    DenseOperator,
+    KappaEvery,
     SmoothedOperator,
+    as_operator,
     ball_probe,
+    ball_radius,
+    by_layer,
+    diagonal,
     effective_rank,
     forward_only,
     lanczos,
     spectral_density,
+    split_sample,
     top_eigenvalues,
 )
+from hessian.kappa.picture import picture
+from tests.hessian import problems
+from tests.hessian.operators.test_exact import mixed
 from tests.hessian.operators.test_smoothed import Quadratic
 from tests.hessian.spectra import Broken, rotated
 from tests.refusals import refuses
@@ -77,6 +91,46 @@ def smoothed(**change: Any) -> object:
         lambda: lanczos(Broken(WIDE, 4), seed=0, steps=9),
         "product 4 of dense must be finite, got 'NaN or infinity in 200",
     ),
+    (
+        lambda: effective_rank(THREE, sed=1),  # type: ignore[call-arg]
+        r"option of effective_rank must be .*, got 'sed' \(did you mean seed\?\)",
+    ),
+    (lambda: KappaEvery(cross_entropy, problems.data(), every=0), "every must be an integer of at least 1, got 0"),
+    (lambda: split_sample((THREE, WIDE), seed=0), r"halves must have one dimension, got \(3, 200\)"),
+    (
+        lambda: picture(effective_rank(THREE, seed=0), spectral_density(WIDE)),
+        "density must be of d = 3 eigenvalues, got 200",
+    ),
+    (
+        lambda: effective_rank(DenseOperator(torch.zeros(30, 30)), seed=0).plot("never.png"),
+        "result must have a κ, for a picture, got nan",
+    ),
+    (lambda: forward_only(lambda x: math.nan, torch.ones(4), seed=0), "loss f must be finite at every point"),
+    (lambda: forward_only(lambda x: math.inf, torch.ones(4), seed=0), "loss f must be finite at every point"),
+    (lambda: ball_radius(0.0, 5, 1.0), "eta must be a finite number above 0, got 0.0"),
+    (lambda: ball_radius(1e-3, 0, 1.0), "d must be an integer of at least 1, got 0"),
+    (lambda: ball_radius(1e-3, 5, math.nan), "G must be a finite number above 0, got nan"),
+    (
+        lambda: by_layer(rotated([1.0, 2.0])),
+        "model must be a module, or an operator of a module's parameters, got dense",
+    ),
+    (
+        lambda: by_layer(problems.mlp(), cross_entropy, problems.data(), depth=0),
+        "depth must be an integer of at least 1, got 0",
+    ),
+    (
+        lambda: diagonal(sparse.eye_array(9)).named,
+        "the dia_array must be a matrix of a module's parameters to have their names",
+    ),
+    (lambda: diagonal(WIDE, products=3), "products must be an integer of at least 4, got 3"),
+    (lambda: DataParallelOperator(THREE, weight=1), "torch.distributed must be initialised"),
+    (lambda: mixed(lambda z, y: mse_loss(z.cumsum(0), y)), "mean of losses of single examples"),
+    (
+        lambda: mixed(lambda z, y: mse_loss(z, y.reshape(-1)), nn.Flatten(0)),
+        r"outputs must have the 6 examples in their first dimension, got \(12,\)",
+    ),
+    (lambda: as_operator(WIDE, d=200), "d and dtype must stay unset with"),
+    (lambda: as_operator(WIDE.matrix.numpy(), dtype=torch.float64), "d and dtype must stay unset with"),
     (lambda: smoothed(mu=0.0), "mu must be a finite number above 0"),
     (lambda: smoothed(mu=1e-40), "mu must move x"),
     (lambda: smoothed(samples=0), "samples must be an integer of at least 1"),

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import hessian
-from decomfl_lab.errors import InputError
 from tests.hessian.spectra import rotated
 from tests.nets import seeded
 from tests.refusals import refuses
@@ -67,11 +66,6 @@ def test_more_products_than_parameters_end_at_the_exact_value() -> None:
 )
 def test_what_has_no_hessian_is_refused(given: tuple[Any, ...]) -> None:
     hessian.effective_rank(*given, seed=0)
-
-
-def test_an_option_that_nobody_has_is_refused() -> None:
-    with pytest.raises(InputError, match=r"option of effective_rank must be .*, got 'sed' \(did you mean seed\?\)"):
-        hessian.effective_rank(rotated([1.0]), sed=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
-"""The command line starts at once: what is listed is not loaded, and has the help that it would have if it were."""
+"""The command line starts at once and is whole: what is listed is not loaded, has its own help, and is installed."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 
 from benchmarks.group import bench
+from decomfl_lab.cli import layers
 from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application
 
@@ -48,3 +51,29 @@ def test_a_help_that_only_running_the_source_tells_is_told(tmp_path: Path, monke
     (tmp_path / "own_commands.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert Contribution(EntryPoint("making", "own_commands:making", "own")).get_short_help_str() == "Is made."
+
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SHIPPED = set(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+
+
+def test_every_entry_point_is_of_a_folder_that_the_wheel_has() -> None:
+    groups = [PROJECT["project"]["scripts"], *PROJECT["project"]["entry-points"].values()]
+    assert {value.partition(".")[0] for group in groups for value in group.values()} <= SHIPPED
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert folders - SHIPPED == {"tests"}
+    assert {path.parent.name for path in ROOT.glob("*/py.typed")} == SHIPPED  # else all of it is Any to an editor
+
+
+def test_what_is_asked_of_torch_is_asked_everywhere_alike() -> None:
+    (wanted,) = re.findall(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert f"pip install --no-cache-dir torch=={wanted} " in (ROOT / "Dockerfile").read_text()
+    assert "--constraint constraints.txt" in (ROOT / "environment.yml").read_text()
+
+
+def test_a_broken_module_of_a_layer_is_no_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("broken", "decomfl_lab.cli.main:no_such_thing", "decomfl.commands")
+    monkeypatch.setattr(layers, "entry_points", lambda **_: EntryPoints([entry]))
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        layers.load("decomfl.commands", "broken")

@@ -12,6 +12,7 @@ from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
 from tests.refusals import refused
+from tests.tables import rows_of
 from tests.thorough import sampled
 
 TINY = ["train", "--data", "digits", "--model", "logistic", "--clients", "6", "--sampled", "2", "--rounds", "4"]
@@ -40,30 +41,8 @@ def test_the_examples_of_the_help_of_train_run(
     sampled(
         [
             *[f"--method {method}" for method in METHODS],
-            "--method fedavg --optimizer adam",
-            "--method fedcom --quantize-bits 4",
-            "--method baffle --seeds per-run",
-            "--method decomfl-projection --seeds per-round --tracking clients",
             *[f"--seeds {seeding}" for seeding in Seeding],
-            "--seeds per-run --tracking clients --private-seeds --local-steps 2",
-            "--server-model",
-            "--server-model --history 1",
-            "--server-model --history 2 --tracking clients --seeds per-round",
-            "--sampled 6 --history 1",
-            "--server-model --pull auto --bandwidth 1e9 --seeds per-direction",
-            "--private-seeds",
-            "--rule sign",
-            "--rule adamm",
-            "--momentum 0",
-            "--momentum-form paper",
-            "--lean --local-steps 2",
-            "--grid -20 --local-steps 2",
-            "--precision bfloat16 --rounding compensated",
-            "--precision float16 --seeds per-direction",
-            "--revert sync --momentum 0 --weight-decay 0 --local-steps 2",
-            "--revert sync --momentum 0 --weight-decay 0 --local-steps 2 --lean --seeds per-run --tracking clients",
-            "--distribution sphere --estimator forward",
-            "--distribution rademacher --perturbation-schedule 2=3 --lr-schedule 3=0.0005",
+            *rows_of(__file__)["variants"],
         ],
         20,
     ),

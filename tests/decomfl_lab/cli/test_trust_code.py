@@ -26,6 +26,7 @@ from decomfl_lab.runs.run import load_run
 from hessian.named import from_run, scale_of
 from tests.decomfl_lab.carriers.test_engines_of_others import module
 from tests.decomfl_lab.cli.test_screens import EVERY
+from tests.tables import rows_of
 
 MARKS = """
 from dataclasses import dataclass
@@ -313,67 +314,27 @@ def test_whatever_key_names_code_is_refused_and_shown_as_one_line() -> None:
 
 
 # A walk over all commands: every path that one takes is given a stranger's files, or said to be only written to.
-WRITTEN = "a file or folder that is written, and not read before"
-NO_NAMES = "a file of numbers, keys or certificates, which names nothing"
-PATHS: dict[tuple[str, str], str | Callable[[str], list[str]]] = {
-    ("bench", "write"): WRITTEN,
-    ("bench", "records"): NO_NAMES,
-    ("board", "out"): "looked through by looked_at, see above",
-    ("board", "record"): NO_NAMES,
-    ("board", "write"): WRITTEN,
-    ("certificates", "folder"): NO_NAMES,
-    ("export", "run"): lambda path: ["export", path, "weights.safetensors"],
-    ("export", "out"): WRITTEN,
-    ("export", "conformance"): WRITTEN,
-    ("findings", "write"): WRITTEN,
-    ("join", "certificates"): NO_NAMES,
-    ("join", "key"): NO_NAMES,
-    ("join", "config"): "see the test of a server's offer",
-    ("kappa", "source"): lambda path: ["kappa", path, "--products", "5"],
-    ("kappa", "whiten"): lambda path: ["kappa", "--data", "digits", "--model", "logistic", "--whiten", path],
-    ("kappa", "checkpoint"): lambda path: ["kappa", "--data", "digits", "--model", "logistic", "--checkpoint", path],
-    ("kappa", "plot"): WRITTEN,
-    ("paper", "out"): "looked through by looked_at, see above",
-    ("paper", "runs"): "looked through by looked_at, see above",
-    ("paper", "reference"): NO_NAMES,
-    ("paper", "record"): NO_NAMES,
-    ("plot", "runs"): lambda path: ["plot", path],
-    ("plot", "out"): WRITTEN,
-    ("replay", "file"): lambda path: ["replay", path],
-    ("replay", "save"): WRITTEN,
-    ("replay", "start"): NO_NAMES,
-    ("runs", "folders"): lambda path: ["runs", path],
-    ("serve", "config"): lambda path: ["serve", "--config", path, "--out", "out"],
-    ("serve", "out"): lambda path: ["serve", "--data", "digits", "--model", "logistic", "--out", path],
-    ("serve", "certificates"): NO_NAMES,
-    ("train", "config"): lambda path: ["train", "--config", path],
-    ("train", "out"): lambda path: ["train", "--data", "digits", "--model", "logistic", *SMALL, "--out", path],
-    ("verify", "identity"): "JSON lines of coordinates and noise, which are compared",
-    ("verify", "junit"): WRITTEN,
-    ("verify", "write"): WRITTEN,
-}
-READ = [key for key, how in PATHS.items() if not isinstance(how, str)]
+PATHS = rows_of(__file__)
 
 
 def test_the_walk_has_every_path_of_every_command() -> None:
     found = {
-        (path.split()[1], str(param.name))
+        f"{path.split()[1]} {param.name}"
         for path, command in EVERY
         for param in command.params
         if isinstance(param.type, click.Path)
     }
-    assert found == PATHS.keys()
+    assert found == PATHS["read"].keys() | PATHS["left"].keys()
 
 
 @pytest.mark.parametrize("file", ["", "config.toml", "checkpoint.safetensors", "run.dcl"])
-@pytest.mark.parametrize(("command", "path"), READ)
-def test_no_command_runs_what_a_strangers_files_name(command: str, path: str, file: str, theirs: Theirs) -> None:
+@pytest.mark.parametrize("path", PATHS["read"])
+def test_no_command_runs_what_a_strangers_files_name(path: str, file: str, theirs: Theirs) -> None:
+    command, *words = PATHS["read"][path].format(path=Path("copy", file)).split()
     if command == "serve":
         pytest.importorskip("grpc", reason="the extra stream is not installed")
     shutil.copytree(theirs.run, "copy")
-    call = PATHS[command, path]
-    assert not isinstance(call, str)
-    code = main(call(str(Path("copy", file))))
+    code = main([command, *words])
     assert not theirs.mark.exists()
     assert code == 2 or (command, file) in (("runs", ""), ("plot", ""))
 

@@ -226,18 +226,19 @@ def test_models_depend_on_their_seed_alone(name: str) -> None:
 LABELS = np.repeat(np.arange(10), 400)
 
 
-def _largest(name: str, M: int, seed: int) -> np.ndarray:  # type: ignore[type-arg]
-    """Each client's share of the class that it has most of, α = 1."""
-    return np.array([np.bincount(LABELS[part]).max() / len(part) for part in split(name, LABELS, M, seed)])
-
-
-@given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.sampled_from(["iid", "dirichlet", "dirichlet-total"]))
-def test_parts_are_disjoint_and_of_equal_size(M: int, seed: int, name: str) -> None:
-    parts = split(name, LABELS, M, seed, alpha=0.7)
-    everyone = np.concatenate(parts)
-    assert {len(part) for part in parts} == {len(LABELS) // M}
-    assert len(np.unique(everyone)) == len(everyone)
-    again = split(name, LABELS, M, seed, alpha=0.7)
+@given(
+    st.integers(1, 200),
+    st.integers(0, 2**64 - 1),
+    st.floats(1e-300, 1e300),
+    st.sampled_from(["iid", "dirichlet", "dirichlet-total"]),
+)
+def test_parts_are_disjoint_and_of_equal_size_and_hang_on_what_is_given_alone(
+    M: int, seed: int, alpha: float, name: str
+) -> None:
+    labels = np.repeat(np.arange(4), (3, 50, 90, 57))
+    parts, again = (split(name, labels, M, seed, alpha=alpha) for _ in range(2))
+    assert {len(part) for part in parts} == {200 // M}
+    assert len(np.unique(np.concatenate(parts))) == M * (200 // M)
     assert all((a == b).all() for a, b in zip(parts, again, strict=True))
 
 
@@ -255,25 +256,6 @@ def test_parts_are_disjoint_and_of_equal_size(M: int, seed: int, name: str) -> N
 def test_a_split_is_the_one_that_recorded_runs_had(draws: str, name: str, digest: str) -> None:
     parts = split(name, LABELS, 7, 5, alpha=0.5, draws=draws)
     assert hashlib.sha256(np.concatenate(parts).astype("<i8").tobytes()).hexdigest()[:16] == digest
-
-
-def test_dirichlet_means_one_alpha_a_class_and_total_is_the_authors() -> None:
-    """Median largest share of a class: 0.28 for Dir(1·1) with 10 classes, 0.63 raw (0.59 balanced) for Dir(p)."""
-    usual, authors = (
-        np.median([_largest(name, 100, seed) for seed in range(10)]) for name in ("dirichlet", "dirichlet-total")
-    )
-    assert abs(usual - 0.28) < 0.04
-    assert abs(authors - 0.61) < 0.05
-    assert _largest("iid", 20, 0).max() < 0.2
-
-
-@given(st.integers(1, 200), st.floats(1e-300, 1e300), st.integers(0, 99))
-def test_a_split_exists_for_every_number_of_clients_and_concentration(M: int, alpha: float, seed: int) -> None:
-    labels = np.repeat(np.arange(4), (3, 50, 90, 57))
-    for name in ("dirichlet", "dirichlet-total"):
-        parts = split(name, labels, M, seed, alpha=alpha)
-        assert {len(part) for part in parts} == {200 // M}
-        assert len(np.unique(np.concatenate(parts))) == M * (200 // M)
 
 
 @refuses(

@@ -13,40 +13,9 @@ import pytest
 from decomfl_lab.errors import InputError
 from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
 from tests.refusals import refuses
+from tests.tables import rows_of
 
-EXAMPLES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
-    "sst2": (
-        {"sentence": " one long string of cliches .  ", "label": 0},
-        "one long string of cliches . It was",
-        [" bad", " good"],
-    ),
-    "cb": (
-        {"premise": "It was a {complex} language.", "hypothesis": "the language was down", "label": 0},
-        'Suppose It was a {complex} language. Can we infer that "the language was down"? Yes, No, or Maybe?\n',
-        ["Yes", "No", "Maybe"],
-    ),
-    "wsc": (
-        {"text": "Bob paid. He is hurt.", "span1_text": "Bob", "span2_text": "He", "label": 0},
-        'Bob paid. He is hurt.\nIn the previous sentence, does the pronoun "he" refer to Bob? Yes or No?\n',
-        ["No", "Yes"],
-    ),
-    "wic": (
-        {"word": "place", "sentence1": "Come to my place.", "sentence2": "No place here.", "label": 0},
-        'Does the word "place" have the same meaning in these two sentences? Yes, No?\n'
-        "Come to my place.\nNo place here.\n",
-        ["No", "Yes"],
-    ),
-    "rte": (
-        {"premise": "None found yet.", "hypothesis": "Some found.", "label": 0},
-        'None found yet.\nDoes this mean that "Some found." is true? Yes or No?\n',
-        ["Yes", "No"],
-    ),
-    "boolq": (
-        {"passage": "Ethanol -- a fuel.", "question": "is it a fuel", "label": 0},
-        "Ethanol -- a fuel.\nQuestion: is it a fuel\nIs that correct? Yes or No?\n",
-        ["No", "Yes"],
-    ),
-}
+EXAMPLES = {name: (own["example"], own["prompt"], own["words"]) for name, own in rows_of(__file__).items()}
 
 
 def _jsonl(path: Path, *rows: dict[str, Any]) -> Path:

@@ -13,23 +13,9 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.models import MODEL_NAMES, initial
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise.starts import Start
+from tests.tables import rows_of
 
-BITS = {
-    "cnn-mnist": "2db852f132aa94e4",
-    "cnn-fashion": "fdea6ad07c736e07",
-    "cnn-fashion-10": "18c4125abb327436",
-    "resnet8": "4031ac791b88400f",
-    "resnet8-bn": "5e0786fb9a137b0e",
-    "resnet8-half": "1dbad663f37288ad",
-    "resnet8-half-bn": "64905b384a5a8dd0",
-    "resnet20": "9f489d732d276624",
-    "resnet20-bn": "93458823769891ad",
-    "mlp": "4488fed8fa1e4595",
-    "logistic": "404f480e0602b015",
-    "gpt-tiny": "c7667dcca38a4798",
-    "gpt-tiny-tied": "167c91bbf2288f18",
-    "gpt-10m": "0686d177f8eba60a",
-}
+BITS = rows_of(__file__)["bits"]
 
 
 def made(name: str, draws: str = "stream") -> nn.Module:
@@ -87,9 +73,3 @@ def test_frozen_parameters_are_no_part_of_x() -> None:
     assert torch.equal(module[0].weight, before)
     first = initial.starts_of(module)[0].elements(1, 0, 4)
     assert module[1].weight.reshape(-1).tolist() == first.tolist()
-
-
-def test_torchs_generator_stays_where_it_was() -> None:
-    state = torch.get_rng_state()
-    made("cnn-mnist")
-    assert torch.equal(torch.get_rng_state(), state)

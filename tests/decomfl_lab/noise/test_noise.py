@@ -1,7 +1,12 @@
-"""The perturbation stream: published vectors, our own vectors, slices, laws; ``test_averages`` has its moments."""
+"""The perturbation stream: published vectors, our own vectors, slices, laws, averages over up to 10⁸ draws."""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numba
 import numpy as np
 import pytest
 import torch
@@ -9,10 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decomfl_lab import InputError, noise
+from decomfl_lab.engines.kernels import cnn as cnn_kernel
+from decomfl_lab.engines.kernels import tiles
 from decomfl_lab.laws.strategies import counters, distributions, seeds
-from decomfl_lab.noise import Distribution, derive_seed, vectors
+from decomfl_lab.noise import Distribution, caching, derive_seed, numba_cpu, vectors
 from decomfl_lab.noise.reference import philox4x32
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS
+from tests.decomfl_lab.noise.averages import averages
 from tests.refusals import refuses
 
 BACKENDS = noise.available_backends()
@@ -140,3 +148,66 @@ def test_seeds_of_different_places_differ(run_key: int, a: list[int], b: list[in
 )
 def test_bad_input_is_refused_by_name(call) -> None:  # type: ignore[no-untyped-def]
     call()
+
+
+@pytest.mark.parametrize("draws", [4_000_000, pytest.param(100_000_000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("law", Distribution)
+def test_averages_over_many_draws_lie_within_five_standard_errors(law: Distribution, draws: int) -> None:
+    found = averages(law, draws, seed=1)
+    assert len(found) == (18 if law is not Distribution.RADEMACHER else 12)
+    assert max(each.draws for each in found) >= draws
+    for each in found:
+        assert abs(each.deviation) < 5, each
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("E z^2", lambda z: z * np.float32(1.003)),
+        ("E z^1", lambda z: z + np.float32(0.004)),
+        ("P(|z| > 4)", lambda z: np.clip(z, -3.9, 3.9)),
+        ("E z_j z_j+32 (next word)", lambda z: np.where(np.arange(z.size) % 64 < 32, z, np.roll(z, 32))),
+        ("E z_j z_j+1 (next lane)", lambda z: z + np.float32(0.01) * np.roll(z, 1)),
+        ("(E zzᵀ − I)² / s.e.²", lambda z: z + np.float32(0.01) * np.roll(z, 5)),
+    ],
+)
+def test_spoilt_directions_are_noticed(name: str, spoil, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    right = noise.direction
+    monkeypatch.setattr(noise, "direction", lambda *a, **k: spoil(right(*a, **k)))
+    found = next(each for each in averages(Distribution.GAUSSIAN, 4_000_000) if each.name == name)
+    assert abs(found.deviation) > 5, found
+
+
+# Compiled kernels on disk ---------------------------------------------------------------------------------------------
+
+
+def locator(function: Any) -> Any:
+    return function._cache._impl.locator
+
+
+def test_a_change_in_any_file_of_kernels_has_every_kernel_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = (numba_cpu._run, tiles.multiply, cnn_kernel._losses)
+    stamps = {locator(kernel).get_source_stamp() for kernel in kernels}
+    assert len(stamps) == 1
+    for folder in caching._KERNELS:
+        shutil.copytree(Path(caching.__file__).parents[1] / folder, tmp_path / folder)
+    monkeypatch.setattr(caching, "_PACKAGE", tmp_path)
+    source = tmp_path / Path(tiles.__file__).relative_to(Path(caching.__file__).parents[1])
+    for change in (b"", b"\n", b"\n\n"):
+        source.write_bytes(source.read_bytes() + change)
+        caching._digest.cache_clear()
+        stamps.add(locator(kernels[0]).get_source_stamp())
+    caching._digest.cache_clear()
+    assert len(stamps) == 3  # the copy as it is, and two changes
+
+
+def test_kernels_of_others_are_kept_as_numba_keeps_them() -> None:
+    @numba.njit(cache=True)  # type: ignore[untyped-decorator]
+    def twice(x: float) -> float:
+        return 2 * x
+
+    assert twice(1.5) == 3.0
+    assert type(locator(twice)).__module__ == "numba.core.caching"
+    assert type(locator(tiles.multiply)).__module__ == caching.__name__

@@ -1,4 +1,4 @@
-"""The server: each round has its own rate and number of directions, and no record is kept or gone too long."""
+"""The server: rate and directions of each round, records neither kept nor gone too long, reports, a policy's model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Held, Plan, Reply
+from decomfl_lab.protocol.policy import Choice, PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
 
 ETA, P = Schedule(0.5, {2: 0.25, 3: 0.125, 6: 0.0625}), Schedule(3, {1: 1, 4: 2})
 ROUNDS = [(0.5, 3), (0.5, 1), (0.25, 1), (0.125, 1), (0.125, 2), (0.125, 2), (0.0625, 2), (0.0625, 2)]
@@ -95,3 +100,49 @@ def test_a_client_that_joins_later_is_sampled_from_then_on_and_all_of_fewer_are(
 def test_nobody_leaves_and_not_more_join_than_there_are(present: Schedule[int], got: int) -> None:
     with pytest.raises(InputError, match=f"clients in .* must be an integer in .*, got {got}"):
         server(M=5, present=present)
+
+
+# What clients report of the rounds that they hold ---------------------------------------------------------------------
+
+
+def of_clients() -> Server:
+    return Server(M=3, m=1, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0, tracking=Tracking.CLIENTS)
+
+
+def test_a_client_that_reports_two_rounds_is_refused() -> None:
+    own = of_clients()
+    own.history.start = 4
+    with pytest.raises(InputError, match="client of a report must say one round"):
+        own.plan_round([1], [Held(1, 4), Held(1, 3)])
+    assert own.plan_round([1], [Held(1, 4), Held(1, 4)]).keys() == {1}
+
+
+@pytest.mark.parametrize("other", [0, 99])
+def test_a_report_of_a_client_that_does_not_take_part_is_refused(other: int) -> None:
+    with pytest.raises(InputError, match=rf"client of a report must be one of \[1\], got {other}"):
+        of_clients().plan_round([1], [Held(1, 0), Held(other, 0)])
+
+
+# What a delivery tells its policy of the model ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "dtype", "told"),
+    [
+        (Sgd(), torch.float32, {"d": 3, "vectors": 1, "bytes_per_element": 4}),
+        (Momentum(0.9), torch.float64, {"d": 3, "vectors": 2, "bytes_per_element": 8}),
+        (LowPrecision(Momentum(0.9)), torch.bfloat16, {"d": 3, "vectors": 2, "bytes_per_element": 4}),
+    ],
+)
+def test_a_policy_is_told_what_a_pull_would_send(rule: UpdateRule, dtype: torch.dtype, told: dict[str, int]) -> None:
+    seen: list[dict[str, int]] = []
+
+    class Spy(PullPolicy):
+        def choose(self, records: Any, **model: int) -> Choice:
+            seen.append(model)
+            return super().choose(records, **model)
+
+    replica = Replica(torch.zeros(3, dtype=dtype), rule)
+    server = Server(M=1, m=1, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0, replica=replica)
+    list(Delivery(server, policy=Spy()).open([0]))
+    assert seen == [told]

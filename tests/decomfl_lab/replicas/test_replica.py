@@ -1,4 +1,4 @@
-"""What a replica is made with and refuses, and whom it shares its vectors with."""
+"""What a replica is made with and refuses, whom it shares its vectors with, and how it is corrected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.replicas.replica import Replica, Snapshot, step_together_
+from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica, step_together_
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
@@ -156,3 +156,14 @@ def test_clients_hold_a_model_for_each_round_that_somebody_is_at(rebuild: str, m
         federation.advance()
     assert {client.replica.round for client in federation.clients} == set(range(6))
     assert _vectors(federation) <= most
+
+
+def test_a_pull_forgets_the_local_steps_that_were_to_be_corrected() -> None:
+    server, client = Replica(torch.full((50,), 2.0), Sgd()), SyncReplica(torch.zeros(50), Sgd())
+    own = Step(7, np.array([0.5, -2.0], np.float32), 0.1, Distribution.GAUSSIAN)
+    client.step_(own)
+    client.diverge([own])
+    client.restore(server.snapshot())
+    client.catch_up(())
+    assert client.taken == ()
+    assert torch.equal(client.x, server.x)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from decomfl_lab.errors import InputError
 from hessian import DenseOperator, split_sample
 
 SPECTRUM = torch.tensor([4.0, 2.0, 1.0, *[0.3] * 17], dtype=torch.float64)
@@ -48,8 +47,3 @@ def test_the_vector_of_one_half_is_put_into_the_other() -> None:
     found = split_sample((first, second), seed=0)
     assert found.own == pytest.approx((3.0, 5.0), rel=1e-4)
     assert found.crossed == pytest.approx((0.5, 0.0), abs=1e-4)
-
-
-def test_halves_of_two_models_are_refused() -> None:
-    with pytest.raises(InputError, match=r"halves must have one dimension, got \(2, 3\)"):
-        split_sample((DenseOperator(torch.eye(2)), DenseOperator(torch.eye(3))), seed=0)

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.errors import InputError
-from hessian import DataParallelOperator, GaussNewtonOperator, HessianOperator, MeanLoss, effective_rank
+from hessian import GaussNewtonOperator, HessianOperator, MeanLoss, effective_rank
 from tests.hessian import problems
 
 ROOT = Path(__file__).parents[3]
@@ -46,9 +45,3 @@ def test_two_processes_make_the_products_of_one_and_agree_to_the_bit(tmp_path):
     assert first["kappa"] == pytest.approx(effective_rank(HessianOperator(f), products=20, seed=3).kappa, rel=1e-9)
     assert first["refusal"] == second["refusal"]
     assert first["refusal"].startswith("operators of all processes must have one name, dimension and dtype, got")
-
-
-def test_without_a_process_group_it_says_so():
-    f = MeanLoss(problems.mlp(), cross_entropy, [problems.data()])
-    with pytest.raises(InputError, match=r"torch.distributed must be initialised"):
-        DataParallelOperator(HessianOperator(f), weight=1)

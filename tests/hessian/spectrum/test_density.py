@@ -9,7 +9,7 @@ import torch
 from hessian.operators.operator import DenseOperator
 from hessian.operators.probes import probe
 from hessian.spectrum.density import PROBES, spectral_density
-from tests.hessian.spectra import eigenvalues, mlp_hessian, rotated
+from tests.hessian.spectra import Diagonal, eigenvalues, mlp_hessian, rotated
 
 BULK = [20.0, 12.0, -5.0, *np.linspace(-1.0, 2.0, 197)]
 
@@ -121,3 +121,35 @@ def test_curve_integrates_to_one_and_its_band_covers() -> None:
     _, low, high = spectral_density(operator, seed=0, probes=1).curve(grid)
     assert not low.any()
     assert np.isinf(high).all()
+
+
+# Readings of κ --------------------------------------------------------------------------------------------------------
+
+
+def test_where_lanczos_spans_everything_the_readings_are_exact() -> None:
+    found = spectral_density(Diagonal([4.0, 1.0, -8.0, 2.0]), products=12).kappas()
+    for name, value in {"signed": -1 / 8, "positive": 7 / 4, "absolute": 15 / 8}.items():
+        assert found[name] == pytest.approx((value,) * 3), name
+
+
+@pytest.mark.thorough
+def test_intervals_hold_the_truth_over_many_seeds() -> None:
+    generator = np.random.default_rng(0)
+    values = np.concatenate([[9.0, 5.0, -2.0], generator.normal(0.0, 0.2, 197)])
+    operator = Diagonal(values)
+    truth = {
+        "signed": values.sum() / 9,
+        "positive": values.clip(0).sum() / 9,
+        "absolute": np.abs(values).sum() / 9,
+    }
+    found = [spectral_density(operator, products=45, probes=4, seed=s).kappas() for s in range(120)]
+    for name, value in truth.items():
+        held = [low <= value <= high for _, low, high in (each[name] for each in found)]
+        assert np.mean(held) > 0.9, name
+        widths = [high - low for _, low, high in (each[name] for each in found)]
+        assert np.median(widths) < 0.25 * truth["absolute"], name
+
+
+def test_a_norm_that_is_not_positive_leaves_its_reading_out() -> None:
+    found = spectral_density(Diagonal([-1.0, -2.0]))
+    assert set(found.kappas()) == {"signed", "absolute"}

@@ -9,7 +9,6 @@ from scipy import sparse
 from torch.nn.functional import cross_entropy
 
 import hessian
-from decomfl_lab.errors import InputError
 from hessian.operators.mean_loss import MeanLoss
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
@@ -52,12 +51,10 @@ def test_what_lanczos_found_takes_the_outliers_out_of_the_error() -> None:
     assert deflated.error < plain.error / 5
 
 
-def test_any_source_will_do_and_foreign_ones_have_no_names() -> None:
+def test_any_source_will_do() -> None:
     values = np.linspace(-1, 3, 500)
     found = hessian.diagonal(sparse.diags_array(values), products=100)
     assert float(np.linalg.norm(found.values.numpy() - values)) <= 3 * found.error * np.linalg.norm(values)
-    with pytest.raises(InputError, match="the dia_array must be a matrix of a module's parameters to have their names"):
-        _ = found.named
 
 
 def test_a_multiple_of_the_identity_is_exact() -> None:
@@ -68,5 +65,3 @@ def test_a_multiple_of_the_identity_is_exact() -> None:
 def test_it_says_what_it_cost() -> None:
     assert str(hessian.diagonal(H, products=120)).endswith("exact (120 products)")
     assert str(hessian.diagonal(H, products=10)).endswith("of its norm (10 products)")
-    with pytest.raises(InputError, match="products must be an integer of at least 4, got 3"):
-        hessian.diagonal(H, products=3)

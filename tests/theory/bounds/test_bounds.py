@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sympy import exp
 
 from decomfl_lab.errors import InputError
 from tests.refusals import refuses
-from theory import STATEMENTS, Setting, statement, unit_of, value_of
+from tests.theory.checks.test_checking import alone
+from theory import STATEMENTS, Quadratic, Setting, Spectrum, check, statement, unit_of, value_of
 from theory.bounds import names
+from theory.notation import symbols as s
 from theory.notation.setting import DISTRIBUTIONS, bias_factor, effective_factor, second_moment_factor, sixth_moment
 from theory.notation.units import require_one_unit
 
@@ -223,3 +226,25 @@ def test_the_page_assumes_of_the_sign_of_h_what_the_bound_does(
     hypotheses = section.split("*Proof.*")[0]
     assert bool(re.search(r"0 ⪯ H|H\(x_r\) ⪰ 0\*?\*?,", hypotheses)) is sign
     assert ("0 ⪯ H" in statement(name, variant).assumptions) is sign
+
+
+# PL, convex and strongly convex forms ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "distance"), [("pl", s.D), ("pl-dimension-free", s.D), ("strongly-convex", s.Q)])
+def test_a_rate_above_seven_quarters_of_the_proved_one_is_caught(name: str, distance: object) -> None:
+    # On the sphere with H = L I a step multiplies by 1 − ηL(2 − ηLρ), and ηLρ = 1/4.
+    quadratic, setting = alone("D", 1000, R=100_000, distribution="sphere")
+    setting = setting.at(statement("pl").step_sizes(setting).largest)
+    for share, holds in ((1.7, True), (1.8, False)):
+        faster = replace(statement(name), terms={"start": exp(-share * s.alpha * s.eta * s.R) * distance})  # type: ignore[operator]
+        assert check(faster, quadratic, setting).holds is holds
+
+
+def test_the_dimension_free_last_iterate_is_the_same_in_a_billion_dimensions() -> None:
+    def both(d: int) -> tuple[float, float]:
+        quadratic = Quadratic.of(Spectrum.confined(d, 10), sigma=1.0)
+        found = check(statement("pl-dimension-free"), quadratic, m=1, M=4, P=5, R=500)
+        return found.measured, found.bound
+
+    assert both(10**9) == pytest.approx(both(10**3), rel=1e-9)

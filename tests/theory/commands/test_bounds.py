@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decomfl_lab.cli import main as cli
+from tests.refusals import refused
 from theory import Setting, Statement, statement
 from theory.notation import symbols as s
 from theory.notation.numbers import down, exactly
@@ -36,14 +37,6 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     assert cli.main(list(argv)) == 0
     return capsys.readouterr().out
-
-
-def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert cli.main(list(argv)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    return line.removeprefix("decomfl: error: ")
 
 
 def test_the_examples_of_the_help_texts_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,6 +183,5 @@ def test_stepsize_shows_what_the_paper_wants_of_mu_and_takes_no_eta(capsys: pyte
         assert found["corrected"]["rate_mu"] == {}
     rows, _ = _rows(*asked)
     assert rows["μ for the rate"][0] == "0.001 ← binds"
-    assert (
-        refused(capsys, *asked, "--eta", "1e9") == "eta must be left out, as it is what is asked for, got 1000000000.0"
-    )
+    told = refused(capsys, *asked, "--eta", "1e9")
+    assert "eta must be left out, as it is what is asked for, got 1000000000.0" in told

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from decomfl_lab.laws import LAWS
 
@@ -29,3 +32,15 @@ def test_the_laws_that_show_what_is_replayable_exist() -> None:
     named = set(re.findall(r"`([a-z]+(?:-[a-z]+){2,})`", DOC.read_text().split("\n## ")[1]))
     assert len(named) == 4
     assert named <= set(LAWS)
+
+
+@pytest.mark.thorough
+def test_a_perfect_scale_saves_far_more_rounds_than_the_one_that_is_learned() -> None:
+    words = [sys.executable, "-m", "theory.bounds.successors.hiso_speed", "1", "10"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    row = [float(cell) for cell in done.stdout.splitlines()[-1].strip("| ").split("|")]
+    plain, hiso, one, ideal = row[2:6]
+    assert 0.8 < plain / hiso < 1.25
+    assert 1.0 < one / hiso < (10 + 2) ** 0.5
+    assert plain / ideal > 2

@@ -1,0 +1,12 @@
+"""The rows of a test that are data, in a TOML file beside it that is called like it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+
+def rows_of(test: str) -> dict[str, Any]:
+    """The tables of the file beside a test, whose own path (``__file__``) is given."""
+    return tomllib.loads(Path(test).with_suffix(".toml").read_text(encoding="utf-8"))
