@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pandas as pd
 
+from decomfl_lab.runs.told import Progress
 from paper_repro.pretraining.corpus import load_corpus
-from paper_repro.pretraining.family import PretrainProgress, pretrain
+from paper_repro.pretraining.family import pretrain
 from paper_repro.workflow.scales import SCALES
 
 
-def show(at: PretrainProgress) -> None:
+def show(at: Progress) -> None:
     """A line now and then."""
-    if at.step % 100 == 0:
-        print(f"step {at.step} of {at.steps}: loss {at.train_loss:.3f}", flush=True)
+    if at.round % 100 == 0:
+        print(f"step {at.round} of {at.rounds}: loss {at.train_loss:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -11,9 +10,8 @@ import pandas as pd
 
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.runs.provenance import read_provenance
-from decomfl_lab.runs.told import Progress
 from paper_repro.pretraining.corpus import load_corpus
-from paper_repro.pretraining.family import PretrainConfig, PretrainProgress, pretrain
+from paper_repro.pretraining.family import PretrainConfig, pretrain
 from paper_repro.workflow.runs import Report, Result, Work, tokens_cost
 from paper_repro.workflow.seals import file_digest
 
@@ -30,11 +28,7 @@ def pretraining(config: PretrainConfig) -> Work:
 
 def _pretrained(folder: Path, report: Report, config: PretrainConfig) -> Result:
     """The evaluations (step, held_out_loss, bits_per_byte, ...), with the digests of the model's files."""
-
-    def on_step(at: PretrainProgress) -> None:
-        report(Progress(at.step, at.steps, at.train_loss, math.nan, 0.0))
-
-    pretrain(config, folder, on_step=on_step)
+    pretrain(config, folder, on_step=report)
     facts = read_provenance(folder)
     # Hidden files are locks.
     files = (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))

@@ -19,12 +19,13 @@ from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.language import pretraining
 from paper_repro.pretraining.corpus import BATCH as LINES
 from paper_repro.workflow import manifest, recorded
+from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, amount, caption, notes, settings
+from paper_repro.workflow.report import amount, caption, notes, settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, TaskTuning
 from paper_repro.workflow.series import PATTERNS, configuration
@@ -435,22 +436,18 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = scale_words(options.scale)
     beside = settings_table(options.scale)
     if rows.empty:
-        nothing = Section(
-            id="llm",
-            settings=beside,
-            notes=[f"Not computed: {_missing(options.scale) or 'no rows'}.", engine_words()],
-        )
-        return Made(section=nothing, claims=claims(rows, words))
+        nothing = f"Not computed: {_missing(options.scale) or 'no rows'}."
+        return made("llm", claims(rows, words), settings=beside, notes=[nothing, engine_words()])
     cells = results(rows)
     styles = method_styles(list(FULL))
     styles = {**styles, P5: replace(styles[P5], color=OKABE_ITO[5])}
     # Bytes a client and round: measured, and the paper's cells at the d that is trained.
-    made = cells[(cells.bytes > 0) & (cells.series != "FedAvg")]
+    own = cells[(cells.bytes > 0) & (cells.series != "FedAvg")]
     costs = _costs()
     d = costs["row"].map({**PARAMETERS, **{row: LORA_PARAMETERS for row in ROUNDS if row.endswith(ADAPTED)}})
     costs = pd.concat(
         [
-            made.assign(bytes=made.a_round, printed=False),
+            own.assign(bytes=own.a_round, printed=False),
             costs.assign(bytes=costs.cost / costs.rounds, d=d, printed=True),
         ]
     )
@@ -474,9 +471,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             caption=caption("llm-costs", d=LORA_PARAMETERS, scale=words),
         ),
     }
-    section = Section(
-        id="llm",
-        figure=figures["llm"],
+    return made(
+        "llm",
+        claims(rows, words),
+        figures,
+        {"llm": cells[list(TABLE)], "llm-curves": rows},
+        more=["Bytes of one client in a round"],
         settings=beside,
         notes=[_models_words(options.scale), *notes("llm"), engine_words()],
         table=wide_table(cells),
@@ -484,7 +484,4 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "data": "; ".join(dict.fromkeys(str(each["data"]).rsplit("; ", 1)[0] for each in provenance)),
             "training time": f"{rows.groupby(['row', 'task', 'series']).seconds.max().sum() / 60:.1f} core-minutes",
         },
-        more_figures={"Bytes of one client in a round": figures["llm-costs"]},
     )
-    tables = {"llm": cells[list(TABLE)], "llm-curves": rows}
-    return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)

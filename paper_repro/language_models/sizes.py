@@ -32,12 +32,13 @@ from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.options import CurvatureOptions
 from paper_repro.language_models.language import pretraining
 from paper_repro.workflow import series
+from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome, limits
 from paper_repro.workflow.data import digest_of, missing
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import TOLERANCE, binomial_error
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, caption, notes, settings
+from paper_repro.workflow.report import caption, notes, settings
 from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Scale, Sizes
 from theory.notation.setting import effective_factor
@@ -279,13 +280,10 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = options.scale.words("sizes")
     found = claims(rows, size, words)
     given = ", ".join(f"{eta:g}" for eta in size.etas.values())
-    section = Section(
-        id="sizes",
-        settings=settings("sizes", size.told(rates=given or f"{size.share:g}/(4 L ρ_κ), see below")),
-        notes=[f"Not computed: {_missing(options.scale) or 'no rows'}."],
-    )
+    told = settings("sizes", size.told(rates=given or f"{size.share:g}/(4 L ρ_κ), see below"))
     if rows.empty:
-        return Made(section=section, claims=found)
+        nothing = f"Not computed: {_missing(options.scale) or 'no rows'}."
+        return made("sizes", found, settings=told, notes=[nothing])
     runs, kappas = run_table(rows, size), kappa_table(rows)
     evaluations = rows[rows["what"] == "evaluation"]
     start = evaluations.groupby(["model", "seed"])["test_loss"].transform("first")
@@ -315,9 +313,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         }
         table[f"κ at the {at}"] = table["model"].map(shown)
     table = table.rename(columns={name: f"{name} (share of runs)" for name in ("fell", "learnt", "settled")})
-    return Made(
-        section=replace(section, figure=figure, notes=[by_authors if size.etas else by_rule, *others], table=table),
-        claims=found,
-        figures={"sizes": figure},
-        tables={"sizes": runs, "sizes-kappa": kappas, "sizes-curves": curves},
+    return made(
+        "sizes",
+        found,
+        {"sizes": figure},
+        {"sizes": runs, "sizes-kappa": kappas, "sizes-curves": curves},
+        settings=told,
+        notes=[by_authors if size.etas else by_rule, *others],
+        table=table,
     )

@@ -12,11 +12,12 @@ import pandas as pd
 
 import theory
 from decomfl_lab.runs.told import Progress
+from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import TONES, Folded, Section, notes
+from paper_repro.workflow.report import TONES, Folded, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from theory.findings.finding import STATUSES, EntryResult, gather
 from theory.findings.registry import ENTRIES
@@ -44,8 +45,11 @@ def _audited(folder: Path, report: Report) -> Result:  # noqa: ARG001 (of the pr
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
     """The list of findings, and those on the theorems, corollaries and lemmas as claims."""
-    section = Section(
-        id="audit",
+    return made(
+        "audit",
+        claims(rows),
+        tables={"audit": rows.drop(columns=_NESTED, errors="ignore")},
+        table=None,
         notes=notes("audit"),
         facts={
             "statements": str(len(rows)),
@@ -54,7 +58,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         },
         folded=[_folded(row) for row in rows.to_dict("records") if row["status"] != "correct" or not row["confirmed"]],
     )
-    return Made(section=section, claims=claims(rows), tables={"audit": rows.drop(columns=_NESTED, errors="ignore")})
 
 
 def _folded(row: Mapping[Any, Any]) -> Folded:

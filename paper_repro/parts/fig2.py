@@ -13,14 +13,14 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.curves import COUNT_LABELS, Count
 from figures.style import LineStyle, series_styles
 from paper_repro.workflow import estimators
-from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.expression import judged
+from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
+from paper_repro.workflow.expression import evaluated, judged
 from paper_repro.workflow.measures import (
     CHECKED,
     COUNTS,
-    band,
     bands_table,
     compared,
+    judged_bands,
     settled,
     unready,
 )
@@ -41,15 +41,14 @@ __all__ = [
     "summary_table",
 ]
 
-LOCAL_STEPS = (1, 4, 10)
-PERTURBATIONS = (10, 20, 40)
 PANELS = {"local-updates": "local updates K (P = 20)", "perturbations": "perturbations P (K = 4)"}
 SETTINGS = {"as-plotted": "the authors' logs", "as-written": "the paper's text"}
 """Whose settings a reading has."""
 CURVE = ("reading", "panel", "series")  # columns that name a curve
 
-BANDS = {"as-plotted": "fig2.band", "as-written": "fig2.band-of-the-text"}
-"""The claim that the curves of a reading run where the authors' do."""
+BANDS = {"as-plotted": "bands", "as-written": "bands of the text"}
+"""The frames of the claims that the curves of a reading run where the authors' do."""
+TEXT = CLAIMS["fig2.band-of-the-text"]
 
 
 def jobs(options: Options) -> list[Job]:
@@ -64,7 +63,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     rows, lines = curves.rows, curves.lines
     authors = fig2_reference(options.authors)
     readings = [*dict.fromkeys(lines.reading)]
-    words = f"Scale {scale.words('fig2')}. Data: {provenance[0]['data']}. {measured_words(lines, curves.dots)}"
 
     # The paper's own two panels; then by the other countings, and with the settings of other readings.
     kinds = [(count, readings[0]) for count in sorted(COUNTS, key=lambda count: count != options.count)]
@@ -79,30 +77,27 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             title="Figure 2: what K, P and FedAvg cost in communication",
             caption=own.caption("fig2", provenance, options, settings=SETTINGS[reading]),
         )
-    agreement = estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE)
-    verdicts: list[ClaimOutcome] = []
-    tables = {"fig2": summary_table(lines), "fig2-estimators": agreement}
+    tables = {"fig2": summary_table(lines), "fig2-estimators": curves.agreement}
+    frames = {}
     if options.authors is not None:  # nothing is judged by thinned curves
+        frames["logs"] = authors.assign(reading="as-plotted")
         for reading in readings:
             read = lines[lines.reading == reading]
             of_each = [compared(own, authors, CURVE[1:]) for _, own in read.groupby("method")]
             bands = bands_table(pd.concat(of_each), CURVE[1:], rows[rows.reading == reading])
             tables[f"fig2-bands-{reading}"] = bands
-            wanted = len(LOCAL_STEPS) + len(PERTURBATIONS)
-            verdicts.append(band(BANDS[reading], bands, words, testable=scale.name == "full", wanted=wanted))
-    if "as-plotted" in set(rows.reading):
-        verdicts = claims(rows, scale, None if options.authors is None else authors, verdicts)
+            frames[BANDS[reading]] = judged_bands(bands, testable=scale.name == "full")
     headings = [f"The same, {COUNT_LABELS[count]}" for count, reading in kinds[1:] if reading == readings[0]]
     headings += [f"With the settings of {SETTINGS[reading]} ({reading})" for reading in readings[1:]]
     return curves.made(
         "fig2",
+        claims(rows, scale, frames),
         figures,
         tables,
-        verdicts,
-        more_figures=dict(zip(headings, [*figures.values()][1:], strict=True)),
+        more=headings,
         settings=settings_table(scale),
         facts={
-            "sizes": words,
+            "sizes": f"Scale {scale.words('fig2')}. Data: {provenance[0]['data']}.",
             "runs": str(rows.groupby([*CURVE, CHECKED, "seed"]).ngroups),
             "seeds": ", ".join(map(str, sorted(set(rows.seed)))),
         },
@@ -137,21 +132,6 @@ def panels(
     return found, styles
 
 
-def measured_words(lines: pd.DataFrame, dots: pd.DataFrame) -> str:
-    """The estimator by which the curves of DeComFL were measured, reading by reading, for the caption."""
-    said = []
-    ours = lines[lines.method == "DeComFL"]
-    for reading, own in ours.groupby("reading", sort=False):
-        if set(own.estimator) == {"projection"}:
-            checked = dots[dots.reading == reading]
-            drawn = f"; dots: finite differences, μ = 1e-4, seed {', '.join(map(str, sorted(set(checked.seed))))}"
-            lines_are = "projection ⟨∇f, z⟩, the limit μ → 0 of the finite difference"
-            said.append(f"{reading}: lines of DeComFL by {lines_are}{drawn if len(checked) else ''}.")
-        else:
-            said.append(f"{reading}: DeComFL by finite differences.")
-    return " ".join(said)
-
-
 def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
     """The rows with columns table1_scalars and plotted_scalars beside the measured wire_scalars."""
     size = scale.fig2
@@ -182,9 +162,7 @@ def summary_table(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def claims(
-    rows: pd.DataFrame, scale: Scale, authors: pd.DataFrame | None = None, others: Sequence[ClaimOutcome] = ()
-) -> list[ClaimOutcome]:
+def claims(rows: pd.DataFrame, scale: Scale, of_logs: Mapping[str, pd.DataFrame] | None = None) -> list[ClaimOutcome]:
     """The claims about Figure 2, judged by the "as-plotted" runs, and what the authors' curves say of them."""
     plotted = rows[rows.reading == "as-plotted"]
     own = settled(plotted[~plotted[CHECKED].astype(bool)], CURVE)
@@ -192,7 +170,7 @@ def claims(
     words = f"{scale.name} ({sizes}): {scale.fig2.told()['judged']}"
     if missing := unready(plotted, [*CURVE[1:], "estimator"]):
         words += f"; {missing[0].lower()}{missing[1:-1]}"
-    frames = {"": own, **estimators.frames(plotted, CURVE[1:])}
-    if authors is not None:
-        frames["logs"] = authors.assign(reading="as-plotted")
-    return judged("fig2", words, frames, others)
+    frames = dict(of_logs or {})
+    if plotted.empty:  # all other claims are about these runs
+        return [replace(evaluated(TEXT, frames), scale=words)] if TEXT.line["of"] in frames else []
+    return judged("fig2", words, {"": own, **estimators.frames(plotted, CURVE[1:]), **frames})

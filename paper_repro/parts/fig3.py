@@ -22,11 +22,11 @@ from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import (
     CHECKED,
     COUNTS,
-    band,
     bands_table,
     compared,
     final_accuracy,
     highest_level,
+    judged_bands,
     scalars_to_reach,
     settled,
     unready,
@@ -173,23 +173,17 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     figures = {("fig3" if count == options.count else f"fig3-{count}"): drawn(count) for count in COUNTS}
     level = highest_level(run for _, run in lines.groupby("series"))
     elsewhere = [] if data == "fashion-mnist" else [OTHER_DATA]
-    tables = {
-        "fig3": reaching_table(lines, level),
-        "fig3-estimators": estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE),
-    }
+    tables = {"fig3": reaching_table(lines, level), "fig3-estimators": curves.agreement}
     frames = {}
     testable = scale.name == "full" and data == "fashion-mnist"
-    verdicts = []
     if authors is not None and options.authors is not None:  # nothing is judged by thinned curves
         frames["logs"] = authors.dropna(subset="test_accuracy")
         again = authors[authors.series == TOP_K].assign(series=BY_VALUE)  # one log, beside both ways of Top-k
         tables["fig3-bands"] = bands_table(compared(lines, pd.concat([authors, again]), CURVE), CURVE, rows)
-        verdicts.append(
-            band("fig3.band", tables["fig3-bands"], f"{words}; {data}. {curves.missing}", testable=testable)
-        )
+        frames["bands"] = judged_bands(tables["fig3-bands"], testable=testable)
         frames["settings"] = settings_told(lines, authors, LOGS_OF).assign(testable=testable)
-    outcomes = claims(rows, f"{words}; {data}", frames, verdicts)
-    return curves.made("fig3", figures, tables, outcomes, before=elsewhere, settings=settings_table(scale, data))
+    outcomes = claims(rows, f"{words}; {data}", frames)
+    return curves.made("fig3", outcomes, figures, tables, before=elsewhere, settings=settings_table(scale, data))
 
 
 def authors_curves(folder: Path | None) -> pd.DataFrame | None:
@@ -249,16 +243,11 @@ def losses_beside(own: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["round", "ours", "theirs"])
 
 
-def claims(
-    rows: pd.DataFrame,
-    words: str,
-    of_logs: Mapping[str, pd.DataFrame] | None = None,
-    others: Sequence[ClaimOutcome] = (),
-) -> list[ClaimOutcome]:
+def claims(rows: pd.DataFrame, words: str, of_logs: Mapping[str, pd.DataFrame] | None = None) -> list[ClaimOutcome]:
     """The claims about Figure 3, whether its two estimators agree, and what the authors' own curves say."""
     lines = settled(rows[~rows[CHECKED].astype(bool) & (rows.series != BY_VALUE)], CURVE)
     of_lines = f"{words}; DeComFL by projection"
     if missing := unready(rows, [*CURVE, "estimator"]):
         of_lines += f"; {missing[0].lower()}{missing[1:-1]}"
     frames = {"": lines, **estimators.frames(rows, CURVE), **(of_logs or {})}
-    return judged("fig3", of_lines, frames, others, {"settings": words})
+    return judged("fig3", of_lines, frames, scales={"settings": words})

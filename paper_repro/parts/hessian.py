@@ -27,11 +27,12 @@ from hessian.named import TrainedModel, trained_here, untrained
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.options import CurvatureOptions
 from hessian.spectrum.density import density_frame, spectral_density
+from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import limits
 from paper_repro.workflow.data import data_set, digest_named
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, caption, notes
+from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes
 
@@ -213,15 +214,11 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     shown = ["step", "loss", "lambda_max", "lambda_min", "near zero", *KAPPAS, "products"]
     on_cifar = str(provenance[0]["data"]).startswith("CIFAR-10")
     data = "CIFAR-10" if on_cifar else "MNIST digits (CIFAR-10 was not available here)"
-    section = Section(
-        id="hessian",
-        figure=figure,
+    return made(
+        "hessian",
+        judged("hessian", f"{words}; {data}", {"": numbers[numbers["step"] > 0]}),  # not the untrained model
+        {"hessian": figure},
+        {"hessian": table, "hessian-numbers": numbers, "hessian-curves": curves},
         notes=notes("hessian", **vars(size), near=NEAR, confidence=CONFIDENCE, check=found),
         table=table[shown],
-    )
-    return Made(
-        section=section,
-        claims=judged("hessian", f"{words}; {data}", {"": numbers[numbers["step"] > 0]}),  # not the untrained model
-        figures={"hessian": figure},
-        tables={"hessian": table, "hessian-numbers": numbers, "hessian-curves": curves},
     )

@@ -13,9 +13,10 @@ from decomfl_lab.runs.memory import ROLES, memory_table
 from decomfl_lab.runs.told import Progress
 from figures.comparison import Panel, comparison
 from figures.style import series_styles
+from paper_repro.workflow.builder import made
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Report, Result, Work
 
 __all__ = ["jobs", "make"]
@@ -66,12 +67,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     wide = table.pivot_table(index=["what", "expected"], columns="d", values="models", sort=False)
     wide.columns = pd.Index([f"d = {d:,}" for d in wide.columns])
-    section = Section(
-        id="memory",
-        figure=figure,
+    return made(
+        "memory",
+        judged("memory", words, {"": table[table.d == table.d.max()]}),
+        {"memory": figure},
+        {"memory": table},
         notes=notes("memory"),
         table=wide.reset_index(),
         facts={"models": words},
     )
-    verdicts = judged("memory", words, {"": table[table.d == table.d.max()]})
-    return Made(section=section, claims=verdicts, figures={"memory": figure}, tables={"memory": table})

@@ -10,12 +10,13 @@ import pandas as pd
 
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
+from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import RISEN, diverges, final_accuracy, settled, unready
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import countings
-from paper_repro.workflow.report import Section, caption, notes
+from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Sizes
 from paper_repro.workflow.series import runs_of
@@ -111,18 +112,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     )
     means = final.pivot_table(index="eta", columns="series", values="test_accuracy")
     table = means.reindex(columns=list(_METHODS)).sort_index()
-    section = Section(
-        id="projection",
-        figure=figure,
+    return made(
+        "projection",
+        claims(equal, final, f"{words}; at equal rounds. {missing}".strip()),
+        {"projection": figure},
+        {"projection": final, "projection-curves": rows},
         notes=[*filter(None, [missing]), *notes("projection")],
         table=table.reset_index(),
         facts={"training time": f"{rows.groupby(['series', 'seed']).seconds.max().sum() / 60:.1f} core-minutes"},
-    )
-    return Made(
-        section=section,
-        claims=claims(equal, final, f"{words}; at equal rounds. {missing}".strip()),
-        figures={"projection": figure},
-        tables={"projection": final, "projection-curves": rows},
     )
 
 

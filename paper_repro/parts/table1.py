@@ -10,11 +10,12 @@ import pandas as pd
 
 from decomfl_lab.errors import plural, require
 from paper_repro.workflow import estimators
+from paper_repro.workflow.builder import made
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import CHECKED, highest_level, lines_of, scalars_to_reach, unready
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import D, countings
-from paper_repro.workflow.report import Section, notes
+from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
 
@@ -99,18 +100,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     level = None if any(run.empty for run in runs) else highest_level(runs)
     table = comparison_table(rows, M=size.M, m=size.m, level=level)
     words = f"{options.scale.words('fig2')}; K={K}, P={P}, d={D:,}. {unready(rows, ['series'])}".strip(". ")
-    section = Section(
-        id="table1",
-        notes=notes(
-            "table1",
-            fedzo_rounds=size.fedzo_rounds,
-            fedzo_by="finite differences" if size.fedzo_method == "fedzo" else f"projection{checked}",
-        ),
-        table=table,
+    by = "finite differences" if size.fedzo_method == "fedzo" else f"projection{checked}"
+    return made(
+        "table1",
+        judged("table1", words, {"": rows, "table": table}),
+        tables={"table1": table},
+        notes=notes("table1", fedzo_rounds=size.fedzo_rounds, fedzo_by=by),
         facts={"scale": words},
     )
-    verdicts = judged("table1", words, {"": rows, "table": table})
-    return Made(section=section, claims=verdicts, tables={"table1": table})
 
 
 def _checked_words(rows: pd.DataFrame) -> str:

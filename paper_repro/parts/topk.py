@@ -66,7 +66,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     tables = {"topk": fig3.reaching_table(lines, level)}
     words = f"{words}; {data}; DeComFL by projection. {missing}".strip()
     whole = None if options.authors is None else authors  # nothing is judged by thinned curves
-    return curves.made("topk", {"topk": figure}, tables, claims(lines, words, whole))
+    return curves.made("topk", claims(lines, words, whole), {"topk": figure}, tables)
 
 
 def claims(rows: pd.DataFrame, words: str, authors: pd.DataFrame | None = None) -> list[ClaimOutcome]:

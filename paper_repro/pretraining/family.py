@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import (
     DivergedError,
-    InputError,
     require,
     require_choice,
     require_finite_positive,
@@ -38,14 +38,15 @@ from decomfl_lab.errors import (
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.language.extra import llm_library
-from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
+from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.runs.folder import PROVENANCE_FILE
 from decomfl_lab.runs.provenance import code_version
 from decomfl_lab.runs.run import CHECKPOINT_SECONDS
+from decomfl_lab.runs.told import Progress
 from paper_repro.pretraining.corpus import Verdicts, load_corpus, train_vocabulary
 
-__all__ = ["PretrainConfig", "PretrainProgress", "pretrain"]
+__all__ = ["PretrainConfig", "pretrain"]
 
 CHECKPOINT_FILE = "pretraining.safetensors"
 CONFIG_FILE = "config.json"
@@ -104,20 +105,11 @@ TEXT_FIRST = 0.75
 WARM_UP = 0.05
 BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.1, 1.0
 """The settings of AdamW, as OPT was trained: moments, decay of the matrices, largest norm of a gradient."""
-
-
-@dataclass(frozen=True)
-class PretrainProgress:
-    """The state of a run after a step."""
-
-    step: int
-    steps: int
-    train_loss: float
-    held_out_loss: float  # nats a token, of the latest evaluation, NaN before the first
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def pretrain(
-    config: PretrainConfig, out: Path, *, on_step: Callable[[PretrainProgress], None] | None = None
+    config: PretrainConfig, out: Path, *, on_step: Callable[[Progress], None] = lambda _: None
 ) -> dict[str, Any]:
     """Train the model of ``config`` to predict the next token and leave it in the folder ``out``.
 
@@ -149,66 +141,82 @@ def pretrain(
         corpus = load_corpus()
         identity = {"config": dataclasses.asdict(config), "data_digest": corpus.digest, "code": code_version()}
         if (out / CONFIG_FILE).exists():
-            found: dict[str, Any] = _known(out / PROVENANCE_FILE)
-            _require_same(out, found, identity)
-            return found
+            try:
+                found: dict[str, Any] = json.loads((out / PROVENANCE_FILE).read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                found = {}
+            return _same(out, found, identity)
         tokenizer = train_vocabulary(corpus, config.vocabulary)
-        size = SIZES[config.size]
-        model = build_opt(size, tokenizer, seed=config.seed)
-        optimizer = _optimizer(model)
+        first_token, T = tokenizer.token_to_id("</s>"), SIZES[config.size].context
+        model = build_opt(SIZES[config.size], tokenizer, seed=config.seed)
+        named = dict(model.named_parameters())
+        # Matrices decay, and vectors do not.
+        groups = [
+            {"params": [p for p in named.values() if (p.ndim > 1) == matrix], "weight_decay": decay}
+            for matrix, decay in ((True, WEIGHT_DECAY), (False, 0.0))
+        ]
+        optimizer = torch.optim.AdamW(groups, betas=BETAS, lr=0.0)
         stream, held_out = (_stream(tokenizer, pieces) for pieces in (corpus.train, corpus.held_out))
         verdicts = Verdicts(corpus, tokenizer, model) if config.verdicts else None
-        require(len(stream) > size.context, "text", f"be longer than {size.context} tokens", len(stream))
+        require(len(stream) > T, "text", f"be longer than {T} tokens", len(stream))
         # A token of the held-out text stands for so many bytes.
         token_bytes = sum(len(piece.encode()) for piece in corpus.held_out) / len(held_out)
-        rows: list[dict[str, float]] = []
-        losses: list[float] = []
-        first, seconds = 0, 0.0
+        state: dict[str, Any] = {"step": 0, "rows": [], "losses": [], "seconds": 0.0, "identity": identity}
         if (out / CHECKPOINT_FILE).exists():
             tensors, saved = read_checkpoint(out / CHECKPOINT_FILE)
-            _require_same(out, saved.get("identity", {}), identity)
-            _load(model, optimizer, tensors, saved["step"])
-            first, rows, losses, seconds = saved["step"], saved["rows"], saved["losses"], saved["seconds"]
-            saved_step = first
+            _same(out, saved.get("identity", {}), identity)
+            state, saved_step = saved, saved["step"]
+            for name, p in named.items():
+                p.data.copy_(tensors[f"x.{name}"])
+                moments = {key: tensors[f"{key}.{name}"] for key in _MOMENTS}
+                optimizer.state[p] = {"step": torch.tensor(float(saved_step)), **moments}
+        rows, losses = state["rows"], state["losses"]
 
-        def save(step: int) -> None:
+        def save() -> None:
             nonlocal saved_step
-            state = {"step": step, "rows": rows, "losses": losses, "seconds": seconds, "identity": identity}
-            write_checkpoint(out / CHECKPOINT_FILE, _save(model, optimizer), state)
-            saved_step = step
+            tensors = {f"x.{name}": p.detach() for name, p in named.items()}
+            for key, (name, p) in product(_MOMENTS, named.items()):
+                tensors[f"{key}.{name}"] = optimizer.state[p][key]
+            write_checkpoint(out / CHECKPOINT_FILE, tensors, state)
+            saved_step = state["step"]
 
         every = max(1, config.total // EVALUATIONS)
         last_save = time.monotonic()
         came = stack.enter_context(postponed())  # to the end of a step
-        for step in range(first, config.total):
+        for step in range(state["step"], config.total):
             started = time.monotonic()
             rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(step,)))
             if verdicts is not None and config.of_verdicts(step):
                 objective = verdicts.loss(rng)
-            else:
-                objective = _next_token_loss(model, _windows(config, rng, stream, tokenizer))
-            loss = _step(model, optimizer, objective, config.rate(step))
+            else:  # sequences of T tokens that begin anywhere
+                starts = torch.from_numpy(rng.integers(0, len(stream) - T, config.batch))
+                objective = _next_token_loss(model, stream[starts[:, None] + torch.arange(T)], first_token)
+            for group in optimizer.param_groups:
+                group["lr"] = config.rate(step)
+            optimizer.zero_grad()
+            objective.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            loss = float(objective.detach())
             if not math.isfinite(loss):
                 raise DivergedError(f"the loss at step {step + 1}")
             losses.append(loss)
-            seconds += time.monotonic() - started
+            state |= {"step": step + 1, "seconds": state["seconds"] + time.monotonic() - started}
             if (step + 1) % every == 0 or step + 1 == config.total:
-                held_out_loss = _held_out_loss(model, held_out, size.context, tokenizer)
+                held_out_loss = _held_out_loss(model, held_out, T, first_token)
                 row = {"step": step + 1, "train_loss": float(np.mean(losses)), "held_out_loss": held_out_loss}
-                row |= {"bits_per_byte": held_out_loss / math.log(2) / token_bytes, "seconds": seconds}
+                row |= {"bits_per_byte": held_out_loss / math.log(2) / token_bytes, "seconds": state["seconds"]}
                 rows.append(row if verdicts is None else {**row, "verdict_accuracy": verdicts.accuracy()})
                 losses.clear()
             try:
-                if on_step is not None:
-                    last = rows[-1]["held_out_loss"] if rows else math.nan
-                    on_step(PretrainProgress(step + 1, config.total, loss, last))
+                on_step(Progress(step + 1, config.total, loss, math.nan, 0.0))
                 if came:
                     raise Interrupted(number=came[0])
             except KeyboardInterrupt:
-                save(step + 1)
+                save()
                 raise
             if time.monotonic() - last_save > CHECKPOINT_SECONDS:
-                save(step + 1)
+                save()
                 last_save = time.monotonic()
         facts = {
             **identity,
@@ -220,29 +228,16 @@ def pretrain(
             "device": f"cpu ({platform.machine()}), {torch.get_num_threads()} thread(s)",
             "evaluations": rows,
         }
-        _write(model, tokenizer, size, facts, out)
+        _write(model, tokenizer, T, facts, out)
         (out / CHECKPOINT_FILE).unlink(missing_ok=True)
         return facts
 
 
-def _known(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise InputError(f"out must be empty or hold the same pretraining run, got {path.parent}") from None
-    return found
-
-
-def _require_same(out: Path, found: dict[str, Any], identity: dict[str, Any]) -> None:
+def _same(out: Path, found: dict[str, Any], identity: dict[str, Any]) -> dict[str, Any]:
+    """What was found, if it is of the same run."""
     same = all(found.get(key) == value for key, value in identity.items())
     require(same, "out", "be empty or hold the same pretraining run, of this text and this code", str(out))
-
-
-def _optimizer(model: nn.Module) -> torch.optim.AdamW:
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, betas=BETAS, lr=0.0)
+    return found
 
 
 def _stream(tokenizer: Any, pieces: tuple[str, ...]) -> Tensor:
@@ -251,58 +246,23 @@ def _stream(tokenizer: Any, pieces: tuple[str, ...]) -> Tensor:
     return torch.from_numpy(np.concatenate([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]))
 
 
-def _windows(config: PretrainConfig, rng: np.random.Generator, stream: Tensor, tokenizer: Any) -> Tensor:
-    """The sequences of a step, (B, T + 1): ``</s>``, then T tokens that begin anywhere."""
-    T = SIZES[config.size].context
-    starts = torch.from_numpy(rng.integers(0, len(stream) - T, config.batch))
-    return _begun(stream[starts[:, None] + torch.arange(T)], tokenizer)
-
-
-def _begun(windows: Tensor, tokenizer: Any) -> Tensor:
-    return nn.functional.pad(windows, (1, 0), value=tokenizer.token_to_id("</s>"))
-
-
-def _next_token_loss(model: nn.Module, sequences: Tensor) -> Tensor:
+def _next_token_loss(model: nn.Module, windows: Tensor, first_token: int) -> Tensor:
+    """The mean loss a token of sequences of T tokens, (B, T), each behind ``</s>``."""
+    sequences = nn.functional.pad(windows, (1, 0), value=first_token)
     logits = model(input_ids=sequences[:, :-1], use_cache=False).logits
-    return cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
-
-
-def _step(model: nn.Module, optimizer: torch.optim.AdamW, loss: Tensor, rate: float) -> float:
-    """One step of AdamW; returns the loss before it."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-    optimizer.step()
-    return float(loss.detach())
+    return cross_entropy(logits.flatten(0, 1), windows.flatten())
 
 
 @torch.no_grad()
-def _held_out_loss(model: nn.Module, stream: Tensor, T: int, tokenizer: Any) -> float:
+def _held_out_loss(model: nn.Module, stream: Tensor, T: int, first_token: int) -> float:
     """Mean loss a token over sequences that lie evenly in the held-out text, of ``EVALUATED_TOKENS`` in all."""
     windows = stream[: len(stream) // T * T].view(-1, T)
     windows = windows[:: max(1, len(windows) * T // EVALUATED_TOKENS)]
-    losses = [_next_token_loss(model, _begun(part, tokenizer)) * len(part) for part in windows.split(8)]
+    losses = [_next_token_loss(model, part, first_token) * len(part) for part in windows.split(8)]
     return float(torch.stack(losses).sum()) / len(windows)
 
 
-def _save(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    tensors = {f"x.{name}": p.detach() for name, p in model.named_parameters()}
-    for name, p in model.named_parameters():
-        tensors |= {f"{key}.{name}": optimizer.state[p][key] for key in ("exp_avg", "exp_avg_sq")}
-    return tensors
-
-
-@torch.no_grad()
-def _load(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, Tensor], step: int) -> None:
-    for name, p in model.named_parameters():
-        p.copy_(tensors[f"x.{name}"])
-        moments = {key: tensors[f"{key}.{name}"] for key in ("exp_avg", "exp_avg_sq")}
-        optimizer.state[p] = {"step": torch.tensor(float(step)), **moments}
-
-
-def _write(model: Any, tokenizer: Any, size: Size, facts: dict[str, Any], out: Path) -> None:
+def _write(model: Any, tokenizer: Any, T: int, facts: dict[str, Any], out: Path) -> None:
     """The folder that ``transformers`` reads; the configuration comes last, so that no part of one looks whole."""
     weights = {name: p.detach().contiguous() for name, p in model.named_parameters()}  # tied weights once
     write_atomically(out / "model.safetensors", save(weights, metadata={"format": "pt"}))
@@ -315,7 +275,7 @@ def _write(model: Any, tokenizer: Any, size: Size, facts: dict[str, Any], out: P
         "pad_token": pad,
         "unk_token": unknown,
         "padding_side": "left",
-        "model_max_length": size.context,
+        "model_max_length": T,
         "clean_up_tokenization_spaces": False,
     }
     write_atomically(out / "tokenizer_config.json", json.dumps(described, indent=1))

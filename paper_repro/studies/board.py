@@ -14,11 +14,12 @@ from decomfl_lab.methods.registry import METHODS
 from paper_repro.studies import board_runs
 from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, absent
 from paper_repro.studies.drawings import line_styles, races, ranking
+from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import TOLERANCE
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, amount, caption, notes
+from paper_repro.workflow.report import amount, caption, notes
 from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import Sizes
 from paper_repro.workflow.series import BOARD
@@ -146,16 +147,16 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     table = summary(rows)
     left_out = [f"{problem} is left out: {why}." for problem, why in absent(size).items() if problem not in everything]
     common = ", ".join(f"{name} {value:g}" for name, value in BOARD["common"].items())
-    section = Section(
-        id="board",
-        figure=figures["board"],
+    return made(
+        "board",
+        claims(rows, words),
+        figures,
+        {"board": table, "board-curves": rows},
+        more=["Every problem, by bytes and by forward passes"],
         notes=[RULE, *notes("board", common=common, missed=size.missed), *left_out],
         table=shown(table),
         facts={"scale": words},
-        more_figures={"Every problem, by bytes and by forward passes": figures["board-all"]},
     )
-    tables = {"board": table, "board-curves": rows}
-    return Made(section=section, claims=claims(rows, words), figures=figures, tables=tables)
 
 
 def drawn(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:

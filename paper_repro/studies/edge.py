@@ -13,11 +13,12 @@ from scipy import stats
 
 from paper_repro.studies.drawings import edge
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, Point, at_point, points
+from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import RISEN, diverges
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, caption, notes
+from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import SCALES, Scale, Sizes
 from theory.bounds import statement
@@ -182,20 +183,18 @@ def by_directions(own: pd.DataFrame) -> pd.DataFrame:
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The runs made here; and, above them, those recorded at the paper's sizes where there are any."""
-    made = made_of(rows, provenance, options.scale)
+    own = made_of(rows, provenance, options.scale)
     if options.longer is None:
-        return made
+        return own
     full = made_of(options.longer.rows, options.longer.provenance, SCALES[options.longer.scale]).of(options.longer)
     section = replace(
         full.section,
-        more_figures={f"Made here, scale {options.scale.name}": made.figures["edge"]},
-        facts={**full.section.facts, **{f"{name}, made here": text for name, text in made.section.facts.items()}},
+        more_figures={f"Made here, scale {options.scale.name}": own.figures["edge"]},
+        facts={**full.section.facts, **{f"{name}, made here": text for name, text in own.section.facts.items()}},
     )
     figures = {f"{stem}-{options.longer.scale}": figure for stem, figure in full.figures.items()}
     tables = {f"{stem}-{options.longer.scale}": table for stem, table in full.tables.items()}
-    return Made(
-        section=section, claims=made.claims, figures={**figures, **made.figures}, tables={**tables, **made.tables}
-    )
+    return Made(section=section, claims=own.claims, figures={**figures, **own.figures}, tables={**tables, **own.tables})
 
 
 def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: Scale) -> Made:
@@ -233,18 +232,13 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         title="The edge of stability: Figure 2's setting, and around it",
         caption=caption("edge", **facts, d=D, risen=RISEN, step=PAPER_STEP, B=base.batch, examples=size.examples),
     )
-    section = Section(
-        id="edge",
-        figure=figure,
+    return made(
+        "edge",
+        claims(found, words),
+        {"edge": figure},
+        {"edge": table, "edge-runs": found, "edge-measurements": rows},
         notes=_notes(found, size),
-        table=table,
         facts={**facts, "runs": str(len(found))},
-    )
-    return Made(
-        section=section,
-        claims=claims(found, words),
-        figures={"edge": figure},
-        tables={"edge": table, "edge-runs": found, "edge-measurements": rows},
     )
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from paper_repro.workflow import builder
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.measures import CHECKED, TOLERANCE, lines_of, settled, unready
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.report import Section, caption, notes
+from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 
@@ -62,6 +63,11 @@ class Curves:
         """The lines, and what is drawn beside them, as a ``figures.comparison.Panel`` takes them."""
         return {"frame": self.lines, "checks": self.dots, "longer": self.longer}
 
+    @property
+    def agreement(self) -> pd.DataFrame:
+        """See ``gaps_table``."""
+        return gaps_table(gaps(self.rows, self.by), self.by)
+
     def caption(self, stem: str, provenance: Sequence[Mapping[str, Any]], options: Options, **more: str) -> str:
         """The text under a figure of these curves: that of ``report.toml``, with what they are of."""
         return caption(
@@ -85,35 +91,28 @@ class Curves:
     def made(
         self,
         part: str,
+        claims: Sequence[ClaimOutcome],
         figures: Mapping[str, Figure],
         tables: Mapping[str, pd.DataFrame],
-        claims: Sequence[ClaimOutcome],
         *,
         before: Sequence[str] = (),
         facts: Mapping[str, str] | None = None,
         **section: Any,
     ) -> Made:
-        """The part of these curves: the figure and the table of its name are those of its section.
+        """The part of these curves, see ``builder.made``: its notes are below those ``before``, its rows are a table.
 
-        Args:
-            part: The part.
-            figures: Its figures, by the stems of their files.
-            tables: The same of its tables, but for the rows themselves.
-            claims: The outcomes of its claims.
-            before: Notes above all others.
-            facts: What is told of its runs, beside the time that they took.
-            section: What else the section has.
+        ``facts`` are told of its runs, beside the time that they took.
         """
         seconds = self.rows.groupby([*self.by, CHECKED, "seed"]).seconds.max().sum()
-        own = Section(
-            id=part,
-            figure=figures[part],
+        return builder.made(
+            part,
+            claims,
+            figures,
+            {**tables, f"{part}-curves": self.rows},
             notes=[*before, *self.notes(part)],
-            table=tables[part],
             facts={**(facts or {}), "training time": f"{seconds / 60:.1f} core-minutes"},
             **section,
         )
-        return Made(section=own, claims=claims, figures=figures, tables={**tables, f"{part}-curves": self.rows})
 
 
 def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

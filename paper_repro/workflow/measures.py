@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from figures.curves import Count
-from paper_repro.workflow.claims import UNHEALTHY, UNTESTED, ClaimOutcome, Verdict, limits
+from paper_repro.workflow.claims import UNTESTED, Verdict, limits
 from paper_repro.workflow.runs import is_whole
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "TOLERANCE",
     "accuracy_at",
     "accuracy_up_to",
-    "band",
     "bands_table",
     "binomial_error",
     "compared",
@@ -30,6 +29,7 @@ __all__ = [
     "ended",
     "final_accuracy",
     "highest_level",
+    "judged_bands",
     "left_out",
     "lines_of",
     "numbers",
@@ -290,26 +290,12 @@ def bands_table(found: pd.DataFrame, by: Sequence[str], runs: pd.DataFrame | Non
     return pd.DataFrame(table)
 
 
-def band(claim: str, table: pd.DataFrame, words: str, *, testable: bool, wanted: int = 1) -> ClaimOutcome:
-    """The claim that every finished series of DeComFL is inside, of which ``wanted`` must be there to say so.
-
-    A series of which a seed diverged is not inside. One with fewer than ``limits().common`` evaluations that both have
-    is not judged, and where all others are inside nothing is decided.
+def judged_bands(table: pd.DataFrame, *, testable: bool) -> pd.DataFrame:
+    """The rows of ``bands_table`` as claims take them: ``judged`` are DeComFL's, finished and long enough.
 
     ``testable`` where the runs have the sizes of the authors'.
     """
-    ours = [row for row in table.to_dict("records") if "DeComFL" in row["series"] and row["finished"]]
-    enough = [row for row in ours if row["evaluations"] >= limits().common]
-    # One series outside refutes the claim. To hold it, all of them must be there.
-    outside = any(row["share inside"] < limits().within or row["seeds that diverged"] for row in enough)
-    verdict = verdict_of(not outside, tested=testable and (outside or len(ours) >= wanted))
-    if verdict == "holds" and len(enough) < len(ours):
-        verdict = UNHEALTHY
-    measured: dict[str, float | None] = {}
-    for row in table.to_dict("records"):
-        to = f"{row['series']}, to round {row['last round']}"
-        for name in ("evaluations", "share inside", "last accuracy, ours", "last accuracy, authors'"):
-            measured[f"{to}: {name}"] = row[name]
-        if row["seeds that diverged"]:
-            measured[f"{to}: seeds that diverged"] = row["seeds that diverged"]
-    return ClaimOutcome(claim, verdict, numbers(measured), words)
+    if table.empty:
+        return pd.DataFrame(columns=["series", "last round", "testable", "judged"])
+    ours = table["series"].str.contains("DeComFL") & table["finished"]
+    return table.assign(testable=testable, judged=ours & (table["evaluations"] >= limits().common))

@@ -12,7 +12,7 @@ import pytest
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.runs.told import Progress
-from paper_repro.parts import audit, sweeps, theory
+from paper_repro.parts import audit, sweeps
 from paper_repro.parts.sweeps import KAPPA, SWEEPS
 from paper_repro.workflow.scales import SCALES
 from theory import Setting, statement
@@ -59,30 +59,6 @@ def test_maps_cover_every_corner() -> None:
     assert row["stated"] == statement("theorem-1", "stated").step_sizes(setting).largest
     assert row["binding"] == "drift"
     assert row["limit"] == pytest.approx(2 / 10_002)
-
-
-# --- verdicts ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("measured", "admitted", "verdict"),
-    [(0.1, True, "holds"), (1.1, True, "does not hold"), (0.1, False, "not tested at this scale")],
-)
-def test_training_keeps_the_stated_bound_or_not_where_it_admits_the_rate(
-    measured: float, admitted: bool, verdict: str
-) -> None:
-    own: list[dict[str, Any]] = [
-        {"kind": "constant", "series": name} for name in ("L", "kappa", "sigma", "sigma_G", "eta")
-    ]
-    for R in (1, 10):
-        own.append({"kind": "run", "series": "measured", "round": R, "value": measured, "seed": 0})
-        own += [
-            {"kind": "bound", "series": f"Theorem 2, {form}", "round": R, "admitted": admitted}
-            for form in ("stated", "corrected")
-        ]
-    (found,) = theory._trained(pd.DataFrame(own).fillna({"value": 1.0}).assign(model="mlp"))
-    assert (found.id, found.verdict) == ("theory.trained-mlp", verdict)
-    assert found.measured["most measured / stated"] == pytest.approx(measured)
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import torch
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
 from decomfl_lab.models.registry import num_parameters
+from decomfl_lab.runs.told import Progress
 from paper_repro.pretraining import corpus, family
 from paper_repro.pretraining.corpus import Corpus, Verdicts, load_corpus, train_vocabulary
 from paper_repro.pretraining.family import PretrainConfig, pretrain
@@ -145,8 +146,8 @@ def test_an_interrupted_run_resumes_to_the_bit(tmp_path: Path, monkeypatch: pyte
     whole = pretrain(_run(), tmp_path / "whole")
     monkeypatch.setattr(family, "CHECKPOINT_SECONDS", 0.0)
 
-    def interrupt(at: family.PretrainProgress) -> None:
-        if at.step == 4:
+    def interrupt(at: Progress) -> None:
+        if at.round == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -155,7 +156,7 @@ def test_an_interrupted_run_resumes_to_the_bit(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(InputError, match="out must be empty or hold the same pretraining run"):
         pretrain(_run(steps=7), tmp_path / "parts")
     steps: list[int] = []
-    resumed = pretrain(_run(), tmp_path / "parts", on_step=lambda at: steps.append(at.step))
+    resumed = pretrain(_run(), tmp_path / "parts", on_step=lambda at: steps.append(at.round))
     assert steps == [5, 6]  # the step under way was saved
     same = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
     assert same[0] == same[1]
@@ -205,8 +206,9 @@ def test_the_loss_is_the_models_own_and_divergence_is_said(tmp_path: Path, monke
     model = build_opt(TINY, _whole(300), seed=0)
     sequences = torch.randint(4, 300, (3, 17), generator=torch.Generator().manual_seed(0))
     assert isinstance(model, transformers.OPTForCausalLM)
+    sequences[:, 0] = 2  # </s>
     theirs = model(input_ids=sequences[:, :-1], labels=sequences, shift_labels=sequences[:, 1:].contiguous()).loss
-    assert family._next_token_loss(model, sequences).item() == pytest.approx(theirs.item(), rel=1e-6)
-    monkeypatch.setattr(family, "_next_token_loss", lambda model, _: next(model.parameters()).sum() * math.nan)
+    assert family._next_token_loss(model, sequences[:, 1:], 2).item() == pytest.approx(theirs.item(), rel=1e-6)
+    monkeypatch.setattr(family, "_next_token_loss", lambda model, *_: next(model.parameters()).sum() * math.nan)
     with pytest.raises(DivergedError, match="the loss at step 1 must be finite"):
         pretrain(_run(), tmp_path)

@@ -96,7 +96,11 @@ class Part:
         """(numbers, verdict) of a claim, or of another one in its place, by whatever scale its rows are."""
         own = of or claim(name)
         if own.line:
-            line = Line(own.line, self.tables, thresholds(own.part), ALL.errors)
+            tables = self.tables
+            if own.id.endswith("*"):  # of a claim about several models the rows of one
+                model = name.removeprefix(own.id[:-1])
+                tables = {key: [row for row in of if row.get("model") == model] for key, of in tables.items()}
+            line = Line(own.line, tables, thresholds(own.part), ALL.errors)
             numbers, verdict = line.told, line.verdict
         else:
             numbers, verdict = _FUNCTIONS[own.id](self.frame, name)

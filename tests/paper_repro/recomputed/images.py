@@ -15,18 +15,16 @@ from decomfl_lab.runs.config import TrainConfig
 from paper_repro.workflow.claims import limits
 from tests.paper_repro.recomputed.common import (
     ALL,
-    ILL,
     Found,
     Frames,
     M,
-    Numbers,
     frames_of,
     kept,
     lines,
     m,
     recomputes,
 )
-from tests.paper_repro.recomputed.lines import FAILS, HOLDS, UNTESTED, Line
+from tests.paper_repro.recomputed.lines import FAILS, HOLDS, Line
 from theory.communication import expected_traffic
 
 SMALL, LARGE = 28_938, 1_206_590
@@ -70,11 +68,10 @@ def estimators(frame: pd.DataFrame, by: list[str]) -> Frames:
 @frames_of("fig2")
 def _(frame: pd.DataFrame) -> Frames:
     found = {"": figure_2(frame), **estimators(frame[frame.reading == "as-plotted"], ["panel", "series"])}
-    return (
-        {**found, "logs": logs_2("local-updates").assign(reading="as-plotted", panel="local-updates")}
-        if "DECOMFL_REFERENCE" in os.environ
-        else found
-    )
+    if "DECOMFL_REFERENCE" not in os.environ:
+        return found
+    bands = {"bands": bands_2(frame, "as-plotted"), "bands of the text": bands_2(frame, "as-written")}
+    return {**found, **bands, "logs": logs_2("local-updates").assign(reading="as-plotted", panel="local-updates")}
 
 
 # --- the authors' curves ----------------------------------------------------------------------------------------------
@@ -137,7 +134,7 @@ def authors_3(metric: str = "test_accuracy", thin: bool = False) -> pd.DataFrame
     return own.rename(columns={"value": metric})
 
 
-def band(ours: pd.DataFrame, theirs: pd.DataFrame, everything: pd.DataFrame, prefix: str = "") -> tuple[Numbers, list]:
+def band(ours: pd.DataFrame, theirs: pd.DataFrame, everything: pd.DataFrame) -> pd.DataFrame:
     """Per series: share of common rounds inside the authors' range widened by test error and spread of seeds."""
 
     def stats(frame: pd.DataFrame) -> pd.DataFrame:
@@ -150,30 +147,17 @@ def band(ours: pd.DataFrame, theirs: pd.DataFrame, everything: pd.DataFrame, pre
     n = ours.groupby(["series", "round"]).examples.min().reindex(both.index)
     margin = ALL.errors * (both.mean_b * (1 - both.mean_b) / n) ** 0.5 + spread
     both["inside"] = (both.mean_a >= both.min_b - margin) & (both.mean_a <= both.max_b + margin)
-    told, judged = {}, []
+    found = []
     for name, own in both.groupby("series"):
-        end = own.iloc[-1]
-        to = f"{prefix}{name}, to round {own.index[-1][1]}"
-        told |= {f"{to}: evaluations": len(own), f"{to}: share inside": own.inside.mean()}
-        told |= {f"{to}: last accuracy, ours": end.mean_a, f"{to}: last accuracy, authors'": end.mean_b}
-        seeds = everything[everything.series == name].groupby("seed").diverged.any()
-        if seeds.sum():
-            told[f"{to}: seeds that diverged"] = int(seeds.sum())
-        if "DeComFL" in name:
-            judged.append((own.inside.mean(), len(own), int(seeds.sum())))
-    return told, judged
+        end, seeds = own.iloc[-1], everything[everything.series == name].groupby("seed").diverged.any()
+        row = {"series": name, "last round": own.index[-1][1], "evaluations": len(own), "testable": True}
+        row |= {"share inside": own.inside.mean(), "judged": "DeComFL" in name and len(own) >= ALL.common}
+        row |= {"last accuracy, ours": end.mean_a, "last accuracy, authors'": end.mean_b}
+        found.append({**row, "seeds that diverged": int(seeds.sum())})
+    return pd.DataFrame(found)
 
 
-def band_verdict(judged: list, wanted: int) -> str:
-    enough = [each for each in judged if each[1] >= ALL.common]
-    if any(share < ALL.within or diverged for share, _, diverged in enough):
-        return FAILS
-    if len(judged) < wanted:
-        return UNTESTED
-    return HOLDS if len(enough) == len(judged) else ILL
-
-
-def band_of_figure_2(frame: pd.DataFrame, reading: str) -> tuple[Numbers, list]:
+def bands_2(frame: pd.DataFrame, reading: str) -> pd.DataFrame:
     """What ``band`` says of both panels of a reading."""
     every = lines(frame)
     every = every[every.reading == reading]
@@ -186,30 +170,17 @@ def band_of_figure_2(frame: pd.DataFrame, reading: str) -> tuple[Numbers, list]:
     ours = figure_2(frame, reading)
     a = pd.concat([named(panel, ours[ours.panel == panel]) for panel in panels])
     b = pd.concat([named(panel, authors_2(panel)) for panel in panels])
-    told: Numbers = {}
-    judged = []
     # The spread of "our other series" at a round is over both panels, but of DeComFL and FedAvg apart.
-    for method in ("DeComFL", "FedAvg"):
-        more, own = band(a[a.method == method], b[b.method == method], every)
-        told |= more
-        judged += own
-    return told, judged
+    return pd.concat([band(a[a.method == method], b[b.method == method], every) for method in ("DeComFL", "FedAvg")])
 
 
-@recomputes("fig2.band", "fig2.band-of-the-text")
-def _(frame: pd.DataFrame, name: str) -> Found:
-    told, judged = band_of_figure_2(frame, "as-plotted" if name == "fig2.band" else "as-written")
-    return told, band_verdict(judged, 6)
-
-
-@recomputes("fig3.band")
-def _(frame: pd.DataFrame, _: str) -> Found:
+def bands_3(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same of Figure 3."""
     every = lines(frame)
-    ours, theirs = kept(every, "series"), authors_3()
+    theirs = authors_3()
     top_k = theirs[theirs.series.str.contains("Top-k")]
     theirs = pd.concat([theirs, top_k.assign(series=BY_VALUE)])  # one log for both ways
-    told, judged = band(ours, theirs, every)
-    return told, band_verdict(judged, 1)
+    return band(kept(every, "series"), theirs, every)
 
 
 # --- Figure 3 and the top-k figure ------------------------------------------------------------------------------------
@@ -293,7 +264,9 @@ def settings(frame: pd.DataFrame) -> pd.DataFrame:
 @frames_of("fig3")
 def _(frame: pd.DataFrame) -> Frames:
     found = {"": figure_3(frame), **estimators(frame, ["series"])}
-    return {**found, "logs": logs_3(), "settings": settings(frame)} if "DECOMFL_REFERENCE" in os.environ else found
+    if "DECOMFL_REFERENCE" not in os.environ:
+        return found
+    return {**found, "logs": logs_3(), "settings": settings(frame), "bands": bands_3(frame)}
 
 
 @frames_of("topk")

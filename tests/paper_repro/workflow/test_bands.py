@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from paper_repro.workflow.measures import band, bands_table, compared
+from paper_repro.workflow.claims import CLAIMS
+from paper_repro.workflow.expression import evaluated
+from paper_repro.workflow.measures import bands_table, compared, judged_bands
 
 BY = ("panel", "series")
 
@@ -51,15 +53,14 @@ def test_each_verdict_can_come_out_either_way() -> None:
     def found(first: list[float], **more: object) -> pd.DataFrame:
         return bands_table(compared(curve([*first, *first[-1:] * 7], seed=0, **more), authors, BY), BY)
 
-    def verdict(first: list[float], *, testable: bool = True) -> str:
-        return band("fig2.band", found(first), "made up", testable=testable).verdict
+    def verdict(bands: pd.DataFrame, *, claim: str = "fig3.band", testable: bool = True) -> str:
+        return evaluated(CLAIMS[claim], {"bands": judged_bands(bands, testable=testable)}).verdict
 
-    assert verdict([0.55, 0.82, 0.90]) == "holds"
-    assert verdict([0.55, 0.82, 0.80]) == "does not hold"
-    assert verdict([0.55, 0.82, 0.90], testable=False) == "not tested at this scale"
-    one = found([0.55, 0.82, 0.90])
-    assert band("fig2.band", one, "made up", testable=True, wanted=2).verdict == "not tested at this scale"
-    begun = found([0.55, 0.82, 0.80]).assign(finished=False)
-    assert band("fig2.band", begun, "made up", testable=True).verdict == "not tested at this scale"
+    one, other = found([0.55, 0.82, 0.90]), found([0.55, 0.82, 0.80])
+    assert verdict(one) == "holds"
+    assert verdict(other) == "does not hold"
+    assert verdict(one.assign(**{"seeds that diverged": 1})) == "does not hold"
     nothing = found([0.5, 0.5, 0.5], series="other")
-    assert band("fig2.band", nothing, "made up", testable=True).verdict == "not tested at this scale"
+    for undecided in (one[:0], other.assign(finished=False), nothing, one.assign(evaluations=9)):
+        assert verdict(undecided) == "not tested at this scale"
+    assert verdict(one, testable=False) == verdict(one, claim="fig2.band") == "not tested at this scale"  # of six
