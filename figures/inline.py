@@ -75,8 +75,13 @@ def picture(figure: Figure, name: str) -> Picture:
     fixed = rc() | {"figure.autolayout": False, "figure.constrained_layout.use": False}
     with matplotlib.rc_context({**fixed, "svg.hashsalt": name, "path.simplify_threshold": 0.4}):
         renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
-        figure.draw_without_rendering()  # finds the places
-        figure.set_layout_engine(None)
+        legends = [legend for each in (figure, *figure.subfigs) for legend in each.legends]
+        if figure.get_layout_engine() is None:  # a file of it was drawn: all but legends have their places
+            for legend in legends:
+                legend.draw(renderer)
+        else:
+            figure.draw_without_rendering()
+            figure.set_layout_engine(None)
         for ax in figure.axes:
             # Show the ticks and labels of the axes that a panel shares, which a figure shows at its edges alone.
             beside_x, beside_y = (
@@ -90,7 +95,6 @@ def picture(figure: Figure, name: str) -> Picture:
             if beside_y:
                 ax.tick_params(axis="y", labelleft=True)
                 ax.set_ylabel(next(filter(None, (each.get_ylabel() for each in (ax, *beside_y))), ""))
-        legends = [legend for each in (figure, *figure.subfigs) for legend in each.legends]
         # An artist far outside its axes, as one at 0 on a logarithmic axis, has no place in the figure.
         paper = Bbox.from_bounds(0, 0, renderer.width, renderer.height).padded(_OUTSIDE)
         numbers = {ax: f"panel-{n}" for n, ax in enumerate(figure.axes)}

@@ -23,7 +23,7 @@ from paper_repro.workflow.runs import Job, Result, Work
 
 __all__ = ["SHARE", "Agreement", "Overlay", "agreement", "beginning", "overlay", "run_live"]
 
-FOLDER: Final = "live"  # the folder, in that of the report, of figures and tables of live runs
+FOLDER: Final = "live"  # the folder, in that of the report, of tables of live runs
 
 SHARE: Final = 0.15  # the share of a training run's rounds that is run live
 _POINTS: Final = 0.02
@@ -219,11 +219,14 @@ def _drawn_over(name: str, works: Sequence[Work | Job], recorded: Sequence[Claim
     # The recorded runs of the same settings are drawn thin, to their end.
     kept = recorded_rows(name, request.options.scale.name)
     at = replace(request.options, longer=kept)
+    found = agreement(works, results, rows.rows, kept)
 
     def make() -> Made:
         part = judged(name, rows, at)
-        return replace(part, section=replace(part.section, id=f"{name}-live"))
+        # Where every row is as it is recorded, a figure would show the same points once more.
+        figure = None if found.equal == found.rows else part.section.figure
+        return replace(part, section=replace(part.section, id=f"{name}-live", figure=figure, more_figures={}))
 
-    made = drawn(request.asked.out / FOLDER, name, ingredients(name, rows, at), make, rows.source(name), ("png",))
-    found = agreement(works, results, rows.rows, kept)
+    # The page alone shows it: no picture is a file of its own.
+    made = drawn(request.asked.out / FOLDER, name, ingredients(name, rows, at), make, kinds=())
     return overlay(works, found, made, recorded, facts_of(rows.provenance).get("data", ""))

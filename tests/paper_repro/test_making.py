@@ -70,7 +70,8 @@ def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
         re.findall(r'id="claim-(\S+)">\s*<summary><span class="verdict (\w+)', page) for page in (*before, after)
     ]
     assert verdicts[0] == verdicts[1] != []
-    assert (tmp_path / "live" / "figures" / "projection.png").exists()
+    assert 'id="live-figure-projection"' in after  # on other data than the recorded ones
+    assert (tmp_path / "live" / "tables" / "projection.csv").exists()
     assert "shows what is recorded" in capsys.readouterr().err
 
 
