@@ -29,8 +29,6 @@ from decomfl_lab.errors import InputError, require, require_finite_positive
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.laws.devices import checks
 
-__all__ = ["PARTS", "billion", "inputs", "main", "measured", "prompts", "smollm2"]
-
 _LAB = ("-m", "decomfl_lab")
 _LOG = Path(__file__).parents[1] / "docs" / "_static" / "rebuild" / "mnist.dcl"
 _BITS = ("-m", "benchmarks.card", "--bits")

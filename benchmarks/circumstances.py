@@ -17,8 +17,6 @@ import click
 
 from decomfl_lab.cli.lazy import ARGUMENTS
 
-__all__ = ["begin", "circumstances", "provenance"]
-
 _BEGIN = "benchmarks.begin"
 
 

@@ -16,9 +16,6 @@ from benchmarks.mould import BenchmarkRow, benchmark, column, names
 from decomfl_lab.errors import require_choice, require_int, require_possible
 from decomfl_lab.options import option
 
-__all__ = ["PROBES", "CoverageCount", "CoverageOptions", "CoverageRun", "counted", "coverage"]
-__all__ += ["coverage_runs"]
-
 GROSS = 5
 """An estimate that is further from the truth than so many half-widths, and is called reached, is a gross error."""
 

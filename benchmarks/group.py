@@ -7,8 +7,6 @@ from importlib.metadata import EntryPoint
 from benchmarks.circumstances import begin
 from decomfl_lab.cli.lazy import LazyGroup
 
-__all__ = ["bench"]
-
 _WHERE = {
     "rebuild": "rebuild:rebuild",
     "round": "round:round_",

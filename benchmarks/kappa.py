@@ -16,8 +16,6 @@ from decomfl_lab.options import option
 if TYPE_CHECKING:
     from benchmarks.ways.libraries import KappaEstimate, KappaProblem
 
-__all__ = ["ComparisonOptions", "ComparisonRow", "comparison_rows", "kappa"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonOptions:

@@ -14,8 +14,6 @@ from benchmarks.ways.clock import in_turns
 from decomfl_lab.errors import require_int, require_possible
 from decomfl_lab.options import option
 
-__all__ = ["WAYS", "LlmRoundOptions", "LlmRoundRow", "llm_round"]
-
 WAYS = {
     IN_PLACE: "MeZO's and the authors' way: torch's randn, x moved in place, all logits of batches in no order",
     "serial": "a point x + μz at a time; verbalizers' logits, prompts in order of length",

@@ -38,8 +38,6 @@ from decomfl_lab.errors import InputError, require_choice
 from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
 
-__all__ = ["BenchmarkCommand", "BenchmarkRow", "Tabulated", "benchmark", "column", "names", "numbers"]
-
 _WIDTH = 160  # characters of a line where stdout is no terminal
 
 

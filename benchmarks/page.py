@@ -15,8 +15,6 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.options import REQUIRED, option
 from paper_repro.workflow import manifest
 
-__all__ = ["benchmarks", "page"]
-
 QUIET: Final = 0.05
 """The largest share of the machine that others may have taken while a benchmark ran that is published."""
 _HEAD: Final = """# Benchmarks

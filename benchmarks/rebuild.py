@@ -24,8 +24,6 @@ from decomfl_lab.options import option
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["RebuildOptions", "RebuildRow", "RebuildSetting", "rebuild", "rebuild_rows"]
-
 _D = "28938,1206590,125000000"
 _PAIRS = "1,10,100,1000"
 _QUOTED = 100  # missed directions of the rebuild that the README quotes

@@ -14,8 +14,6 @@ from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.errors import require_int, require_possible
 from decomfl_lab.options import option
 
-__all__ = ["RoundOptions", "RoundRow", "round_"]
-
 _ENGINES_ON_GPU = ("plain", "serial", "batched")  # engines that evaluate losses where a GPU has the model
 _PROJECTING = ("fused", "batched", "serial")
 """Engines that are measured by gradient projection too: the kernel, the batched pass, and torch's autograd."""

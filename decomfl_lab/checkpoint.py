@@ -18,8 +18,6 @@ from decomfl_lab.files import require_plain, write_atomically
 if TYPE_CHECKING:  # what is said of a run needs no tensors
     from torch import Tensor
 
-__all__ = ["Saved", "read_checkpoint", "read_values", "write_checkpoint"]
-
 T = TypeVar("T")
 
 Saved = tuple[dict[str, "Tensor"], dict[str, Any]]

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["environment", "safely"]
-
 _SAFE: Final = "PYTHONSAFEPATH"
 
 

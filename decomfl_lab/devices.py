@@ -15,18 +15,6 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError, plural, require, require_choice, require_int
 
-__all__ = [
-    "DEVICES",
-    "describe",
-    "find_device",
-    "free_memory",
-    "on_host",
-    "private_idle",
-    "room",
-    "use_tf32_",
-    "use_threads_",
-]
-
 DEVICES = ("cpu", "cuda", "cuda:N", "auto")
 
 

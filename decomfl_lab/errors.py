@@ -13,27 +13,6 @@ from functools import wraps
 from reprlib import Repr
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
-__all__ = [
-    "THEIRS",
-    "DivergedError",
-    "HookError",
-    "InputError",
-    "LabWarning",
-    "RoundingWarning",
-    "brief",
-    "is_number",
-    "known_options",
-    "plural",
-    "printable",
-    "quoted",
-    "require",
-    "require_choice",
-    "require_finite_positive",
-    "require_int",
-    "require_possible",
-    "shown",
-]
-
 MANY_NAMES = 16
 """A list of more names than these comes last in a message, behind the value and the nearest name."""
 

@@ -17,9 +17,6 @@ from filelock import FileLock, Timeout
 
 from decomfl_lab.errors import InputError, require, shown
 
-__all__ = ["HeldError", "as_path", "held", "held_file", "is_held", "require_plain"]
-__all__ += ["require_writable", "write_atomically"]
-
 LOCK_FILE = ".lock"
 _SIGNED = re.compile(r"(process \d+ on [^\n]*)?")
 """What a lock file says of its holder, or nothing yet."""

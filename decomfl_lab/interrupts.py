@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Interrupted", "idle", "interrupt", "postponed", "telling"]
-
 _idle = False
 _held: list[int] = []
 

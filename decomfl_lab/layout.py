@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require
 
-__all__ = ["MODULE", "Layout", "require_trainable"]
-
 MODULE = "be a torch.nn.Module (of a fitted net of skorch its module_)"
 
 

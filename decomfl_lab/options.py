@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, get_type_hints
 
-__all__ = ["REQUIRED", "TRUST_CODE", "Codec", "Option", "declared", "option"]
-
 REQUIRED: Final[Any] = dataclasses.MISSING
 """The default of an option that must be given."""
 TRUST_CODE: Final = (

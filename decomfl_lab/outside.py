@@ -20,21 +20,6 @@ from msgspec import Meta, Struct
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise.starts import MOST_TENSORS, Start
 
-__all__ = [
-    "Header",
-    "NamedTensor",
-    "Offer",
-    "Provenance",
-    "SavedEstimate",
-    "SavedHost",
-    "SavedKrylov",
-    "SavedRun",
-    "StartInFile",
-    "StreamStart",
-    "read_as",
-    "require_rows",
-]
-
 T = TypeVar("T")
 
 _LONG = (1 << 63) - 1

@@ -12,8 +12,6 @@ from decomfl_lab.files import require_writable, write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["require_picture", "save_picture"]
-
 
 def require_picture(path: Path, argument: str = "plot") -> None:
     """InputError unless matplotlib writes files with the ending of ``path``, and there may be one."""

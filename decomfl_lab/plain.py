@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["plain", "print_json"]
-
 
 def plain(value: Any) -> Any:
     """The value ready for ``json.dumps``: lists for tuples, None for numbers that are not finite."""

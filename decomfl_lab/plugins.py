@@ -23,19 +23,6 @@ from decomfl_lab.errors import THEIRS, InputError, require, shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "OWN",
-    "TORCH_LOSSES",
-    "Trust",
-    "code_in",
-    "is_own",
-    "made",
-    "named",
-    "require_trusted",
-    "taking",
-    "targets_of",
-]
-
 OWN = "own"
 """What a run's configuration calls a model and data that its user handed over in Python."""
 T = TypeVar("T")

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from decomfl_lab.errors import InputError, require_choice
 
-__all__ = ["WORDS", "require_option"]
-
 WORDS = {
     **dict.fromkeys(("K", "local-iterations", "local-epochs", "local-iters"), "local-steps"),
     **dict.fromkeys(("P", "directions", "num-perturbations", "num-directions", "num-pert"), "perturbations"),

@@ -17,8 +17,6 @@ from decomfl_lab.runs.folder import CONFIG_FILE, FoundRun, found_runs
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["curves_of", "plot"]
-
 APART = ("seed", "rounds", "eval_every")  # options that tell no two curves apart: seeds are averaged
 
 

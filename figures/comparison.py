@@ -17,8 +17,6 @@ from figures.curves import BAND, COUNT_LABELS, Count, Kind, draw_mean, extra_leg
 from figures.layout import LOST_POINTS, legend_below, page, require_columns, require_known
 from figures.style import LineStyle, rc
 
-__all__ = ["Panel", "by_communication", "comparison"]
-
 _LEAST_WIDTH: Final = 9.6  # inches of a figure at least; long labels need them
 _LOGIT_TICKS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 

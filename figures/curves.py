@@ -13,16 +13,6 @@ from decomfl_lab.errors import InputError
 from figures.layout import require_columns
 from figures.style import AUTHORS_DASH, CHECKS, LineStyle
 
-__all__ = [
-    "BAND",
-    "COUNT_LABELS",
-    "Count",
-    "Kind",
-    "draw_mean",
-    "extra_legend",
-    "mean_and_band",
-]
-
 Count = Literal["wire", "table1", "plotted"]
 
 BAND = "Bands: mean ± 1 standard deviation for 3 or more seeds, minimum to maximum for 2, none for 1."

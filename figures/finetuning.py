@@ -16,8 +16,6 @@ from matplotlib.ticker import PercentFormatter
 from figures.layout import page, require_columns, require_known
 from figures.style import LineStyle, rc
 
-__all__ = ["accuracies", "round_costs"]
-
 _INK, _SOFT, _GREY = "#1F2328", "#57606A", "#8C959F"
 _BEFORE: Mapping[str, tuple[str, Any]] = {
     "zero_shot": ("before training", "solid"),

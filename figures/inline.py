@@ -20,8 +20,6 @@ from matplotlib.transforms import Bbox
 
 from figures.style import rc
 
-__all__ = ["Drawing", "Picture", "dark_greys", "picture"]
-
 _LONG: Final = re.compile(r"-?\d+\.\d{2,}")
 _GAPS: Final = re.compile(r"\s*([A-Za-z])\s*")
 _UPRIGHT: Final = re.compile(r"^rotate\(-0 [^)]*\)$")

@@ -13,8 +13,6 @@ from matplotlib.figure import Figure, SubFigure
 
 from decomfl_lab.errors import InputError, require
 
-__all__ = ["LOST_POINTS", "legend_below", "page", "require_columns", "require_known"]
-
 LOST_POINTS = "Points at 0 lie outside the logarithmic axis."
 
 _CHARACTERS_AN_INCH = 16.4  # of caption text

@@ -13,8 +13,6 @@ from figures.curves import BAND, draw_mean
 from figures.layout import legend_below, page, require_columns
 from figures.style import rc, series_styles
 
-__all__ = ["X", "Y", "run_curves"]
-
 X = {
     "rounds": ("round", "communication round"),
     "bytes": ("client_bytes", "bytes a client sent and got, mean over clients"),

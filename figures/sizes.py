@@ -15,8 +15,6 @@ from figures.curves import BAND, draw_mean
 from figures.layout import legend_below, page, require_columns, require_known
 from figures.style import LineStyle, rc
 
-__all__ = ["READINGS", "size_figure"]
-
 READINGS: Final[Mapping[str, str]] = {"kappa": "o", "d": "s"}  # what the rounds are drawn against, with its marker
 ROOM: Final = 3.0  # times the rounds of the smallest model, up and down, that the last panel shows at least
 _SOFT = "#57606A"

@@ -16,8 +16,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from figures.layout import page, require_columns, require_known
 from figures.style import OKABE_ITO, rc
 
-__all__ = ["KAPPAS", "training_spectra"]
-
 KAPPAS: Mapping[str, str] = {
     "signed": "tr H / ‖H‖₂",
     "positive": "Σ max(λ, 0) / λ_max",

@@ -12,8 +12,6 @@ from hessian.kappa.picture import STYLE
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
-__all__ = ["AUTHORS_DASH", "CHECKS", "OKABE_ITO", "LineStyle", "method_styles", "rc", "series_styles"]
-
 Dash = tuple[float, tuple[float, ...]]
 
 # Okabe and Ito's colours for all kinds of colour vision. The first three are ordered from light to dark,

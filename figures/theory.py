@@ -16,18 +16,6 @@ from matplotlib.patches import Patch
 from figures.layout import legend_below, page, require_columns, require_known
 from figures.style import OKABE_ITO, LineStyle, rc
 
-__all__ = [
-    "CONDITIONS",
-    "FLAT_FROM",
-    "LINES",
-    "NOISES",
-    "SPEED_LINES",
-    "dimension_free",
-    "speed_ups",
-    "step_sizes",
-    "training",
-]
-
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
 _SOFT = "#57606A"
 _SOLID = (0.0, ())

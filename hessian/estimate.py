@@ -13,8 +13,6 @@ from scipy import stats
 from decomfl_lab.errors import require
 from decomfl_lab.plain import plain
 
-__all__ = ["Estimate", "Jsonable", "require_confidence", "to_its_width"]
-
 
 def require_confidence(confidence: float) -> float:
     """Return ``confidence`` if it is in (0, 1), else raise InputError."""

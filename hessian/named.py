@@ -41,8 +41,6 @@ from hessian.operators.asked import mean_loss_of
 from hessian.operators.mean_loss import MeanLoss, differentiating
 from hessian.operators.options import CurvatureOptions
 
-__all__ = ["TrainedModel", "from_run", "from_task", "from_weights", "scale_of", "trained_here", "untrained"]
-
 _EXAMPLES = 8  # purpose of the random choice of examples (see ``fixed_choice``)
 
 

@@ -14,8 +14,6 @@ from decomfl_lab.errors import require
 from decomfl_lab.files import as_path
 from decomfl_lab.outside import read_as
 
-__all__ = ["Checkpoint", "State"]
-
 State = tuple[dict[str, Tensor], dict[str, Any]]
 
 _SHARE = 0.1  # share of the time that writing may take

@@ -9,8 +9,6 @@ from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, ta
 from paper_repro.studies import board, edge
 from paper_repro.workflow.part import Part
 
-__all__ = ["DEAREST", "PARTIAL", "PARTS"]
-
 PARTS: dict[str, Part] = {
     "fig2": fig2,
     "fig3": fig3,

@@ -36,8 +36,6 @@ from paper_repro.workflow.report import page_section
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.seals import file_digest, read_sealed, write_sealed
 
-__all__ = ["KINDS", "DrawnPart", "all_drawn", "drawn", "ingredients", "judged", "label", "rendered"]
-
 FOLDER: Final = "drawn"
 KINDS: Final = ("png", "pdf")  # of the files of a figure
 FEW: Final = 3  # parts that are drawn by this process alone: to start others takes as long

@@ -21,8 +21,6 @@ from paper_repro.workflow.recorded import Rows, facts_of
 from paper_repro.workflow.recorded import load as recorded_rows
 from paper_repro.workflow.runs import Job, Result, Work
 
-__all__ = ["SHARE", "Agreement", "Overlay", "agreement", "beginning", "overlay", "run_live"]
-
 FOLDER: Final = "live"  # the folder, in that of the report, of tables of live runs
 
 SHARE: Final = 0.15  # the share of a training run's rounds that is run live

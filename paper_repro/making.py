@@ -22,8 +22,6 @@ from paper_repro.workflow.recorded import Rows, facts_of
 from paper_repro.workflow.report import RECORDED, Section, closing, page_section, render_report
 from paper_repro.workflow.runs import run_all
 
-__all__ = ["make_report"]
-
 
 def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]:
     """Make the parts that are asked for and their report, and return the verdicts; say what came of it, if not silent.

@@ -24,8 +24,6 @@ from paper_repro.workflow.report import require_own_page
 from paper_repro.workflow.scales import SCALES, changed
 from paper_repro.workflow.series import READINGS
 
-__all__ = ["Request", "requested"]
-
 MOST_JOBS: Final = 4096
 """Processes at a time; a machine ends long before."""
 

@@ -18,8 +18,6 @@ from paper_repro.workflow.part import Options
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole
 
-__all__ = ["Found", "computed_parts", "drawable", "kept_beside", "recorded_parts", "works_of"]
-
 Compute = Callable[[Sequence[Work | Job]], list[Result | None]]
 """``run_all`` of some works, with all else given."""
 Piece = tuple[Work | Job, pd.DataFrame, Sequence[Mapping[str, Any]]]

@@ -81,8 +81,6 @@ FILES = _files()
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
     """The node and all below it, but for types and for what only errors say."""
-    if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == "__all__":
-        return
     yield node
     for name, value in ast.iter_fields(node):
         below = [child for child in (value if isinstance(value, list) else [value]) if isinstance(child, ast.AST)]
@@ -98,10 +96,8 @@ def _removable(statement: ast.stmt) -> bool:
     match statement:
         case ast.Expr(value=ast.Call()) | ast.Raise() | ast.Continue():
             return not ast.unparse(statement).startswith("logger")
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.AugAssign():
             return True
-        case ast.AugAssign():
-            return not ast.unparse(statement).startswith("__all__")
     return False
 
 

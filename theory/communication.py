@@ -9,22 +9,11 @@ from typing import Final
 import sympy as sp
 
 from decomfl_lab.errors import require_int
-from decomfl_lab.methods.traffic import ExpectedTraffic
+from decomfl_lab.methods.traffic import ExpectedTraffic as ExpectedTraffic
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.config import TrainConfig
 from theory.notation.formula import value_of
 from theory.notation.symbols import K, M, P, beta, d, epsilon, kappa, m
-
-__all__ = [
-    "TABLE_1",
-    "ExpectedTraffic",
-    "Numbers",
-    "Row",
-    "expected_numbers",
-    "expected_traffic",
-    "table1_scalars_decomfl",
-    "table1_scalars_fedavg",
-]
 
 
 @dataclass(frozen=True)

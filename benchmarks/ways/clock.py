@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 from decomfl_lab.children import environment
 from decomfl_lab.errors import require
 
-__all__ = ["ProcessOutcome", "apart", "fastest", "in_turns"]
-
 Name = TypeVar("Name", bound=Hashable)
 
 _SECONDS = 0.4  # time that a measurement should last

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from decomfl_lab.engines.base import Line
 
-__all__ = ["WideLine", "in_place_scalars", "move_", "scalar_error"]
-
 
 def move_(module: torch.nn.Module, seed: int, c: float) -> None:
     """Add c z to the parameters in place, a tensor at a time, z by torch's ``randn`` in float32."""

@@ -35,9 +35,6 @@ from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.memory import ENVIRONMENT, peak_of, resident_bytes
 
-__all__ = ["LENGTHS", "RANDOM", "InPlaceRound", "LlmFederation", "answering", "peak_apart", "random_prompts"]
-__all__ += ["reference_scalars", "way_of"]
-
 LENGTHS = (4, 6, 7, 8, 9, 11, 14, 17, 21, 28, 31)
 """Deciles 0, 10, ... 100 % of the number of tokens of SST-2's training prompts, GPT-2's vocabulary, at most 31."""
 SMOLLM2 = "smollm2-135m"

@@ -33,9 +33,6 @@ from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from hessian.spectrum.lanczos import lanczos
 
-__all__ = ["LIBRARIES", "OURS", "KappaEstimate", "KappaProblem", "KappaRun", "Library", "estimated", "installed"]
-__all__ += ["our_kappa", "quiet"]
-
 OURS = "decomfl-lab"
 _CONFIDENCE = 0.95
 _TRACE_PRODUCTS = 30  # products that the traces of curvlinops and hessian-eigenthings are given

@@ -20,8 +20,6 @@ from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.operator import DenseOperator, Operator, digest
 
-__all__ = ["SPECTRA", "Matrix"]
-
 Matrix = tuple[Operator, NDArray[np.float64]]  # a matrix, and its eigenvalues
 
 

@@ -25,8 +25,6 @@ from decomfl_lab.replicas.rebuild import project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
 
-__all__ = ["MU", "EngineStep"]
-
 MU = 1e-3
 _IN_SHAPE = (1, 28, 28)
 _CLASSES = 10

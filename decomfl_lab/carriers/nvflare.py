@@ -40,8 +40,6 @@ except ModuleNotFoundError as error:
     need = f"NVFlare needs the extra nvflare: pip install 'decomfl-lab[nvflare]' (no module {error.name})"
     raise InputError(need) from None
 
-__all__ = ["DIGESTS_FILE", "Sites", "handle", "job", "run"]
-
 logger = logging.getLogger(__name__)
 
 DIGESTS_FILE = "digests.json"

@@ -25,8 +25,6 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.federations.carrier import MakeHost, Take
 from decomfl_lab.protocol.session import Frames, Host
 
-__all__ = ["Actors", "Ray", "connect"]
-
 MOST_DEATHS = 3
 """How often an actor is made anew while one round is exchanged."""
 LONG = 86400.0

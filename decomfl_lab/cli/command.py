@@ -15,8 +15,6 @@ from decomfl_lab.cli.numbers import integer
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.options import REQUIRED, declared
 
-__all__ = ["WHOLE", "Argument", "Flag", "beside", "command", "flags_of", "made_of"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.options import TRUST_CODE, option
 
-__all__ = ["export"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-__all__ = ["COMMANDS", "contributed", "load"]
-
 COMMANDS = "decomfl.commands"
 """The group of entry points that are commands."""
 

@@ -10,8 +10,6 @@ import click
 
 from decomfl_lab.cli.screen import Screened
 
-__all__ = ["ARGUMENTS", "Contribution", "LazyGroup"]
-
 ARGUMENTS = "decomfl_lab.arguments"
 """The key of click's ``Context.meta`` under which the command line stands."""
 

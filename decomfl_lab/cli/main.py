@@ -23,8 +23,6 @@ from decomfl_lab.cli.lazy import ARGUMENTS, LazyGroup
 from decomfl_lab.errors import InputError, LabWarning, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
 
-__all__ = ["application", "main"]
-
 COMPLETE = "_DECOMFL_COMPLETE"
 """The variable by which a shell asks what a word can be completed to."""
 JOBS = {

@@ -12,8 +12,6 @@ from decomfl_lab.noise.vectors import stream_vectors
 from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
 
-__all__ = ["noise"]
-
 _CHUNK = 1 << 16
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["integer"]
-
 
 def integer(text: str) -> int:
     """1206590, 1_206_590 or 1e6; ValueError for what is no integer."""

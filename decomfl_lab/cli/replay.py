@@ -15,8 +15,6 @@ from decomfl_lab.interrupts import telling
 from decomfl_lab.options import REQUIRED, TRUST_CODE, option
 from decomfl_lab.plain import print_json
 
-__all__ = ["replay"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:

@@ -15,8 +15,6 @@ from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
 from decomfl_lab.runs.folder import COLUMNS, FoundRun, found_runs
 
-__all__ = ["runs", "where"]
-
 SHOWN = ("folder", "method", "data", "model", "d", "K", "P", "η", "rounds", "accuracy", "loss", "kB/client", "state")
 
 

@@ -15,8 +15,6 @@ from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.words import WORDS
 
-__all__ = ["LINES", "Screened", "lines_of"]
-
 LINES = 60
 """The most lines of a --help, at 80 columns."""
 COMPLETED = {"model": MODEL_NAMES, "data": DATA_NAMES, "device": ("cpu", "cuda", "auto")}

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Rebuilt
 
-__all__ = ["FIRST", "RunPlace", "TrainGroup", "command_of", "prepared", "report", "title", "train"]
-
-
 FIRST = {
     "--data": "digits",
     "--model": "mlp",

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from decomfl_lab.laws.contract import Implementation
     from decomfl_lab.laws.outcomes import Outcome, Outcomes
 
-__all__ = ["verify"]
-
 _LACKS = "a part is not offered; where it is deleted the lab's takes its place"
 _MARKS = {"holds": ".", "broken": "x", "crashed": "!", "refused": " ", "skipped": " ", "not yours": " "}
 

@@ -23,8 +23,6 @@ from decomfl_lab.errors import THEIRS, InputError, LabWarning, require, shown
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.trees import LEAVES, Batch, feed, joined, mapped, row_count, shape_of, tensors, torch_tree
 
-__all__ = ["Data", "Gathered", "batches_of", "one_batch", "tell_draws"]
-
 MOST_BATCHES = 100_000
 """More batches than these are not read from what does not say how many it has."""
 MOST_AGAIN = 10_000

@@ -47,20 +47,6 @@ from decomfl_lab.datasets.text import documentation, next_bytes
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.objectives.trees import mapped, row_count, tensors
 
-__all__ = [
-    "DATA_SETS",
-    "IDX",
-    "Dataset",
-    "IdxSource",
-    "at_hand",
-    "cache_folder",
-    "download",
-    "load_dataset",
-    "parse_idx",
-    "read_checked",
-]
-
-
 _PerChannel = float | tuple[float, ...]
 """A number for all channels of an image, or one for each."""
 

@@ -20,8 +20,6 @@ from decomfl_lab.errors import InputError, plural, require, require_int
 from decomfl_lab.objectives.trees import LEAVES, Batch, joined, mapped, row_count, rows, shape_of, tensors
 from decomfl_lab.plugins import OWN
 
-__all__ = ["data_of", "examples", "first_clients", "own_dataset"]
-
 
 def examples(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Batch:
     """(inputs, targets) of all examples that a client, or a test, was given as (see ``datasets.given``).

@@ -25,8 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.noise.draws import STREAM, Draws, draws_of
 
-__all__ = ["SPLITS", "split"]
-
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from decomfl_lab.errors import require, require_int
 
-__all__ = ["LENGTH", "documentation", "next_bytes"]
-
 LENGTH = 128
 """Bytes of a sequence."""
 

@@ -21,9 +21,6 @@ from decomfl_lab.records.seeds import StepSeed, stream_of
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica
 
-__all__ = ["Engine", "Line", "Plain", "SampleLoss", "Serial", "fits", "point_for", "wide_dtype"]
-
-
 SampleLoss = tuple[Objective, int]
 """f_i(· ; ξ): a client's loss and the local step that picks its data sample ξ."""
 

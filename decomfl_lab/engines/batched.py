@@ -38,8 +38,6 @@ from decomfl_lab.objectives.trees import row_count, rows, tensors
 from decomfl_lab.records.seeds import stream_of
 from decomfl_lab.replicas.rebuild import form_points_
 
-__all__ = ["Batched", "Batches", "Passes", "attention", "shares_masks"]
-
 ON_CPU = 1 << 28
 """Bytes that a batched pass may take on the CPU; on a GPU it may take half of what is free."""
 KEPT = 8

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from decomfl_lab.engines.base import Engine, Line, SampleLoss
 
-__all__ = ["ENGINES", "make_engine"]
-
 
 class Automatic:
     """``Fused`` for points on the CPU and ``Batched`` for points on a GPU, with what those fall back to."""

@@ -24,8 +24,6 @@ from decomfl_lab.estimators.differences import Point
 from decomfl_lab.objectives.modules import copied
 from decomfl_lab.objectives.objective import ModuleObjective, Objective, mean_losses
 
-__all__ = ["Seat", "Threads"]
-
 
 class Seat:
     """What a thread works with: points and, by module, copies to run and nets with their memory."""

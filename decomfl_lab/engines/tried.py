@@ -17,8 +17,6 @@ from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.objectives.trial import refuse
 
-__all__ = ["Tried"]
-
 AGREES = 1e-3
 """What engines round differently is less, relative to a loss."""
 

@@ -12,19 +12,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = [
-    "ESTIMATORS",
-    "Estimator",
-    "Point",
-    "ScalarEstimate",
-    "Values",
-    "central",
-    "central_curved",
-    "fetched",
-    "forward",
-    "projection",
-]
-
 Point = tuple[int, float]
 """(p, c) for x + c·z_p; (0, 0.0) is x."""
 Values = Any

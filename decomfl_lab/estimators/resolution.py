@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import RoundingWarning
 from decomfl_lab.estimators.differences import Estimator, ScalarEstimate
 
-__all__ = ["Resolution", "span"]
-
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-12}
 """A unit of rounding of a loss, beside the loss, by the numbers that it is computed in.
 

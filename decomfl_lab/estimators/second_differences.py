@@ -38,18 +38,6 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import require
 from decomfl_lab.noise import Distribution
 
-__all__ = [
-    "BRACKETS",
-    "CURVATURE_COLUMNS",
-    "MOMENT_DISTRIBUTIONS",
-    "CurvatureLog",
-    "PowerSums",
-    "cross_cumulants",
-    "cumulants",
-    "power_sums",
-    "require_moment_distribution",
-]
-
 Floats = NDArray[np.float64]
 
 MOMENT_DISTRIBUTIONS = (Distribution.GAUSSIAN, Distribution.SPHERE)

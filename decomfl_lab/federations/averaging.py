@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from decomfl_lab.estimators.resolution import Resolution
     from decomfl_lab.federations.setting import TrainingSetting
 
-__all__ = ["FedAvgFederation", "Floats", "Trainer", "Uplink", "whole_model"]
-
 Floats = Any
 """A float32 or float64 vector (d,)."""
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from decomfl_lab.protocol.session import Frames, Host
 
-__all__ = ["FEDERATIONS", "Carrier", "Elsewhere", "MakeHost", "Take"]
-
 FEDERATIONS = "decomfl.federations"
 """The group of entry points that make an ``Elsewhere``."""
 

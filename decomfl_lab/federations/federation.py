@@ -14,8 +14,6 @@ from decomfl_lab.protocol.ledger import Ledger
 if TYPE_CHECKING:
     from decomfl_lab.federations.in_process import DeComFLFederation
 
-__all__ = ["Federation"]
-
 
 class Federation(Protocol):
     """A federation in this process: advance it by rounds, read its model, save it, bring it back."""

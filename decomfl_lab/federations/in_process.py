@@ -28,8 +28,6 @@ from decomfl_lab.records.record import History, RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot
 from decomfl_lab.replicas.rules import Step
 
-__all__ = ["DeComFLFederation"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from decomfl_lab.federations.in_process import DeComFLFederation
     from decomfl_lab.replicas.replica import Snapshot
 
-__all__ = ["padded", "with_newcomers"]
-
 
 def padded(saved: Saved, M: int) -> Saved:
     """What was saved of M clients, or of fewer: the others have taken no step, hold round 0 and were told nothing."""

@@ -25,8 +25,6 @@ from decomfl_lab.protocol.wire import read
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
-__all__ = ["CarriedFederation", "RemoteFederation", "host_of"]
-
 logger = logging.getLogger(__name__)
 
 

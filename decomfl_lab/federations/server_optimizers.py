@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import is_number, require, require_choice, require_finite_positive
 
-__all__ = ["SERVER_OPTIMIZERS", "ServerOptimizer"]
-
 SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam", "yogi")
 
 _F64 = NDArray[np.float64]

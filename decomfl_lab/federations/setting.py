@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from decomfl_lab.objectives.objective import Objective
 
 
-__all__ = ["TrainingSetting"]
-
-
 @dataclass(frozen=True)
 class TrainingSetting:
     """What a method trains: all of a run that is not the method's own.

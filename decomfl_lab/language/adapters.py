@@ -20,8 +20,6 @@ from decomfl_lab.errors import require, require_choice, require_finite_positive,
 from decomfl_lab.models.initial import begin_, constant, draw_, uniform
 from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
 
-__all__ = ["AdaptedLinear", "lora_", "merge_", "norms_"]
-
 
 class AdaptedLinear(nn.Module):
     """A linear layer with a low-rank update: y = base(u) + (α/r) B A u.

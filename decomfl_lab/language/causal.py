@@ -39,8 +39,6 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.models.registry import num_parameters
 
-__all__ = ["CausalLM", "HubTokens", "Verbalized", "is_pretrained", "load_causal", "load_pretrained"]
-
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB = "from the Hugging Face hub"
 _NO_CODE = {"trust_remote_code": False}

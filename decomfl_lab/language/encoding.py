@@ -16,8 +16,6 @@ from torch import Tensor
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.language.tasks import Task
 
-__all__ = ["Tokens", "encode", "verbalizer_ids"]
-
 
 class Tokens(Protocol):
     """A tokenizer."""

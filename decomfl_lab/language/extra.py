@@ -9,8 +9,6 @@ from types import ModuleType
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["installed", "llm_library", "pass_over"]
-
 
 def llm_library(name: str, wanted_by: str) -> ModuleType:
     """The module ``name``, one of those that the extra ``llm`` installs.

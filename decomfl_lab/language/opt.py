@@ -10,8 +10,6 @@ from decomfl_lab.language.extra import llm_library
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["SIZES", "SPECIAL", "Size", "build_opt"]
-
 
 @dataclass(frozen=True)
 class Size:

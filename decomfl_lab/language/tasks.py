@@ -26,8 +26,6 @@ from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice
 
-__all__ = ["TASKS", "Task", "TaskData", "load_task"]
-
 _CLEANED: dict[str, Callable[[str], str]] = {"sentence": str.strip, "span2_text": str.lower}
 """What the templates do to a column."""
 

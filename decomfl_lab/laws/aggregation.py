@@ -17,8 +17,6 @@ from decomfl_lab.laws.strategies import Answers
 from decomfl_lab.protocol.aggregation import ClippedMean, Krum, Majority, Median, TrimmedMean, omega
 from decomfl_lab.records.record import ScalarArray
 
-__all__: list[str] = []
-
 _ROUNDED = 1e-6
 """Relative error allowed to float32 numbers."""
 

@@ -22,8 +22,6 @@ from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Snapshot
 
-__all__ = ["AROUND", "AroundFault", "around"]
-
 
 @dataclass(frozen=True)
 class AroundFault:

@@ -20,8 +20,6 @@ from decomfl_lab.laws.world import SmallFederation, World, case_of, silenced
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.seeds import Seeding
 
-__all__ = ["SCOPES", "Explored", "Scope", "explore"]
-
 
 @dataclass(frozen=True)
 class Scope:

@@ -46,8 +46,6 @@ from decomfl_lab.laws.strategies import Support
 from decomfl_lab.methods.method import Method
 from decomfl_lab.plugins import made
 
-__all__ = ["Outcome", "Outcomes", "check_law", "load_implementation", "named", "planted", "pytest_suite", "verify"]
-
 _FEW = 25
 """Cases at least that an implementation may refuse before one that it takes, and of a law after one that is broken."""
 

@@ -36,30 +36,6 @@ from decomfl_lab.replicas.making import make_replica
 from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.replicas.rules import Sgd, UpdateRule
 
-__all__ = [
-    "PARTS",
-    "AcrossDevices",
-    "AnyClient",
-    "AnyReplica",
-    "AnyServer",
-    "AnyWeighingServer",
-    "Case",
-    "Heard",
-    "Implementation",
-]
-__all__ += [
-    "Participation",
-    "Played",
-    "RefusedError",
-    "RoundWatch",
-    "Wavy",
-    "bytes_missed",
-    "model_of",
-    "play",
-    "sums_or",
-    "variant",
-]
-
 
 @dataclass(frozen=True)
 class Participation:

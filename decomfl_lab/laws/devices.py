@@ -27,8 +27,6 @@ from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
 
-__all__ = ["RUNS", "BitCheck", "checks", "require_bits"]
-
 SIZES = (1, 127, 128, 129, 4097, 1_000_003)
 """Elements of a vector: below, at and above a tile of 128, and many of them, odd."""
 OFFSETS = (0, 77, 2**32 - 64, 2**33 + 5)

@@ -14,8 +14,6 @@ from decomfl_lab.laws import histories
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.world import SETTINGS, SmallFederation, World, silenced
 
-__all__ = ["Decisions", "Found", "Search"]
-
 ALIKE = 12
 """The first letters of what is wrong, which say of what kind it is."""
 TRIES = 100

@@ -30,8 +30,6 @@ from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import StepSeed, draw_seeds
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
-__all__ = ["ByInstruction", "fitted"]
-
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
 _Floats = _F32 | _F64

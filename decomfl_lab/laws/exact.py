@@ -21,8 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-__all__ = ["Copied", "Functional", "Replayed"]
-
 
 class _Step:
     """The trainable parameters of a module, and the noise of a seed for each of them."""

@@ -40,8 +40,6 @@ from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Step
 
-__all__ = ["FAULTS", "NARROW", "NOT_SHOWN", "Planted", "Wrong", "instead", "narrow", "plant", "replanned"]
-
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
 _Floats = _F32 | _F64

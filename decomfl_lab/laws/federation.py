@@ -35,8 +35,6 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.rules import Momentum, Sgd
 
-__all__: list[str] = []
-
 _Vector = np.ndarray[Any, Any]
 
 

@@ -62,8 +62,6 @@ from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum
 
-__all__ = ["Deliveries", "Sessions", "Stand", "broken", "parts_of"]
-
 RUN = bytes(range(16))
 MOST_ENDS = 4
 """The server's deaths and refusals after which the network becomes quiet."""

@@ -35,8 +35,6 @@ from hypothesis.errors import Flaky
 
 from decomfl_lab.laws.outcomes import Outcome, Outcomes, generators, suite
 
-__all__ = ["IDENTITY_LAWS", "identity_suite", "read_identities", "verify_identity"]
-
 MOST = 20_000
 """Combinations that are asked at most."""
 ALIKE = 6.0

@@ -9,8 +9,6 @@ from pathlib import Path
 from decomfl_lab.errors import require
 from decomfl_lab.files import write_atomically
 
-__all__ = ["target_template", "write_kits"]
-
 _HERE = Path(__file__).parent
 _KITS = {"update_laws.py": "update.py", "identity_laws.py": "identity.py"}
 _LABS = ("supports", "measured_by", "delivery")

@@ -13,8 +13,6 @@ from decomfl_lab.laws.contract import Case, Implementation, Participation, model
 from decomfl_lab.laws.register import LawBrokenError, law, same
 from decomfl_lab.records.record import History
 
-__all__ = ["Event"]
-
 _CLIENTS = st.integers(0, 4)
 
 

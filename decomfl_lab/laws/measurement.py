@@ -36,8 +36,6 @@ from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 
-__all__ = ["MeasurementWatch"]
-
 _Floats = NDArray[np.float64]
 _CORNERS = 10
 """Values that are put to the ends of their errors in every combination; of more values 2¹⁰ combinations are drawn."""

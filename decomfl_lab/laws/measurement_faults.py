@@ -23,9 +23,6 @@ from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.seeds import Picks, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.rules import Sgd, Step
 
-__all__: list[str] = []
-
-
 # Along what ------------------------------------------------------------------------------------------------------
 
 

@@ -23,8 +23,6 @@ from decomfl_lab.methods.registry import name_of
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.replicas.pooled import PooledSgd
 
-__all__ = ["OfMethod", "of_method"]
-
 _CHOICES = ("rule", "estimator", "distribution", "seeds", "tracking", "pool", "pool_exponent")
 """Options that stay as they are where they are not the class's defaults; else the cases draw them too."""
 

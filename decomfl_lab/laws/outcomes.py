@@ -12,8 +12,6 @@ from itertools import takewhile
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-__all__ = ["MARKS", "Outcome", "Outcomes", "Status", "generators", "suite"]
-
 Status = Literal["holds", "broken", "crashed", "refused", "skipped", "not yours"]
 MARKS = {
     "holds": "ok    ",

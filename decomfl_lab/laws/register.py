@@ -14,8 +14,6 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["LAWS", "Bits", "Law", "LawBrokenError", "Model", "bits", "law", "refused", "same"]
-
 
 class LawBrokenError(AssertionError):
     """An implementation broke a law; the message says which values disagree."""

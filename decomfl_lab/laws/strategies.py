@@ -26,21 +26,6 @@ from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pooled import PooledSgd
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
-__all__ = [
-    "Answers",
-    "Support",
-    "answers",
-    "cases",
-    "counters",
-    "distributions",
-    "examples",
-    "few",
-    "participations",
-    "rules",
-    "seeds",
-    "shapes",
-]
-
 seeds = st.integers(0, 2**64 - 1)
 distributions = st.sampled_from(Distribution)
 wide_dtypes = st.sampled_from((torch.float32, torch.float64))

@@ -14,8 +14,6 @@ from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.register import bits, law, same
 from decomfl_lab.noise import SCRATCH, Distribution, Format, Program, reference, vectors
 
-__all__ = ["programs"]
-
 _Vector = np.ndarray[Any, Any]
 _LARGE = 10_000
 """Elements from which on programs take no sphere directions, whose norm is a sum over all of them."""

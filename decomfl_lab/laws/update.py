@@ -37,8 +37,6 @@ from torch import Tensor, nn
 
 from decomfl_lab.laws.outcomes import Outcome, Outcomes, generators, suite
 
-__all__ = ["MODULES", "UPDATE_LAWS", "UpdateLaw", "update_suite", "verify_update"]
-
 MU = 1e-3
 SCALARS = (0.7391284, -1.5273849, 0.0, 2.1, -0.4870921)
 """Scalars g of updates, again and again."""

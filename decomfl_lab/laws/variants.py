@@ -43,8 +43,6 @@ from decomfl_lab.protocol.weights import MOST_EXAMPLES
 from decomfl_lab.records.seeds import Seeding, stream_of
 from decomfl_lab.replicas.rules import Sgd
 
-__all__: list[str] = []
-
 
 def _same_scalars(what: str, found: Played, wanted: Played) -> None:
     for a, b in zip(found.records, wanted.records, strict=True):

@@ -54,9 +54,6 @@ from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding
 from decomfl_lab.replicas.replica import Replica, Snapshot
 from decomfl_lab.replicas.rules import Momentum
 
-__all__ = ["SETTINGS", "SIMPLEST", "Choose", "DeathError", "File", "Log", "Parts", "Process", "SmallFederation"]
-__all__ += ["Weighty", "World", "case_of", "content", "digest_of", "listed", "name_of", "rot", "silenced"]
-
 MOST_EVENTS = 2000
 """Messages after which a history is held to have no end."""
 SOON, LATE, MUCH_LATER = 1.0, 7.0, 45.0

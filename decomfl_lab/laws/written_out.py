@@ -19,8 +19,6 @@ from decomfl_lab.records.seeds import Picks, StepSeed, keyed, step_seed, stream_
 from decomfl_lab.replicas.pooled import PooledSgd
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, Step, UpdateRule
 
-__all__ = ["WrittenOut"]
-
 _Vector = np.ndarray[Any, Any]
 
 

@@ -20,8 +20,6 @@ from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_way
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.options import option
 
-__all__ = ["FedSgd"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FedSgd(Method):

@@ -10,8 +10,6 @@ from decomfl_lab.errors import InputError, require_choice
 from decomfl_lab.options import Codec, Option
 from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
 
-__all__ = ["AGGREGATION"]
-
 _KINDS: dict[str, Any] = {"mean": Mean, "clipped": ClippedMean, "median": Median, "trimmed": TrimmedMean, "krum": Krum}
 """Their fields are options of the same names."""
 

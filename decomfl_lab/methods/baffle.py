@@ -13,8 +13,6 @@ from decomfl_lab.protocol.server import Tracking
 if TYPE_CHECKING:
     from decomfl_lab.federations.in_process import DeComFLFederation
 
-__all__ = ["Baffle"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Baffle(LoggingDifferences, Updating):

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from decomfl_lab.federations.in_process import DeComFLFederation
     from decomfl_lab.replicas.replica import Replica
 
-__all__ = ["DeComFL", "DeComFLProjection", "Lagging", "LaggingDifferences"]
-
 _PRIVATE_KEY = 11
 """Where the clients' key derives from the run's seed, so that runs repeat; in the field only clients know it."""
 

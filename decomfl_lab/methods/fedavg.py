@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from decomfl_lab.engines.base import Engine
     from decomfl_lab.objectives.objective import Objective
 
-__all__ = ["FedAvg", "FedAvgClient"]
-
 LOCAL_OPTIMIZERS = ("sgd", "adam")
 KEPT, FRESH = "kept", "fresh"
 

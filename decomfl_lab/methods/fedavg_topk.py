@@ -17,8 +17,6 @@ from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Sparse
 from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, SPARSE_HEAD_BYTES, read, vector_of
 
-__all__ = ["FedAvgTopK"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgTopK(FedAvg):

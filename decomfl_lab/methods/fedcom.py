@@ -16,8 +16,6 @@ from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Quantized
 from decomfl_lab.protocol.wire import QUANTIZED_HEAD_BYTES, read, vector_of
 
-__all__ = ["FedCom"]
-
 _ROUNDING = 8
 
 

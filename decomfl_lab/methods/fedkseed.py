@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from decomfl_lab.replicas.pooled import PooledSgd
     from decomfl_lab.replicas.replica import Replica
 
-__all__ = ["FedKSeed"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FedKSeed(LaggingDifferences):

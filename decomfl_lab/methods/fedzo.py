@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from decomfl_lab.estimators.resolution import Resolution
     from decomfl_lab.objectives.objective import Objective
 
-__all__ = ["FedZO", "FedZOClient", "FedZOProjection", "WalkingByDifferences"]
-
 _OWN_DIRECTIONS = 7
 
 

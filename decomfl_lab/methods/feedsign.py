@@ -13,8 +13,6 @@ from decomfl_lab.options import option
 from decomfl_lab.protocol.aggregation import Majority
 from decomfl_lab.replicas.rules import Sgd
 
-__all__ = ["FeedSign"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FeedSign(DeComFL):

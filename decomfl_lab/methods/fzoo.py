@@ -13,8 +13,6 @@ from decomfl_lab.noise import Program
 from decomfl_lab.options import option
 from decomfl_lab.replicas.rules import Step, UpdateRule, add_estimate
 
-__all__ = ["FZOO", "Normalised"]
-
 
 @dataclass(frozen=True)
 class Normalised(UpdateRule):

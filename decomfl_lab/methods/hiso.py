@@ -11,8 +11,6 @@ from decomfl_lab.noise import SCRATCH, Program
 from decomfl_lab.options import option
 from decomfl_lab.replicas.rules import Step, UpdateRule, add_estimate
 
-__all__ = ["HiSo", "Whitened"]
-
 
 @dataclass(frozen=True)
 class Whitened(UpdateRule):

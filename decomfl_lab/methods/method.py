@@ -22,8 +22,6 @@ from decomfl_lab.words import require_option
 if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation
 
-__all__ = ["Method"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Method:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from decomfl_lab.checkpoint import Saved
     from decomfl_lab.estimators.resolution import Resolution
 
-__all__ = ["MeZO"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MeZO(WalkingByDifferences):

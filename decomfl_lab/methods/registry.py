@@ -17,8 +17,6 @@ from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.mezo import MeZO
 from decomfl_lab.plugins import named
 
-__all__ = ["LAGGING", "METHODS", "find_method", "name_of"]
-
 METHODS: dict[str, type[Method]] = {
     each.name: each
     for each in (

@@ -10,8 +10,6 @@ from decomfl_lab.noise import Format
 from decomfl_lab.options import Codec, Option
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
-__all__ = ["DEFAULT_RULE", "REPLICA_RULE", "RULE", "require_rule"]
-
 DEFAULT_RULE = Momentum(0.9, "torch", 1e-5)
 """The authors', as their logs have it."""
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from decomfl_lab.protocol.client import Client
     from decomfl_lab.replicas.replica import Replica
 
-__all__ = ["Differences", "LoggingDifferences", "Scalars", "Updating"]
-
 NOBODY = "none"
 """The attack where nobody lies."""
 

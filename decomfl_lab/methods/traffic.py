@@ -17,9 +17,6 @@ from decomfl_lab.protocol.wire import EXAMPLES_BYTES, HEADER_BYTES, SCALAR_BYTES
 if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation
 
-__all__ = ["Cohort", "ExpectedTraffic", "TrafficCheck", "examples_bytes", "mean_traffic", "model_bytes"]
-__all__ += ["models_both_ways"]
-
 
 @dataclass(frozen=True)
 class Cohort:

@@ -8,8 +8,6 @@ from decomfl_lab.errors import require_choice
 from decomfl_lab.options import option
 from decomfl_lab.protocol.weights import Weighting
 
-__all__ = ["require_weighting", "weighting_option"]
-
 
 def weighting_option() -> Any:
     """The field ``weighting`` of a method."""

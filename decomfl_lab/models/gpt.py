@@ -15,8 +15,6 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.models.initial import begin_, constant, normal
 
-__all__ = ["gpt"]
-
 _STD = 0.02
 
 

@@ -19,8 +19,6 @@ from torch import nn
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise.starts import Start
 
-__all__ = ["begin_", "constant", "draw_", "fans", "kaiming_normal", "kaiming_uniform", "normal", "starts_of", "uniform"]
-
 _STARTS = "starts"
 """The attribute of a module that says how its own parameters begin, where that is not torch's default."""
 

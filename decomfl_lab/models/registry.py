@@ -20,8 +20,6 @@ from decomfl_lab.models.initial import draw_
 from decomfl_lab.models.resnet import resnet
 from decomfl_lab.noise.draws import DRAWS, STREAM
 
-__all__ = ["MODELS", "build_model", "initialising", "num_parameters", "size_of"]
-
 Shape = tuple[int, ...]
 
 

@@ -18,8 +18,6 @@ from torch.nn.functional import pad, relu
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.models.initial import begin_, constant, fans, kaiming_normal
 
-__all__ = ["resnet"]
-
 _WIDTHS = (16, 32, 64)
 
 

@@ -15,8 +15,6 @@ from typing import Any, Final
 import numba
 from numba.core import caching
 
-__all__ = ["njit"]
-
 _PACKAGE: Final = Path(__file__).parents[1]
 _KERNELS: Final = ("noise", "engines/kernels")
 """Folders whose files have kernels."""

@@ -22,8 +22,6 @@ from decomfl_lab.errors import require_choice
 from decomfl_lab.noise.reference import box_muller, tile_words
 from decomfl_lab.noise.spec import TAG_DRAWS, TILE, derive_seed
 
-__all__ = ["DRAWS", "LIBRARIES", "STREAM", "Draws", "draws_of"]
-
 STREAM: Final = "stream"
 LIBRARIES: Final = "libraries"
 DRAWS: Final = (STREAM, LIBRARIES)

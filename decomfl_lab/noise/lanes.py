@@ -14,8 +14,6 @@ from typing import Any, Self
 import numpy as np
 from llvmlite import ir
 
-__all__ = ["F32", "F64", "I32", "I64", "Lanes", "align_spills"]
-
 I32, I64 = ir.IntType(32), ir.IntType(64)
 F32, F64 = ir.FloatType(), ir.DoubleType()
 _ALIGN = {I32: 4, F32: 4, I64: 8, F64: 8}  # of one element: vectors in memory need not be aligned

@@ -28,8 +28,6 @@ from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes, align_spills
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, directions_by
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["box_muller", "directions", "on_rows", "philox", "project", "run", "tile_square_sums"]
-
 Floats = NDArray[np.float32] | NDArray[np.float64]
 
 # Decorators without types of their own. Kernels count no references (_nrt): they make no arrays, and an atomic

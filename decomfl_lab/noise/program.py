@@ -20,20 +20,6 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.noise.spec import Distribution
 
-__all__ = [
-    "DISTRIBUTIONS",
-    "FORMATS",
-    "MOST_NAMES",
-    "SCRATCH",
-    "Code",
-    "Format",
-    "Instruction",
-    "Op",
-    "Program",
-    "directions_by",
-    "is_sphere",
-]
-
 SCRATCH = "scratch"
 """The register that no memory belongs to; a program must write it before it reads it."""
 MOST_NAMES = 8

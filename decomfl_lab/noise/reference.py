@@ -12,9 +12,6 @@ from decomfl_lab.noise import spec
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution
 
-__all__ = ["directions", "gaussian_tiles", "narrow", "philox4x32", "project", "rounding_words", "run"]
-__all__ += ["tile_square_sums", "tile_words"]
-
 F32 = NDArray[np.float32]
 Floats = NDArray[np.float32] | NDArray[np.float64]
 U32 = NDArray[np.uint32]

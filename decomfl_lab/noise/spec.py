@@ -17,17 +17,6 @@ from typing import Any, Final
 
 from decomfl_lab.errors import require, require_choice, require_int
 
-__all__ = [
-    "LOW_RANK_CODE",
-    "NO_LOW_RANK",
-    "STREAM_VERSION",
-    "TAGS",
-    "TILE",
-    "Distribution",
-    "derive_seed",
-    "require_distribution",
-]
-
 STREAM_VERSION: Final = 1
 
 LANES: Final = 32

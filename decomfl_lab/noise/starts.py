@@ -21,8 +21,6 @@ from decomfl_lab.errors import is_number, require, require_choice, require_finit
 from decomfl_lab.noise.reference import gaussian_tiles, tile_words
 from decomfl_lab.noise.spec import TAG_START, TILE
 
-__all__ = ["MOST_TENSORS", "Start"]
-
 MOST_TENSORS: Final = 1 << 16
 """The number t of a tensor lies below; the bits above it count the attempts of a cut normal one."""
 _ATTEMPTS: Final = 1 << 16

@@ -42,17 +42,6 @@ if not (INTERPRETED or torch.cuda.is_available()):
 
 from decomfl_lab.noise import triton_kernels as kernels  # noqa: E402
 
-__all__ = [
-    "INTERPRETED",
-    "directions",
-    "form_points",
-    "project",
-    "project_on_device",
-    "run",
-    "run_on_device",
-    "tile_square_sums",
-]
-
 Floats = NDArray[np.float32] | NDArray[np.float64]
 
 SUMS_AT_ONCE = 1 << 23

@@ -33,23 +33,6 @@ from decomfl_lab.noise import spec
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Format, Op
 from decomfl_lab.noise.spec import TAGS, Distribution
 
-__all__ = [
-    "ADDED_SUMS",
-    "BLOCK",
-    "COLUMNS",
-    "DIRECTIONS",
-    "OPTIONS",
-    "STREAM_COLUMNS",
-    "SUMMED_TILES",
-    "WARP",
-    "add_in_order",
-    "form_points",
-    "register_dtype",
-    "run_program",
-    "square_sums",
-    "tile_products",
-]
-
 BLOCK: Final = 128
 """Philox blocks that one program instance takes: 4 elements a thread."""
 

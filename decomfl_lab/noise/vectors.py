@@ -13,9 +13,6 @@ from decomfl_lab.noise.program import FORMATS
 from decomfl_lab.noise.reference import directions, narrow, rounding_words, tile_square_sums, tile_words
 from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution
 
-__all__ = ["KNOWN_ANSWERS", "PHILOX_ANSWERS", "POSITIONS", "START_ANSWERS", "KnownAnswer", "StartAnswer"]
-__all__ += ["hex_words", "stream_vectors"]
-
 POSITIONS = (0, 1, 32, 64, 96, 127, 128)
 """Elements whose bits are given: every word of a tile, its last element and the next tile's first."""
 

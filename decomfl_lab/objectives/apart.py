@@ -17,8 +17,6 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.perturbed import memory_of
 
-__all__ = ["require_apart"]
-
 _LAZY = (UninitializedBuffer, UninitializedParameter)
 
 

@@ -26,8 +26,6 @@ from decomfl_lab.objectives.modules import swapped
 from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.trees import mapped, tensors
 
-__all__ = ["IGNORED", "BatchLoss", "Form", "LossFunction", "called", "logits_of", "own_loss_of", "require_mean"]
-
 IGNORED = -100
 """The label that torch's cross-entropy and the models of transformers leave out of their mean."""
 

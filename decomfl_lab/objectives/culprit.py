@@ -26,8 +26,6 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, Form, logits_of
 from decomfl_lab.objectives.modules import copied, swapped
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
 
-__all__ = ["OF_TORCH", "Order", "culprit"]
-
 
 class Order(Enum):
     """Which derivative is compared with differences."""

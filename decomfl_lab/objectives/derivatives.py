@@ -35,8 +35,6 @@ from decomfl_lab.objectives.trial import FAR, Trial, refuse
 from decomfl_lab.objectives.vectors import BLOCK, add_, length, moved, relative
 from decomfl_lab.plugins import taking
 
-__all__ = ["SLOPES", "Comparison", "HessianComparison", "OutputComparison", "is_gradient", "sloped"]
-
 AGREES = 1e-2
 """Derivatives that differ less from differences, relative to their size, are taken for f's. What is wrong is wrong by
 tens of per cent; float32 leaves 1e-4."""

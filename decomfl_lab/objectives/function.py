@@ -26,8 +26,6 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, Form, called, logits_of
 from decomfl_lab.objectives.modules import copied, swapped
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows
 
-__all__ = ["Function", "Leaves", "Piece", "Slopes", "add_back_", "back", "enabled"]
-
 Leaves = list[Tensor]
 """x parameter by parameter, as leaves of a graph."""
 

@@ -15,8 +15,6 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["LINES", "Line", "continuous"]
-
 LINES = 3
 """The number of random directions."""
 PLACES = (0.0, 0.1, 1.0, 2.0, 100.0)

@@ -18,8 +18,6 @@ from decomfl_lab.layout import MODULE
 from decomfl_lab.objectives.apart import require_apart
 from decomfl_lab.objectives.trees import feed
 
-__all__ = ["HeldEmbedding", "constants", "copied", "handed_back_", "prepared", "swapped"]
-
 
 class HeldEmbedding(nn.Embedding):
     """An embedding whose padding row is a constant, whatever its weight has there.

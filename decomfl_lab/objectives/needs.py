@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Needs"]
-
 T = TypeVar("T")
 
 _NO_GRAPH = re.compile("does not require grad and does not have a grad_fn")

@@ -28,9 +28,6 @@ from decomfl_lab.objectives.batch_loss import called
 from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.trees import row_count, tensors
 
-__all__ = ["calibrated", "drifting", "freeze_", "refuse_evaluation_", "use_batch_statistics_"]
-__all__ += ["uses_batch_statistics"]
-
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 

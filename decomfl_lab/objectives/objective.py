@@ -24,19 +24,6 @@ from decomfl_lab.objectives.normalisation import drifting, uses_batch_statistics
 from decomfl_lab.objectives.perturbed import virtual
 from decomfl_lab.objectives.trees import row_count, rows, tensors
 
-__all__ = [
-    "Differentiable",
-    "EpochBatches",
-    "ModuleObjective",
-    "Objective",
-    "Perturbable",
-    "RoundedObjective",
-    "examples_of",
-    "mean_losses",
-    "means",
-    "require_still",
-]
-
 
 class Objective(Protocol):
     """f_i(x; ξ): ``step`` picks the data sample ξ, so the same step always sees the same data."""

@@ -24,8 +24,6 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_, blocks_of
 
-__all__ = ["memory_of", "moved", "reads_no_element", "stamp_of", "virtual"]
-
 CHUNK = 1 << 16
 """Elements of the buffer through which a tensor that the kernel cannot take as it is gets its noise."""
 

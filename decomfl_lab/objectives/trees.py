@@ -15,20 +15,6 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError, require
 
-__all__ = [
-    "LEAVES",
-    "Batch",
-    "Foreign",
-    "feed",
-    "joined",
-    "mapped",
-    "row_count",
-    "rows",
-    "shape_of",
-    "tensors",
-    "torch_tree",
-]
-
 Batch = tuple[Any, Any]
 """(inputs, targets), trees of tensors; targets are None where the inputs are all that a loss of (model, batch) gets."""
 

@@ -35,8 +35,6 @@ from decomfl_lab.objectives.vectors import inner, moved, relative
 from decomfl_lab.objectives.watch import Watch
 from decomfl_lab.plugins import taking
 
-__all__ = ["FAR", "ROUNDING", "SPARE", "STILL", "Trial", "is_mean", "narrowed", "parts_agree", "refuse", "unlike"]
-
 RARE = 16
 """Repetitions of a forward pass that draws random numbers, which may be noise that is seldom seen."""
 

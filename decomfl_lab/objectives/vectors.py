@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK", "add_", "inner", "length", "moved", "relative"]
-
 BLOCK = 1 << 20
 """Elements of which copies in float64 are made at a time."""
 

@@ -14,8 +14,6 @@ from torch.overrides import TorchFunctionMode
 from decomfl_lab.objectives.perturbed import memory_of, reads_no_element
 from decomfl_lab.objectives.trees import tensors
 
-__all__ = ["Classes", "Watch"]
-
 # fmt: off
 _KINKS = frozenset([
     "abs", "absolute", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "amax", "amin", "aminmax",

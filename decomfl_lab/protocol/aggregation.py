@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.records.record import ScalarArray, require_sound
 
-__all__ = ["Aggregation", "ClippedMean", "Krum", "Majority", "Mean", "Median", "TrimmedMean", "omega", "weighed_mean"]
-
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
 

@@ -19,8 +19,6 @@ from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.protocol.aggregation import Krum
 from decomfl_lab.protocol.messages import Reply
 
-__all__ = ["ATTACKS", "VOTES", "Attack"]
-
 # Which random choices these are, beside those of server, clients and data.
 _WHO, _LIES = 12, 13
 

@@ -24,8 +24,6 @@ from decomfl_lab.replicas.rebuild import project
 from decomfl_lab.replicas.replica import Replica, step_together_
 from decomfl_lab.replicas.rules import Step
 
-__all__ = ["Client", "handle_all"]
-
 
 class Client:
     """Rebuilds, measures, reverts."""

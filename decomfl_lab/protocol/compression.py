@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import DivergedError, require, require_choice, require_int
 
-__all__ = ["MAGNITUDE", "VALUE", "QuantizedVector", "SparseVector", "quantize", "top_k"]
-
 MAGNITUDE, VALUE = "magnitude", "value"
 
 Floats = NDArray[np.float32] | NDArray[np.float64]

@@ -35,8 +35,6 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import StepSeed, pooled
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
-__all__ = ["Delivery", "ModelsDown", "receive", "take_model", "take_sums"]
-
 logger = logging.getLogger(__name__)
 
 

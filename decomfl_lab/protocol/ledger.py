@@ -23,8 +23,6 @@ from decomfl_lab.protocol.wire import encode
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 
-__all__ = ["Ledger", "Traffic"]
-
 
 @dataclass(slots=True)
 class Traffic:

@@ -34,8 +34,6 @@ from decomfl_lab.files import held_file, require_plain, write_atomically
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord
 
-__all__ = ["ArchivedHistory", "LogEntry", "RunLog"]
-
 MAGIC = b"\x89DCLOG\r\n"
 """A file that went through a change of line endings has another one."""
 VERSION = 2

@@ -14,22 +14,6 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
-__all__ = [
-    "Ask",
-    "Dense",
-    "Examples",
-    "Held",
-    "Hello",
-    "Message",
-    "Plan",
-    "Quantized",
-    "Refusal",
-    "Reply",
-    "RunSeed",
-    "Sparse",
-    "Welcome",
-]
-
 
 @dataclass(frozen=True)
 class Held:

@@ -9,8 +9,6 @@ from decomfl_lab.errors import require_finite_positive, require_int
 from decomfl_lab.protocol.wire import HEADER_BYTES, VECTOR_HEAD_BYTES, encode
 from decomfl_lab.records.record import RoundRecord
 
-__all__ = ["Choice", "PullPolicy"]
-
 
 @dataclass(frozen=True)
 class Choice:

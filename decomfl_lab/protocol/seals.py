@@ -15,8 +15,6 @@ import struct
 
 from decomfl_lab.errors import require
 
-__all__ = ["KEY_BYTES", "NONCE_BYTES", "TAG_BYTES", "Seal", "client_key"]
-
 KEY_BYTES = 32
 NONCE_BYTES = 16
 TAG_BYTES = 8

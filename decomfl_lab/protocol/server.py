@@ -22,8 +22,6 @@ from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding, StepSeed, dra
 if TYPE_CHECKING:
     from decomfl_lab.replicas.replica import Replica, Snapshot
 
-__all__ = ["Server", "Tracking", "sample_clients"]
-
 # Every kind of random choice has a number, so that no two share a generator.
 _SAMPLING = 1
 DIRECTIONS = 2

@@ -49,8 +49,6 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
-__all__ = ["Coordinator", "Farewell", "Frames", "Host"]
-
 logger = logging.getLogger(__name__)
 
 MOST_WELCOMES = 3

@@ -16,8 +16,6 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, draw_seeds
 
-__all__ = ["Terms"]
-
 
 @dataclass(frozen=True)
 class Terms:

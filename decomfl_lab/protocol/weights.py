@@ -9,8 +9,6 @@ from enum import StrEnum
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.protocol.aggregation import Aggregation, Mean
 
-__all__ = ["MOST_EXAMPLES", "Weighting", "Weights", "require_weighable"]
-
 MOST_EXAMPLES = 2**29 - 1
 """The largest n_i. A float32 has 24 bits, so that its product with an integer of 29 is exact in double precision."""
 

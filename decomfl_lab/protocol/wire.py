@@ -44,9 +44,6 @@ from decomfl_lab.records.pool import FINEST, PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
 from decomfl_lab.records.seeds import LARGEST_POOL, DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
-__all__ = ["Kind", "decode", "encode", "pool_bytes", "read", "record_bytes"]
-__all__ += ["require_sendable", "split_frame", "vector_of"]
-
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
 

@@ -12,8 +12,6 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import LARGEST_POOL, pooled
 
-__all__ = ["FINEST", "OffGridError", "PoolSums"]
-
 FINEST = -100
 """The smallest exponent of the grid."""
 _LARGEST = 2**31 - 1

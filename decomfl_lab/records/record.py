@@ -13,8 +13,6 @@ from decomfl_lab.errors import InputError, require, require_finite_positive, req
 from decomfl_lab.noise import Distribution
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
-__all__ = ["History", "RoundRecord", "ScalarArray", "require_sound", "unsound"]
-
 ScalarArray = NDArray[np.float32] | NDArray[np.int8]
 """(K, P) scalars of a step: float32 numbers, or int8 signs, −1 or 1, which travel as bits."""
 

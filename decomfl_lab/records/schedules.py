@@ -9,8 +9,6 @@ from typing import Generic, TypeVar
 
 from decomfl_lab.errors import require_int
 
-__all__ = ["Schedule", "growing"]
-
 Value = TypeVar("Value", int, float)
 
 

@@ -23,9 +23,6 @@ from typing import Any
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import derive_seed
 
-__all__ = ["LARGEST_POOL", "POOL", "DerivedSeeds", "Picks", "PooledSeeds", "Seeding", "StepSeed", "draw_seeds"]
-__all__ += ["keyed", "pooled", "seeding_of", "step_seed", "stream_of"]
-
 POOL = 1024
 """The directions S of a pool, if nothing else is said."""
 LARGEST_POOL = 1 << 16

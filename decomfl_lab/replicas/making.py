@@ -10,8 +10,6 @@ from decomfl_lab.replicas.pooled import PooledReplica
 from decomfl_lab.replicas.replica import Replica, SyncReplica
 from decomfl_lab.replicas.rules import UpdateRule
 
-__all__ = ["kind_of", "make_replica"]
-
 
 def kind_of(rule: UpdateRule, *, corrected: bool = False) -> type[Replica]:
     """The class of the replicas that follow records by a rule; see ``make_replica``."""

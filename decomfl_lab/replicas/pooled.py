@@ -24,8 +24,6 @@ from decomfl_lab.records.seeds import LARGEST_POOL, POOL, pooled
 from decomfl_lab.replicas.replica import Replica, Snapshot, same_bits
 from decomfl_lab.replicas.rules import Sgd, Step, UpdateRule
 
-__all__ = ["PooledReplica", "PooledSgd"]
-
 
 @dataclass(frozen=True)
 class PooledSgd(UpdateRule):

@@ -21,8 +21,6 @@ from decomfl_lab import noise
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import SCRATCH, Backend, Distribution, Program
 
-__all__ = ["BLOCK", "axpy_", "backend_for", "blocks_of", "form_points_", "project", "rebuild_"]
-
 BLOCK = 1 << 16
 """Elements that go through the cache at a time where a tensor cannot be updated in its place."""
 

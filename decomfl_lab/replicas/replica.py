@@ -21,8 +21,6 @@ from decomfl_lab.records.seeds import StepSeed, keyed
 from decomfl_lab.replicas.rebuild import backend_for, rebuild_
 from decomfl_lab.replicas.rules import Sgd, Step, UpdateRule
 
-__all__ = ["Replica", "Snapshot", "SyncReplica", "same_bits", "step_together_"]
-
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -22,10 +22,6 @@ from decomfl_lab.records.seeds import StepSeed, step_seed, stream_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["AdaMM", "GridSgd", "LowPrecision", "Momentum", "Sgd", "SignSgd", "Step", "UpdateRule"]
-__all__ += ["add_directions", "add_estimate"]
-
-
 _SNAPPED = 1 << 16
 """Elements that are put on a grid at a time."""
 

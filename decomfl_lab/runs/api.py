@@ -30,8 +30,6 @@ from decomfl_lab.runs.run import Run, load_run
 from decomfl_lab.runs.trial import tried
 from decomfl_lab.runs.tuning import tuned, without_auto
 
-__all__ = ["load", "train"]
-
 
 @inference_mode(False)  # what is made here is differentiated, wherever the caller stands
 def train(

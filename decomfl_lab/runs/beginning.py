@@ -28,8 +28,6 @@ from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.replicas.replica import Replica, same_bits
 from decomfl_lab.runs.config import TrainConfig
 
-__all__ = ["made_again", "said"]
-
 
 def said(config: TrainConfig, module: nn.Module, layout: Layout, replica: Replica) -> tuple[dict[str, Any], bytes]:
     """What a log says of x_0, and the bytes of it that go into the file.

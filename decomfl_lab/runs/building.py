@@ -26,19 +26,6 @@ from decomfl_lab.runs.config import CROSS_ENTROPY, OWN_LOSS, TrainConfig
 from decomfl_lab.runs.evaluation import Metric, calibration_images
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 
-__all__ = [
-    "dataset_of",
-    "fitted",
-    "loss_is_of_model",
-    "loss_of",
-    "metrics_of",
-    "name_of_loss",
-    "names_of_metrics",
-    "own_loss",
-    "parts_of",
-    "workspace",
-]
-
 
 def dataset_of(config: TrainConfig, device: str = "cpu") -> Dataset:
     """The data of a run, its task's prompts, its data set or its user's own; InputError if they are not here."""

@@ -43,9 +43,6 @@ from decomfl_lab.protocol.weights import Weighting
 from decomfl_lab.records.schedules import Schedule, growing
 from decomfl_lab.words import require_option
 
-__all__ = ["TrainConfig", "config_from_mapping", "config_like", "parse_schedule", "read_config", "run_options"]
-
-
 CROSS_ENTROPY = "cross-entropy"
 OWN_LOSS = "model"
 """The loss that a module computes of its own, from targets that it is given as ``labels``."""

@@ -38,8 +38,6 @@ from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, S
 from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.config import config_from_mapping
 
-__all__ = ["write_conformance"]
-
 _SEED = 0xFEEDFACECAFEBEEF
 """The seed of all runs: a number that a double cannot hold."""
 _TENSORS = (

@@ -31,8 +31,6 @@ from decomfl_lab.runs.prepared import Prepared
 from decomfl_lab.runs.provenance import code_version
 from decomfl_lab.runs.tuning import Tuning
 
-__all__ = ["Course"]
-
 
 class Course:
     """What training moves on and a folder keeps.

@@ -14,8 +14,6 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction
 from decomfl_lab.objectives.objective import EpochBatches
 from decomfl_lab.objectives.trees import mapped, row_count
 
-__all__ = ["OPTIMIZERS", "Descent"]
-
 OPTIMIZERS = ("sgd", "adam")
 
 

@@ -20,17 +20,6 @@ from decomfl_lab.objectives.trees import Batch, feed, joined, mapped, row_count,
 from decomfl_lab.objectives.watch import Classes
 from decomfl_lab.runs.config import TrainConfig
 
-__all__ = [
-    "Metric",
-    "by_length",
-    "calibration_images",
-    "evaluate",
-    "fast_layout",
-    "fixed_choice",
-    "held_out",
-    "right_share",
-]
-
 Metric = Callable[[Any, Any], Any]
 """metric(outputs, targets), a number, of all held-out examples at once, on the CPU: F1 is no mean over batches."""
 

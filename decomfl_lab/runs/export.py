@@ -15,8 +15,6 @@ from decomfl_lab.language.adapters import merge_
 from decomfl_lab.language.causal import Verbalized, load_causal
 from decomfl_lab.runs.run import Run
 
-__all__ = ["SUFFIX", "export", "save_weights"]
-
 SUFFIX = ".safetensors"
 
 

@@ -23,8 +23,6 @@ from decomfl_lab.language.tasks import TASKS, load_task
 from decomfl_lab.models.registry import MODELS
 from decomfl_lab.runs.config import TrainConfig
 
-__all__ = ["task_dataset", "task_module"]
-
 
 def task_dataset(config: TrainConfig) -> Dataset:
     """The examples of ``config.task`` as token numbers of the tokenizer of ``config.model``.

@@ -19,25 +19,6 @@ from decomfl_lab.outside import Header, SavedRun, read_as, require_rows
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig, read_config
 
-__all__ = [
-    "CHECKPOINT_FILE",
-    "COLUMNS",
-    "CONFIG_FILE",
-    "LOG_FILE",
-    "METRICS",
-    "METRICS_FILE",
-    "PROVENANCE_FILE",
-    "FoundRun",
-    "compared",
-    "found_runs",
-    "further",
-    "looked_at",
-    "open_log",
-    "read_rows",
-    "read_saved_values",
-    "table_is_sound",
-]
-
 METRICS_FILE = "metrics.csv"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.toml"

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from decomfl_lab.runs.config import TrainConfig
     from decomfl_lab.runs.run import Run
 
-__all__ = ["LOGGERS", "Hook", "Round", "TensorBoard", "WandB", "as_hooks", "call", "closing", "logger_of"]
-
 logger = logging.getLogger("decomfl_lab")
 
 

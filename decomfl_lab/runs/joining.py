@@ -10,8 +10,6 @@ from decomfl_lab.errors import require
 from decomfl_lab.runs.config import TrainConfig, config_like
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, open_log, read_saved_values
 
-__all__ = ["data_then", "differing", "joining"]
-
 
 def joining(config: TrainConfig, dataset: Dataset, folder: Path, *, follows: bool = False) -> TrainConfig:
     """``config`` as it goes on in the folder: clients that the run there does not have join in its next round.

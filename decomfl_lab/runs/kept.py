@@ -46,22 +46,6 @@ from decomfl_lab.runs.joining import data_then, differing
 from decomfl_lab.runs.provenance import code_version, read_provenance, write_provenance
 from decomfl_lab.runs.told import Progress
 
-__all__ = [
-    "NotGivenError",
-    "begin",
-    "logged",
-    "publish",
-    "read_saved",
-    "remembered",
-    "repeat",
-    "require_own",
-    "require_same",
-    "rests_on_log",
-    "resume",
-    "save",
-    "write_log",
-]
-
 PROBED = 1e-3
 """By how much a loss may differ, relative to it, where it is computed by other kernels or on another device."""
 

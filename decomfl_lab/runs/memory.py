@@ -45,18 +45,6 @@ from decomfl_lab.replicas.making import make_replica
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, UpdateRule
 
-__all__ = [
-    "ENVIRONMENT",
-    "ROLES",
-    "MemoryRow",
-    "Role",
-    "memory_rows",
-    "memory_table",
-    "peak_of",
-    "resident_bytes",
-    "status_bytes",
-]
-
 _LAYERS = 8
 """Layers of the model, all of one size: φ = d/8."""
 _BLOCK = 1 << 14

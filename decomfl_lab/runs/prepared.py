@@ -36,8 +36,6 @@ from decomfl_lab.runs.building import dataset_of, loss_of, parts_of, workspace
 from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 
-__all__ = ["Prepared", "build_federation", "build_host", "movable"]
-
 PATIENCE = 1e9
 """Seconds that a simulated round may take, as it may in one process."""
 

@@ -19,8 +19,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from decomfl_lab.runs.told import Progress
 
-__all__ = ["RunBars", "left_words", "run_bar", "words"]
-
 LINE_SECONDS = 15.0
 
 

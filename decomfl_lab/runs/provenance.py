@@ -23,8 +23,6 @@ from decomfl_lab.noise import STREAM_VERSION, cpu_backend
 from decomfl_lab.outside import Provenance, read_as
 from decomfl_lab.runs.folder import PROVENANCE_FILE
 
-__all__ = ["code_version", "provenance", "read_provenance", "write_provenance"]
-
 
 @lru_cache
 def code_version(root: Path = Path(__file__).parents[1]) -> str:

@@ -43,8 +43,6 @@ from decomfl_lab.runs.run import Run
 from decomfl_lab.runs.trial import tried
 from decomfl_lab.runs.weights import flattened, written_back
 
-__all__ = ["TOLERANCE", "Compared", "MeasuredRound", "Replay", "replay"]
-
 TOLERANCE = 0.02
 """The largest difference of a scalar that is put down to rounding, beside the root mean square of the scalars.
 

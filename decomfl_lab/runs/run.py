@@ -38,8 +38,6 @@ from decomfl_lab.runs.told import Progress, Rebuilt, Sent
 from decomfl_lab.runs.trial import tried
 from decomfl_lab.runs.tuning import Tuning
 
-__all__ = ["Run", "load_run", "train"]
-
 CHECKPOINT_SECONDS = 20.0
 """The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from decomfl_lab.runs.config import TrainConfig
     from decomfl_lab.runs.run import Run
 
-__all__ = ["Progress", "Rebuilt", "Sent", "curves", "diverged", "failed", "interrupted", "summary", "warn_if_risen"]
-
 RISEN = 10.0
 """A run whose loss ends above so many times that of its first round is warned of."""
 

@@ -34,8 +34,6 @@ from decomfl_lab.plugins import taking
 from decomfl_lab.runs.evaluation import fast_layout
 from decomfl_lab.runs.prepared import Prepared
 
-__all__ = ["tried"]
-
 ODD = CHUNK - 1
 """Examples of a part in which batches are tried: nearly those of a run, and odd, so that a loss of pairs shows."""
 

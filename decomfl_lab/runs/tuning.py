@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from decomfl_lab.federations.in_process import DeComFLFederation
     from decomfl_lab.runs.prepared import Prepared
 
-__all__ = ["AUTO", "CHOSEN", "Tuning", "cheapest_directions", "largest_step", "rehearse", "tuned", "without_auto"]
-
 AUTO: Final = "auto"
 """What users write instead of a number that is to be searched."""
 CHOSEN: Final = ("lr", "perturbations")

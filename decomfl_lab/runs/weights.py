@@ -14,8 +14,6 @@ from decomfl_lab.objectives.modules import copied
 from decomfl_lab.outside import NamedTensor
 from decomfl_lab.replicas.replica import Replica
 
-__all__ = ["flattened", "read_weights", "with_weights", "written_back"]
-
 
 def with_weights(tensors: Mapping[str, Tensor]) -> nn.Module:
     """A module that holds these tensors under these names, and can do nothing else."""

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     Other = hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer  # what is measured in place of κ by products
 
-__all__ = ["kappa"]
-
 TRACES = ("probes", "gauss-newton", "exact")
 
 FORETOLD = 10  # products from which on the number that is needed, and the time, are foretold well enough to say so

@@ -35,8 +35,6 @@ from hessian.operators.given import as_operator
 from hessian.operators.probes import probe_at
 from hessian.spectrum.density import spectral_density
 
-__all__ = ["BallPoint", "BallProbe", "along_training", "ball_probe", "ball_radius"]
-
 _DIRECTIONS = 45
 _PROBES = 5
 """Probes that measure a sum of positive eigenvalues: Student's t of fewer is wide where many intervals are to hold."""

@@ -20,8 +20,6 @@ from decomfl_lab.runs.hooks import Round
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 
-__all__ = ["KappaEvery"]
-
 logger = logging.getLogger("decomfl_lab")
 
 

@@ -22,8 +22,6 @@ from hessian.operators.whitened import WhitenedOperator
 from hessian.resume import Checkpoint
 from hessian.spectrum.lanczos import require_room
 
-__all__ = ["effective_rank"]
-
 
 @known_options
 def effective_rank(

@@ -25,8 +25,6 @@ from hessian.spectrum.forms import SphereForms
 from hessian.spectrum.hidden import UNLIKELY
 from hessian.spectrum.lanczos import Krylov, dot
 
-__all__ = ["BESIDE"]
-
 Array = NDArray[np.float64]
 
 PROBES, SCOUT = 2, 3

@@ -42,19 +42,6 @@ from decomfl_lab.noise import Distribution
 from hessian.estimate import Estimate, Jsonable, require_confidence
 from hessian.operators.probes import probe_at
 
-__all__ = [
-    "MUS",
-    "Bracket",
-    "ForwardOnly",
-    "MuLadder",
-    "Quantity",
-    "Rung",
-    "evaluation_noise",
-    "forward_only",
-    "mu_ladder",
-    "second_differences",
-]
-
 Loss = Callable[[Tensor], float]
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]

@@ -16,8 +16,6 @@ from decomfl_lab.errors import require
 from hessian.operators.given import as_operator
 from hessian.spectrum.lanczos import lanczos
 
-__all__ = ["SplitSample", "split_sample"]
-
 
 @dataclass(frozen=True)
 class SplitSample:

@@ -21,8 +21,6 @@ from hessian.operators.asked import Source, curvature
 from hessian.operators.block import BlockOperator
 from hessian.operators.options import CurvatureKeywords
 
-__all__ = ["ByLayer", "LayerRank", "by_layer"]
-
 _HEADS = ("layer", "d", "κ", "interval", "tr", "share of tr", "‖·‖₂", "products")
 
 

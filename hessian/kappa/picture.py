@@ -18,8 +18,6 @@ from decomfl_lab.errors import require
 if TYPE_CHECKING:
     from hessian import ByLayer, EffectiveRank, SpectralDensity
 
-__all__ = ["STYLE", "picture", "picture_of_layers"]
-
 Floats = NDArray[np.float64]
 
 _BLUE, _RED, _INK, _SOFT = "#0072B2", "#D55E00", "#1F2328", "#57606A"

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from hessian.spectrum.density import SpectralDensity
 
 
-__all__ = ["EffectiveRank", "EffectiveRankProgress"]
-
-
 @dataclass(frozen=True)
 class EffectiveRankProgress:
     """Where an estimate stands after a product.

@@ -9,8 +9,6 @@ from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.options import option
 from hessian.operators.options import HOW
 
-__all__ = ["SCOUTS", "Settings"]
-
 SCOUTS = 1  # probes that choose the number of steps: the fewer, the cheaper, and two are no better
 FINEST = 1e-12  # the least ``rtol``: numbers of 64 bits are no finer
 COARSEST = 1e3  # the largest: who asks for less asks for nothing

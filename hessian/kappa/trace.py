@@ -18,8 +18,6 @@ from hessian.operators.asked import Source, curvature
 from hessian.operators.options import CurvatureKeywords
 from hessian.spectrum.lanczos import require_room
 
-__all__ = ["Trace", "trace"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trace(Jsonable):

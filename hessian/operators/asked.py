@@ -21,8 +21,6 @@ from hessian.operators.options import CurvatureKeywords, CurvatureOptions
 from hessian.operators.smoothed import SmoothedOperator
 from hessian.operators.whitened import WHITENED, WhitenedObjective, WhitenedOperator
 
-__all__ = ["Source", "curvature", "matrix_of", "mean_loss_of"]
-
 Source = Any  # what has a matrix: a torch module, a ``MeanLoss``, an ``Operator``, or what ``as_operator`` takes
 
 _KINDS = {"hessian": HessianOperator, "gauss-newton": GaussNewtonOperator, "fisher": FisherOperator}

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from hessian.operators.operator import Around, Operator, digest
 
-__all__ = ["BlockOperator"]
-
 
 class BlockOperator(Around):
     """S H Sᵀ, S the rows of the identity at some places of x. A product costs one with H, and two vectors of its size.

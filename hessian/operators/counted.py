@@ -10,8 +10,6 @@ from torch import Tensor
 from decomfl_lab.errors import require
 from hessian.operators.operator import Around, Operator, is_finite
 
-__all__ = ["Counted"]
-
 
 class Counted(Around):
     """An operator that counts its products and refuses those that are not finite."""

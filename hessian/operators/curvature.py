@@ -27,8 +27,6 @@ from hessian.operators.mean_loss import MeanLoss, differentiating
 from hessian.operators.operator import Operator, digest, is_finite, zeros
 from hessian.operators.probes import probe
 
-__all__ = ["CACHE_BYTES", "FisherOperator", "GaussNewtonOperator", "HessianOperator"]
-
 CACHE_BYTES = 2 << 30  # memory for the graphs that ``HessianOperator`` keeps, unless told otherwise
 
 _TRIAL = 9  # purpose of the vector that a product is tried with where the first one has many zeros

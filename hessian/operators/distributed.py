@@ -9,8 +9,6 @@ from torch import Tensor
 from decomfl_lab.errors import require, require_finite_positive
 from hessian.operators.operator import Around, Operator, digest
 
-__all__ = ["DataParallelOperator"]
-
 
 class DataParallelOperator(Around):
     """H = Σ_r w_r H_r / Σ_r w_r, over the processes r of a ``torch.distributed`` group.

@@ -11,8 +11,6 @@ from decomfl_lab.objectives.function import Piece
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.mean_loss import MeanLoss
 
-__all__ = ["gauss_newton_trace"]
-
 _BYTES = 1 << 26  # memory for the Jacobians of the examples that are worked on together
 
 

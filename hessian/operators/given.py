@@ -25,8 +25,6 @@ from hessian.operators.operator import DenseOperator, Operator, digest
 from hessian.operators.options import DTYPES
 from hessian.operators.probes import probe
 
-__all__ = ["FunctionOperator", "as_operator", "dtype_of"]
-
 _TRIAL = 11  # stage of the vectors u and v
 _AGREES = 1e-3
 """What may differ, relative to ‖Hu‖: products by differences are no finer. What does differ is how fine they are taken

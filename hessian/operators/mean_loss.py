@@ -29,8 +29,6 @@ from decomfl_lab.plugins import taking
 from hessian.operators.options import NORMALISATIONS
 from hessian.operators.vocabulary import LeanCrossEntropy
 
-__all__ = ["MeanLoss", "differentiating", "good_chunk"]
-
 Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""
 

@@ -20,8 +20,6 @@ from decomfl_lab.objectives.vectors import inner
 if TYPE_CHECKING:
     from decomfl_lab.layout import Layout
 
-__all__ = ["Around", "DenseOperator", "Operator", "digest", "is_finite", "zeros"]
-
 
 def digest(text: str, tensor: Tensor | None = None) -> str:
     """A digest of a text, and of a tensor's bytes."""

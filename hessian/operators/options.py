@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from hessian.operators.mean_loss import Weights
 
-__all__ = ["DTYPES", "HOW", "MODEL", "NORMALISATIONS", "OPERATORS", "OTHERS", "CurvatureKeywords", "CurvatureOptions"]
-
 OPERATORS = ("hessian", "gauss-newton", "fisher", "smoothed")
 NORMALISATIONS = ("eval", "batch")
 DTYPES = ("float32", "float64")

@@ -21,8 +21,6 @@ from decomfl_lab.errors import InputError
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 
-__all__ = ["trace_operator", "why_not_piecewise_affine"]
-
 # fmt: off
 _AFFINE = frozenset([
     "_adaptive_avg_pool2d", "_to_copy", "_unsafe_view", "add", "alias", "avg_pool2d", "avg_pool3d", "cat", "clone",

@@ -10,8 +10,6 @@ from decomfl_lab.noise import Distribution, Program, derive_seed
 from decomfl_lab.replicas.rebuild import rebuild_
 from hessian.operators.operator import Operator
 
-__all__ = ["probe", "probe_at"]
-
 
 def probe(operator: Operator, seed: int, stage: int, index: int) -> Tensor:
     """Gaussian probe number ``index`` of a stage, in the operator's dtype and on its device, shape (d,).

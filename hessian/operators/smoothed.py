@@ -35,8 +35,6 @@ from decomfl_lab.objectives.vectors import relative
 from hessian.operators.operator import Operator, digest
 from hessian.operators.probes import probe_at
 
-__all__ = ["SmoothableObjective", "SmoothedOperator"]
-
 _SMOOTHING = 43
 
 

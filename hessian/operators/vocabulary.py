@@ -17,8 +17,6 @@ from torch.autograd import Function
 from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["LARGE", "LeanCrossEntropy"]
-
 LARGE = 1 << 22  # logits from which on derivatives are recomputed
 _BLOCK = 1 << 20  # logits whose p is made at a time
 

@@ -14,8 +14,6 @@ from decomfl_lab.errors import require
 from hessian.operators.operator import Around, Operator, digest
 from hessian.operators.smoothed import SmoothableObjective
 
-__all__ = ["WHITENED", "WhitenedObjective", "WhitenedOperator"]
-
 WHITENED: Final = "whitened "  # what the name of an operator begins with that is whitened
 
 

@@ -22,8 +22,6 @@ from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe
 from hessian.spectrum.lanczos import band, require_room
 
-__all__ = ["SpectralDensity", "density_frame", "spectral_density"]
-
 PROBES = 4  # stage of the probes of a density
 
 CERTIFIED = 0.01  # a Ritz value is an eigenvalue if its residual is at most this share of its magnitude

@@ -23,8 +23,6 @@ from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe_at
 from hessian.spectrum.lanczos import Krylov, require_room
 
-__all__ = ["Diagonal", "diagonal"]
-
 _SIGNS = 12  # stage of the random signs
 
 

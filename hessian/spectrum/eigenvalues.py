@@ -19,8 +19,6 @@ from hessian.operators.counted import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.spectrum.lanczos import Krylov, require_room
 
-__all__ = ["TopEigenvalues", "top_eigenvalues"]
-
 _ORDERS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "magnitude": torch.abs,
     "largest": torch.positive,

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from hessian.spectrum.lanczos import dot
 
-__all__ = ["PRODUCTS", "SphereForms"]
-
 Array = NDArray[np.float64]
 
 _HALF = {torch.float32: torch.bfloat16, torch.float64: torch.float32}

@@ -30,8 +30,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc
 
-__all__ = ["FAR", "UNLIKELY", "Hidden", "Pole"]
-
 Array = NDArray[np.float64]
 Pole = tuple[Sequence[float], Sequence[float]]  # poles of a rational function, and the numerator above each
 

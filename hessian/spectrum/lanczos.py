@@ -23,8 +23,6 @@ from hessian.operators.probes import probe
 from hessian.resume import Checkpoint, State
 from hessian.spectrum.hidden import Hidden, Pole
 
-__all__ = ["Krylov", "Lanczos", "band", "dot", "lanczos", "require_room"]
-
 Array = NDArray[np.float64]
 
 START = 1  # stage of the probes that Lanczos starts from, and starts again from when its space is invariant

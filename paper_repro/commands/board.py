@@ -17,8 +17,6 @@ from paper_repro.workflow.claims import decided, named
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["board", "page"]
-
 _NARROW = ("problem", "replayable", "pace", "a client keeps", "back after missed rounds", "backward passes", "seconds")
 """Columns that a terminal has no room for."""
 

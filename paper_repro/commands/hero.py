@@ -27,8 +27,6 @@ from paper_repro.workflow.part import Options
 from paper_repro.workflow.reference import THINNED, fig2_reference
 from paper_repro.workflow.scales import SCALES
 
-__all__ = ["KEY", "hero", "made_of"]
-
 KEY: Final = "Source"  # the entry of the file that has ``made_of``
 COUNTED: Final[dict[Count, str]] = {"plotted": "by the paper's axis", "wire": "by bytes"}
 

@@ -21,8 +21,6 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.folder import LOG_FILE, METRICS_FILE, PROVENANCE_FILE
 
-__all__ = ["record", "script"]
-
 _TEST_IMAGES = 10_000  # those of MNIST's test part
 
 

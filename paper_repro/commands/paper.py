@@ -11,8 +11,6 @@ from decomfl_lab.plain import print_json
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import PARTS, VERDICTS, WORDS, named, outcomes_json, rows
 
-__all__ = ["paper"]
-
 
 @command
 def paper(options: PaperOptions) -> None:

@@ -16,8 +16,6 @@ from paper_repro.making import make_report
 from paper_repro.request import requested
 from paper_repro.workflow.asked import PaperOptions
 
-__all__ = ["PICTURES", "draw"]
-
 PICTURES: Final = {"fig2": "fig2", "fig3": "fig3", "edge": "edge", "theory-dimension": "theory"}
 """The stems of the pictures, with the parts that draw them."""
 

@@ -24,8 +24,6 @@ from decomfl_lab.runs.provenance import provenance
 from hessian.named import TrainedModel, from_task, from_weights
 from hessian.operators.options import CurvatureOptions
 
-__all__ = ["exact_by_layer"]
-
 TASK = "sst2"
 EXAMPLES = 64
 MEMORY = 8 << 30  # bytes for the gradients of all prompts, of as many layers as they have room for

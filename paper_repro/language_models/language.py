@@ -15,8 +15,6 @@ from paper_repro.pretraining.family import PretrainConfig, pretrain
 from paper_repro.workflow.runs import Report, Result, Work, tokens_cost
 from paper_repro.workflow.seals import file_digest
 
-__all__ = ["pretraining"]
-
 
 def pretraining(config: PretrainConfig) -> Work:
     """A small OPT model; its folder is then one that transformers reads."""

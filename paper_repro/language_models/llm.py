@@ -42,8 +42,6 @@ from theory.notation.printed import (
     model_terabytes,
 )
 
-__all__ = ["FEDZO", "FULL", "P5", "P10", "claims", "in_print", "jobs", "make", "results", "wide_table"]
-
 M, SAMPLED = 8, 2
 TWO_WAY, ADAPTED = "-two-way", "+LoRA"
 """How a task's name ends in the authors' reading, and a row of the settings where LoRA is what is trained."""

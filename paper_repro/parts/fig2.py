@@ -31,16 +31,6 @@ from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import Scale
 from paper_repro.workflow.series import runs_of
 
-__all__ = [
-    "add_countings",
-    "claims",
-    "jobs",
-    "make",
-    "panels",
-    "settings_table",
-    "summary_table",
-]
-
 PANELS = {"local-updates": "local updates K (P = 20)", "perturbations": "perturbations P (K = 4)"}
 SETTINGS = {"as-plotted": "the authors' logs", "as-written": "the paper's text"}
 """Whose settings a reading has."""

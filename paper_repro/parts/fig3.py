@@ -39,25 +39,6 @@ from paper_repro.workflow.scales import SCALES, Scale
 from paper_repro.workflow.series import ROWS, runs_of
 from theory.communication import expected_traffic
 
-__all__ = [
-    "AT",
-    "BY_VALUE",
-    "CURVE",
-    "DECOMFL",
-    "DISTANCE",
-    "PERTURBATIONS",
-    "D",
-    "add_countings",
-    "authors_curves",
-    "claims",
-    "jobs",
-    "losses_beside",
-    "make",
-    "reaching_table",
-    "settings_told",
-    "top_k_name",
-]
-
 
 def top_k_name(fraction: float) -> str:
     """The label of FedAvg + Top-k with k = ``fraction``·d, of the largest magnitude."""

@@ -36,8 +36,6 @@ from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes
 
-__all__ = ["jobs", "make"]
-
 LIMITS = limits("hessian")
 NEAR: float = LIMITS.near  # the share of λ_max below which an eigenvalue's magnitude counts as 0
 CONFIDENCE = 0.95

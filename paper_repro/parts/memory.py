@@ -19,8 +19,6 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Report, Result, Work
 
-__all__ = ["jobs", "make"]
-
 
 def jobs(options: Options) -> list[Work]:
     """The measurement, the same but for its sizes at every scale."""

@@ -21,8 +21,6 @@ from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Sizes
 from paper_repro.workflow.series import runs_of
 
-__all__ = ["claims", "jobs", "make"]
-
 ZO, PROJECTION = "zeroth order", "projection"
 _METHODS = {ZO: "decomfl", PROJECTION: "decomfl-projection"}
 _SUMMARY = {

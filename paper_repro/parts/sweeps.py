@@ -41,23 +41,6 @@ from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.statements.statement import Variant
 
-__all__ = [
-    "CLIENTS",
-    "EPSILON",
-    "KAPPA",
-    "LOUD",
-    "MAP_D",
-    "MARGIN",
-    "REACH",
-    "RUN",
-    "SMALL_D",
-    "SWEEPS",
-    "Row",
-    "grid",
-    "sweep",
-    "training",
-]
-
 KAPPA: Final = 10  # held fixed while d grows
 _D_FIXED: Final = 10**6  # held fixed while κ grows
 RUN: Final[Mapping[str, Any]] = {"m": 10, "M": 100, "P": 10, "R": 1000, "distribution": "sphere"}

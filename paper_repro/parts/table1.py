@@ -19,8 +19,6 @@ from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
 
-__all__ = ["jobs", "make"]
-
 K, P = 10, 20
 OURS = "DeComFL K=10 P=20"
 FEDZO = "FedZO K=10 P=20"

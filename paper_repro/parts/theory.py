@@ -32,8 +32,6 @@ from theory.notation.setting import Variant
 from theory.notation.symbols import LETTERS
 from theory.statements.statement import inequality
 
-__all__ = ["claims", "jobs", "make"]
-
 _BOTH: Final[tuple[Variant, ...]] = ("stated", "corrected")
 _CONSTANTS: Final = [
     *("d", "L at the start of the pilot", "L", "kappa", "sigma", "sigma_G", "D", "eta", "mu"),

@@ -27,8 +27,6 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
 
-__all__ = ["claims", "jobs", "make"]
-
 FRACTIONS = (0.1, 0.05, 0.01)
 
 

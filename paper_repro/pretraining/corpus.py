@@ -35,8 +35,6 @@ from decomfl_lab.language.encoding import encode
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SPECIAL
 
-__all__ = ["BATCH", "CORPUS", "Corpus", "Verdicts", "load_corpus", "train_vocabulary"]
-
 CORPUS = {
     "movie_reviews.txt.gz": "df856ecd7fa3d22628c2f19730113628f2b3f92cf4966bd2410d37d535229609",
     "state_union.txt.gz": "ad09651f436d8a7b9dc0f37eecc08b934cdc1c54c0b4721bc92702f5d1048cea",

@@ -46,8 +46,6 @@ from decomfl_lab.runs.run import CHECKPOINT_SECONDS
 from decomfl_lab.runs.told import Progress
 from paper_repro.pretraining.corpus import Verdicts, load_corpus, train_vocabulary
 
-__all__ = ["PretrainConfig", "pretrain"]
-
 CHECKPOINT_FILE = "pretraining.safetensors"
 CONFIG_FILE = "config.json"
 EVALUATIONS = 10

@@ -24,8 +24,6 @@ from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import Sizes
 from paper_repro.workflow.series import BOARD
 
-__all__ = ["claims", "ends", "jobs", "make", "ratio", "shown", "summary"]
-
 ONE_CLIENT: Final = "FZOO, one client"
 """The line that is compared with MeZO, whose one agent takes all passes; with m clients a round m agents take them."""
 SPENT: Final[Mapping[str, str]] = {

@@ -44,8 +44,6 @@ from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import SCALES, Race, Sizes
 from paper_repro.workflow.series import BOARD
 
-__all__ = ["FOLLOWS", "LINES", "RULE", "Score", "absent", "configuration", "costs", "races", "searched"]
-
 LINES: Final[Mapping[str, Mapping[str, Any]]] = {
     **{kind.__name__: {"method": name} for name, kind in METHODS.items()},
     **BOARD["variants"],

@@ -17,8 +17,6 @@ from decomfl_lab.errors import require
 from figures.layout import legend_below, page, require_columns, require_known
 from figures.style import OKABE_ITO, LineStyle, rc, series_styles
 
-__all__ = ["AXES", "edge", "line_styles", "races", "ranking"]
-
 # --- races: what every method has reached after so many bytes, and after so many forward passes -----------------------
 
 AXES: Final[Mapping[str, str]] = {

@@ -26,8 +26,6 @@ from theory.checks.stability import largest_step, load
 from theory.notation.setting import Setting
 from theory.problems.spectrum import Spectrum
 
-__all__ = ["claims", "jobs", "made_of", "make", "more_stable", "outcomes", "shares", "spectrum_of"]
-
 D: Final = 28_938
 FALLEN: Final = 0.1  # an accuracy so far below its own best one has fallen
 TINY: Final = 1e-12  # the number that takes the place of ‖∇f‖² where its unbiased estimate is not above 0

@@ -32,8 +32,6 @@ from paper_repro.workflow.data import digest_of
 from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Sizes
 
-__all__ = ["DIFFERENCES", "PAPER_STEP", "PROJECTION", "Point", "at_point", "configuration", "points"]
-
 PAPER_STEP: Final = 0.01  # η/(1 − β) of Figure 2 as plotted: η = 0.001, β = 0.9
 PROJECTION, DIFFERENCES = "projection", "finite differences"
 _METHODS: Final = {PROJECTION: "decomfl-projection", DIFFERENCES: "decomfl"}

@@ -14,8 +14,6 @@ from paper_repro.workflow.claims import rows
 from theory.findings.finding import Entry, Status
 from theory.findings.registry import ENTRIES
 
-__all__ = ["AnswerLine", "answer"]
-
 _LINES: Final[list[dict[str, Any]]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[
     "line"
 ]

@@ -8,8 +8,6 @@ from pathlib import Path
 from decomfl_lab.options import option
 from paper_repro.workflow.claims import DEAR, ON_GPU, PARTS
 
-__all__ = ["PaperOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PaperOptions:

@@ -12,8 +12,6 @@ from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Made
 from paper_repro.workflow.report import Section
 
-__all__ = ["made"]
-
 
 def made(
     part: str,

@@ -25,39 +25,6 @@ from theory.findings.data import RAW
 if TYPE_CHECKING:
     from theory.findings.finding import Role
 
-__all__ = [
-    "CLAIMS",
-    "DEAR",
-    "NAMED",
-    "ON_GPU",
-    "PARTS",
-    "RECORDED",
-    "SCALE_NAMES",
-    "SCOPES",
-    "UNHEALTHY",
-    "UNKNOWN",
-    "UNTESTED",
-    "VERDICTS",
-    "WORDS",
-    "Claim",
-    "ClaimOutcome",
-    "JudgedSentence",
-    "PartFacts",
-    "Verdict",
-    "claim",
-    "decided",
-    "limits",
-    "named",
-    "otherwise",
-    "outcomes_json",
-    "recorded_outcomes",
-    "require_all_of",
-    "require_distinct_ids",
-    "rows",
-    "sentences",
-    "verdicts",
-]
-
 Verdict = Literal[
     "holds",
     "does not hold",

@@ -17,8 +17,6 @@ from decomfl_lab.runs.building import dataset_of
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.finetuning import task_dataset
 
-__all__ = ["TaskFacts", "data_set", "digest_named", "digest_of", "missing", "task_facts", "tokens_of"]
-
 
 def data_set(name: str) -> str:
     """The data set of this name where it is available here, else MNIST, which always is; captions say which."""

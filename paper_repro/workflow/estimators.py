@@ -18,8 +18,6 @@ from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 
-__all__ = ["Curves", "frames", "gaps", "gaps_table", "words"]
-
 
 @dataclass(frozen=True)
 class Curves:

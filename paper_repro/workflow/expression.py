@@ -42,9 +42,6 @@ from paper_repro.workflow.measures import (
     scalars_to_reach,
 )
 
-__all__ = ["Reading", "evaluated", "judged", "ordered"]
-
-
 _Fields = Mapping[str, Any]
 
 

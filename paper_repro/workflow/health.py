@@ -19,16 +19,6 @@ import pandas as pd
 from paper_repro.workflow.claims import CLAIMS, UNHEALTHY, VERDICTS, ClaimOutcome, claim, limits
 from paper_repro.workflow.measures import left_out, lines_of, settled
 
-__all__ = [
-    "COMMON",
-    "complaint",
-    "decided_by_health",
-    "ill_runs",
-    "ill_words",
-    "rise",
-    "series_named",
-]
-
 COMMON: Final[int] = limits().common
 """The least number of evaluations of a run, and of each of two series that are compared."""
 CHANCE: Final = 0.1  # the accuracy of guessing in the image sets, of ten equal classes; the loss is −ln of it

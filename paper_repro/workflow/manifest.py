@@ -14,8 +14,6 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
 from paper_repro.workflow.seals import file_digest
 
-__all__ = ["FILE", "check", "note", "seal", "wrong"]
-
 FILE: Final = "SHA256SUMS"
 _UNLISTED: Final = (FILE, "README.md")
 

@@ -12,35 +12,6 @@ from figures.curves import Count
 from paper_repro.workflow.claims import UNTESTED, Verdict, limits
 from paper_repro.workflow.runs import is_whole
 
-__all__ = [
-    "CHECKED",
-    "COUNTS",
-    "LEVELS",
-    "LOGS",
-    "RISEN",
-    "TEST_ERROR",
-    "TOLERANCE",
-    "accuracy_at",
-    "accuracy_up_to",
-    "bands_table",
-    "binomial_error",
-    "compared",
-    "diverges",
-    "ended",
-    "final_accuracy",
-    "highest_level",
-    "judged_bands",
-    "left_out",
-    "lines_of",
-    "numbers",
-    "sampling_error",
-    "scalars_to_reach",
-    "settled",
-    "unfinished",
-    "unready",
-    "verdict_of",
-]
-
 CHECKED: Final = "check"
 """The column that is true for runs by finite differences whose curve is drawn by projection: dots over a line."""
 COUNTS: tuple[Count, ...] = ("wire", "table1", "plotted")

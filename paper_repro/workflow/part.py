@@ -20,8 +20,6 @@ from paper_repro.workflow.scales import Scale
 if TYPE_CHECKING:
     from paper_repro.workflow.recorded import Rows
 
-__all__ = ["Made", "Options", "Part"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:

@@ -21,8 +21,6 @@ from decomfl_lab.children import safely
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted
 
-__all__ = ["POLL_SECONDS", "Call", "Processes", "tell"]
-
 POLL_SECONDS: Final = 0.5  # how often this process takes what the others tell, and looks around
 Call = tuple[Any, Callable[..., Any], tuple[Any, ...]]
 """A name, a function of a module, and its arguments."""

@@ -28,8 +28,6 @@ from paper_repro.workflow.measures import lines_of
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
 from paper_repro.workflow.seals import file_digest
 
-__all__ = ["RESULTS", "Rows", "facts_of", "is_there", "largest", "load", "save", "save_outcomes"]
-
 RESULTS = Path(__file__).parents[1] / "results"
 _CURVE: Final = ("reading", "panel", "series", "estimator")  # columns that name a curve, of which a part has some
 

@@ -21,17 +21,6 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.config import TrainConfig
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
-__all__ = [
-    "D",
-    "countings",
-    "curves_file",
-    "fig2_countings",
-    "fig2_reference",
-    "fig3_reference",
-    "require_reference",
-    "thinned",
-]
-
 FILE_NAME = "authors_curves.csv"
 THINNED: Final = Path(__file__).parents[1] / "authors" / "curves.csv.gz"
 """The curves that come with the project: they are drawn, and nothing is judged by them."""

@@ -31,21 +31,6 @@ from paper_repro.workflow.claims import (
     require_distinct_ids,
 )
 
-__all__ = [
-    "RECORDED",
-    "TONES",
-    "Folded",
-    "Section",
-    "amount",
-    "caption",
-    "closing",
-    "notes",
-    "page_section",
-    "render_report",
-    "require_own_page",
-    "settings",
-]
-
 RECORDED: Final = "recorded"
 """The word instead of a scale, for a page whose parts were all recorded, each at its own scale."""
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -34,21 +34,6 @@ from paper_repro.workflow.data import digest_of, tokens_of
 from paper_repro.workflow.processes import POLL_SECONDS, Call, Processes, tell
 from paper_repro.workflow.seals import file_digest, read_sealed, write_sealed
 
-__all__ = [
-    "RESULT_FILE",
-    "SO_FAR",
-    "Job",
-    "Report",
-    "Result",
-    "Work",
-    "alike",
-    "finished",
-    "is_whole",
-    "run_all",
-    "so_far_words",
-    "tokens_cost",
-]
-
 Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance
 Report = Callable[[Progress], None]  # what shows how far a work is
 SO_FAR: Final = "so_far"  # the key in the provenance of an unfinished run that says how many of its rounds there are

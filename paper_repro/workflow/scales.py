@@ -17,8 +17,6 @@ from paper_repro.workflow.claims import PARTS, SCALE_NAMES
 from paper_repro.workflow.series import BOARD, from_toml
 from theory.notation.printed import EXAMPLES
 
-__all__ = ["SCALES", "TASK_ROWS", "Race", "Scale", "Sizes", "TaskTuning", "changed"]
-
 _DATA: Final[dict[str, Any]] = from_toml(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
 _WORDS: Final[Mapping[str, str]] = _DATA["words"]
 _PIECES: Final[Mapping[str, Mapping[str, Any]]] = _DATA["pieces"]

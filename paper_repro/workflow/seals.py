@@ -9,8 +9,6 @@ from typing import Any
 
 from decomfl_lab.files import write_atomically
 
-__all__ = ["file_digest", "read_sealed", "write_sealed"]
-
 
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file; "" where there is none."""

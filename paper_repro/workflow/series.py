@@ -19,8 +19,6 @@ from paper_repro.workflow.runs import Job
 if TYPE_CHECKING:
     from paper_repro.workflow.part import Options
 
-__all__ = ["BOARD", "PATTERNS", "READINGS", "ROWS", "Series", "configuration", "from_toml", "runs_of", "values_of"]
-
 
 class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row, which stands for a series or several; the file says what its fields are."""

@@ -46,8 +46,6 @@ from theory.notation.symbols import (
 from theory.statements.measured import AVERAGE_LOSS, LAST_DISTANCE, LAST_LOSS, LOCAL_SECOND_MOMENT, SMOOTHED_GRADIENT
 from theory.statements.statement import Statement
 
-__all__ = ["CONVEX", "CURVED", "DEFAULT_RUN", "LOW_RANK", "SMOOTH", "Assumption"]
-
 _TAU: Final = beta / (1 - beta)
 _MOMENTUM: Final = "momentum in torch's form, kept over local steps and rounds"
 

@@ -71,8 +71,6 @@ from typing import Any
 
 from mpmath import iv
 
-__all__ = ["Young", "needed"]
-
 
 @dataclass(frozen=True)
 class Young:

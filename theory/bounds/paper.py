@@ -45,9 +45,6 @@ from theory.statements.measured import (
 )
 from theory.statements.statement import ONE_HESSIAN, Statement
 
-__all__ = ["DOMINATED", "EACH", "PAPER", "SMOOTHED", "UNBIASED"]
-
-
 # Distributions whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
 SMOOTHED: Final = ("gaussian", "sphere")
 _PRINTED = "unbiased gradients of variance σ²; dissimilarity σ_G; f is L-smooth"

@@ -16,8 +16,6 @@ from theory.notation.setting import DISTRIBUTIONS
 from theory.notation.symbols import D, K, L, P, R, d, eta, kappa, m, mu, phi, rho, rho_kappa, s2, s6, sigma, sigma_G
 from theory.statements.statement import Statement, Variant
 
-__all__ = ["SHARPENED", "SHARPER", "Sharpened"]
-
 
 @dataclass(frozen=True)
 class Sharpened:

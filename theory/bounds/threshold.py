@@ -10,8 +10,6 @@ from theory.bounds.paper import PAPER
 from theory.bounds.sharper import SHARPER
 from theory.notation.setting import Setting
 
-__all__ = ["printed_theorem_1"]
-
 _STATED: Final = next(each for each in PAPER if (each.name, each.variant) == ("theorem-1", "stated"))
 _PROVED: Final = [each for each in SHARPER if each.name == "theorem-1"]
 

@@ -19,8 +19,6 @@ from theory.problems.quadratic import Quadratic
 from theory.statements.algorithms import decomfl
 from theory.statements.statement import Statement
 
-__all__ = ["SOURCES", "Check", "Source", "check", "decide", "ratio", "require_statement", "sides"]
-
 Source = Literal["exact", "simulation", "run"]
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
 _RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacement", "G", "beta", "central")

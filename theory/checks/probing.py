@@ -13,8 +13,6 @@ from decomfl_lab.errors import InputError, require
 from theory.notation.setting import Setting
 from theory.problems.problem import Floats, Integers, Problem
 
-__all__ = ["probe"]
-
 _SLACK = 1 + 1e-4
 """What differences of gradients, a relative 10⁻⁵ apart, may lose to rounding."""
 _WALKS = 8

@@ -15,8 +15,6 @@ from theory.notation.setting import Setting
 from theory.problems.quadratic import Quadratic, expected
 from theory.statements.statement import Statement
 
-__all__ = ["Rounds", "rounds_by_bound", "rounds_of", "stability_limit"]
-
 
 @dataclass(frozen=True)
 class Rounds:

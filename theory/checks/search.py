@@ -10,8 +10,6 @@ from typing import Any, Final
 import numpy as np
 from scipy import optimize
 
-__all__ = ["Axis", "Worst", "instances", "search"]
-
 _POINTS: Final = 12
 _HUGE: Final = 1e100  # its square is a number, which the search's spread needs
 

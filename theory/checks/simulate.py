@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from decomfl_lab.federations.in_process import DeComFLFederation
 
-__all__ = ["federation", "run", "simulate"]
-
 _ELEMENTS = 1 << 21
 """Numbers of x + μz that are held at a time."""
 _KEPT = 1 << 25

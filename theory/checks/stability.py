@@ -13,8 +13,6 @@ from theory.notation.setting import DISTRIBUTIONS
 from theory.problems.quadratic import Quadratic, round_map
 from theory.problems.spectrum import Spectrum
 
-__all__ = ["growth", "largest_step", "load", "moments"]
-
 _OWN: Final = {"gaussian": 2.0, "sphere": 2.0, "rademacher": 0.0}
 """b in E z zᵀV z zᵀ = γ(tr V · I + b V), on the diagonal."""
 

@@ -24,8 +24,6 @@ from theory.problems.waves import Waves
 from theory.statements.algorithms import decomfl
 from theory.statements.statement import Statement
 
-__all__ = ["FAMILIES", "Instance", "Tightness", "tightness"]
-
 At = Mapping[str, float]
 _ALONE: Final = ("D", "sigma", "sigma_G", "mu")
 _HUGE: Final = 1e100

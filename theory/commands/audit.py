@@ -17,8 +17,6 @@ from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
 from theory.findings.finding import KINDS, STATUSES, Cause, Entry, EntryResult
 
-__all__ = ["audit"]
-
 _WIDTH: Final = 118
 
 

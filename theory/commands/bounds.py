@@ -26,8 +26,6 @@ if TYPE_CHECKING:  # help needs no formula
 
     from theory.statements.statement import Statement, StepSizes
 
-__all__ = ["bound", "constants_line", "stepsize"]
-
 Values = dict[str, Any]
 
 _THEOREMS: Final = {1: "theorem-1", 2: "theorem-2"}

@@ -16,8 +16,6 @@ from theory.notation.setting import Variant
 if TYPE_CHECKING:  # help needs no formula
     from theory.checks.worst_case import Instance, Tightness
 
-__all__ = ["check", "tightness"]
-
 _AFRESH = "A left side that is simulated is simulated afresh at the end, so the result may differ from the progress."
 
 

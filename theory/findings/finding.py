@@ -11,27 +11,6 @@ from typing import Any, Final, Literal, ParamSpec, get_args
 
 from decomfl_lab.errors import require, require_choice
 
-__all__ = [
-    "CARRIED",
-    "INSTRUMENTS",
-    "KINDS",
-    "ROLES",
-    "STATUSES",
-    "Cause",
-    "Entry",
-    "EntryResult",
-    "Evidence",
-    "EvidenceCheck",
-    "Instrument",
-    "Kind",
-    "Nature",
-    "Role",
-    "Status",
-    "gather",
-    "refutation",
-    "support",
-]  # fmt: skip
-
 Q = ParamSpec("Q")
 Status = Literal[
     "refuted", "proof gap", "carried over", "misprint", "imprecise", "correct", "not decided", "not checkable"

@@ -12,35 +12,14 @@ import numpy as np
 import sympy as sp
 
 from theory.bounds import statement
-from theory.checks.search import Axis, Worst, search
+from theory.checks.search import Axis as Axis
+from theory.checks.search import Worst as Worst
+from theory.checks.search import search as search
 from theory.findings.finding import Evidence
 from theory.notation.formula import unit_of, written
 from theory.notation.setting import Setting
 from theory.notation.units import UnitError, require_one_unit
 from theory.statements.statement import Variant
-
-__all__ = [
-    "Axis",
-    "Worst",
-    "agree",
-    "at_most",
-    "beyond",
-    "breaks",
-    "differs",
-    "equal",
-    "everywhere",
-    "exceeds",
-    "keeps",
-    "linear",
-    "one_unit",
-    "over",
-    "same",
-    "search",
-    "unlike",
-    "whole",
-    "within",
-    "wrong_unit",
-]
 
 _ROUNDING = 1e-9
 

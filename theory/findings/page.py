@@ -9,8 +9,6 @@ from typing import Final
 from theory.findings.finding import Cause, Entry
 from theory.notation.symbols import MOMENTS
 
-__all__ = ["places", "statements"]
-
 _HEAD: Final = f"""# Every statement of the paper
 
 Generated from the data of `theory/findings` by `decomfl findings --write docs`; `decomfl audit` gathers the evidence

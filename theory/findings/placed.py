@@ -18,8 +18,6 @@ from typing import ParamSpec
 from theory.findings import evidence
 from theory.findings.finding import Evidence, EvidenceCheck, Role
 
-__all__ = ["Placed", "context", "mends", "placed", "refutes", "supports"]
-
 Q = ParamSpec("Q")
 
 

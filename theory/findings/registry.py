@@ -12,8 +12,6 @@ from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, 
 from theory.findings.placed import Placed, placed
 from theory.findings.texts import bounds_in, filled
 
-__all__ = ["CAUSES", "ENTRIES", "affected"]
-
 _NAMED: Final = ("label", "line", "place", "kind", "status", "why", "carries", "restates", "quote", "tests")
 _WRITTEN: Final = ("cause", "code", "printed", "plant", "labels", "says", "instead", "runs")
 # All that an entry has of its own that says again what another says.

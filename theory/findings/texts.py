@@ -11,8 +11,6 @@ from theory.findings.data import LINES, PROGRAMS
 from theory.findings.evidence.proof_one import PRINTED
 from theory.notation.formula import written
 
-__all__ = ["bounds_in", "filled"]
-
 _MARK: Final = re.compile("⟦([a-z]+) ([^⟧]+)⟧")
 
 

@@ -14,8 +14,6 @@ from decomfl_lab.errors import InputError
 from theory.notation.symbols import LETTERS, UNITS
 from theory.notation.units import ONE, Unit, UnitError, require_one_unit
 
-__all__ = ["formula", "names_in", "unit_of", "value_of", "written"]
-
 
 def formula(name: str, expression: Any) -> sp.Expr:
     """A formula as it is kept: an expression in known symbols whose numbers are exact.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from decimal import ROUND_DOWN, Context
 
-__all__ = ["down", "exactly"]
-
 
 def down(value: float, digits: int) -> str:
     """A number to so many digits that is nowhere above it: a limit that is typed as it is printed is kept."""

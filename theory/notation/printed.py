@@ -9,11 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "EXAMPLES", "LORA", "LORA_PARAMETERS", "MOST_FREQUENT", "PARAMETERS", "RATES", "RESULTS", "ROUNDS", "SHARE", "WORD",
-    "Cell", "agree", "decomfl_megabytes", "model_terabytes",
-]  # fmt: skip
-
 # Examples of the sets on which accuracy is measured: the public validation sets of GLUE and SuperGLUE.
 EXAMPLES: Final[Mapping[str, int]] = {"SST-2": 872, "CB": 56, "WSC": 104, "WIC": 638, "RTE": 277, "BoolQ": 3270}
 # Of these, how many have the most frequent answer.

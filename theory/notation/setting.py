@@ -10,11 +10,6 @@ from typing import Final, Literal
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.options import REQUIRED, option
 
-__all__ = [
-    "DISTRIBUTIONS", "RARE", "Setting", "Variant", "bias_factor", "curved_bias_factor", "effective_factor",
-    "eighth_moment", "second_moment_factor", "sixth_moment",
-]  # fmt: skip
-
 DISTRIBUTIONS: Final = ("gaussian", "sphere", "rademacher")
 RARE: Final = "Constants of some statements alone"
 """The group of options that few statements have."""

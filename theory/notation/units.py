@@ -9,8 +9,6 @@ from typing import Final
 
 from decomfl_lab.errors import InputError
 
-__all__ = ["ONE", "F", "Unit", "UnitError", "X", "require_one_unit"]
-
 
 @dataclass(frozen=True)
 class Unit:

@@ -12,8 +12,6 @@ from theory.notation.setting import Setting
 from theory.problems.problem import Floats, Integers, coin
 from theory.problems.quadratic import signs
 
-__all__ = ["Piecewise"]
-
 
 @dataclass(frozen=True)
 class Piecewise:

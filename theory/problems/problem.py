@@ -19,8 +19,6 @@ from decomfl_lab.errors import InputError, require, require_int
 from theory.notation.setting import Setting
 from theory.problems.quadratic import Quadratic, signs
 
-__all__ = ["Bowl", "Floats", "Integers", "Logistic", "Problem", "coin", "directions", "subspace"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

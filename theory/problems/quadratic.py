@@ -39,19 +39,6 @@ from decomfl_lab.errors import is_number, require, require_possible
 from theory.notation.setting import Setting
 from theory.problems.spectrum import Spectrum
 
-__all__ = [
-    "LocalStep",
-    "Quadratic",
-    "Trajectory",
-    "expected",
-    "local_steps",
-    "quadratic",
-    "remainder",
-    "round_map",
-    "signs",
-    "spread",
-]
-
 Floats = NDArray[np.float64]
 
 

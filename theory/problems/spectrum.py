@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 
-__all__ = ["Spectrum"]
-
 
 @dataclass(frozen=True)
 class Spectrum:

@@ -18,8 +18,6 @@ from theory.problems.problem import Bowl
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum
 
-__all__ = ["KAPPA_4", "KAPPA_32", "TURNED_32", "Trainable", "mean_output"]
-
 
 @dataclass(frozen=True)
 class Trainable:

@@ -23,8 +23,6 @@ from theory.notation.setting import Setting
 from theory.problems.problem import Floats, Integers, coin
 from theory.problems.quadratic import signs
 
-__all__ = ["Waves"]
-
 
 @dataclass(frozen=True)
 class Waves:

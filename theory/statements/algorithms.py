@@ -10,8 +10,6 @@ import numpy as np
 from theory.notation.setting import Setting
 from theory.problems.problem import Floats, Integers, Problem
 
-__all__ = ["Losses", "Step", "decomfl"]
-
 
 @dataclass(frozen=True)
 class Losses:

@@ -16,12 +16,6 @@ from theory.problems.problem import Bowl, Floats, Problem
 from theory.problems.quadratic import Quadratic, Trajectory, expected, local_steps, remainder, signs, spread
 from theory.problems.waves import Waves
 
-__all__ = [
-    "AVERAGE", "AVERAGE_LOSS", "DRIFT", "LAST_DISTANCE", "LAST_GRADIENT", "LAST_LOSS", "LOCAL_SECOND_MOMENT",
-    "REMAINDER", "SECOND_MOMENT", "SMOOTHED_GRADIENT", "SMOOTHED_VALUE", "VARIANCE", "WEIGHTED",
-    "Left", "MeasuredSide", "Path", "average",
-]  # fmt: skip
-
 Path = Callable[[Any, Floats], Floats]
 """A function of the problem and of x_0..x_R, shape (R + 1, runs, n), to a number a run, shape (runs,)."""
 

@@ -15,13 +15,12 @@ from scipy import optimize
 
 from decomfl_lab.errors import InputError, require, require_choice
 from theory.notation.formula import formula, names_in, unit_of, value_of, written
-from theory.notation.setting import DISTRIBUTIONS, Setting, Variant
+from theory.notation.setting import DISTRIBUTIONS, Setting
+from theory.notation.setting import Variant as Variant
 from theory.notation.symbols import GIVEN
 from theory.notation.units import F, Unit, X, require_one_unit
 from theory.statements.algorithms import Step, decomfl
 from theory.statements.measured import AVERAGE, Left
-
-__all__ = ["ONE_HESSIAN", "Constant", "Statement", "StepSizes", "Variant", "inequality"]
 
 Constant = float | Callable[[Any, Setting], float]
 """The value of a symbol of one's own: a number, or a function of the problem and the setting."""

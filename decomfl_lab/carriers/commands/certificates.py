@@ -10,8 +10,6 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.plain import print_json
 
-__all__ = ["certificates"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CertificatesOptions:

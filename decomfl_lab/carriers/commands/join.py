@@ -17,8 +17,6 @@ from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_confi
 if TYPE_CHECKING:
     from decomfl_lab.outside import Offer
 
-__all__ = ["join"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class JoinOptions:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from decomfl_lab.runs.run import Run
     from decomfl_lab.runs.told import Progress
 
-__all__ = ["serve"]
-
 logger = logging.getLogger(__name__)
 
 SHOWN = 20

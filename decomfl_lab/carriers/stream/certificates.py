@@ -26,8 +26,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.files import write_atomically
 
-__all__ = ["LOOPBACK", "Identity", "client_name", "client_number", "make_certificates", "read_identity"]
-
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """The names that every server's certificate has."""
 

@@ -26,8 +26,6 @@ from decomfl_lab.carriers.stream.connection import (
 from decomfl_lab.errors import InputError, quoted, require, shown
 from decomfl_lab.protocol.seals import Seal
 
-__all__ = ["StreamClient"]
-
 logger = logging.getLogger(__name__)
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 15.0

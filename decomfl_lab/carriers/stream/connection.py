@@ -9,8 +9,6 @@ import zlib
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.protocol.seals import NONCE_BYTES, Seal
 
-__all__ = ["HALF_NONCE", "METHOD", "OFFER_BYTES", "OPTIONS", "SERVICE", "Link", "require_address"]
-
 SERVICE = "decomfl.Federation"
 METHOD = f"/{SERVICE}/Join"
 OFFER_BYTES = 1 << 20

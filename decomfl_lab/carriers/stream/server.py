@@ -44,8 +44,6 @@ from decomfl_lab.interrupts import idle
 from decomfl_lab.protocol.seals import Seal
 from decomfl_lab.protocol.session import Farewell, Frames
 
-__all__ = ["StreamServer"]
-
 logger = logging.getLogger(__name__)
 
 HELLO_SECONDS = 30.0

@@ -52,9 +52,6 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise.caching import njit
 
-__all__ = ["CHUNK", "PART", "Network", "Slopes", "Workspace", "cross_entropy_of", "mean_of_parts", "pixels"]
-
-
 CHUNK = 32
 """Images whose features are kept at once for the linear layers."""
 

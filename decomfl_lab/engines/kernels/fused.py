@@ -21,8 +21,6 @@ from decomfl_lab.estimators.differences import Point
 from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.objectives.objective import ModuleObjective, Objective
 
-__all__ = ["Fused"]
-
 
 @dataclass(frozen=True)
 class _Answers:

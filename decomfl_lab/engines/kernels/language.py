@@ -37,9 +37,6 @@ from decomfl_lab.language.causal import Verbalized
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise.caching import njit
 
-__all__ = ["LanguageNetwork", "Memory", "Prompts", "language_network"]
-
-
 TOKENS = 1024
 """Tokens that go through a layer together, or one prompt, if that is longer."""
 AHEAD = 1 << 16

@@ -19,27 +19,6 @@ from decomfl_lab.noise.caching import njit
 from decomfl_lab.noise.lanes import F32, Lanes
 from decomfl_lab.noise.numba_cpu import on_rows
 
-__all__ = [
-    "BLOCK",
-    "DOTS",
-    "PIXELS",
-    "WIDE",
-    "add_product",
-    "add_products",
-    "dots_block",
-    "dots_column",
-    "dots_one",
-    "largest",
-    "mask",
-    "multiply",
-    "panel",
-    "route",
-    "tile",
-    "turned",
-    "wide_tile",
-]
-
-
 LANES: Final = 16 if "+avx512f" in cpu_target.target_context.codegen()._customize_tm_features() else 8
 """Float32 numbers in the widest register that the compiled code may use."""
 BLOCK: Final = 16

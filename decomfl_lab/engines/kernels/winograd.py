@@ -34,20 +34,6 @@ from decomfl_lab.noise.caching import njit
 from decomfl_lab.noise.lanes import F32, Lanes
 from decomfl_lab.noise.numba_cpu import on_rows
 
-__all__ = [
-    "LEAST_TILES",
-    "VALUES",
-    "convolve",
-    "gather_weights",
-    "matrices",
-    "scratch",
-    "slopes_back",
-    "spread_turned",
-    "spread_weights",
-    "tile_size",
-]
-
-
 POINTS: Final = (Fraction(0), Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), Fraction(-3, 2))
 """Where values are taken; the sixth point is ∞."""
 _SIDE: Final = len(POINTS) + 1

@@ -9,8 +9,6 @@ from triton.compiler import ASTSource
 
 from decomfl_lab.noise.triton_kernels import OPTIONS
 
-__all__ = ["alone"]
-
 
 @triton.jit
 def _alone(out, a, b, WHAT: tl.constexpr):

@@ -13,8 +13,6 @@ from triton.compiler import ASTSource
 from decomfl_lab.noise import triton_kernels
 from decomfl_lab.noise.triton_kernels import OPTIONS, WARP, register_dtype
 
-__all__ = ["assembly"]
-
 _NAMES: Final = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 _POINTERS: Final = {

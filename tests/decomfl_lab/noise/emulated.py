@@ -29,8 +29,6 @@ from triton.backends.nvidia.compiler import CUDABackend
 
 from tests.decomfl_lab.noise.ptx import Kernel
 
-__all__ = ["Emulated", "emulated"]
-
 _NUMBERS = count(1000)
 """A driver's only device has a number of its own, as Triton keeps compiled kernels by it."""
 

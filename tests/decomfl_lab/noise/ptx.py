@@ -24,8 +24,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Kernel", "PtxError", "UnknownError"]
-
 Array = NDArray[Any]
 Step = Callable[[Array], None]
 

@@ -18,8 +18,6 @@ from theory.problems.problem import Floats
 from theory.statements.algorithms import Losses
 from theory.statements.statement import ONE_HESSIAN, Statement
 
-__all__ = ["NormalisedStep", "forward_passes_saved", "fzoo", "normalised_step"]
-
 
 @dataclass(frozen=True)
 class NormalisedStep:

@@ -11,8 +11,6 @@ from decomfl_lab.errors import require, require_finite_positive, require_int
 from theory.problems.problem import Floats
 from theory.problems.spectrum import Spectrum
 
-__all__ = ["pool_contraction", "pool_left", "pool_left_about"]
-
 
 def pool_left(spectrum: Spectrum, S: int) -> tuple[Floats, Floats]:
     """Between what the share of the loss lies that S Gaussian directions leave, in expectation over the pool.

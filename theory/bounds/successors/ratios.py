@@ -13,8 +13,6 @@ from theory.bounds import statement
 from theory.notation.setting import Setting
 from theory.statements.statement import Variant
 
-__all__ = ["page", "ratio"]
-
 _D, _P, _K, _M = (100, 10_000, 1_000_000), (1, 10, 100), (2, 10, 100), (1, 10, 100)
 _VARIANTS: Final[tuple[Variant, ...]] = ("sharper", "wider")
 

@@ -14,8 +14,6 @@ from theory.problems.problem import Floats
 from theory.statements.algorithms import Losses
 from theory.statements.statement import Statement
 
-__all__ = ["robust"]
-
 _OMEGA: Final = symbol("omega")
 _LIE: Final = 1e6
 """Simulated liars answer as if every component of their gradient were this."""

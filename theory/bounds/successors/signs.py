@@ -19,17 +19,6 @@ from theory.statements.algorithms import Losses, Step
 from theory.statements.measured import Left
 from theory.statements.statement import ONE_HESSIAN, Statement
 
-__all__ = [
-    "AVERAGE_NORM",
-    "LENGTH",
-    "efficiency",
-    "feedsign",
-    "sign_floor",
-    "tolerated_gradient",
-    "vote_gain",
-    "wrong_vote",
-]
-
 LENGTH: Final = symbol("length", X)
 """η of a step whose length does not depend on the gradient's: in units of x."""
 _C: Final = symbol("c")

@@ -22,8 +22,6 @@ from theory.statements.algorithms import Losses, Step, decomfl
 from theory.statements.measured import Left
 from theory.statements.statement import Statement
 
-__all__ = ["hiso", "hiso_step", "learned_scale", "speed", "whitened"]
-
 _GROWTH: Final = symbol("growth")
 
 

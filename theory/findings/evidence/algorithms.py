@@ -28,18 +28,6 @@ from theory.findings.data import PROGRAMS as LISTED
 from theory.findings.finding import Evidence, refutation
 from theory.findings.placed import mends, refutes, supports
 
-__all__ = [
-    "PROGRAMS",
-    "AlgorithmLine",
-    "AlgorithmProgram",
-    "all_printed",
-    "mended",
-    "outcome",
-    "play",
-    "runs",
-    "to_the_letter",
-]
-
 Vector = NDArray[Any]  # of Fractions, shape (2,)
 Scalar = Callable[[int, Vector, Vector, Fraction], Fraction]
 

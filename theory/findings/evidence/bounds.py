@@ -15,8 +15,6 @@ from theory.notation.formula import names_in
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum
 
-__all__ = ["needed"]
-
 # The one constant that is not 0 where a term stands alone; D = 0 starts at the minimum.
 _ALONE: Final[Mapping[str, Mapping[str, float]]] = {
     "start": {"D": 1.0},

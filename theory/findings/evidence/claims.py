@@ -27,8 +27,6 @@ from theory.notation.setting import Setting, second_moment_factor
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 
-__all__ = ["best_average", "config_of", "records_sent"]
-
 # Communication.
 
 

@@ -16,8 +16,6 @@ from theory.findings.finding import Evidence
 from theory.findings.instruments import at_most, equal, exceeds, same, unlike
 from theory.findings.placed import mends, refutes, supports
 
-__all__ = ["SAMPLE", "Clients", "printed_covariance"]
-
 Matrix = Any  # numpy array of Fractions, shape (d, d)
 
 

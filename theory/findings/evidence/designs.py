@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import require, require_choice
 
-__all__ = ["DESIGNS", "Design", "design"]
-
 
 @dataclass(frozen=True, eq=False)
 class Design:

@@ -14,8 +14,6 @@ from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import equal
 from theory.findings.placed import mends, refutes, supports
 
-__all__ = []
-
 
 @supports("line-215")
 def sampling_is_fair() -> Evidence:

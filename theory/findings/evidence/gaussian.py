@@ -33,8 +33,6 @@ from theory.notation.symbols import P, d, kappa
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 
-__all__ = []
-
 STATED: Final = statement("theorem-2-gaussian", "stated")
 CORRECTED: Final = statement("theorem-2-gaussian", "corrected")
 

@@ -10,8 +10,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OneRound"]
-
 Floats = NDArray[np.float64]
 _NODES: Final = 24
 

@@ -16,8 +16,6 @@ from theory.findings.finding import Evidence
 from theory.findings.placed import mends, supports
 from theory.notation.symbols import D, G, K, L, P, R, a, d, delta, eta, m, mu, sigma, sigma_G
 
-__all__ = ["DERIVED", "PRINTED", "Terms", "follows", "plus", "printed", "slips", "times"]
-
 Terms = Mapping[str, sp.Expr]
 
 # The displays as printed, term by term.

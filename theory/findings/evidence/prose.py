@@ -33,8 +33,6 @@ from theory.notation import symbols as s
 from theory.notation.formula import names_in
 from theory.notation.setting import Setting, second_moment_factor
 
-__all__ = []
-
 # What others send, and what DeComFL does.
 
 

@@ -31,8 +31,6 @@ from theory.notation.setting import Setting
 from theory.notation.symbols import L, d, mu, s2
 from theory.statements.statement import Variant
 
-__all__ = ["norm_moment"]
-
 
 def norm_moment(d: int, power: float) -> float:
     """E‖z‖^power for a Gaussian z in d dimensions: 2^{power/2} Γ((d + power)/2)/Γ(d/2)."""

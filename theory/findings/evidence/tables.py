@@ -29,9 +29,6 @@ from theory.notation.printed import (
     model_terabytes,
 )
 
-__all__ = ["least_runs"]
-
-
 LORA_TABLE: Final = {"LoRA": LORA}
 
 

@@ -47,8 +47,6 @@ from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
 from theory.statements.statement import Variant
 
-__all__ = ["DISPLAYS", "TERMS", "at_largest", "line", "searched", "simplification", "witness"]
-
 Sides = Callable[[OneRound], tuple[float, float]]
 
 # Problems in one dimension, solved exactly by theory.problems.quadratic: f(x; ξ) = x²/2 − ξx, L = 1, E ξ² = σ².

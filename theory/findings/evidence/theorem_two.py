@@ -28,8 +28,6 @@ from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.statements.statement import Statement
 
-__all__ = ["CORRECTED", "STATED", "rough_clients", "without_remainder"]
-
 STATED: Final = statement("theorem-2", "stated")
 CORRECTED: Final = statement("theorem-2", "corrected")
 

@@ -35,8 +35,6 @@ from theory.notation.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kapp
 from theory.problems.quadratic import Quadratic, spread
 from theory.problems.spectrum import Spectrum
 
-__all__: list[str] = []
-
 Floats = NDArray[np.float64]
 
 

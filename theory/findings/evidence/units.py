@@ -12,9 +12,6 @@ from theory.findings.placed import mends, refutes, supports
 from theory.notation.symbols import UNITS
 from theory.statements.statement import Variant
 
-__all__ = ["agree", "bound", "odd", "odd_in"]
-
-
 _SYMBOLS = {str(symbol): symbol for symbol in UNITS}
 
 
