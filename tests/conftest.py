@@ -1,7 +1,5 @@
 """Settings for every test: Hypothesis profiles, one torch thread, no data from outside unless asked for."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

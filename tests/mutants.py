@@ -8,8 +8,6 @@ Of 200 mutants (seed 0) 177 are noticed. Of the 23 others 8 change what a user s
 looks, or have no right value. Tests were written for the survivors of this sample: it is no estimate for others.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import importlib.machinery

@@ -1,7 +1,5 @@
 """What is refused in one line: a table of what is given and what the error says of it, and the line of a command."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature

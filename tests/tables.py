@@ -1,7 +1,5 @@
 """The rows of a test that are data, in a TOML file beside it that is called like it."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

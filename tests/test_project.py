@@ -1,7 +1,5 @@
 """What the project says of itself is true."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

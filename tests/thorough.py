@@ -1,7 +1,5 @@
 """What of a wide test runs in ``make test``: a sample of its cases; the others are for ``make thorough``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

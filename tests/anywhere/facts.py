@@ -6,8 +6,6 @@ Facts whose name begins with "control" are of operations that libraries do in an
 nothing, and show that a change of the processor's instructions took effect.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

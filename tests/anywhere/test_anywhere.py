@@ -3,8 +3,6 @@
 ``make anywhere`` runs all of it; ``make test`` the two that differ most.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

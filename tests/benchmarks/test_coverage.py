@@ -1,7 +1,5 @@
 """As many intervals of κ hold as are stated to, 95 %, whatever the spectrum; estimates of κ are compared fairly."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """``decomfl bench llm-round``: what its rows say, that all ways do the same round, and that a wrong one would show."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Benchmarks' rows and records, the page that is made of them, and the rows of ``make device``."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

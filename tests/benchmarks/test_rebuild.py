@@ -1,7 +1,5 @@
 """``decomfl bench rebuild``: shapes of rows; ``decomfl noise``: bits for other languages."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Checkpoints: one checksum over the whole file, so that no changed bit of any part of it is ever used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

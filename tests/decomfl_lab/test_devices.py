@@ -1,7 +1,5 @@
 """Devices: names, bits, and the batched engine that works on them. All of it runs on the CPU as well."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

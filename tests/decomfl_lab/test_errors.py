@@ -1,7 +1,5 @@
 """Errors name the argument, the rule and the value, in a line that fits on a screen."""
 
-from __future__ import annotations
-
 from typing import TypedDict, Unpack
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Folders that one process at a time writes to: who is refused, who is named, and what a killed holder leaves."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM as a user sends them: real signals to real processes, what they say, and what they leave."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

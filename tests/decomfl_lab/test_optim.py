@@ -1,7 +1,5 @@
 """MeZO as an optimizer of torch: its steps, its log, and what others may do between them."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """What comes from outside is read into types before anything is made of it: log headers, checkpoints, tables."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

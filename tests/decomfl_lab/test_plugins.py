@@ -1,7 +1,5 @@
 """``module:function`` of a user: found in the current folder, called, and refused in one line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

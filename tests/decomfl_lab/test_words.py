@@ -1,7 +1,5 @@
 """Words of the paper and of other libraries for options: each names the option that is meant, where there is one."""
 
-from __future__ import annotations
-
 import pytest
 
 from decomfl_lab.errors import InputError

@@ -8,8 +8,6 @@
 - ``<!-- not run: REASON -->`` right above a block leaves it out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import doctest
 import io

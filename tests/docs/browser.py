@@ -3,8 +3,6 @@
 python -m tests.docs.browser docs/rebuild.png      takes the picture of the page that rebuilds a model
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

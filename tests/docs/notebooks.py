@@ -6,8 +6,6 @@ else is text, also blocks that are not run and what a block prints. Each noteboo
 files. With ``--run`` each is run from top to bottom, in a kernel of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

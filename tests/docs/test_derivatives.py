@@ -1,7 +1,5 @@
 """What docs/derivatives.md says of torch is so: each function that it lists is wrong by the page's own check."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

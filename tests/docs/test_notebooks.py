@@ -1,7 +1,5 @@
 """The tutorials as notebooks: made of the pages, whole, and they run from top to bottom in a kernel of Jupyter."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

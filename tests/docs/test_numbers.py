@@ -1,7 +1,5 @@
 """Numbers of recorded rows in README and docs/: each is found in the rows again, by code of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What the README and docs/ tell a reader to run does run, and prints what they say."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Every picture of docs/ says what it shows and of which rows, and these are the rows that are recorded."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The C and the JavaScript that follow a log agree with the vectors and with `decomfl replay`, also on hostile logs."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

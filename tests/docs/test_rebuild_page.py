@@ -1,7 +1,5 @@
 """The page that rebuilds a model, in a headless Chromium: equal digests, nothing cut, nothing said to the console."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

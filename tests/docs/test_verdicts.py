@@ -1,7 +1,5 @@
 """A verdict that a text gives of a measurement is the recorded one; where our baseline did not train, none is given."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

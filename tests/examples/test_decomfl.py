@@ -1,7 +1,5 @@
 """``examples/decomfl.py``: short, of numpy alone, under the laws, and the same bits as the lab."""
 
-from __future__ import annotations
-
 import ast
 import runpy
 import sys

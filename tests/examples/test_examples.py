@@ -1,7 +1,5 @@
 """The examples run as they stand, are short, and what they print is so; ``decomfl.py`` has tests of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

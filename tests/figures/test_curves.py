@@ -1,7 +1,5 @@
 """Curves and panels of them: what is drawn is the mean of what was measured."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import Any

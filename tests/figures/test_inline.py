@@ -1,7 +1,5 @@
 """A figure on a page shows what the figure shows, and lets alone what else is on the page."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree as ET
 

@@ -1,7 +1,5 @@
 """Frames that a figure cannot draw are refused by the name of what is wrong; recorded rows say what figures show."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

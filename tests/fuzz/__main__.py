@@ -1,7 +1,5 @@
 """``make fuzz``: atheris changes messages and checkpoints, guided by the lines that they reach, and judges each."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import resource

@@ -1,7 +1,5 @@
 """What every decoder must do with any bytes: return a message, or raise an InputError of one short line."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

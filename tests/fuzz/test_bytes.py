@@ -1,7 +1,5 @@
 """Any bytes whatever are a message or an InputError; ``make fuzz`` puts ten million more to the same judge."""
 
-from __future__ import annotations
-
 import struct
 import subprocess
 import sys

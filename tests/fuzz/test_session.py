@@ -1,7 +1,5 @@
 """Whatever frames come, a host and a coordinator answer or refuse them, and what they refuse changes nothing."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

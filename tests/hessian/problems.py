@@ -1,7 +1,5 @@
 """Small models and losses whose Hessian is known as a dense matrix, by another way than the operators'."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Operators with known spectra for the tests of the estimators."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

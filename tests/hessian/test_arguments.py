@@ -1,7 +1,5 @@
 """Arguments that break a rule are named by whatever function of ``hessian`` is given them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

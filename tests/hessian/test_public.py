@@ -1,7 +1,5 @@
 """``import hessian`` as a stranger uses it: lazy names, κ of any module, loss and data, a result that prints."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import subprocess

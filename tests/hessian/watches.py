@@ -1,7 +1,5 @@
 """What tells on a machine without a GPU how code would fare on one: another device, host reads, live vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """A client of forward differences that can be bent in one place: a method for each thing that it must do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DeComFL written anew in numpy, for SGD and momentum: nothing of the lab's but directions and what is exchanged."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

@@ -1,7 +1,5 @@
 """Training steps that are right, each in another way, and stand-ins for public code, with its faults."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

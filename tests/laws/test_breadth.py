@@ -1,7 +1,5 @@
 """The search breadth first: how many states it reaches, and that planted faults are found by a short history."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The laws hold across devices: every second client on another one, or by another backend, with the same bits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Histories that seeds draw: they end as they must, and planted faults are found and made short."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Parts of other classes than the lab's: what they hand over may be of any class with the same fields."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The contract is complete: an implementation that shares no part with the lab's passes all laws that it supports."""
 
-from __future__ import annotations
-
 import re
 from random import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The laws of identities: who shares noise, who has his own."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

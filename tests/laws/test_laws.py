@@ -1,7 +1,5 @@
 """Every law holds for the lab's implementation, and every planted fault is caught by the law meant for it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

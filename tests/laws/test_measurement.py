@@ -1,7 +1,5 @@
 """What a client sends is measured: every way of being wrong is noticed and told, and no right way is taken for one."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The laws of a method's own file: what it says that its clients send is what they send, and step by."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace

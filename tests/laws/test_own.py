@@ -1,7 +1,5 @@
 """Implementations whose own server is the truth, and faults around the parts of anybody's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

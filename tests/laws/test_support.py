@@ -1,7 +1,5 @@
 """Who supports little: cases are drawn from that, a failure stays one, and a law without a case is no quiet skip."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Checking somebody else's implementation: the template is the contract, and what is not offered is skipped by name."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """The laws of anybody's training step: right ones keep all of them, and a fault of each kind breaks its own."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

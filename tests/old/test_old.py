@@ -1,7 +1,5 @@
 """Files that an earlier version wrote are replayed, gone on with and read; README.txt says how each was made."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

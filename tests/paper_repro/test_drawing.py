@@ -1,7 +1,5 @@
 """Drawn parts: the same page without drawing again, and drawn again whenever anything differs or is damaged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Live runs begin recorded ones, and a number that is not as recorded is told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

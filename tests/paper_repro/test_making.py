@@ -1,7 +1,5 @@
 """``decomfl paper`` shows what is recorded before anything is run, and then what this machine says of it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The panels that are no curves of runs alone: memory, spectra, bounds, fine-tuning, sizes, the board, the edge."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Every panel of the report shows the recorded rows: read back from its axes, by the columns that their labels name."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every number and verdict in ``claims.json`` is computed a second time, from the recorded rows, by other code."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Once by code of its own, from the file beside the rows and from the rows; once w
 have to give the recorded numbers and verdicts, too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

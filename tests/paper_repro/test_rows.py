@@ -4,8 +4,6 @@ What nothing here ties: a loss that is changed by a few per cent, and seconds th
 parts that have the run.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

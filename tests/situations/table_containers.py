@@ -1,7 +1,5 @@
 """More of what is given: tables, masks, fields, graphs, other kinds of numbers, streams, parameters by themselves."""
 
-from __future__ import annotations
-
 import itertools
 from collections import namedtuple
 from types import SimpleNamespace

@@ -7,8 +7,6 @@ converter). Their conventions differ from ours where batches are combined: a sum
 the batches' weights are given.
 """
 
-from __future__ import annotations
-
 import math
 from collections import UserDict
 from functools import partial

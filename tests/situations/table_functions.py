@@ -1,7 +1,5 @@
 """Whether a loss is one function of x: those that read the module, or are no mean over examples."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 

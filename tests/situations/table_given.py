@@ -1,7 +1,5 @@
 """What the doors accept: kinds of data, of outputs, of losses, of modules and of surroundings; the rest in a line."""
 
-from __future__ import annotations
-
 import types
 import warnings
 from collections import OrderedDict, UserDict, namedtuple

@@ -4,8 +4,6 @@ At the doors of differences the value is that of f, and one line is told where i
 at all that is continuous, kinks at x itself and steep places too, nothing is.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -1,7 +1,5 @@
 """What is measured on the held-out examples: the accuracy of a loss with classes, and measures of the user's own."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

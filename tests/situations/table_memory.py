@@ -1,7 +1,5 @@
 """Parameters that share memory, or lie where no complex view takes them; and losses that differentiate inside."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

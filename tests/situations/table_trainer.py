@@ -1,7 +1,5 @@
 """Arguments of a Trainer of transformers: with MeZO it does as a plain one, or refuses them before the first step."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from unittest import mock

@@ -3,8 +3,6 @@
 Everything is seen from the doors: the forward passes of a module, remarks, and faults that are planted in an engine.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 

@@ -3,8 +3,6 @@
 After them what one door's verdict does not say: every engine, every operator, what is done before and after.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import math

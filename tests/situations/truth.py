@@ -3,8 +3,6 @@
 Nothing here uses the lab. f is written out by the situation, as a function of an ordinary module in float64.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A module is given as what makes it, and made with torch's generator at a seed.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import torch

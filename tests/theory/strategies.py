@@ -1,7 +1,5 @@
 """What the distributions of theory quantify over: problems and admissible settings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import assume

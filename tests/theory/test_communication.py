@@ -1,7 +1,5 @@
 """The closed forms of communication: the exact expectation of what the ledger counts, over every sampling history."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import astuple
 from pathlib import Path

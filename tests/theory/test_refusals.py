@@ -1,7 +1,5 @@
 """What theory refuses, by the name of what is wrong: problems, settings, statements, checks and bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

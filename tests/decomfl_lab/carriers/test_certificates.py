@@ -1,7 +1,5 @@
 """Certificates: whom they name, who may read the keys, and that nothing is overwritten."""
 
-from __future__ import annotations
-
 import datetime
 import shutil
 import stat

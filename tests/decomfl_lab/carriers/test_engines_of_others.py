@@ -1,7 +1,5 @@
 """NVFlare's and Flower's carriers over stand-ins of their engines: who is away costs nothing, and bytes are counted."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections import Counter

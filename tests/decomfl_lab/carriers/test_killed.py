@@ -1,7 +1,5 @@
 """Processes of a real run are killed, and all models end with the bits of the simulation in which nobody died."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

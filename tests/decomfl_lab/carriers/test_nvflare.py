@@ -1,7 +1,5 @@
 """The same job in two of NVFlare's environments: the bits of the simulator, whoever vanishes."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Clients in actors of Ray: the simulator's run to the bit, however many actors there are and whichever die."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """``decomfl serve`` and ``decomfl join``, on loopback, with a model of 650 parameters."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The lab's own stream, on loopback: the simulator's bits, and who does not belong harms nobody."""
 
-from __future__ import annotations
-
 import queue
 import random
 import threading

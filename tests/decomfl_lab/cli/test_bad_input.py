@@ -1,7 +1,5 @@
 """Bad input to any command is one line that names the argument, the rule and the value; nothing is begun or written."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A folder of files that are called like libraries: no command runs one, nor does any process that it starts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What commands print and where it goes: of ``--json`` JSON, which no terminal acts upon; of every command."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The command line starts at once and is whole: what is listed is not loaded, has its own help, and is installed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

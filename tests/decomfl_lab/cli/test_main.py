@@ -1,7 +1,5 @@
 """The command line as a new user meets it: help that teaches, JSON on stdout, one-line errors with exit code 2."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`decomfl runs` says of a folder what is so, `plot` draws it, and `export` writes what others can read."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What every command says of itself fits a screen, completes in a shell, and knows other words for its options."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

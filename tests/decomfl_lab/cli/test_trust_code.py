@@ -1,7 +1,5 @@
 """Code that a file or a peer names is run only by ``--trust-code``: every door, with a module that leaves a mark."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

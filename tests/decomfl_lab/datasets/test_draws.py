@@ -1,7 +1,5 @@
 """Data that draw while they are read: a draw is the same each time, and ``redraw`` takes more; data without an end."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import warnings

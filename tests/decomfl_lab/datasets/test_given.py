@@ -1,7 +1,5 @@
 """Data in every form that a user may give them in: which batches they are, and whether they were cut."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Data: the right files or a clear error, and never another data set silently."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Data of one's own in every form that a user's function may give them in."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Splits by name, what they refuse, and the rounding of a fitted table to whole examples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

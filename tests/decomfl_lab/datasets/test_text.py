@@ -1,7 +1,5 @@
 """Text and its model: what comes in is the text, what comes out looks only backwards."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run warns where its scalars are differences below the rounding of its losses, and nowhere else."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A run that logs κ's bracket: the same run to the bit, and numbers that the Hessian of its loss has."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A federation whose clients are hosts in this process, each behind a carrier that can lose them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping

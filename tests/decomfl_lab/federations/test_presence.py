@@ -1,7 +1,5 @@
 """Clients that are away: nobody plans for them, ledgers have what was sent, and a quorum of answers is enough."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from typing import Any, cast

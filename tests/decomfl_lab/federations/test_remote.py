@@ -3,8 +3,6 @@
 Whatever is lost, doubled or late, and whoever dies when, is played by the histories of ``tests/laws/test_drawn.py``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

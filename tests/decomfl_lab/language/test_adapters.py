@@ -1,7 +1,5 @@
 """Adapters: the model begins as it was, only what is said to be trained moves, and replicas of it agree to the bit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

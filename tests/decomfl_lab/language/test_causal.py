@@ -1,7 +1,5 @@
 """Causal models: the few logits are the many, whatever the architecture, the batch and the padding."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import zipfile

@@ -1,7 +1,5 @@
 """Prompts as token numbers, cut and padded on the left; what is said of the extra's libraries that are not there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

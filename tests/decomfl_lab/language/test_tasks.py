@@ -1,7 +1,5 @@
 """The six tasks: prompts to the letter, files of either layout, and what is said of bad ones."""
 
-from __future__ import annotations
-
 import json
 from io import BytesIO
 from pathlib import Path

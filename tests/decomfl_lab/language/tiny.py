@@ -1,7 +1,5 @@
 """Causal language models small enough for tests, initialised from a seed; nothing pretrained is needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

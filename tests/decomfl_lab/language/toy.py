@@ -1,7 +1,5 @@
 """A causal language model of a few hundred parameters and a tokenizer of words, without the extra llm."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from pathlib import Path

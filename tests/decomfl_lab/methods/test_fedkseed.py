@@ -1,7 +1,5 @@
 """FedKSeed: the same model whatever was missed, for no more bytes than S sums."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FZOO: steps that do not depend on the loss's unit, from P + 1 losses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

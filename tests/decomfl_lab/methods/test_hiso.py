@@ -1,7 +1,5 @@
 """HiSo: a scale that the records determine, directions along it on every engine, and what it is good for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

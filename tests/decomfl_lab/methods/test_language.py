@@ -1,7 +1,5 @@
 """Federations that fine-tune causal models by scalars alone: the laws of replicas hold for them as for any module."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

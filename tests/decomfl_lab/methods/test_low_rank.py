@@ -1,7 +1,5 @@
 """Directions of low rank, which version 0.1 had: its other runs are what they were, and those with them are refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from decomfl_lab.methods.registry import METHODS

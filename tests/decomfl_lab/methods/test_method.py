@@ -1,7 +1,5 @@
 """What a method is: options of its own and no others, plain values, a formula, a source, what it sends."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

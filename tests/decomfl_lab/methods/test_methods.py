@@ -1,7 +1,5 @@
 """Every method against an independent definition; compressed messages; what each costs on the wire."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections import Counter

@@ -1,7 +1,5 @@
 """FedAdagrad, FedAdam, FedYogi: the server's steps against the recursion written out, resumed, and refused."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace

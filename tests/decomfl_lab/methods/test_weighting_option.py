@@ -1,7 +1,5 @@
 """The option ``weighting``: which optimum each method reaches, what it sends, and where it is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Initial weights: the field's formulas, torch's distributions, bits that hang on nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 

@@ -1,7 +1,5 @@
 """Residual networks, and BatchNorm in federated replay: f_i is a function of x and the batch, and nothing drifts."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

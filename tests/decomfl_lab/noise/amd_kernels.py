@@ -1,7 +1,5 @@
 """A root or a quotient alone, compiled for AMD's gfx942: ``test_triton`` counts what each takes."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget

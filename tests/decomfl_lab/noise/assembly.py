@@ -1,7 +1,5 @@
 """The code of the kernels of ``noise.triton_kernels``, compiled for a GPU that need not be there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

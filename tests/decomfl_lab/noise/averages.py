@@ -1,7 +1,5 @@
 """Is the stream what it should be? Moments, tails and correlations of many draws, each with its standard error."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ With "90 fused" contraction is allowed, which must be seen.
 Triton binds, specialises, compiles and launches as ever; its driver and what stands behind PTX are replaced.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence

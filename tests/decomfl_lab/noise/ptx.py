@@ -13,8 +13,6 @@ An instruction that is not known here is refused (``UnknownError``). Registers a
 Floats are numpy's: every operation is rounded on its own, and subnormal numbers are kept.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Random choices and initial weights from the stream: known answers, distributions, what they do not hang on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

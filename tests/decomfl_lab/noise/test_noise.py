@@ -1,7 +1,5 @@
 """The perturbation stream: published vectors, our own vectors, slices, laws, averages over up to 10⁸ draws."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Kernels without a GPU: what Triton compiles for one is executed by ``ptx``, and faults of every kind are planted."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The Triton backend: its checks in the interpreter and, where there is one, on the GPU; the code it compiles to."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import os

@@ -5,8 +5,6 @@ The interpreter has to be chosen before Triton is first imported, so these tests
     TRITON_INTERPRET=1 python -m pytest tests/decomfl_lab/noise/triton_checks.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The forms of a user's loss: what each is given."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

@@ -1,7 +1,5 @@
 """A refusal names the smallest part whose derivative is wrong."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable

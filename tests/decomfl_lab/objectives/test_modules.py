@@ -1,7 +1,5 @@
 """A user's module as it is computed with: unwrapped, its padding rows held; what is handed back and swapped."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from typing import Any

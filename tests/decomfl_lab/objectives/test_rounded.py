@@ -1,7 +1,5 @@
 """Losses computed in bfloat16 while replicas stay float32."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import replace
 

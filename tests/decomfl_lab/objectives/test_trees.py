@@ -1,7 +1,5 @@
 """Trees of tensors: what becomes of every leaf, in which order, and what is counted as an example."""
 
-from __future__ import annotations
-
 from hashlib import blake2b
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Logs under a true chain, whatever they say: what anybody can write who knows the format."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable, Iterable

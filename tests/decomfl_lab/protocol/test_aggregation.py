@@ -1,7 +1,5 @@
 """Rules of aggregation: their definitions in exact arithmetic, what they bear, what they refuse."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

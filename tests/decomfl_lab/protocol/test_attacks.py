@@ -1,7 +1,5 @@
 """What liars send: each kind by its formula, the same in every repetition, recorded, replayed, refused elsewhere."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

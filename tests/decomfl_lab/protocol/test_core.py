@@ -1,7 +1,5 @@
 """Estimators, rules, records, layouts and the wire, each against something that cannot share the bug."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Stored runs and other implementations rest on these numbers: a change of any is a new version, not a repair.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

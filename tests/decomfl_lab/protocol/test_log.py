@@ -1,7 +1,5 @@
 """The write-ahead log of a run: what a killed writer leaves is a prefix, and no changed bit is ever read."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

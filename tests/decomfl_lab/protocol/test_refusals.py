@@ -1,7 +1,5 @@
 """What is refused is told to the other side, with the reason; and a peer's words are shown as quoted text."""
 
-from __future__ import annotations
-
 from typing import get_args, get_origin, get_type_hints
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Scalars stay where they were measured until a client has taken all its local steps; then they come at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Seals: a frame is opened by the client, run, connection and moment that it was closed for, and by no other."""
 
-from __future__ import annotations
-
 import pytest
 
 from decomfl_lab.errors import InputError

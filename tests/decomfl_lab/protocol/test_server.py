@@ -1,7 +1,5 @@
 """The server: rate and directions of each round, records neither kept nor gone too long, reports, a policy's model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

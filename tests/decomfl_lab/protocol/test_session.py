@@ -1,7 +1,5 @@
 """The clients' side of a session: what a host takes of the records that come off the wire, and what it refuses."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Clients weighed by their examples: who says the number, when it is counted, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The codec of all messages, and what it refuses."""
 
-from __future__ import annotations
-
 import math
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Sums of a pool: exact however they are cut, refused where 32 bits are too few, and x a function of them alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

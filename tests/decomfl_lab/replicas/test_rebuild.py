@@ -1,7 +1,5 @@
 """Programs on torch tensors: strides, dtypes, threads, blocks, limits; 16-bit and grid rules in training."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

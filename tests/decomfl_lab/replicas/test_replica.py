@@ -1,7 +1,5 @@
 """What a replica is made with and refuses, whom it shares its vectors with, and how it is corrected."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

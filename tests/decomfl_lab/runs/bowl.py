@@ -1,7 +1,5 @@
 """A quadratic as a module and a loss, so that it can be trained like a net."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """A log that somebody has written anew, so that its chain is true, whatever it says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``decomfl_lab.train`` and ``load``: any module, any loss, clients of any kind."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

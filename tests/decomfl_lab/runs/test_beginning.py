@@ -1,7 +1,5 @@
 """x_0 from the log alone: drawn by the stream, or in the file; and what a log may not say of it."""
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run says, keeps and refuses at its borders: other people's files, a log that was cut, numbers out of range."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

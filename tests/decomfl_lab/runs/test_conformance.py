@@ -1,7 +1,5 @@
 """Test vectors for other languages are those of this library, the same on every machine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Plain first-order training: the textbook's steps, in an order that the seed alone decides."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy

@@ -1,7 +1,5 @@
 """Tasks in ``decomfl train``: what goes in, what is measured before and after, and what a run leaves."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

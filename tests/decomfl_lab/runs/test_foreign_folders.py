@@ -1,7 +1,5 @@
 """A stranger's folder, each file of it under a true checksum: what cannot be so is refused by name, nothing written."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Hooks: what they are given, that they change nothing, fail without a loss and stop a run; loggers, and stand-ins."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import sys

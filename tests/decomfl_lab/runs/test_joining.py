@@ -1,7 +1,5 @@
 """Clients that join a saved run: the same bits as if they had been there from the start and never been sampled."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Peak memory of a round that fine-tunes a causal model of 15 million parameters, by ``decomfl_lab.runs.memory``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

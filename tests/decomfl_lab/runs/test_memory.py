@@ -1,7 +1,5 @@
 """The memory table: what each role should need, to a few pages, and planted extra vectors that it must show."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

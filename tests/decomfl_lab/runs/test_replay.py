@@ -1,7 +1,5 @@
 """The log that a run leaves, and the model that it alone gives again."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

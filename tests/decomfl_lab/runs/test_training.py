@@ -1,7 +1,5 @@
 """Runs: repeatable from one seed, and resumable bit for bit."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A learning rate and a P that the curvature chooses: ``runs.tuning``."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

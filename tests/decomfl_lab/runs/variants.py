@@ -1,7 +1,5 @@
 """Ways to train by scalars: each is replayed from its log, goes on by it, and ends with its bits when it is killed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 VARIANTS: list[dict[str, Any]] = [

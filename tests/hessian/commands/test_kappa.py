@@ -1,7 +1,5 @@
 """``decomfl kappa``: numbers that agree with the dense Hessian, help that teaches, errors of one line."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Assumption 4 over a ball: what is claimed of a dominating matrix, against one that is built."""
 
-from __future__ import annotations
-
 import json
 import math
 

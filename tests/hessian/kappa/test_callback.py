@@ -1,7 +1,5 @@
 """κ while a model is trained: it is that of the model then, and training goes on to the same bits."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

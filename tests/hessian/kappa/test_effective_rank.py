@@ -1,7 +1,5 @@
 """κ and its interval: coverage, decisions, resumption, degenerate matrices."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Moments of second differences against closed forms, brackets against kappa, and the choice of mu."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Halves of a sample bracket λ_max of what they were drawn from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """κ by layer: every row is that of the dense block, the shares add up, and the table says so."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The picture of a κ: what stands on the axes is what was measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """tr(H) alone: its interval holds the dense trace as often as it says."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import hessian

@@ -1,7 +1,5 @@
 """One process of a data-parallel operator: python -m tests.hessian.operators.distributed_worker RANK WORLD FOLDER."""
 
-from __future__ import annotations
-
 import sys
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Second derivatives of language models: answers of a task as outputs, padded labels, the models' own losses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

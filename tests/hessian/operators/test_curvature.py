@@ -1,7 +1,5 @@
 """The operators against dense matrices made another way, and on what is not differentiable."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

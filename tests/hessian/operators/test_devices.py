@@ -1,7 +1,5 @@
 """Products, probes and Lanczos vectors on a device: nothing of size d elsewhere, few host reads, a bounded memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

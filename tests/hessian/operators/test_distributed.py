@@ -1,7 +1,5 @@
 """Two processes, each with a part of the data, against one with all of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

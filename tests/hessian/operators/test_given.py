@@ -1,7 +1,5 @@
 """Matrices of torch, numpy, scipy and curvlinops, and functions: each is tried, and has the κ of its dense matrix."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

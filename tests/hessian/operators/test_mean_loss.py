@@ -1,7 +1,5 @@
 """f(x) of a model on fixed data: what it is equal to, what it leaves alone, what it refuses."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """What every operator has from its base class: @, +, *, scipy's interface."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where tr(H) = tr(G) is exact, and where it is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Products and values that results tell are those that were asked for, and what was killed goes on to the same bits."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The Hessian of the smoothed loss: exact on quadratics, automatic differentiation's on smooth nets, known at kinks."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Cross-entropy over a vocabulary with derivatives that are recomputed, beside torch's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Whitened κ: D H D against the dense matrix, by every estimator and from the command line; what it owes nothing to."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

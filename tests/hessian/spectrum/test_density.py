@@ -1,7 +1,5 @@
 """Densities and quadratures against dense spectra and closed forms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The diagonal of H: exact from columns, and from random signs with the standard errors that it states."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

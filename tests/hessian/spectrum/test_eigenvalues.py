@@ -1,7 +1,5 @@
 """Outer eigenvalues: those of the dense matrix, within their residuals, and no more is said of them than is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

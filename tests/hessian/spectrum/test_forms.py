@@ -1,7 +1,5 @@
 """Quadratic forms on a sphere: their moments, and the interval for the trace."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a start vector can have missed: a theorem for every eigenvector, and a probability that holds."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lanczos against dense spectra, closed forms, and a Lanczos without reorthogonalisation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

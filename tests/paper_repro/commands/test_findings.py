@@ -1,7 +1,5 @@
 """The page of findings is current, and shows what the registry and the recorded runs say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``decomfl paper`` on a GPU: what is run, how long, and in which order. Nothing is computed here."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

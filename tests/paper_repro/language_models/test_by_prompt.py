@@ -1,7 +1,5 @@
 """κ by layer from one gradient a prompt, beside the dense matrix."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Part llm: cells from rows, what is compared with what, the paper's own arithmetic, and the whole part."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Part smollm2: a run is recorded with what rebuilds it, and drawn from the record where it is not made."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

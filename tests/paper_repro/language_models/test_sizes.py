@@ -1,7 +1,5 @@
 """The scale figure: settings to the letter, verdicts that come out every way, κ and η checked against closed forms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

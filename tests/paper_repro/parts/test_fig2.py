@@ -1,7 +1,5 @@
 """Figure 2: verdicts that the recorded rows leave open, or that flat curves alone decide."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

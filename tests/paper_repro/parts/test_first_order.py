@@ -1,7 +1,5 @@
 """Which settings explain the authors' first-order logs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

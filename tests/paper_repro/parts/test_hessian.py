@@ -1,7 +1,5 @@
 """The figure of Hessian eigenvalues: numbers of dense matrices, and every verdict can come out either way."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from functools import partial

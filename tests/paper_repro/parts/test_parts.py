@@ -1,7 +1,5 @@
 """Figure 3, top-k, projection and Table 1: settings, countings, verdicts either way; eight parts by the command."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

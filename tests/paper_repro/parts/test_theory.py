@@ -1,7 +1,5 @@
 """Parts theory and audit: sweeps, training, and every verdict made to come out either way."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The family of OPT models: sizes, vocabularies, and pretraining that repeats and resumes to the bit."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """What a panel shows, read back from matplotlib, beside the rows: an axis is of the column that its label names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ Nothing here calls the code that wrote ``claims.json``: ``images`` and ``others`
 the claims that are no lines; ``lines`` evaluates the lines of ``claims.toml`` over the frames.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

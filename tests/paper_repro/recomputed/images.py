@@ -1,7 +1,5 @@
 """The parts of curves on images: their frames, made of the recorded rows, and their claims that are no lines."""
 
-from __future__ import annotations
-
 import os
 import re
 from functools import cache

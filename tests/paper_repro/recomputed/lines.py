@@ -4,8 +4,6 @@ Nothing here calls ``workflow.expression`` or what that calls. A number is (valu
 none its value is None, and it is missing, as (), where its rows are.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The parts on stability, language models, the board, memory, spectra and bounds: their frames; and the audit."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import permutations, product

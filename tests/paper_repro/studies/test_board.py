@@ -1,7 +1,5 @@
 """The board: one rule for η, costs by the methods' own messages, tables, and verdicts that can come out either way."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The edge of stability: the rule with planted runs, every verdict made to come out either way, the part end to end."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

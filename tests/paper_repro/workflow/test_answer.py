@@ -1,7 +1,5 @@
 """Ten lines that answer whether the paper is right: each has numbers, a verdict of the registry and a link."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

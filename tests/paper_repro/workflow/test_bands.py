@@ -1,7 +1,5 @@
 """Our curves against the authors': the rule, by hand, and verdicts that can come out either way."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

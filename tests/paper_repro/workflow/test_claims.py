@@ -1,7 +1,5 @@
 """The registry of claims: faithful to the paper, complete, judged by one part each, and readable without a run."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Projection beside finite differences: gaps are of equal seeds and rounds, and the verdict follows its rule."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

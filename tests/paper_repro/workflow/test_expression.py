@@ -1,7 +1,5 @@
 """Lines of claims.toml: both interpreters on the recorded rows, faults in one, rules by hand, verdicts either way."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs that a verdict may rest on: planted illnesses are found, noise is none, and claims say what they rest on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

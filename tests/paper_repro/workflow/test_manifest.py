@@ -1,7 +1,5 @@
 """Recorded files are those that their list names: a change of one is an error that names it, wherever it is read."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

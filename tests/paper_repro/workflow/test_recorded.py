@@ -1,7 +1,5 @@
 """Recorded rows: the same bytes for the same rows, never more finished than the runs were, drawn without computing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

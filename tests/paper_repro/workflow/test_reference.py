@@ -1,7 +1,5 @@
 """The authors' curves that come with the project are the whole ones, as near as a figure shows."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Laws of the report: it says each verdict once, needs no other file, and escapes what it is given."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

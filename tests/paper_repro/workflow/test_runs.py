@@ -1,7 +1,5 @@
 """Works: kept as they were left or not at all, each done once, gone on with, stopped by a signal or in time."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Sentences of the paper and the measurements that speak on them: one status, which both kinds of evidence bear out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is run: the settings of the paper at full scale, and what is true of every part at every scale."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bounds as programs: terms, conditions, which binds, the best step size, and refusals by name."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Central differences and momentum: closed forms against runs, bounds against both, wrong constants caught."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sharper bounds: constants by intervals, truth by closed forms and simulation, planted constants."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks: every corrected statement holds on random admissible instances, every planted wrong constant is caught."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Theorem 1 on exact rounds of clients with different curvatures, of either sign, over up to 15 local steps."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

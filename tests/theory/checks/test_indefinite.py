@@ -1,7 +1,5 @@
 """Theorem 2 where curvature may be negative: exact rounds of clients with different Hessians, every z enumerated."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Probes: constants that a problem of one's own understates are found, and those of the lab's problems stand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

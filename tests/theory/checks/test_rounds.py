@@ -1,7 +1,5 @@
 """Rounds to ε: what a bound promises is where it says ε, what a quadratic needs is where its recursion is."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Stability in mean square: the formula against the whole map of second moments, both against runs, and wrong ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

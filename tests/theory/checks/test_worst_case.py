@@ -1,7 +1,5 @@
 """Worst cases: known ones are found, wrong constants are refuted by an instance that can be repeated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``decomfl audit``."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

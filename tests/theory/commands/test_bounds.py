@@ -1,7 +1,5 @@
 """``decomfl bound`` and ``decomfl stepsize``: the numbers of the statements, what binds, what is violated."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping

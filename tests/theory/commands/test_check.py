@@ -1,7 +1,5 @@
 """``decomfl check`` and ``decomfl tightness``: answers, exit codes, and what they load."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

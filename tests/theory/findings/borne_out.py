@@ -1,7 +1,5 @@
 """Whether what entries say of their runs is borne out: roles by the recorded verdicts, numbers by what they rest on."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

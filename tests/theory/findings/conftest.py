@@ -1,7 +1,5 @@
 """The paper's source, for the tests of what is said of it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The findings against the paper's source: what they leave out, what speaks of nothing, what is not as printed."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The findings by label, gathered anew."""
 
-from __future__ import annotations
-
 from theory.findings.finding import Entry, EntryResult, gather
 from theory.findings.registry import ENTRIES
 

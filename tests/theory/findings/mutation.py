@@ -5,8 +5,6 @@ are not the source's; if a number is in no evidence; if a piece of evidence no l
 has the recorded runs objects. That a text is another than before counts for nothing.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 import sys

@@ -1,7 +1,5 @@
 """The running text of the paper's source as plain words, sentence by sentence, each with its place and its lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The paper's source, enumerated: every display, statement, algorithm line and table, with its line and labels."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The algorithms run to the letter, and the interpreter that runs them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Claims of the text and Table 1: what the checks are made of."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

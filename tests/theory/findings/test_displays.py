@@ -1,7 +1,5 @@
 """Displays of the main text: what the checks are made of."""
 
-from __future__ import annotations
-
 import pytest
 import sympy as sp
 

@@ -1,7 +1,5 @@
 """The instruments of the audit find what they are for, and nothing else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The audit against itself: faults planted by hand in its words, and by rule in everything, and who notices them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

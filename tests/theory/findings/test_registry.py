@@ -1,7 +1,5 @@
 """The findings: read from data, borne out now, every part of the source spoken for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

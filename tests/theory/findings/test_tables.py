@@ -1,7 +1,5 @@
 """The tables: transcribed as printed, and checks that catch a wrong number."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Audit of Theorem 2: findings are borne out, fixes turn counter-examples off, planted faults are caught."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from fractions import Fraction

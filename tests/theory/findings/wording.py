@@ -4,8 +4,6 @@ Words are compared by class: *every* is as strong as *all*, *falls* goes the way
 weaker or stronger than the quotation; then `tests` says so, in words of the class that is missing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final

@@ -1,7 +1,5 @@
 """Formulas: evaluated, parsed exactly, and weighed in units."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """The names of ``theory``: all there, in any order of imports, and none loaded before it is asked for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Problems coordinate by coordinate, and spectra: their constants hold, closed forms are those of sampling."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

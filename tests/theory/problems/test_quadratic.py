@@ -1,7 +1,5 @@
 """The exact recursion against what cannot share its bugs: simulation, dense matrices, closed forms by hand."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

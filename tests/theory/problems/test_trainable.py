@@ -1,7 +1,5 @@
 """Quadratics as a run has them: the known truth, whatever trains on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Statements of one's own: left sides, symbols and algorithms that the paper does not have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

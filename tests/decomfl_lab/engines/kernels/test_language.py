@@ -1,7 +1,5 @@
 """The fused engine on language models: losses of the model itself, whatever the prompts, and serial where it cannot."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Sequence

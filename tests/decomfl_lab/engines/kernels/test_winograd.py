@@ -1,7 +1,5 @@
 """Convolutions through values of polynomials: the algebra, the nets that go this way, and what rounding costs."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

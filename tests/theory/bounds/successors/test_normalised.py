@@ -1,7 +1,5 @@
 """FZOO's step: its moments, its floor, its bound and what it saves, against simulation; wrong constants are caught."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FedKSeed's pool: what S directions leave of the loss, against pools of the lab's own seeds and against integrals."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

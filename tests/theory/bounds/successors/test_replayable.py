@@ -1,7 +1,5 @@
 """docs/methods-theory.md: what shows that a method is replayable, and why directions from private data are not."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What rules of aggregation cost: the bound holds, its constants are needed, and the lab's own server agrees."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property

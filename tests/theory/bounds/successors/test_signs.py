@@ -1,7 +1,5 @@
 """FeedSign's votes: closed forms against brute force and simulation, the floor on quadratics, planted constants."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """HiSo: scaled directions are plain ones in other variables, the bound holds while s moves, and s learns little."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from pathlib import Path
