@@ -61,6 +61,7 @@ from decomfl_lab.replicas.rebuild import axpy_, rebuild_
 from decomfl_lab.replicas.rules import LowPrecision, Sgd, Step, UpdateRule
 from decomfl_lab.runs.config import OWN_LOSS, TrainConfig
 from decomfl_lab.runs.provenance import code_version
+from decomfl_lab.tables import table_beside
 
 __all__ = ["MeZO", "MeZOTraining"]
 
@@ -212,7 +213,17 @@ class MeZO(torch.optim.Optimizer):
                 return _number(loss)
 
             def value(p: int, c: float) -> float:
-                return _loss_of(partial(self._needs.met, partial(evaluated, p, c)))
+                try:
+                    return self._needs.met(partial(evaluated, p, c))
+                except RuntimeError as error:
+                    if "does not require grad" in str(error):
+                        rule = "return the loss without backward(): MeZO needs values alone"
+                    elif any(words in str(error) for words in ("being transformed", "doesn't have storage")):
+                        rule = "call no torch.func transform (grad, vmap, jvp, ...) of the model, as weights are moved "
+                        rule += "one by one; lab.train takes such a loss"
+                    else:
+                        raise
+                    raise InputError(f"closure must {rule}") from error
 
             if not self._trust and (first or self.steps % self._digest_every == 0):
                 self._try(value, partial(self._slopes, closure, rewind, seed) if first else None)  # type: ignore[arg-type]
@@ -283,11 +294,8 @@ class MeZO(torch.optim.Optimizer):
         eta = _at_least_zero("lr η", self.param_groups[0]["lr"])
         g, self._measured = self._measured, None
         assert g is not None
-        if eta:
-            self._take(g, eta)
-        return loss
-
-    def _take(self, g: NDArray[np.float32], eta: float) -> None:
+        if not eta:
+            return loss
         seeds = draw_seeds(*self._seeding, self.steps, 1, len(g))
         record = RoundRecord(self.steps, eta, self._distribution, seeds, g[None])
         program = Program(["x"])
@@ -306,6 +314,7 @@ class MeZO(torch.optim.Optimizer):
         self._stamps = self._stamps_now()
         if self._log is not None and self.steps % self._digest_every == 0:
             self._log.sign(self.digest())
+        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget what ``measure`` found, and gradients that others have left."""
@@ -514,19 +523,6 @@ def _split(params: Iterable[Any]) -> tuple[_Named, _Named]:
     return found, frozen
 
 
-def _loss_of(evaluated: Callable[[], float]) -> float:
-    """The loss of a closure; InputError where it differentiates it."""
-    try:
-        return evaluated()
-    except RuntimeError as error:
-        if "does not require grad" in str(error):
-            raise InputError("closure must return the loss without backward(): MeZO needs values alone") from error
-        if any(words in str(error) for words in ("being transformed", "doesn't have storage")):
-            rule = "call no torch.func transform (grad, vmap, jvp, ...) of the model, as weights are moved one by one"
-            raise InputError(f"closure must {rule}; lab.train takes such a loss") from error
-        raise
-
-
 def _number(loss: Any) -> float:
     """The loss that a closure returned, as a number."""
     if isinstance(loss, Tensor):
@@ -568,27 +564,8 @@ def _generators(devices: Iterable[torch.device]) -> Iterator[Callable[[], None]]
 
 _DEFAULT, _MEZO = "the default", "what MeZO has"
 
-_NEEDED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "gradient_accumulation_steps": ((1,), "be 1 with MeZO: per_device_train_batch_size makes a batch larger"),
-    "world_size": ((1,), "be 1 with MeZO: start one process"),
-    "n_gpu": ((1, 0), "be at most 1 with MeZO: set CUDA_VISIBLE_DEVICES to one"),
-    "fp16": ((False,), "be False with MeZO, which has no gradients to scale: bf16=True, or cast the model"),
-    "optim": ((_DEFAULT,), "be left out with MeZO, which is the optimizer"),
-    "optim_args": ((_DEFAULT,), "be left out: they are arguments of MeZO(...)"),
-    "optim_target_modules": ((_DEFAULT,), "be left out with MeZO: freeze the other parameters"),
-    "learning_rate": ((_DEFAULT, _MEZO), "be left out, or be the lr of MeZO(...)"),
-    "weight_decay": ((_DEFAULT, _MEZO), "be left out, or be the weight_decay of MeZO(...)"),
-    "adam_beta1": ((_DEFAULT,), "be left out with MeZO, which has no moments"),
-    "adam_beta2": ((_DEFAULT,), "be left out with MeZO, which has no moments"),
-    "adam_epsilon": ((_DEFAULT,), "be left out with MeZO, which has no moments"),
-    "max_grad_norm": ((_DEFAULT, 0), "be left out with MeZO, which has no gradient to clip"),
-    "neftune_noise_alpha": ((_DEFAULT,), "be left out: the noise is for train mode, and MeZO measures in eval mode"),
-    "use_liger_kernel": ((False,), "be False with MeZO: its kernels would not see moved parameters"),
-    "deepspeed": ((_DEFAULT,), "be left out with MeZO, which is for one process"),
-    "fsdp": ((_DEFAULT,), "be left out with MeZO, which is for one process"),
-    "parallelism_config": ((_DEFAULT,), "be left out with MeZO, which is for one process"),
-}
-"""What arguments of a Trainer may be, by name, and the rule in words. The Trainer alone reads all others."""
+_NEEDED = table_beside(__name__, "trainer.toml")
+"""What arguments of a Trainer may be, by name, and the rule in words."""
 
 
 class MeZOTraining:
@@ -622,13 +599,6 @@ class MeZOTraining:
         Raises:
             InputError: If an argument is for gradients, another optimizer, or several processes.
         """
-        self._require_arguments()
-        result = super().train(*args, **options)  # type: ignore[misc]
-        if not (self.args.load_best_model_at_end and self.state.best_model_checkpoint):
-            self._mezo.seal()
-        return result
-
-    def _require_arguments(self) -> None:
         own = self.args
         # Where there is no optimizer yet, the user's method that makes it reads these arguments.
         of_mezo = {"learning_rate": own.learning_rate, "weight_decay": own.weight_decay}
@@ -645,6 +615,10 @@ class MeZOTraining:
             # None, False and an empty list all say that there is nothing.
             nothing = not found and not values[0]
             require(nothing or found in values, f"{name} of the arguments", rule, found)
+        result = super().train(*args, **options)  # type: ignore[misc]
+        if not (self.args.load_best_model_at_end and self.state.best_model_checkpoint):
+            self._mezo.seal()
+        return result
 
     def _load_best_model(self) -> None:
         """See ``Trainer``: the log is sealed before other weights than the last step's are loaded."""

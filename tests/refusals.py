@@ -1,8 +1,10 @@
 """What is refused in one line: a table of what is given and what the error says of it, and the line of a command."""
 
+import tomllib
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +38,12 @@ def refuses(*rows: tuple[Any, ...], error: type[Exception] = InputError) -> Call
         return pytest.mark.parametrize((*columns, "refusal"), rows)(refused)
 
     return table
+
+
+def rows_of(test: str, table: str) -> list[tuple[Any, ...]]:
+    """The rows of a table in refusals.toml, beside a test (its ``__file__``)."""
+    tables = tomllib.loads(Path(test).with_name("refusals.toml").read_text(encoding="utf-8"))
+    return [tuple(row) for row in tables[table]]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

@@ -127,14 +127,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 is for done, 1 for a check that failed, 2 for bad input, 130 for interrupted by Ctrl-C and 143 by SIGTERM.
     """
+    code, refusal = 2, None
     try:
         code = _code_of(list(sys.argv[1:] if argv is None else argv), alone=argv is None)
     except click.ClickException as error:
-        print(f"decomfl: error: {brief(' '.join(error.format_message().split()), 500)}", file=sys.stderr)
-        code = 2
+        refusal = brief(" ".join(error.format_message().split()), 500)
     except InputError as error:
-        print(f"decomfl: error: {error}", file=sys.stderr)
-        code = 2
+        refusal = str(error)
     except KeyboardInterrupt as error:
         print(f"decomfl: {str(error) or 'interrupted; nothing new was kept'}", file=sys.stderr)
         code = 128 + (error.number if isinstance(error, Interrupted) else signal.SIGINT)
@@ -144,9 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = 141
         else:  # of a user's code, as our commands end in another way
             last = traceback.extract_tb(error.__traceback__)[-1]
-            rule, place = "code must return, and not end the process", f"{Path(last.filename).name} line {last.lineno}"
-            print(f"decomfl: error: {rule}, got SystemExit in {place}", file=sys.stderr)
-            code = 2
+            place = f"{Path(last.filename).name} line {last.lineno}"
+            refusal = f"code must return, and not end the process, got SystemExit in {place}"
     except OSError as error:  # of a file that is named, or of the disk; others are a fault of ours
         if error.filename is not None:
             rule, got = "files and folders must be as the command needs them", shown(str(error.filename))
@@ -155,11 +153,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             _drop_output()
         else:
             raise
-        print(f"decomfl: error: {rule}, got {got} ({error.strerror})", file=sys.stderr)
-        code = 2
+        refusal = f"{rule}, got {got} ({error.strerror})"
     except MemoryError as error:
-        print(f"decomfl: error: the work must fit into memory, got {brief(str(error)) or 'too much'}", file=sys.stderr)
-        code = 2
+        refusal = f"the work must fit into memory, got {brief(str(error)) or 'too much'}"
+    if refusal is not None:
+        print(f"decomfl: error: {refusal}", file=sys.stderr)
     if argv is None:
         sys.exit(code)
     return code

@@ -25,11 +25,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib.metadata
-import importlib.resources
 import io
 import os
 import tarfile
-import tomllib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +44,7 @@ from torch import Tensor
 from decomfl_lab.datasets.text import documentation, next_bytes
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.objectives.trees import mapped, row_count, tensors
+from decomfl_lab.tables import table_beside
 
 _PerChannel = float | tuple[float, ...]
 """A number for all channels of an image, or one for each."""
@@ -63,7 +62,7 @@ class IdxSource:
     std: float  # standard deviation of the pixels in 0..1, by which they are then divided
 
 
-_WRITTEN = tomllib.loads(importlib.resources.files(__package__).joinpath("sources.toml").read_text(encoding="utf-8"))
+_WRITTEN = table_beside(__name__, "sources.toml")
 _CIFAR = _WRITTEN["cifar10"]
 IDX: dict[str, IdxSource] = {
     name: IdxSource(**{**own, "addresses": tuple(own["addresses"])}) for name, own in _WRITTEN["idx"].items()

@@ -69,26 +69,24 @@ class Resolution:
         units, loss = np.concatenate(self._units), float(np.median(self._losses))
         self.over = True
         self._units.clear()
-        if float(np.median(units)) < LEAST:
-            warnings.warn(self._said(units, loss), RoundingWarning, stacklevel=2)
-
-    def _said(self, units: NDArray[np.float32], loss: float) -> str:
         mu, seen, size = self._mu, len(units), float(np.median(units))
+        if size >= LEAST:
+            return
         whose = f"a loss of {loss:.3g} in {self.numbers}"
         wide = " or a model in float64" if self.numbers == "float32" else ""
-        if not units.any():
-            return (
-                f"all {seen} scalars of the first rounds are 0, and nothing is learnt: at mu = {mu:g} {whose} is the "
-                f"same at both ends of every difference; unless it does not depend on the model at all, try mu = "
-                f"{_larger(mu):g}{wide}"
-            )
         # Below one unit the differences say nothing of the slope, so that no better mu follows from them.
         better = _one_digit(mu * AIM / size) if size >= 1 else _larger(mu)
         share = "a good part of every scalar" if size >= 1 else "most of every scalar"
-        return (
+        said = (
             f"mu = {mu:g} is too small for {whose}: its differences, of which scalars are made, are {size:.2g} units "
-            f"of its rounding (median of the first {seen}), so that {share} is rounding; try mu = {better:g}{wide}"
+            f"of its rounding (median of the first {seen}), so that {share} is rounding;"
         )
+        if not units.any():
+            said = (
+                f"all {seen} scalars of the first rounds are 0, and nothing is learnt: at mu = {mu:g} {whose} is the "
+                "same at both ends of every difference; unless it does not depend on the model at all,"
+            )
+        warnings.warn(f"{said} try mu = {better:g}{wide}", RoundingWarning, stacklevel=2)
 
 
 def _larger(mu: float) -> float:

@@ -120,7 +120,10 @@ class FedAvgFederation:
                 raise DivergedError(f"model of client {i}")
             model = self.uplink(self.ledger, i, self.round, down, own.cpu().numpy())
             wide = model.astype(np.float64)
-            wide *= self._weight(i)
+            if self.weights.lacks(i):  # what client i weighs, which it says where the server does not know it yet
+                said = read(Examples, self.ledger.control(i, Examples(i, self._examples[i]), upwards=True))
+                self.weights.note(i, said.n)
+            wide *= self.weights.examples[i] if self.weights.wanted else 1
             total += wide
             losses.append(loss)
         if not np.isfinite(total).all():
@@ -132,15 +135,6 @@ class FedAvgFederation:
         self.x = torch.from_numpy(mean).to(self.x)
         self.round += 1
         return float(np.average(losses, weights=weights))
-
-    def _weight(self, i: int) -> int:
-        """What client i weighs: 1, or its number of examples, which it says where the server does not know it yet."""
-        if not self.weights.wanted:
-            return 1
-        if self.weights.lacks(i):
-            said = read(Examples, self.ledger.control(i, Examples(i, self._examples[i]), upwards=True))
-            self.weights.note(i, said.n)
-        return self.weights.examples[i]
 
     def save(self) -> Saved:
         """See ``Federation``."""

@@ -105,7 +105,15 @@ class Verbalized(nn.Module):
             require(0 <= v < rows, "verbalizers", f"be tokens of the vocabulary, 0..{rows - 1}", v)
         self._positions = "position_ids" in inspect.signature(self._base.forward).parameters
         self._packs = self._positions and self._can_pack()
-        self._check()
+        token = next(i for i in range(2) if i != self.pad)
+        ids = torch.tensor([[token]], device=self._head.weight.device)
+        with torch.no_grad():
+            whole = self.module(input_ids=ids, use_cache=False).logits[:, -1, list(self.verbalizers)]
+            own = self(ids)
+        tolerance = torch.finfo(own.dtype).eps ** 0.5
+        same = torch.allclose(own, whole.to(own.dtype), rtol=tolerance, atol=tolerance * float(whole.abs().max()))
+        rule = "multiply the last hidden state by its output embedding, and do no more to its logits"
+        require(same, f"model {type(self.module).__name__}", rule, (own.tolist(), whole.tolist()))
 
     @property
     def _base(self) -> nn.Module:
@@ -163,17 +171,6 @@ class Verbalized(nn.Module):
             return False
         tolerance = torch.finfo(own.dtype).eps ** 0.5
         return torch.allclose(own, alone, rtol=tolerance, atol=tolerance * float(alone.abs().max()))
-
-    def _check(self) -> None:
-        token = next(i for i in range(2) if i != self.pad)
-        ids = torch.tensor([[token]], device=self._head.weight.device)
-        with torch.no_grad():
-            whole = self.module(input_ids=ids, use_cache=False).logits[:, -1, list(self.verbalizers)]
-            own = self(ids)
-        tolerance = torch.finfo(own.dtype).eps ** 0.5
-        same = torch.allclose(own, whole.to(own.dtype), rtol=tolerance, atol=tolerance * float(whole.abs().max()))
-        rule = "multiply the last hidden state by its output embedding, and do no more to its logits"
-        require(same, f"model {type(self.module).__name__}", rule, (own.tolist(), whole.tolist()))
 
 
 def load_causal(source: str) -> CausalLM:

@@ -16,15 +16,14 @@ import hashlib
 import io
 import json
 import os
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.tables import table_beside
 
 _CLEANED: dict[str, Callable[[str], str]] = {"sentence": str.strip, "span2_text": str.lower}
 """What the templates do to a column."""
@@ -83,7 +82,7 @@ class TaskFiles:
     note: str = ""  # words that say what is incomplete
 
 
-_WRITTEN = tomllib.loads(files(__package__).joinpath("tasks.toml").read_text(encoding="utf-8"))
+_WRITTEN = table_beside(__name__, "tasks.toml")
 TASKS: dict[str, Task] = {
     name: Task(
         name,

@@ -26,27 +26,13 @@ from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.tables import table_beside
 
 SIZES = (1, 127, 128, 129, 4097, 1_000_003)
 """Elements of a vector: below, at and above a tile of 128, and many of them, odd."""
 OFFSETS = (0, 77, 2**32 - 64, 2**33 + 5)
 """Places of its first element."""
-RUNS: dict[str, dict[str, Any]] = {
-    "plain SGD": {"momentum": 0.0, "weight_decay": 0.0},
-    "momentum": {},
-    "momentum, the paper's form": {"momentum_form": "paper", "momentum": 0.5},
-    "sign": {"rule": "sign"},
-    "AdaMM": {"rule": "adamm"},
-    "sphere": {"distribution": "sphere"},
-    "Rademacher": {"distribution": "rademacher", "perturbations": 40},
-    "projection, K = 3": {"method": "decomfl-projection", "local_steps": 3},
-    "private seeds": {"private_seeds": True},
-    "grid": {"grid": -20, "momentum": 0.0, "weight_decay": 0.0, "local_steps": 2},
-    "bfloat16, stochastic": {"precision": "bfloat16", "momentum": 0.0},
-    "bfloat16, compensated": {"precision": "bfloat16", "rounding": "compensated", "momentum": 0.0},
-    "bfloat16, nearest": {"precision": "bfloat16", "rounding": "nearest", "momentum": 0.0},
-    "float16, stochastic": {"precision": "float16", "momentum": 0.0},
-}
+RUNS: dict[str, dict[str, Any]] = table_beside(__name__, "devices.toml")
 """What is changed in a short run on the embedded digits, whose records are then replayed."""
 
 

@@ -65,11 +65,12 @@ def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
     places = sorted(stored, key=lambda place: (place.device, place.begin))
     before: list[_Place] = []  # those that reach as far as the place that is looked at
     for place in places:
-        if place.tensor.requires_grad and _overlaps_itself(place):
-            raise InputError(
-                f"parameter {place.name!r} must have memory for each of its elements: register a copy (.contiguous()), "
-                f"got a view of strides {place.tensor.stride()}"
-            )
+        if place.tensor.requires_grad and not place.dense:
+            cells = int(place.map(place.begin, place.end, place.tensor.itemsize).sum())
+            rule = "have memory for each of its elements: register a copy (.contiguous())"
+            got = f"got a view of strides {place.tensor.stride()}"
+            if cells < place.tensor.numel():
+                raise InputError(f"parameter {place.name!r} must {rule}, {got}")
         before = [other for other in before if other.device == place.device and other.end > place.begin]
         for other in before:
             if (place.tensor.requires_grad or other.tensor.requires_grad) and _overlap(other, place):
@@ -80,11 +81,6 @@ def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
                     "storage"
                 )
         before.append(place)
-
-
-def _overlaps_itself(place: _Place) -> bool:
-    cell = place.tensor.itemsize
-    return not place.dense and int(place.map(place.begin, place.end, cell).sum()) < place.tensor.numel()
 
 
 def _overlap(one: _Place, other: _Place) -> bool:

@@ -25,6 +25,7 @@ from decomfl_lab.devices import room
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, logits_of
 from decomfl_lab.objectives.modules import copied, swapped
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
+from decomfl_lab.tables import table_beside
 
 
 class Order(Enum):
@@ -36,14 +37,9 @@ class Order(Enum):
 
 
 OF_TORCH = {
-    "_weight_norm": (Order.SECOND, "write weight_norm as g * v / v.norm(dim=1, keepdim=True)"),
-    "linear_cross_entropy(options)": (Order.SECOND, "give it no options"),
-    "view(dtype)": (Order.FIRST, "use torch.view_as_complex"),
-    "normal": (Order.FIRST, "write mean + std * torch.randn_like(mean)"),
-    "embedding(padding_idx)": (Order.FIRST, "use nn.Embedding(padding_idx=...)"),
-    "embedding(scale_grad_by_freq)": (Order.FIRST, "leave that out"),
-    "as_strided_scatter": (Order.FIRST, "use slice_scatter"),
-    "scatter_reduce(prod)": (Order.FORWARD, "use reverse derivatives"),
+    name: (Order(order), instead)
+    for order, named in table_beside(__name__, "functions.toml")["wrong"].items()
+    for name, instead in named.items()
 }
 """Functions of torch 2.13, and what they are given, with a derivative that is wrong and what to do instead."""
 OF_TORCH |= {

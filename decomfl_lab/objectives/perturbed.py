@@ -23,6 +23,7 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_, blocks_of
+from decomfl_lab.tables import table_beside
 
 CHUNK = 1 << 16
 """Elements of the buffer through which a tensor that the kernel cannot take as it is gets its noise."""
@@ -35,45 +36,8 @@ _VALUE_GETTERS = frozenset(
 )
 """The properties that hold a tensor's elements; all others (shape, dtype, grad, ...) only say what it is."""
 
-_METADATA = frozenset(
-    {
-        "__dlpack_device__",
-        "__len__",
-        "_is_view",
-        "can_cast",
-        "data_ptr",
-        "dim",
-        "dim_order",
-        "element_size",
-        "get_device",
-        "has_names",
-        "is_coalesced",
-        "is_complex",
-        "is_contiguous",
-        "is_floating_point",
-        "is_inference",
-        "is_pinned",
-        "is_same_size",
-        "is_set_to",
-        "is_shared",
-        "is_signed",
-        "ndimension",
-        "nelement",
-        "numel",
-        "register_hook",
-        "register_post_accumulate_grad_hook",
-        "requires_grad_",
-        "result_type",
-        "retain_grad",
-        "size",
-        "storage_offset",
-        "stride",
-    }
-)
-"""Functions that ask or set what a tensor is, but read no element."""
-
-_LIKE_THE_OTHER = frozenset({"expand_as", "reshape_as", "to", "type_as", "view_as"})
-"""Methods that read the elements of the first argument and only the shape or dtype of the second."""
+_READS = {kind: frozenset(names) for kind, names in table_beside(__name__, "functions.toml")["reads"].items()}
+"""Names of functions that read no element of what they are given, or only those of the first argument."""
 
 
 @dataclass(frozen=True)
@@ -159,48 +123,10 @@ class _Part:
     first: int
 
 
-def _parts(module: nn.Module, layout: Layout) -> list[_Part]:
-    """The layout's parameters in its order; InputError if the layout is not of this module."""
-    require(
-        layout.dtype in _KERNEL_DTYPES + _LOW_DTYPES,
-        "dtype of the layout",
-        "be float32, float64, bfloat16 or float16",
-        layout.dtype,
-    )
-    known = dict(module.named_parameters(remove_duplicate=False))
-    parts = []
-    first = 0
-    for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):
-        require(name in known, "names of the layout", "be parameters of the module", name)
-        w = known[name]
-        require(
-            w.shape == shape and w.dtype == layout.dtype,
-            f"parameter {name!r}",
-            f"be of shape {tuple(shape)} and {layout.dtype} as in the layout",
-            (tuple(w.shape), w.dtype),
-        )
-        parts.append(_Part(name, w, first))
-        first += size
-    require(len({id(part.w) for part in parts}) == len(parts), "parameters of the layout", "differ", layout.names)
-    return parts
-
-
 def _direction(d: int, seed: int, p: int, distribution: Distribution, *, wide: bool = False) -> _Direction:
     require_int("seed", seed, 0, 2**64 - 1)
     require_int("p", p, 0, 2**32 - 1)
     return _Direction(seed, p, d, distribution, wide)
-
-
-def _refuse_compiled(module: nn.Module) -> None:
-    """InputError for compiled code: it hands its weights to no torch function, so its perturbation would be lost."""
-    for name, part in module.named_modules():
-        kind = type(part).__name__
-        compiled = getattr(part, "_compiled_call_impl", None) is not None or kind == "OptimizedModule"
-        if compiled or isinstance(part, torch.jit.ScriptModule):
-            raise InputError(
-                f"module {name!r} ({kind}) is compiled: the weights it uses cannot be replaced; "
-                "give the module it was made from"
-            )
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -225,7 +151,7 @@ def reads_no_element(func: Any, args: tuple[Any, ...]) -> bool:
     if name == "__get__":
         return func not in _VALUE_GETTERS
     asks_type = name == "type" and len(args) == 1  # with a second argument it converts
-    return asks_type or name in _METADATA or name.endswith("_like") or name.startswith("new_")
+    return asks_type or name in _READS["none"] or name.endswith("_like") or name.startswith("new_")
 
 
 def _function_name(function: Any) -> str:
@@ -274,7 +200,7 @@ class _Virtual(TorchFunctionMode):
         formed: dict[int, Tensor] = {}
         calls = getattr(func, "__module__", None) == "torch.nn.functional"
         # Every parameter among the arguments is exchanged for a fresh tensor, which must come back unwritten.
-        if getattr(func, "__name__", "") in _LIKE_THE_OTHER:
+        if getattr(func, "__name__", "") in _READS["first"]:
             args = (*(self._swap(arg, formed, calls) for arg in args[:1]), *args[1:])
         else:
             args = tuple(self._swap(arg, formed, calls) for arg in args)
@@ -442,8 +368,29 @@ def virtual(
 
     Source: [DeComFL, eq. (zo-grad)], and the peak memory d + φ of its perturbed forward passes.
     """
-    parts = _parts(module, layout)
-    _refuse_compiled(module)
+    kinds = "be float32, float64, bfloat16 or float16"
+    require(layout.dtype in _KERNEL_DTYPES + _LOW_DTYPES, "dtype of the layout", kinds, layout.dtype)
+    known = dict(module.named_parameters(remove_duplicate=False))
+    parts: list[_Part] = []
+    first = 0
+    for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):
+        require(name in known, "names of the layout", "be parameters of the module", name)
+        w = known[name]
+        rule = f"be of shape {tuple(shape)} and {layout.dtype} as in the layout"
+        same = w.shape == shape and w.dtype == layout.dtype
+        require(same, f"parameter {name!r}", rule, (tuple(w.shape), w.dtype))
+        parts.append(_Part(name, w, first))
+        first += size
+    require(len({id(part.w) for part in parts}) == len(parts), "parameters of the layout", "differ", layout.names)
+    # Compiled code hands its weights to no torch function, so its perturbation would be lost.
+    for name, inner in module.named_modules():
+        kind = type(inner).__name__
+        compiled = getattr(inner, "_compiled_call_impl", None) is not None or kind == "OptimizedModule"
+        if compiled or isinstance(inner, torch.jit.ScriptModule):
+            raise InputError(
+                f"module {name!r} ({kind}) is compiled: the weights it uses cannot be replaced; "
+                "give the module it was made from"
+            )
     with _moved(parts, _direction(layout.d, seed, p, distribution, wide=wide), mu, strict=strict):
         yield
 
@@ -486,12 +433,8 @@ def _moved(
 ) -> Iterator[None]:
     with np.errstate(over="ignore"):
         c = float(np.float32(mu))  # as the stream multiplies by it
-    require(
-        math.isfinite(c) and (c != 0 or mu == 0),
-        "mu rounded to float32",
-        "be finite, and 0 only if mu is",
-        mu,
-    )
+    fine = math.isfinite(c) and (c != 0 or mu == 0)
+    require(fine, "mu rounded to float32", "be finite, and 0 only if mu is", mu)
     mode = _Virtual(parts, direction, c, in_blocks=in_blocks)
     before = [stamp_of(part.w) for part in parts]
     with mode:

@@ -13,36 +13,10 @@ from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.objectives.perturbed import memory_of, reads_no_element
 from decomfl_lab.objectives.trees import tensors
+from decomfl_lab.tables import table_beside
 
-# fmt: off
-_KINKS = frozenset([
-    "abs", "absolute", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "amax", "amin", "aminmax",
-    "celu", "clamp", "clamp_max", "clamp_min", "clip", "cummax", "cummin", "elu", "fmax", "fmin",
-    "fractional_max_pool2d", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "heaviside",
-    "hinge_embedding_loss", "huber_loss", "kthvalue", "l1_loss", "leaky_relu", "margin_ranking_loss",
-    "max", "max_pool1d", "max_pool2d", "max_pool3d", "maximum", "median", "min", "minimum",
-    "multi_margin_loss", "norm", "prelu", "quantile", "relu", "relu6", "rnn_relu", "rrelu", "selu", "sign",
-    "smooth_l1_loss", "softshrink", "sort", "threshold", "topk", "triplet_margin_loss", "vector_norm",
-])
-"""Names of functions of torch, without underscores around them and "_with_indices", that may be smooth almost
-everywhere only."""
-
-_COMPARISONS = frozenset(["eq", "ge", "gt", "le", "lt", "ne"])
-"""Functions of which a user makes kinks, where they compare numbers that are no integers."""
-
-_MOVES = frozenset([
-    "clone", "contiguous", "cpu", "detach", "double", "flatten", "float", "getitem", "index_select", "int", "long",
-    "masked_select", "movedim", "mT", "narrow", "permute", "reshape", "select", "squeeze", "swapaxes", "t", "to",
-    "transpose", "type_as", "unflatten", "unsqueeze", "view", "view_as",
-])
-"""Functions whose result has the elements of their first argument, or some of them."""
-
-_SHIFTS = frozenset(["add", "div", "mul", "neg", "radd", "rmul", "rsub", "sub", "true_divide", "truediv"])
-"""Functions that give each score another value, where a result has the shape of the scores."""
-
-_SHARES = frozenset(["log_softmax", "logsumexp", "softmax"])
-"""Functions of scores, along the classes."""
-# fmt: on
+_SEEN = {kind: frozenset(names) for kind, names in table_beside(__name__, "functions.toml")["seen"].items()}
+"""Names of functions that make kinks, move elements, or change scores."""
 
 _LABELLED: tuple[Any, ...] = (cross_entropy, nll_loss, multi_margin_loss)
 """Losses of scores and classes, which are dimension 1."""
@@ -76,8 +50,8 @@ class Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         plain = name.strip("_").removesuffix("_with_indices")
-        compared = plain in _COMPARISONS and any(tensor.is_floating_point() for tensor in tensors(args))
-        self.kinked = self.kinked or compared or plain in _KINKS
+        compared = plain in _SEEN["comparisons"] and any(tensor.is_floating_point() for tensor in tensors(args))
+        self.kinked = self.kinked or compared or plain in _SEEN["kinks"]
         if self._read is None and not reads_no_element(func, args):
             self._read = next(filter(None, map(self._owner, tensors((args, kwargs)))), None)
         result = func(*args, **kwargs)
@@ -145,7 +119,7 @@ class Classes(TorchFunctionMode):
                 self._shares.append(last)
             else:
                 self._pairs.append((last, self._labels.get(id(wanted)), given.get("ignore_index", -100)))
-        elif name in _SHARES and scores is not None:
+        elif name in _SEEN["shares"] and scores is not None:
             dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
             if isinstance(dim, int):
                 self._shares.append(scores.movedim(dim, -1))
@@ -165,8 +139,8 @@ class Classes(TorchFunctionMode):
             if known is None:
                 continue
             own = table[id(known)]
-            same = name in _SHIFTS and own.shape == result.shape
-            if (name in _MOVES and known is args[0]) or (same and plain):
+            same = name in _SEEN["shifts"] and own.shape == result.shape
+            if (name in _SEEN["moves"] and known is args[0]) or (same and plain):
                 others = [own if each is known else each for each in args]
                 table[id(result)] = result if own is known else func(*others, **kwargs)
             elif same and table is self._scores:

@@ -116,7 +116,14 @@ class Delivery:
 
     def _messages(self, i: int, plan: Plan, *, pulls: bool) -> list[bytes]:
         """A plan, after the model where that takes the place of its records."""
-        if not pulls and (self._sums_are_shorter(plan.records) or self._prefers_a_pull(i, plan)):
+        taken = not pulls and self._sums_are_shorter(plan.records)
+        if not (pulls or taken or self.policy is None) and _sums_of(self.server.replica) is None:
+            dense = self.server.dense_model()
+            wide, vectors = 8 if dense.x.dtype == torch.float64 else 4, 1 + len(dense.state)
+            choice = self.policy.choose(plan.records, d=dense.x.numel(), vectors=vectors, bytes_per_element=wide)
+            logger.debug("round %d, client %d: %s", plan.round, i, choice)
+            taken = choice.pull
+        if taken:
             pulls, plan = True, dataclasses.replace(plan, records=())
         self.pulls += pulls
         return [*(self.model(i, self.ledger) if pulls else ()), *self._planned(i, plan)]
@@ -164,15 +171,6 @@ class Delivery:
         if (sums := _sums_of(self.server.replica)) is None:
             return False
         return pool_bytes(sums.S) < sum(record_bytes(own.seeding, own.K, own.P, own.scalars.dtype) for own in records)
-
-    def _prefers_a_pull(self, i: int, plan: Plan) -> bool:
-        if self.policy is None or _sums_of(self.server.replica) is not None:
-            return False
-        dense = self.server.dense_model()
-        wide, vectors = 8 if dense.x.dtype == torch.float64 else 4, 1 + len(dense.state)
-        choice = self.policy.choose(plan.records, d=dense.x.numel(), vectors=vectors, bytes_per_element=wide)
-        logger.debug("round %d, client %d: %s", plan.round, i, choice)
-        return choice.pull
 
     def model(self, i: int, ledger: Ledger) -> Iterator[bytes]:
         """The server's optimizer state and model, x last, a 16-bit number as the equal float32; or sums of a pool."""

@@ -60,11 +60,8 @@ _POOL = struct.Struct("<IbQ")  # round, exponent, sums
 _COUNT = struct.Struct("<I")
 _QUANTIZED = struct.Struct("<IBfQ")  # round, bits, scale, elements
 _SPARSE = struct.Struct("<IQQ")  # round, elements, of them sent
-_HELD = struct.Struct("<II")  # client, round
 _EXAMPLES = struct.Struct("<II")  # client, examples
 _SEED = struct.Struct("<Q")
-_HELLO = struct.Struct("<I16sI16s")  # client, run, round, digest
-_WELCOME = struct.Struct("<IQ")  # round, steps
 _REFUSAL = struct.Struct("<B")  # diverged; then the text
 
 HEADER_BYTES = _HEADER.size
@@ -75,7 +72,6 @@ VECTOR_HEAD_BYTES = _VECTOR.size
 QUANTIZED_HEAD_BYTES = _QUANTIZED.size
 SPARSE_HEAD_BYTES = _SPARSE.size
 POOL_HEAD_BYTES = _POOL.size
-HELD_BYTES = _HELD.size
 EXAMPLES_BYTES = _EXAMPLES.size
 INDEX_BYTES = 4
 SEED_BYTES = _SEED.size
@@ -111,6 +107,16 @@ class Kind(IntEnum):
 
 
 _KINDS = {kind.value: (kind, kind.name.lower()) for kind in Kind}
+_FIELDS: dict[Kind, tuple[Callable[..., Message], struct.Struct]] = {
+    Kind.HELD: (Held, struct.Struct("<II")),
+    Kind.SEED: (RunSeed, _SEED),
+    Kind.HELLO: (Hello, struct.Struct("<I16sI16s")),
+    Kind.WELCOME: (Welcome, struct.Struct("<IQ")),
+    Kind.ASK: (Ask, struct.Struct("")),
+}
+"""The messages that are their fields, one after the other."""
+_KIND_OF: dict[Any, Kind] = {made: kind for kind, (made, _) in _FIELDS.items()}
+HELD_BYTES = _FIELDS[Kind.HELD][1].size
 
 
 class _Reader:
@@ -324,6 +330,8 @@ def _read_refusal(reader: _Reader) -> Refusal:
 
 def encode(message: Message) -> bytes:
     """A message as bytes; the loss and the second differences of a reply do not travel."""
+    if (kind := _KIND_OF.get(type(message))) is not None:
+        return _message(kind, _FIELDS[kind][1].pack(*vars(message).values()))
     match message:
         case Plan(r, eta, P, distribution, seeds, records):
             return _message(Kind.PLAN, _round_head(r, eta, P, distribution, seeds) + _records_body(records))
@@ -332,13 +340,9 @@ def encode(message: Message) -> bytes:
             require_sendable(K, P)
             kind = Kind.SIGNS if scalars.dtype == np.int8 else Kind.REPLY
             return _message(kind, _REPLY.pack(client, r, K, P) + _sent_scalars(scalars))
-        case Held(client, r):
-            return _message(Kind.HELD, _HELD.pack(client, r))
         case Examples(client, n):
             require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES)
             return _message(Kind.EXAMPLES, _EXAMPLES.pack(client, n))
-        case RunSeed(seed):
-            return _message(Kind.SEED, _SEED.pack(seed))
         case Dense(r, x):
             little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
             return _message(Kind.VECTOR, _VECTOR.pack(r, x.dtype.itemsize, x.size) + little.tobytes())
@@ -354,17 +358,11 @@ def encode(message: Message) -> bytes:
             return _message(Kind.SPARSE, _SPARSE.pack(r, d, indices.size) + pairs)
         case PoolSums(r, exponent, sums):
             return _message(Kind.POOL, _POOL.pack(r, exponent, sums.size) + sums.astype("<i4").tobytes())
-        case Hello(client, run, r, digest):
-            return _message(Kind.HELLO, _HELLO.pack(client, run, r, digest))
-        case Welcome(r, steps):
-            return _message(Kind.WELCOME, _WELCOME.pack(r, steps))
-        case Ask():
-            return _message(Kind.ASK, b"")
         case Refusal(text, diverged):
             short = text.encode()[:LONGEST_REFUSAL].decode(errors="ignore").encode()  # no letter is cut
             return _message(Kind.REFUSAL, _REFUSAL.pack(diverged) + short)
         case records:
-            return _message(Kind.RECORDS, _records_body(records))
+            return _message(Kind.RECORDS, _records_body(cast("tuple[RoundRecord, ...]", records)))
 
 
 def decode(message: bytes, run_seed: int | None = None) -> Message:
@@ -388,13 +386,9 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             scalars = reader.signs(K, P) if reader.kind is Kind.SIGNS else reader.array(_SCALAR, K * P).reshape(K, P)
             require_sound(f"scalars of client {client} in round {r}", scalars)
             found = Reply(client, r, scalars)
-        case Kind.HELD:
-            found = Held(*reader.unpack(_HELD))
         case Kind.EXAMPLES:
             client, n = reader.unpack(_EXAMPLES)
             found = Examples(client, require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES))
-        case Kind.SEED:
-            found = RunSeed(*reader.unpack(_SEED))
         case Kind.VECTOR:
             r, width, count = reader.unpack(_VECTOR)
             require(width in (4, 8), "bytes an element of the model", "be 4 or 8", width)
@@ -417,14 +411,11 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             require(FINEST <= exponent <= 0, "exponent of the pool message", f"be in {FINEST}..0", exponent)
             require(1 <= size <= LARGEST_POOL, "sums of the pool message", f"number 1..{LARGEST_POOL}", size)
             found = PoolSums(r, exponent, reader.array(_SUM, size))
-        case Kind.HELLO:
-            found = Hello(*reader.unpack(_HELLO))
-        case Kind.WELCOME:
-            found = Welcome(*reader.unpack(_WELCOME))
-        case Kind.ASK:
-            found = Ask()
         case Kind.REFUSAL:
             found = _read_refusal(reader)
+        case kind:
+            make, layout = _FIELDS[kind]
+            found = make(*reader.unpack(layout))
     reader.end()
     return found
 

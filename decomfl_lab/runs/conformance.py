@@ -37,15 +37,10 @@ from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, Step, UpdateRule
 from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.config import config_from_mapping
+from decomfl_lab.tables import table_beside, text_beside
 
 _SEED = 0xFEEDFACECAFEBEEF
 """The seed of all runs: a number that a double cannot hold."""
-_TENSORS = (
-    ((9, 5), Start("uniform", 0.2)),
-    ((9,), Start("constant", 0.5)),
-    ((3, 60), Start("normal", 0.02, 2.0)),
-    ((7,), Start("normal", 1.0)),
-)
 _RULES: dict[str, UpdateRule] = {
     "sgd": Sgd(),
     "sgd with weight decay": Sgd(0.01),
@@ -63,6 +58,10 @@ _RULES: dict[str, UpdateRule] = {
 _D, _P, _ETA = 150, 5, 0.01
 
 
+_WRITTEN = table_beside(__name__, "conformance.toml")
+_TENSORS = tuple((tuple(shape), Start(*start)) for shape, *start in _WRITTEN["tensors"])
+
+
 @dataclass(frozen=True)
 class _Small:
     """A small run that is to be made up."""
@@ -77,32 +76,9 @@ class _Small:
 
 
 _RUNS = {
-    "run": _Small("the default: momentum, gaussian directions, a seed for each step", named=True),
-    "run-sgd": _Small("plain SGD, signs as directions, seeds derived from the run's", Seeding.PER_RUN, P=40, config={
-        "momentum": 0.0, "weight_decay": 0.0, "distribution": "rademacher",
-    }),
-    "run-sphere": _Small("directions on a sphere, a seed for each direction", Seeding.PER_DIRECTION, config={
-        "distribution": "sphere", "momentum": 0.5, "momentum_form": "paper",
-    }),
-    "run-private": _Small("seeds hashed with a private key, one for each round", Seeding.PER_ROUND, config={
-        "private_seeds": True, "momentum": 0.0,
-    }),
-    "run-feedsign": _Small("scalars that are signs", Seeding.PER_RUN, P=13, config={"method": "feedsign"}, signs=True),
-    "run-pool": _Small("places in a pool of directions", Seeding.POOL, config={"momentum": 0.0}),
-    "run-sign": _Small("the rule sign", config={"rule": "sign", "weight_decay": 0.01}),
-    "run-adamm": _Small("the rule adamm", config={"rule": "adamm", "weight_decay": 0.01}),
-    "run-grid": _Small("a model on a grid", config={"grid": -20}),
-    "run-hiso": _Small("the method hiso", config={"method": "hiso"}),
-    "run-bfloat16": _Small("bfloat16, rounded at random, a seed for each direction", Seeding.PER_DIRECTION, config={
-        "precision": "bfloat16",
-    }),
-    "run-float16": _Small("float16, rounded at random, directions from a pool, a private key", Seeding.POOL, config={
-        "precision": "float16", "momentum": 0.0, "private_seeds": True,
-    }),
-    "run-compensated": _Small("bfloat16, with what was cut off", config={
-        "precision": "bfloat16", "rounding": "compensated",
-    }),
-}  # fmt: skip
+    name: _Small(**{**own, "seeding": Seeding(own.get("seeding", Seeding.PER_STEP))})
+    for name, own in _WRITTEN["runs"].items()
+}
 _ROUNDS = 8
 
 
@@ -160,7 +136,7 @@ def write_conformance(folder: Path) -> None:
     for name, table in tables.items():
         write_atomically(folder / f"{name}.json", json.dumps(table, indent=1) + "\n")
     runs = "\n".join(f"| `{name}.dcl` | {small.about} |" for name, small in _RUNS.items())
-    write_atomically(folder / "README.md", _README.replace("RUNS", runs))
+    write_atomically(folder / "README.md", text_beside(__name__, "conformance.md").replace("RUNS", runs))
 
 
 def _vectors(replica: Replica) -> dict[str, str]:
@@ -260,41 +236,3 @@ def _said(entry: LogEntry, key: int | None, chain: bytes) -> dict[str, Any]:
         "digest": entry.digest,
         "chain": chain.hex(),
     }
-
-
-_README = """\
-# Test vectors of decomfl-lab
-
-For implementations of the noise stream (docs/noise-stream.md) and of the log of a run (docs/run-log.md) in any
-language. `decomfl export --conformance FOLDER` wrote them. They are the same on every machine.
-
-Numbers in quotes are bits in hexadecimal, the most significant digit first: 8 digits are a float32 or a word, 4 a
-number of 16 bits, 16 a float64 or a seed. Where there are several, blanks stand between them.
-
-**stream.json**
-
-- `philox`: counter, key and words.
-- `words`: the 128 words of the tile that begins with element `first`.
-- `directions`: all d elements.
-- `narrow`: float32 numbers before and after they are rounded to 16 bits, to nearest, or with random `words`.
-
-**starts.json**: tensors of x_0, and how each is drawn.
-
-**checks.json**: `crc32` and `blake2b_128` of messages in hexadecimal; `seeds`: the seed at a path below another one.
-
-**rules.json**: for each update rule what `config` says of it, x and the optimizer's vectors before and after each of
-two steps, and the digest at the end.
-
-**NAME.json**: what is in the log NAME.dcl, and what must come of it.
-
-- `header`: its text.
-- `before`, `after`: x and the optimizer's vectors before the first and after the last round.
-- `rounds`: the record, who was asked and answered, the digest after the round (null where the log has none), and the
-  chain value. `streams` has, for each step and each direction of it, the seed that it is really made of and its number.
-
-The scalars of the logs are drawn, not measured. `decomfl replay run.dcl` rebuilds the first of them.
-
-| log | what is particular |
-|---|---|
-RUNS
-"""

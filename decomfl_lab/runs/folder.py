@@ -18,6 +18,7 @@ from decomfl_lab.files import LOCK_FILE, is_held, require_plain
 from decomfl_lab.outside import Header, SavedRun, read_as, require_rows
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig, read_config
+from decomfl_lab.tables import table_beside
 
 METRICS_FILE = "metrics.csv"
 CHECKPOINT_FILE = "checkpoint.safetensors"
@@ -27,32 +28,10 @@ PROVENANCE_FILE = "provenance.json"
 
 Row = Mapping[str, float]
 
-_EVERY = {
-    "round": "The number of rounds completed.",
-    "test_accuracy": "The share of held-out examples that are classified right; empty where there are no classes.",
-    "test_loss": "The mean loss on the held-out examples.",
-    "train_loss": "The mean loss of the clients' batches over the rounds since the last row.",
-    "norm": "The Euclidean norm of the parameters that are trained.",
-    "wire_scalars": "The bytes a client sent and got so far, divided by 4, mean over all that were there.",
-    "wire_bytes": "The bytes that all clients together sent and got so far.",
-    "up_bytes": "Those of wire_bytes that went from clients to the server.",
-    "gradient_scalars": "The scalars g, or numbers of a model's update, that were sent so far, both ways.",
-    "model_pulls": "How often the server sent its model instead of the records that a client had missed.",
-    "seconds": "The seconds of training so far, without evaluations.",
-}
-_SOME = {
-    "calibrated_accuracy": "The accuracy with each class's score relative to a prompt without content (with task).",
-    "drift": "The largest difference of a client's rebuilt model from the global one, as a share (revert sync).",
-    "hessian_trace": "The estimate of tr H from the rounds since the last row (log_kappa; as all that follow).",
-    "hessian_trace_stderr": "The standard error of hessian_trace.",
-    "hessian_frobenius": "The estimate of the Frobenius norm of H.",
-    "kappa_low": "The lower end of a bracket of κ for an H of any sign.",
-    "kappa_high": "The upper end of that bracket.",
-    "kappa_high_psd": "The upper end for an H without negative eigenvalues.",
-}
-METRICS = tuple(_EVERY)
+_WRITTEN = table_beside(__name__, "columns.toml")
+METRICS = tuple(_WRITTEN["every"])
 """The columns that every run's table has."""
-COLUMNS: Mapping[str, str] = _EVERY | _SOME
+COLUMNS: Mapping[str, str] = _WRITTEN["every"] | _WRITTEN["some"]
 """What the columns of metrics.csv mean; "whitened_" before a name says that it is of DHD, with scaled directions."""
 
 

@@ -29,7 +29,7 @@ from decomfl_lab.runs.memory import ENVIRONMENT, status_bytes
 from tests.decomfl_lab.language.tiny import tiny, transformers
 from tests.decomfl_lab.protocol.test_log import Full
 from tests.decomfl_lab.test_files import holder
-from tests.refusals import refuses
+from tests.refusals import refuses, rows_of
 from tests.situations.judge import Mine, made, same
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(1))
@@ -375,32 +375,25 @@ def test_a_step_needs_a_closure_or_what_was_measured() -> None:
 
 
 @refuses(
-    ([], {}, "parameters must hold some that are trained"),
-    ([nn.Parameter(torch.ones(3), requires_grad=False)], {}, "parameters must hold some that are trained"),
-    (W, {}, r"parameters must be model\.named_parameters\(\)"),
-    ([1.0], {}, "parameter 0 must be a tensor"),
-    ([W, W], {}, "parameters must hold each once"),
-    ([W, nn.Parameter(torch.ones(2, dtype=torch.float64))], {}, "be one for all"),
-    ([nn.Parameter(torch.ones(2, dtype=torch.complex64))], {}, "dtype of parameter 0 must be one of"),
-    ([2 * W], {}, "parameter 0 must be a leaf"),
-    ([nn.Parameter(torch.ones(3, device="meta"))], {}, "must be dense, with values"),
-    ([{"params": [W]}, {"params": []}], {}, "be of one group: groups come later; give model.named_parameters"),
-    ([W], {"momentum": 0.9}, r"momentum must be 0, as momentum comes later; lab\.train has it .*, got 0\.9"),
-    ([W], {"betas": (0.9, 0.99)}, r"option of MeZO must be one of params, .*, got 'betas'"),
-    ([("a", W), (3, nn.Parameter(torch.ones(1)))], {}, "name of parameter 1 must be text"),
-    ([W], {"lr": -1.0}, "lr η must be a finite number of at least 0"),
-    ([W], {"lr": float("nan")}, "lr η must be a finite number of at least 0"),
-    ([W], {"mu": 0.0}, "mu μ must be a finite number above 0"),
-    ([W], {"perturbations": 0}, "perturbations P must be an integer"),
-    ([W], {"seed": -1}, "seed must be an integer"),
-    ([W], {"distribution": "low-rank"}, r"distribution must be one of .* only version 0\.1"),
-    ([W], {"weight_decay": -1.0}, "weight_decay λ must be a finite number"),
-    ([W], {"rounding": "compensated"}, "rounding must be one of"),
-    ([W], {"digest_every": 0}, "digest_every must be an integer"),
-    ([W], {"log": 3}, "log must be a path"),
+    ([], "parameters must hold some that are trained"),
+    ([nn.Parameter(torch.ones(3), requires_grad=False)], "parameters must hold some that are trained"),
+    (W, r"parameters must be model\.named_parameters\(\)"),
+    ([1.0], "parameter 0 must be a tensor"),
+    ([W, W], "parameters must hold each once"),
+    ([W, nn.Parameter(torch.ones(2, dtype=torch.float64))], "be one for all"),
+    ([nn.Parameter(torch.ones(2, dtype=torch.complex64))], "dtype of parameter 0 must be one of"),
+    ([2 * W], "parameter 0 must be a leaf"),
+    ([nn.Parameter(torch.ones(3, device="meta"))], "must be dense, with values"),
+    ([{"params": [W]}, {"params": []}], "be of one group: groups come later; give model.named_parameters"),
+    ([("a", W), (3, nn.Parameter(torch.ones(1)))], "name of parameter 1 must be text"),
 )
-def test_bad_arguments_are_named(params: Any, options: dict[str, Any]) -> None:
-    MeZO(params, **{"lr": 0.1, **options})
+def test_bad_parameters_are_named(params: Any) -> None:
+    MeZO(params, lr=0.1)
+
+
+@refuses(*rows_of(__file__, "mezo"))
+def test_bad_options_are_named(options: dict[str, Any]) -> None:
+    MeZO([W], **{"lr": 0.1, **options})
 
 
 @pytest.mark.parametrize("closure", [True, False])

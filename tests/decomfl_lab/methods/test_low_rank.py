@@ -1,26 +1,15 @@
 """Directions of low rank, which version 0.1 had: its other runs are what they were, and those with them are refused."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from tests.refusals import refuses
 
-OF_VERSION_0_1 = {
-    "decomfl": "8176fe46cf0fc2995351ba85003e35f9",
-    "decomfl-projection": "4b01ace9bedff95cbfe9561778ebd36d",
-    "hiso": "1e49e4712cd77a562392f7bb103e6f3e",
-    "fzoo": "f78c631618fc09dac307ea4aab1885aa",
-    "feedsign": "60d5aec65b0d234d4b23c29359354435",
-    "fedkseed": "89a2371bd30fff7efbf06b0346641281",
-    "fedzo": "ae8f52699d1adaa0284202d11ebcf8b0",
-    "fedzo-projection": "26a45dc4ac62f95f3c275202154d01d6",
-    "fedavg": "fba4ec2e66d753953e80855ab940715f",
-    "fedcom": "301c45a92c12a3b252ac06274b224840",
-    "fedavg-topk": "d93ffef98608486f5114d46fbd71570c",
-    "baffle": "4be9c65aaaedbcfcd179f5017a6f1e00",
-    "mezo": "a15a287d24b62091b3643c6e390b7271",
-}
+OF_VERSION_0_1 = tomllib.loads(Path(__file__).with_name("identities.toml").read_text(encoding="utf-8"))
 """The identity of each method's run with defaults, where it had the option rank."""
 
 

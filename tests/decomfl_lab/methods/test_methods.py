@@ -39,7 +39,7 @@ from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Step
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import load_run, train
-from tests.refusals import refuses
+from tests.refusals import refuses, rows_of
 from tests.thorough import sampled
 
 vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60).map(lambda v: np.array(v, np.float32))
@@ -129,42 +129,15 @@ def test_top_k_by_signed_value_loses_what_falls() -> None:
     (lambda: top_k(np.ones(3, np.float32), 0.0), r"top-k fraction must be in \(0, 1\], got 0.0"),
     (lambda: SparseVector(3, np.array([2, 1]), np.ones(2, np.float32)), r"indices must rise within 0\.\.2"),
     (lambda: SparseVector(3, np.array([3]), np.ones(1, np.float32)), r"indices must rise within 0\.\.2"),
-    (lambda: _config("fedcom", quantize_bits=1), "quantize_bits must be an integer in 2..8, got 1"),
-    (lambda: _config("fedavg-topk", top_k=0.0), r"top_k must be in \(0, 1\], got 0.0"),
-    (lambda: _config("fedavg-topk", top_k=1.5), r"top_k must be in \[0, 1\)|top_k must be in"),
-    (lambda: _config("baffle", local_steps=2), r"option of baffle must be one of .*, got 'local_steps'"),
-    (lambda: _config("mezo", clients=2), r"clients M and sampled m must be 1 for mezo.*\(2, 1\)"),
-    (lambda: _config("fedavg-topk", top_k_by="sign"), "top_k_by must be one of magnitude, value, got 'sign'"),
-    (lambda: _config("fedavg", optimizer_state="lost"), "optimizer_state must be one of kept, fresh, got 'lost'"),
-    (lambda: _config("fedavg", optimizer="lion"), "optimizer must be one of sgd, adam, got 'lion'"),
-    (lambda: _config("fedzo", perturbation_schedule={3: 9}), r"option of fedzo .*, got 'perturbation_schedule'"),
-    (lambda: _config("fedzo", private_seeds=True), r"option of fedzo .*, got 'private_seeds'"),
-    (lambda: _config("decomfl", private_seeds=True, server_model=True), "private_seeds must be off where the serv"),
-    (lambda: _config("decomfl", private_seeds=True, history=3), "private_seeds must be off where the server keeps"),
-    (lambda: _config("decomfl", rule="lion"), "rule must be one of sgd, sign, adamm, got 'lion'"),
-    (lambda: _config("decomfl", pull="often"), "pull must be one of never, auto, got 'often'"),
-    (lambda: _config("fedzo", lean=True), r"option of fedzo .*, got 'lean'"),
-    (lambda: _config("decomfl", seeds="per-epoch"), "seeds must be one of per-direction, .*, got 'per-epoch'"),
-    (lambda: _config("fedavg", seeds="per-run"), r"option of fedavg .*, got 'seeds'"),
-    (lambda: _config("decomfl", tracking="nobody"), "tracking must be one of server, clients, got 'nobody'"),
-    (lambda: _config("baffle", tracking="clients"), r"option of baffle .*, got 'tracking'"),
-    (lambda: _config("decomfl", history=-1), "history must be an integer of at least 0, got -1"),
-    (lambda: _config("fedavg", history=3), r"option of fedavg .*, got 'history'"),
-    (lambda: _config("decomfl", revert="never"), "revert must be one of snapshot, sync, got 'never'"),
-    (lambda: _config("decomfl", revert="sync", momentum=0.5), "revert must be snapshot unless the rule is"),
-    (lambda: _config("decomfl", revert="sync", weight_decay=0.1), "revert must be snapshot unless"),
-    (lambda: _config("decomfl", revert="sync", rule="sign"), "revert must be snapshot unless"),
-    (lambda: _config("decomfl", revert="sync", grid=-20), "revert must be snapshot unless"),
-    (lambda: _config("decomfl", revert="sync", precision="bfloat16"), "revert must be snapshot unless"),
-    (lambda: _config("baffle", revert="sync"), r"option of baffle .*, got 'revert'"),
-    (lambda: _config("feedsign", rule="sign"), r"option of feedsign .*, got 'rule'"),
-    (lambda: _config("feedsign", aggregation="mean"), r"option of feedsign .*, got 'aggregation'"),
-    (lambda: _config("feedsign", log_kappa=True), r"option of feedsign .*, got 'log_kappa'"),
     (lambda: DeComFL(aggregation=Majority()), r"aggregation must be one of float32 scalars for decomfl, got Majority"),
-    (lambda: _config("fedprox"), "method must be one of decomfl, .*, got 'fedprox'"),
 )
 def test_bad_settings_are_refused(call) -> None:  # type: ignore[no-untyped-def]
     call()
+
+
+@refuses(*rows_of(__file__, "settings"))
+def test_settings_that_a_method_cannot_have_are_refused(method: str, options: dict[str, Any]) -> None:
+    _config(method, **options)
 
 
 # First-order methods -----------------------------------------------------------------------------------------

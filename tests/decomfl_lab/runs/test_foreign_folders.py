@@ -46,6 +46,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: root / name for name in CONFIGS}
 
 
+@pytest.fixture
+def out(made: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of the run of DeComFL."""
+    return Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
@@ -166,9 +172,8 @@ NONSENSE: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_a_checkpoint_that_tells_nonsense_is_refused_by_its_file_and_listed_as_damaged(
-    name: str, made: dict[str, Path], tmp_path: Path, capsys: Any
+    name: str, out: Path, capsys: Any
 ) -> None:
-    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
     tensors, values = read_checkpoint(out / CHECKPOINT_FILE)
     values = json.loads(json.dumps(values))
     NONSENSE[name](values)
@@ -211,9 +216,8 @@ ENTRIES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry_of_a_log_that_cannot_be_so_is_refused(name: str, made: dict[str, Path], tmp_path: Path) -> None:
+def test_an_entry_of_a_log_that_cannot_be_so_is_refused(name: str, out: Path) -> None:
     fields, told = ENTRIES[name]
-    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
     rewritten(
         out, out / LOG_FILE, lambda entry: dataclasses.replace(entry, **fields) if entry.record.round == 1 else entry
     )
@@ -227,10 +231,7 @@ def test_an_entry_of_a_log_that_cannot_be_so_is_refused(name: str, made: dict[st
 
 
 @pytest.mark.parametrize("name", [LOG_FILE, PROVENANCE_FILE])
-def test_half_a_character_is_refused_by_name_wherever_it_stands(
-    name: str, made: dict[str, Path], tmp_path: Path, capsys: Any
-) -> None:
-    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+def test_half_a_character_is_refused_by_name_wherever_it_stands(name: str, out: Path, capsys: Any) -> None:
     if name == LOG_FILE:
         rewritten(out, out / LOG_FILE, source="\ud800")
     else:
@@ -247,9 +248,8 @@ def test_half_a_character_is_refused_by_name_wherever_it_stands(
 @pytest.mark.parametrize("header", [{"d": 2**40}, {"shape": [5]}, {"dtype": "int8"}])
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_log_whose_header_is_of_another_model_is_not_gone_on_with(
-    header: dict[str, Any], saved: bool, made: dict[str, Path], tmp_path: Path
+    header: dict[str, Any], saved: bool, out: Path
 ) -> None:
-    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
     rewritten(out, out / LOG_FILE, **header, start={"by": "libraries"})
     if not saved:
         (out / CHECKPOINT_FILE).unlink()
@@ -266,10 +266,7 @@ def test_a_run_that_begins_anew_does_not_replace_the_log_of_another(made: dict[s
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize("name", [CHECKPOINT_FILE, CONFIG_FILE, METRICS_FILE, PROVENANCE_FILE, LOG_FILE])
-def test_a_file_without_an_end_is_not_waited_for(
-    name: str, kind: str, made: dict[str, Path], tmp_path: Path, capsys: Any
-) -> None:
-    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+def test_a_file_without_an_end_is_not_waited_for(name: str, kind: str, out: Path, capsys: Any) -> None:
     (out / name).unlink()
     if name != CHECKPOINT_FILE:
         (out / CHECKPOINT_FILE).unlink()
@@ -285,8 +282,7 @@ DEEP = {CONFIG_FILE: "a = " + "[" * 5000, PROVENANCE_FILE: "[" * 100_000}
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_a_file_of_many_levels_is_refused(name: str, made: dict[str, Path], tmp_path: Path, capsys: Any) -> None:
-    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+def test_a_file_of_many_levels_is_refused(name: str, out: Path, capsys: Any) -> None:
     (out / CHECKPOINT_FILE).unlink()
     (out / name).write_text(DEEP[name])
     assert main(["runs", str(out)]) == 0
@@ -307,8 +303,7 @@ def test_what_a_folder_says_is_shown_as_one_line(made: dict[str, Path], tmp_path
 
 
 @pytest.mark.parametrize("name", ["wire_bytes", "round"])
-def test_counts_of_hundreds_of_digits_are_damage(name: str, made: dict[str, Path], tmp_path: Path, capsys: Any) -> None:
-    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+def test_counts_of_hundreds_of_digits_are_damage(name: str, out: Path, tmp_path: Path, capsys: Any) -> None:
     (out / CHECKPOINT_FILE).unlink()
     head, *rows = (out / METRICS_FILE).read_text().splitlines()
     cells = rows[-1].split(",")
@@ -319,8 +314,7 @@ def test_counts_of_hundreds_of_digits_are_damage(name: str, made: dict[str, Path
     assert main(["plot", str(out), "--out", str(tmp_path / "a.png")]) == 2
 
 
-def test_a_link_to_itself_is_no_configuration_that_was_left(made: dict[str, Path], tmp_path: Path) -> None:
-    out = Path(shutil.copytree(made["decomfl"], tmp_path / "run"))
+def test_a_link_to_itself_is_no_configuration_that_was_left(made: dict[str, Path], out: Path, tmp_path: Path) -> None:
     (out / CHECKPOINT_FILE).unlink()
     (out / CONFIG_FILE).unlink()
     (out / CONFIG_FILE).symlink_to(CONFIG_FILE)

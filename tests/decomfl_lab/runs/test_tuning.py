@@ -20,7 +20,7 @@ from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.runs.tuning import Tuning, cheapest_directions, largest_step, rehearse
 from tests.decomfl_lab.runs.bowl import QuadraticBowl, half_square
-from tests.refusals import refuses
+from tests.refusals import refuses, rows_of
 from tests.thorough import sampled
 from theory.checks.stability import load
 from theory.problems.spectrum import Spectrum
@@ -156,19 +156,6 @@ def test_a_tuned_run_is_the_run_with_the_number_and_says_how_it_was_found(tmp_pa
     assert main(["replay", str(tmp_path / "auto")]) == 0
 
 
-@refuses(
-    ({"perturbations": "auto"}, "lr must be auto where perturbations is"),
-    ({"lr": "auto", "perturbations": 2}, "perturbations P with lr auto must be an integer of at least 3, got 2"),
-    ({"lr": "auto", "lr_schedule": "5=0.1"}, "lr_schedule must be empty"),
-    ({"lr": "auto", "rule": "sign"}, "rule must be sgd with lr auto"),
-    ({"lr": "auto", "distribution": "rademacher"}, "distribution with lr auto must be gaussian or sphere"),
-    ({"lr": "automatic"}, "lr in the flags must be of type float, got 'automatic'"),
-    ({"method": "fedavg", "lr": "auto"}, "lr η must"),
-    ({"method": "decomfl-projection", "lr": "auto"}, "lr η must"),
-    ({"method": "feedsign", "lr": "auto"}, "lr must be a number for feedsign, whose scalars show no curvature"),
-    ({"method": "fzoo", "lr": "auto"}, "lr must be a number for fzoo"),
-    ({"method": "hiso", "lr": "auto"}, "rule must be sgd with lr auto"),
-    ({"method": "fedkseed", "lr": "auto"}, "rule must be sgd with lr auto"),
-)
+@refuses(*rows_of(__file__, "tuned"))
 def test_what_cannot_be_tuned_is_refused_by_name(options: dict[str, Any]) -> None:
     searched(**options)
