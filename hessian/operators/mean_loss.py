@@ -289,7 +289,7 @@ class MeanLoss(Function):
                 break
         # A causal model predicts the second token first: its loss is the same without the labels of the first.
         shifts = y.ndim > 1 and value(torch.cat([torch.full_like(y[:, :1], IGNORED), y[:, 1:]], 1)) == loss
-        counted = _counted_but_first if shifts else _counted
+        counted = (lambda labels: labels[:, 1:] != IGNORED) if shifts else _counted
         order = (y != IGNORED).flatten().cumsum(0).view(y.shape)
         first = order <= round(0.382 * int(order.max()))
         parts = [y.where(first, IGNORED), y.where(~first, IGNORED)]
@@ -502,10 +502,6 @@ def _telling(labels: Tensor) -> tuple[bool, int]:
     """How much labels say of a loss: whether a first one counts, and how many do."""
     counted = _counted(labels).reshape(len(labels), -1)
     return bool(counted[:, 0].any()), int(counted.sum())
-
-
-def _counted_but_first(labels: Tensor) -> Tensor:
-    return labels[:, 1:] != IGNORED
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------

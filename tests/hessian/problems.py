@@ -8,6 +8,7 @@ from torch.func import functional_call, hessian, jacrev
 from torch.nn.functional import cross_entropy
 
 from hessian.operators.mean_loss import MeanLoss
+from hessian.operators.operator import Operator
 
 N, CLASSES = 12, 3
 
@@ -77,9 +78,9 @@ def kappa_of(matrix: Tensor) -> float:
     return float(matrix.trace() / torch.linalg.eigvalsh(matrix).abs().max())
 
 
-def columns(operator: object, d: int) -> Tensor:
+def columns(operator: Operator) -> Tensor:
     """The operator as a dense matrix, by d products."""
-    return torch.stack([operator.matvec(e) for e in torch.eye(d, dtype=torch.float64)], 1)  # type: ignore[attr-defined]
+    return torch.stack([operator.matvec(e) for e in torch.eye(operator.d, dtype=operator.dtype)], 1)
 
 
 DENSE = {"hessian": dense_hessian, "gauss-newton": dense_gauss_newton, "fisher": dense_fisher}

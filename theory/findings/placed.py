@@ -4,10 +4,12 @@
 def one_batch() -> Evidence: ...
 
 mends("line-135")(speedup, "m", 1, 16, holds=True)
+supports("line-1354")(equal, (a + b) ** 2, a**2 + 2 * a * b + b**2, "what both sides are")
 """
 
 from __future__ import annotations
 
+import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,8 +48,10 @@ class _Speaks:
 
     def __call__(self, find: Callable[Q, Evidence], *args: Q.args, **kwargs: Q.kwargs) -> Callable[Q, Evidence]:
         told = [_told(value) for value in args] + [f"{name}={_told(value)}" for name, value in kwargs.items()]
-        # Checks of one name are one check, which is run once.
-        name = f"{find.__module__.rpartition('.')[2]}.{find.__name__}({', '.join(told)})"
+        # Of the module that places it, whosever instrument it is. Checks of one name are one check, which is run once.
+        module = inspect.getmodule(inspect.stack(0)[1].frame)
+        assert module is not None
+        name = f"{module.__name__.rpartition('.')[2]}.{find.__name__}({', '.join(told)})"
         check = EvidenceCheck(name, partial(find, *args, **kwargs))
         _PLACED.extend(Placed(label, self.role, check, self.cause, self.witness) for label in self.labels)
         return find

@@ -36,18 +36,13 @@ def _bound(what: str) -> str:
     return f"{right}. Assumed: {each.assumptions}." if variant != "stated" else right
 
 
-def _terms(what: str) -> str:
-    name, variant = what.split()
-    return " + ".join(map(written, statement(name, variant).terms.values()))  # type: ignore[arg-type]
-
-
 def _printed(name: str) -> list[str]:
     return [label for label in PROGRAMS["listings"][name] if "printed" in LINES[label]]
 
 
 _WRITERS: Final[Mapping[str, Callable[[str], str]]] = {
     "bound": _bound,
-    "terms": _terms,
+    "terms": lambda what: " + ".join(map(written, statement(*what.split()).terms.values())),  # type: ignore[arg-type]
     "display": lambda key: " + ".join(map(written, PRINTED[key].values())),
     "slips": lambda name: str(len(_printed(name))),
     "mended": lambda name: "; ".join(LINES[label]["instead"] for label in _printed(name)),

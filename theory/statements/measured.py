@@ -144,22 +144,12 @@ def _variance(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
     return MeasuredSide(variance if variance > 1e-14 * mean else 0.0, whole.point)
 
 
-def _drift(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
-    chi = math.fsum(step.distance2 for step in local_steps(quadratic, setting, client=None))
-    return MeasuredSide(chi, {"a": math.sqrt(quadratic.gradient2)})
-
-
 def _weighted(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
     gradient = _gradient(quadratic)
     dissimilarity = setting.phi * quadratic.covariance(setting.clients)
     V = gradient + (dissimilarity + np.array(quadratic.noise)) / setting.m
     value = quadratic.spectrum.eigenvalues @ spread(quadratic, setting, V)
     return MeasuredSide(float(value), {"a": math.sqrt(gradient.sum())})
-
-
-def _waves_value(waves: Waves, setting: Setting) -> MeasuredSide:
-    smoothed = waves.smoothed(waves.start, setting.mu, setting.distribution)
-    return MeasuredSide(abs(smoothed - float(waves.value(waves.start))))
 
 
 def _waves_gradient(waves: Waves, setting: Setting) -> MeasuredSide:
@@ -169,12 +159,6 @@ def _waves_gradient(waves: Waves, setting: Setting) -> MeasuredSide:
 
 def _waves_a(waves: Waves) -> dict[str, float]:
     return {"a": float(np.linalg.norm(waves.gradient(waves.start)))}
-
-
-def _waves_second_moment(waves: Waves, setting: Setting) -> MeasuredSide:
-    return MeasuredSide(
-        waves.second_moment(waves.start, setting.mu, setting.distribution, central=setting.central), _waves_a(waves)
-    )
 
 
 def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
@@ -203,13 +187,18 @@ def _waves_variance(waves: Waves, setting: Setting) -> MeasuredSide:
 
 SMOOTHED_VALUE: Final = Left("|f^μ(x) − f(x)|", F, closed={
     Quadratic: lambda quadratic, setting: MeasuredSide(0.5 * setting.mu**2 * quadratic.spectrum.trace),
-    Waves: _waves_value,
+    Waves: lambda waves, setting: MeasuredSide(
+        abs(waves.smoothed(waves.start, setting.mu, setting.distribution) - float(waves.value(waves.start)))
+    ),
 })  # fmt: skip
 SMOOTHED_GRADIENT: Final = Left("‖∇f^μ(x) − ∇f(x)‖", F / X, closed={
     Quadratic: lambda _, __: MeasuredSide(0.0), Waves: _waves_gradient,
 })  # fmt: skip
 SECOND_MOMENT: Final = Left("E‖g z‖², g = (f(x + μz) − f(x))/μ", (F / X) ** 2, closed={
-    Quadratic: _second_moment, Waves: _waves_second_moment,
+    Quadratic: _second_moment,
+    Waves: lambda waves, setting: MeasuredSide(
+        waves.second_moment(waves.start, setting.mu, setting.distribution, central=setting.central), _waves_a(waves)
+    ),
 })  # fmt: skip
 VARIANCE: Final = Left("E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²", (F / X) ** 2, closed={
     Quadratic: _variance, Waves: _waves_variance,
@@ -217,7 +206,12 @@ VARIANCE: Final = Left("E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²", (F / X) 
 LOCAL_SECOND_MOMENT: Final = Left("E_r‖G_{i,r}^k‖²", (F / X) ** 2, closed={
     Quadratic: _local_second_moment, Waves: _waves_local,
 })  # fmt: skip
-DRIFT: Final = Left("χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²", X**2, closed={Quadratic: _drift})
+DRIFT: Final = Left("χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²", X**2, closed={
+    Quadratic: lambda quadratic, setting: MeasuredSide(
+        math.fsum(step.distance2 for step in local_steps(quadratic, setting, client=None)),
+        {"a": math.sqrt(quadratic.gradient2)},
+    ),
+})  # fmt: skip
 REMAINDER: Final = Left("E‖ε_r‖²", (F / X) ** 2, closed={
     Quadratic: lambda quadratic, setting: MeasuredSide(float(remainder(quadratic, setting).sum())),
 })  # fmt: skip

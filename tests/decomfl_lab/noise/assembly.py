@@ -1,10 +1,11 @@
-"""The code of the kernels of ``noise.triton_kernels``, compiled for a GPU that need not be there."""
+"""Code compiled for a GPU that need not be there: of ``noise.triton_kernels``, and of one root or quotient alone."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -51,5 +52,33 @@ def assembly(
     count = len(dtypes) if kernel == "run_program" and aligned else 0
     source = ASTSource(function, signature, constants, {(0, n): [["tt.divisibility", 16]] for n in range(count)})
     options = {**(WARP if kernel == "tile_products" else OPTIONS), "enable_fp_fusion": fused}
+    return _compiled(source, options, amd=amd)
+
+
+@triton.jit
+def _alone(out, a, b, WHAT: tl.constexpr):
+    at = tl.arange(0, 128)
+    x, y = tl.load(a + at), tl.load(b + at)
+    if WHAT == "sqrt_f32":
+        z = tl.sqrt_rn(x)
+    elif WHAT == "sqrt_f64":
+        z = tl.sqrt(x)
+    elif WHAT == "div_f32":
+        z = tl.div_rn(x, y)
+    elif WHAT == "div_f64":
+        z = x / y
+    else:
+        z = x // y
+    tl.store(out + at, z)
+
+
+def alone(what: str) -> str:
+    """The instructions of gfx942 for one operation, as sqrt_f32: ``test_triton`` counts what each takes."""
+    kind = {"f32": "*fp32", "f64": "*fp64", "i64": "*i64"}[what[-3:]]
+    signature = {**dict.fromkeys(("out", "a", "b"), kind), "WHAT": "constexpr"}
+    return _compiled(ASTSource(_alone, signature, {"WHAT": what}), OPTIONS, amd=True)
+
+
+def _compiled(source: ASTSource, options: dict[str, Any], *, amd: bool) -> str:
     target = GPUTarget("hip", "gfx942", 64) if amd else GPUTarget("cuda", 90, 32)
     return str(triton.compile(source, target=target, options=options).asm["amdgcn" if amd else "ptx"])

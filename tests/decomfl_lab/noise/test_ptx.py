@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +13,6 @@ from decomfl_lab.noise import reference
 from tests.refusals import refuses
 from tests.thorough import sampled
 
-ROOT = Path(__file__).parents[3]
-CHECKS = Path(__file__).with_name("triton_checks.py")
 QUICK = "square_sums or any_number or part_of_the_model or inside_the_range"
 """The checks that take least and run all kernels."""
 
@@ -28,21 +24,15 @@ from decomfl_lab.noise import triton_kernels as kernels  # noqa: E402
 from tests.decomfl_lab.noise import ptx  # noqa: E402
 from tests.decomfl_lab.noise.emulated import Emulated, emulated  # noqa: E402
 from tests.decomfl_lab.noise.ptx import Kernel, PtxError, UnknownError  # noqa: E402
+from tests.decomfl_lab.noise.test_triton import checked  # noqa: E402
 
 # All checks of the backend ----------------------------------------------------------------------------------------
 
 
 def _checked(gpu: str, chosen: str, folder: Path) -> tuple[int, int]:
     """How many of the checks pass and how many fail on this GPU."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    own |= {"EMULATED": gpu, "TRITON_CACHE_DIR": str(folder / "triton"), "TRITON_INTERPRET": "0"}
-    plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.decomfl_lab.noise.emulated"]
-    command = [sys.executable, "-m", "pytest", "-q", *plugins, str(CHECKS), "-k", chosen]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=own)
-    counts = [re.findall(rf"(\d+) {word}", done.stdout.splitlines()[-1]) for word in ("passed", "failed")]
-    assert any(counts), done.stdout + done.stderr
-    passed, failed = (int(found[0]) if found else 0 for found in counts)
-    return passed, failed
+    own = {"EMULATED": gpu, "TRITON_CACHE_DIR": str(folder / "triton"), "TRITON_INTERPRET": "0"}
+    return checked("-p", "tests.decomfl_lab.noise.emulated", "-k", chosen, **own)
 
 
 def test_the_code_for_a_gpu_has_the_bits_of_the_reference(tmp_path: Path) -> None:
@@ -69,11 +59,6 @@ def test_contraction_would_be_seen_by_many_of_the_checks(tmp_path: Path) -> None
 
 TILES, D = 20, 2500
 BARRIER = re.compile(r"\tbar\.(?:warp\.)?sync[^\n]*;\n")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
 
 
 def _square_sums(
@@ -195,20 +180,14 @@ def test_faults_of_small_code_are_noticed(body: str, blocks: int, monkeypatch: p
     _run(body, _numbers(), blocks=blocks)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("add.rz.f32 %r9, %r1, %r1;", "mul.rn.ftz.f32 %r9, %r1, %r1;", "sin.approx.f32 %r9, %r1;"),
-        *(
-            "max.f32 %r9, %r1, %r1;",
-            "cvt.f32.s32 %r9, %r1;",
-            "mov.b32 %r9, %rd1;",
-            "ld.local.b32 %r9, [%r2];",
-            "bar.sync 1;",
-        ),
-        "shfl.sync.up.b32 %r9, %r1, 1, 0, -1;",
-    ],
-)
+UNKNOWN = """
+    add.rz.f32 %r9, %r1, %r1;  mul.rn.ftz.f32 %r9, %r1, %r1;  sin.approx.f32 %r9, %r1;  max.f32 %r9, %r1, %r1;
+    cvt.f32.s32 %r9, %r1;  mov.b32 %r9, %rd1;  ld.local.b32 %r9, [%r2];  bar.sync 1;
+    shfl.sync.up.b32 %r9, %r1, 1, 0, -1;
+"""
+
+
+@pytest.mark.parametrize("line", re.findall(r"\S[^;]*;", UNKNOWN))
 def test_what_is_not_known_is_refused(line: str) -> None:
     with pytest.raises(UnknownError, match=re.escape(line.rstrip(";"))):
         _run(line, _numbers())

@@ -5,6 +5,9 @@ The interpreter has to be chosen before Triton is first imported, so these tests
     TRITON_INTERPRET=1 python -m pytest tests/decomfl_lab/noise/triton_checks.py
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,15 +15,7 @@ import triton
 import triton.language as tl
 
 from decomfl_lab import InputError, Momentum, noise
-from decomfl_lab.noise import (
-    Distribution,
-    Format,
-    Op,
-    Program,
-    reference,
-    triton_gpu,
-    triton_kernels,
-)
+from decomfl_lab.noise import Distribution, Format, Op, Program, reference, triton_gpu, triton_kernels
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS, POSITIONS, KnownAnswer
 from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica, step_together_
@@ -111,13 +106,7 @@ def test_the_stream_gives_the_known_answers(answer: KnownAnswer) -> None:
 )
 def test_slices_have_the_bits_of_the_reference(law: Distribution, p: int, first: int, count: int) -> None:
     wanted, z = (
-        noise.direction(
-            *(2**64 - 3, p, 2500),
-            first=first,
-            count=count,
-            distribution=law,
-            backend=name,
-        )
+        noise.direction(2**64 - 3, p, 2500, first=first, count=count, distribution=law, backend=name)
         for name in ("numpy", "triton")
     )
     assert z.tobytes() == wanted.tobytes()
@@ -310,6 +299,17 @@ def _start(shape: tuple[int, ...], seed: int, dtype: type) -> np.ndarray:
         return x.astype(dtype)
 
 
+def _both(program: Program, start: Sequence[np.ndarray], **options: Any) -> tuple[np.ndarray, np.ndarray, int]:
+    """What numpy and Triton make of a program's tensors, the rows of ``start``, and the count that both find."""
+    results, counts = [], []
+    for backend in ("numpy", "triton"):
+        memory = {name: row.copy() for name, row in zip(program.names, start, strict=True)}
+        counts.append(noise.run(program, memory, backend=backend, **options))
+        results.append(np.stack(list(memory.values())))
+    assert counts[1] == counts[0]
+    return results[0], results[1], counts[0]
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_random_programs_have_the_bits_of_the_reference(seed: int, dtype: type) -> None:
@@ -317,15 +317,11 @@ def test_random_programs_have_the_bits_of_the_reference(seed: int, dtype: type) 
     program = _random_program(names, seed, narrow=dtype == np.float32)
     d, first, size = 1100, (0, 77, 131, 256)[seed % 4], 601
     start = _start((names, size), seed, dtype)
-    results = []
-    for backend in ("numpy", "triton"):
-        memory = {name: row.copy() for name, row in zip(program.names, start, strict=True)}
-        tried = noise.run(program, memory, d=d, first=first, backend=backend, store=False)
-        assert all(memory[name].tobytes() == row.tobytes() for name, row in zip(program.names, start, strict=True))
-        assert noise.run(program, memory, d=d, first=first, backend=backend) == tried
-        results.append((tried, np.stack(list(memory.values()))))
-    assert results[1][0] == results[0][0]
-    _assert_same(results[1][1], results[0][1])
+    wanted, found, broken = _both(program, start, d=d, first=first)
+    _assert_same(found, wanted)
+    *kept, tried = _both(program, start, d=d, first=first, store=False)
+    assert tried == broken
+    assert all(each.tobytes() == start.tobytes() for each in kept)
 
 
 @pytest.mark.parametrize(("op", "dtype"), [*((op, np.float32) for op in Op), *((op, np.float64) for op in WIDE_OPS)])
@@ -336,13 +332,8 @@ def test_every_instruction_on_special_numbers(op: Op, dtype: type) -> None:
         program.copy("scratch", "b")
         for seed in (n, n + 10):
             _append(program, op, np.random.default_rng(seed))
-        results = []
-        for backend in ("numpy", "triton"):
-            memory = {"a": a.copy(), "b": b.copy()}
-            broken = noise.run(program, memory, d=5000, first=3, backend=backend)
-            results.append((broken, np.stack(list(memory.values()))))
-        assert results[1][0] == results[0][0]
-        _assert_same(results[1][1], results[0][1])
+        wanted, found, _ = _both(program, (a, b), d=5000, first=3)
+        _assert_same(found, wanted)
 
 
 def test_narrowing_has_the_bits_of_the_reference_nan_included() -> None:
@@ -357,10 +348,8 @@ def test_narrowing_has_the_bits_of_the_reference_nan_included() -> None:
                 program.narrow_randomly("x", kind, 5, 2**32 - 1)
             else:
                 program.narrow("x", kind)
-            x, wanted = start.copy(), start.copy()
-            noise.run(program, {"x": x}, d=2**20, first=99, backend="triton")
-            noise.run(program, {"x": wanted}, d=2**20, first=99, backend="numpy")
-            assert x.tobytes() == wanted.tobytes(), (kind, randomly)
+            wanted, found, _ = _both(program, [start], d=2**20, first=99)
+            assert found.tobytes() == wanted.tobytes(), (kind, randomly)
 
 
 def test_rademacher_directions_share_words_in_groups_of_32() -> None:
@@ -373,11 +362,8 @@ def test_rademacher_directions_share_words_in_groups_of_32() -> None:
 
 def test_eight_tensors_are_the_most() -> None:
     program = _random_program(8, 4)
-    start = _start((8, 140), 4, np.float32)
-    results = [{name: row.copy() for name, row in zip(program.names, start, strict=True)} for _ in range(2)]
-    for backend, memory in zip(("numpy", "triton"), results, strict=True):
-        noise.run(program, memory, d=140, backend=backend)
-    _assert_same(*(np.stack(list(memory.values())) for memory in results))
+    wanted, found, _ = _both(program, _start((8, 140), 4, np.float32), d=140)
+    _assert_same(found, wanted)
     program = _random_program(9, 4)
     with pytest.raises(InputError, match="names must be at most 8 on a GPU, got 9"):
         noise.run(program, {name: np.zeros(3, np.float32) for name in program.names}, d=3, backend="triton")

@@ -1,7 +1,6 @@
 """Estimators, rules, records, layouts and the wire, each against something that cannot share the bug."""
 
 import struct
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -26,6 +25,8 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum, Sgd, Step
+from tests.decomfl_lab.protocol.test_wire import spliced
+from tests.fuzz.judge import mended
 from tests.refusals import refuses
 
 floats = st.floats(-1e3, 1e3)
@@ -204,27 +205,16 @@ INFINITE = Reply(7, 2, np.full((1, 1), np.inf, np.float32))
     (lambda: decode(MESSAGE[:-1] + bytes([MESSAGE[-1] ^ 1])), "checksum of the plan message"),
     (lambda: decode(encode(INFINITE)), "scalars of client 7 in round 2 must be finite"),
     (
-        lambda: decode(_with(MESSAGE, 0, struct.pack("<I", 4))),
+        lambda: decode(spliced(MESSAGE, 0, struct.pack("<I", 4))),
         r"records of the plan message must be of the rounds before 4, in order, got \[1, 2\]",
     ),
-    (lambda: decode(_with(MESSAGE, 4, NAN64)), "eta of the message must be a finite number above 0, got nan"),
-    (lambda: decode(_body(MESSAGE[:-4] + NAN32)), "scalars of round 2 must be finite"),
+    (lambda: decode(spliced(MESSAGE, 4, NAN64)), "eta of the message must be a finite number above 0, got nan"),
+    (lambda: decode(mended(MESSAGE[:-4] + NAN32)), "scalars of round 2 must be finite"),
     (lambda: replace(PLAN, seeds=((1, 2), (3, 4))).seeding, "seeds must be one for each step, or P=3 for each step"),
 )
 def test_wire_refuses_damaged_and_inconsistent_messages_by_name(attempt: Callable[[], Any]) -> None:
     assert decode(MESSAGE) == PLAN
     attempt()
-
-
-def _body(message: bytes) -> bytes:
-    """The message with its length and checksum made right again after its body was changed."""
-    body = message[12:]
-    return message[:4] + struct.pack("<II", len(body), zlib.crc32(body)) + body
-
-
-def _with(message: bytes, at: int, piece: bytes) -> bytes:
-    """The message with ``piece`` at place ``at`` of its body."""
-    return _body(message[: 12 + at] + piece + message[12 + at + len(piece) :])
 
 
 @refuses(

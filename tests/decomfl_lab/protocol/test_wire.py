@@ -1,8 +1,6 @@
 """The codec of all messages, and what it refuses."""
 
 import math
-import struct
-import zlib
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, draw_seeds
 from decomfl_lab.replicas.replica import Replica
+from tests.fuzz.judge import mended
 from tests.refusals import refuses
 
 PLAN = Plan(3, 0.1, 2, Distribution.GAUSSIAN, (1, 2))
@@ -27,10 +26,10 @@ RECORD = RoundRecord(2, 0.1, Distribution.SPHERE, (5,), np.ones((1, 3), np.float
 STREAM = 17  # place of the stream's version in a round's head
 
 
-def _with(message: bytes, at: int, value: int) -> bytes:
-    body = message[HEADER_BYTES:]
-    body = body[:at] + bytes([value]) + body[at + 1 :]
-    return message[:4] + struct.pack("<II", len(body), zlib.crc32(body)) + body
+def spliced(message: bytes, at: int, piece: bytes) -> bytes:
+    """The message with a piece at a place of its body, under a right checksum."""
+    at += HEADER_BYTES
+    return mended(message[:at] + piece + message[at + len(piece) :])
 
 
 @refuses(
@@ -43,7 +42,7 @@ def _with(message: bytes, at: int, value: int) -> bytes:
     (18, 5, "seeding of the message must be below 5, got 5"),
 )
 def test_the_first_number_beyond_what_a_plan_may_say_is_refused(at: int, value: int) -> None:
-    decode(_with(encode(PLAN), at, value))
+    decode(spliced(encode(PLAN), at, bytes([value])))
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
@@ -68,7 +67,7 @@ TOO_MANY = r"d of a sparse message must be at most 2\^32, got 4294967297"
     (lambda client: receive(client, [encode(Held(0, 0))]), "messages to client 4 must be its own, got a Held"),
     (lambda client: receive(client, [encode(RunSeed(1))]), "messages to client 4 must end with a plan, got none"),
     (lambda client: encode(Sparse(0, MANY)), TOO_MANY),
-    (lambda client: decode(_with(encode(Sparse(0, SPARSE)), 4, 1)), TOO_MANY),
+    (lambda client: decode(spliced(encode(Sparse(0, SPARSE)), 4, b"\1")), TOO_MANY),
     (lambda client: encode(Reply(0, 0, np.zeros((1, 65536), np.float32))), K_AND_P),
     (lambda client: encode(Reply(0, 0, np.zeros((65536, 1), np.float32))), K_AND_P),
     (lambda client: encode(Plan(0, 0.1, 65536, Distribution.GAUSSIAN, (1,))), K_AND_P),
@@ -113,12 +112,10 @@ def test_a_vector_of_another_round_size_or_type_is_refused_before_it_is_made(mes
 
 def test_a_plan_of_more_scalars_than_a_reply_can_carry_is_refused() -> None:
     few = Plan(0, 0.1, 1, Distribution.GAUSSIAN, DerivedSeeds(1, 65535))
-    body = bytearray(encode(few)[HEADER_BYTES:])
-    body[14:16] = b"\xff\xff"
-    message = encode(few)[:4] + struct.pack("<II", len(body), zlib.crc32(body)) + body
+    message = spliced(encode(few), 14, b"\xff\xff")
     assert len(message) == 43
     with pytest.raises(InputError, match="K·P must be at most 1073741820, which fit into a reply, got 4294836225"):
-        decode(bytes(message))
+        decode(message)
 
 
 SIGNS = np.array([[1, -1, 1], [-1, -1, 1]], np.int8)
@@ -141,7 +138,7 @@ def test_bits_after_the_last_sign_are_refused() -> None:
         sent = encode(message)  # type: ignore[arg-type]
         for bit in (6, 7):
             with pytest.raises(InputError, match=r"bits after the signs of the (signs|records) message must be 0"):
-                decode(_with(sent, len(sent) - HEADER_BYTES - 1, sent[-1] | 1 << bit))
+                decode(mended(sent[:-1] + bytes([sent[-1] | 1 << bit])))
 
 
 class _Client:

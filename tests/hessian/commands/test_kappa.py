@@ -30,6 +30,7 @@ from hessian.operators.options import CurvatureKeywords, CurvatureOptions
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 from tests.hessian.problems import dense_hessian
+from tests.tables import rows_of
 
 SMALL = ["--data", "digits", "--model", "logistic", "--examples", "300", "--train-steps", "60"]
 
@@ -332,67 +333,14 @@ def test_weights_of_a_file_are_measured_on_the_prompts_of_a_task(
 
 
 @pytest.mark.usefixtures("_mine")
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "model and data, or model and task, must be given unless source is a run of decomfl train"),
-        (["nowhere"], "(with config.json) or a file of weights, got nowhere"),
-        (["."], "source must be a folder of decomfl train, a folder of transformers (with config.json) or a file of w"),
-        ([*SMALL, "--operator", "jacobian"], "operator must be one of hessian, gauss-newton, fisher, smoothed, got"),
-        ([*SMALL, "--dtype", "float16"], "dtype must be one of float32, float64, got 'float16'"),
-        ([*SMALL, "--data", "imagenet"], "data must be one of mnist, "),
-        ([*SMALL, "--model", "vgg"], "gpt-10m, module:function, got 'vgg'"),
-        ([*SMALL, "--model", "cnn-mnist"], "images for model cnn-mnist must have shape (1, 28, 28)"),
-        ([*SMALL, "--examples", "-1"], "examples must be an integer of at least 0, got -1"),
-        ([*SMALL, "--rtol", "0"], "rtol must be a finite number above 0, got 0"),
-        ([*SMALL, "--confidence", "1"], "confidence must be between 0 and 1"),
-        ([*SMALL, "--max-products", "3"], "max_products must be an integer of at least"),
-        ([*SMALL, "--seed", "-1"], "seed must be an integer in 0.."),
-        ([*SMALL, "--optimizer", "lion"], "optimizer must be one of sgd, adam, got 'lion'"),
-        ([*SMALL, "--model", "mlp", "--lr", "1e30", "--optimizer", "sgd"], "training diverged"),
-        ([*SMALL, "--parameters", "layer9"], "layer9"),
-        ([*SMALL, "--parameters", ","], "parameters must be names joined by commas, got ','"),
-        ([*SMALL, "--forward-only", "3"], "forward_only must be 0 or at least 8 directions, got 3"),
-        ([*SMALL, "--forward-only", "1000000000000"], "forward_only must be an integer in 0..1000000, got 10000000"),
-        ([*SMALL, "--operator", "smoothed", "--mu", "0"], "mu must be a finite number above 0, got 0"),
-        ([*SMALL, "--operator", "fisher", "--trace", "exact"], "trace must be probes unless operator is hessian"),
-        ([*SMALL, "--density-products", "2"], "density_products must be 0 or at least 3, got 2"),
-        ([*SMALL, "--train-steps", "-1"], "train_steps must be an integer in 0..100000000, got -1"),
-        ([*SMALL, "--batch-size", "0"], "batch_size B must be an integer of at least 1, got 0"),
-        ([*SMALL, "--ball-lr", "0"], "ball_lr must be a finite number above 0, got 0.0"),
-        ([*SMALL, "--plot", "k.doc"], "plot must end in one of "),
-        ([*SMALL, "--plot", f"{__file__}/k.png"], "plot must be a file that can be written, got "),
-        ([*SMALL, "--ball", "1", "--plot", "k.png"], "plot must stay unset with ball, which has none"),
-        ([*SMALL, "--forward-only", "9", "--split-sample"], "split_sample must stay unset with forward_only"),
-        ([*SMALL, "--depth", "2"], "depth must be given with by_layer alone, got 2"),
-        ([*SMALL, "--by-layer", "--trace", "exact"], "trace must be probes with by_layer, got 'exact'"),
-        ([*SMALL, "--by-layer", "--depth", "0"], "depth must be an integer of at least 1, got 0"),
-        ([*SMALL, "--by-layer", "--ball", "1"], "forward_only, ball and by_layer must not be given together"),
-        ([*SMALL, "--by-layer", "--checkpoint", "k"], "checkpoint must stay unset with by_layer, which has none"),
-        ([*SMALL, "--weight-decay", "-1"], "weight_decay λ must be a finite number of at least 0, got -1.0"),
-        ([*SMALL, "--chunk", "-1"], "chunk must be an integer of at least 1, got -1"),
-        ([*SMALL, "--loss", "mine"], "loss must be module:function, got 'mine'"),
-        ([*SMALL, "--normalisation", "layer"], "normalisation must be one of eval, batch, got 'layer'"),
-        ([*SMALL, "--checkpoint", f"{__file__}/k"], "checkpoint must be a file that can be written"),
-        ([*SMALL, "--ball", "1", "--ball-points", "1000000000000"], "ball_points must be an integer in 1..10000, got"),
-        ([__file__], f"model and data must be given with a file of weights, got source {__file__}"),
-        (["--task", "squad", "--model", "m"], "task must be one of sst2, "),
-        ([*SMALL, "--ball", "1", "--ball-lr", "1"], "ball and ball_lr must not both be given, got (1.0, 1.0)"),
-        ([*SMALL, "--ball", "-1"], "ball must be a finite number above 0, got -1.0"),
-        ([*MINE, "--model", "mine:nothing"], "model must be module:function that can be imported, got 'mine:nothing'"),
-        ([*MINE, "--model", "mine:x"], "model 'mine:x' must make a torch.nn.modules.module.Module, got Tensor"),
-        ([*MINE, "--data", "mine:x"], "client 0 must be (inputs, targets), mappings"),
-        ([*MINE, "--data", "mine:ragged"], "must have inputs and targets of the same shapes"),
-        ([*MINE, "--loss", "mine:x"], "loss 'mine:x' must be a function of (outputs, targets), or of"),
-        ([*MINE, "--task-data", "here"], "task_data must stay unset for data that are no task's, got ['--task-data']"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), rows_of(__file__)["refused"])
 def test_bad_input_is_one_line_before_any_data_are_read(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    words = {"SMALL": " ".join(SMALL), "MINE": " ".join(MINE), "FILE": __file__}
     if not any(part in message for part in ("images for", "diverged", "layer9")):  # what only the data tell
         monkeypatch.setattr("hessian.named.load_dataset", None)
-    assert message in refused(capsys, *argv)
+    assert message.format(**words) in refused(capsys, *line.format(**words).split())
 
 
 def test_python_and_the_command_have_the_same_options_and_defaults() -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from decomfl_lab.errors import InputError
-from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss, SmoothedOperator
+from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss, SmoothedOperator, curvature
 from tests.hessian import problems
 from tests.nets import Around
 
@@ -22,26 +22,21 @@ CASES = {
     "cnn-relu": (problems.cnn(nn.ReLU), problems.data(shape=(1, 6, 6))),
     "cnn-gelu": (problems.cnn(nn.GELU), problems.data(shape=(1, 6, 6))),
 }
-DENSE = {
-    HessianOperator: problems.dense_hessian,
-    GaussNewtonOperator: problems.dense_gauss_newton,
-    FisherOperator: problems.dense_fisher,
-}
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.3])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.parametrize("kind", problems.DENSE)
 def test_products_and_quadratic_forms_are_those_of_the_dense_matrix(case, kind, penalty):
     """A penalty adds its multiple of the identity, but not to the Fisher matrix."""
     module, (inputs, targets) = CASES[case]
     f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, weight_decay=penalty)
-    operator = kind(f)
-    own = 0.0 if kind is FisherOperator else penalty
-    dense = DENSE[kind](f, module, inputs, targets) + own * torch.eye(f.d, dtype=torch.float64)
+    operator = curvature(f, operator=kind)
+    own = 0.0 if kind == "fisher" else penalty
+    dense = problems.DENSE[kind](f, module, inputs, targets) + own * torch.eye(f.d, dtype=torch.float64)
     assert operator.shape == dense.shape
     scale = float(dense.abs().max())
-    assert (problems.columns(operator, f.d) - dense).abs().max() < 1e-13 * max(scale, 1)
+    assert (problems.columns(operator) - dense).abs().max() < 1e-13 * max(scale, 1)
     V = torch.randn(f.d, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(operator @ V, dense @ V)
     v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
@@ -53,12 +48,12 @@ def test_the_matrices_are_not_each_other_nor_those_of_another_point():
     """The comparison above can fail: each dense matrix differs from the others by far more than its tolerance."""
     module, (inputs, targets) = CASES["mlp-gelu"]
     f = MeanLoss(module, cross_entropy, [(inputs, targets)])
-    dense = [make(f, module, inputs, targets) for make in DENSE.values()]
+    dense = [make(f, module, inputs, targets) for make in problems.DENSE.values()]
     gaps = [float((a - b).abs().max()) for i, a in enumerate(dense) for b in dense[:i]]
     assert min(gaps) > 1e-3
     moved = HessianOperator(f, f.x + 0.1)
-    assert (problems.columns(moved, f.d) - dense[0]).abs().max() > 1e-3
-    assert torch.equal(problems.columns(HessianOperator(f, f.x), f.d), problems.columns(HessianOperator(f), f.d))
+    assert (problems.columns(moved) - dense[0]).abs().max() > 1e-3
+    assert torch.equal(problems.columns(HessianOperator(f, f.x)), problems.columns(HessianOperator(f)))
 
 
 # --- blocks that the backward pass computes again ---------------------------------------------------------------------

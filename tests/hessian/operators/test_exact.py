@@ -24,7 +24,7 @@ def _objective(activation: type[nn.Module], **settings: Any) -> MeanLoss:
 
 
 def _diagonal_sum(operator: GaussNewtonOperator) -> float:
-    return float(problems.columns(operator, operator.d).trace())
+    return float(problems.columns(operator).trace())
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_an_error_is_of_the_examples_that_are_mixed_and_not_of_the_loss() -> Non
 def test_a_known_trace_leaves_only_the_norm_to_be_found() -> None:
     objective = _objective(nn.ReLU)
     hessian = HessianOperator(objective)
-    eigenvalues = torch.linalg.eigvalsh(problems.columns(hessian, hessian.d))
+    eigenvalues = torch.linalg.eigvalsh(problems.columns(hessian))
     truth = float(eigenvalues.sum() / eigenvalues.abs().max())
     known = gauss_newton_trace(GaussNewtonOperator(objective))
     found = effective_rank(hessian, trace=known, rtol=1e-4, seed=0)

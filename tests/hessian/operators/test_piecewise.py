@@ -58,7 +58,7 @@ def test_the_diagonals_of_both_matrices_are_equal(f):
     assert why_not_piecewise_affine(f) is None
     hessian = HessianOperator(f, f.x + 0.01)
     trace = trace_operator(hessian)
-    H, G = problems.columns(hessian, f.d), problems.columns(trace, f.d)
+    H, G = problems.columns(hessian), problems.columns(trace)
     assert (H.diagonal() - G.diagonal()).abs().max() < 1e-12
     assert (H - G).abs().max() > 1e-3  # the matrices are not
 
@@ -133,8 +133,8 @@ def test_others_are_refused_by_what_spoils_them(case):
 @pytest.mark.parametrize("case", ["gelu", "twice", "tied", "gate", "batch statistics"])
 def test_the_refusals_are_needed(case):
     f, _ = NOT[case]
-    H = problems.columns(HessianOperator(f), f.d)
-    G = problems.columns(GaussNewtonOperator(f), f.d)
+    H = problems.columns(HessianOperator(f))
+    G = problems.columns(GaussNewtonOperator(f))
     assert (H.diagonal() - G.diagonal()).abs().max() > 1e-4
 
 

@@ -75,7 +75,7 @@ def symmetric(d: int) -> Tensor:
 def test_on_a_quadratic_it_is_the_hessian_for_every_mu(mu, samples):
     matrix, x = symmetric(7), torch.linspace(-1, 1, 7, dtype=torch.float64)
     operator = SmoothedOperator(Quadratic(matrix), x, mu, samples=samples)
-    assert (problems.columns(operator, 7) - matrix).abs().max() < 1e-10
+    assert (problems.columns(operator) - matrix).abs().max() < 1e-10
     v = torch.arange(7, dtype=torch.float64)
     assert operator.quad(v) == pytest.approx(float(v @ matrix @ v), rel=1e-7)
     assert SmoothedOperator(Quadratic(matrix), x, mu, forward_quad=False).quad(v) == pytest.approx(
@@ -89,16 +89,16 @@ def test_on_a_quadratic_it_is_the_hessian_for_every_mu(mu, samples):
 def test_along_the_axes_of_a_quartic_the_windows_have_the_variance_of_the_normal_one(mu: float) -> None:
     x = torch.linspace(-1, 1, 3, dtype=torch.float64)
     operator, truth = SmoothedOperator(Quartic(), x, mu), 3 * (x**2 + mu**2)
-    assert (problems.columns(operator, 3) - torch.diag(truth)).abs().max() < 1e-12
+    assert (problems.columns(operator) - torch.diag(truth)).abs().max() < 1e-12
     forms = [operator.quad(e) for e in torch.eye(3, dtype=torch.float64)]
     assert forms == pytest.approx(truth.tolist(), rel=1e-10)
 
 
 def test_on_a_smooth_net_it_tends_to_the_hessian_with_the_square_of_mu():
     f = MeanLoss(problems.mlp(nn.GELU), cross_entropy, [problems.data()])
-    dense = problems.columns(HessianOperator(f), f.d)
+    dense = problems.columns(HessianOperator(f))
     errors = [
-        float((problems.columns(SmoothedOperator(f, f.x, mu, samples=4), f.d) - dense).norm() / dense.norm())
+        float((problems.columns(SmoothedOperator(f, f.x, mu, samples=4)) - dense).norm() / dense.norm())
         for mu in (1e-2, 1e-3)
     ]
     assert errors[0] < 1e-2

@@ -19,7 +19,7 @@ from hessian.named import from_run, scale_of
 from hessian.operators.options import OPERATORS
 from tests.hessian.commands.test_kappa import run
 from tests.hessian.operators.test_smoothed import Quadratic
-from tests.hessian.problems import data, mlp
+from tests.hessian.problems import columns, data, mlp
 from tests.hessian.spectra import rotated
 from tests.refusals import refused, refuses
 
@@ -39,10 +39,6 @@ def net() -> MeanLoss:
     return MeanLoss(mlp(), torch.nn.functional.cross_entropy, data())
 
 
-def dense(operator: hessian.Operator) -> Tensor:
-    return torch.stack([operator.matvec(row) for row in torch.eye(operator.d, dtype=operator.dtype)])
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_interval_holds_the_effective_rank_of_the_dense_whitened_matrix(seed: int) -> None:
     found = hessian.effective_rank(H, whiten=S, rtol=0.02, confidence=0.999, seed=seed)
@@ -53,7 +49,7 @@ def test_the_interval_holds_the_effective_rank_of_the_dense_whitened_matrix(seed
 
 def test_products_forms_and_densities_are_of_the_same_matrix() -> None:
     operator = hessian.WhitenedOperator(H, S)
-    matrix = dense(operator)
+    matrix = columns(operator)
     assert torch.allclose(matrix, S[:, None] * H.matrix * S)
     assert operator.quad(S) == pytest.approx(float(S @ matrix @ S))
     density = hessian.spectral_density(operator, products=60, probes=1)
@@ -76,7 +72,7 @@ def test_a_diagonal_matrix_is_whitened_to_the_identity_by_its_inverse_root() -> 
 def test_the_gauss_newton_trace_of_a_relu_net_is_the_hessians_when_both_are_whitened() -> None:
     plain = hessian.HessianOperator(net())
     s = torch.linspace(0.1, 3.0, plain.d, dtype=torch.float64)
-    trace, kappa = exact(dense(plain), s)
+    trace, kappa = exact(columns(plain), s)
     twin = hessian.trace_operator(plain)
     assert gauss_newton_trace(twin, whiten=s) == pytest.approx(trace)
     found = hessian.effective_rank(plain, whiten=s, trace_operator=twin, confidence=0.999)
@@ -155,7 +151,7 @@ def test_a_run_of_hiso_is_whitened_by_the_scale_of_its_last_round(
     assert cli.main(argv.split()) == 0
     found = json.loads(capsys.readouterr().out)["estimate"]
     (objective,) = from_run(out).mean_loss(examples=100)
-    trace, rank = exact(dense(hessian.HessianOperator(objective)).double(), s.double())
+    trace, rank = exact(columns(hessian.HessianOperator(objective)).double(), s.double())
     assert found["trace"]["value"] == pytest.approx(trace, rel=1e-4)
     assert found["kappa"] == pytest.approx(rank, rel=1e-2)
 

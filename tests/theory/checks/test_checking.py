@@ -12,6 +12,7 @@ import theory
 from decomfl_lab.errors import InputError
 from hessian.estimate import Estimate
 from tests.refusals import refuses
+from tests.tables import rows_of
 from tests.theory.strategies import quadratics, runs, waves
 from tests.thorough import cases, sampled
 from theory.bounds import STATEMENTS, statement
@@ -79,107 +80,8 @@ def alone(constants: str, d: int, **run: Any) -> tuple[Quadratic, Setting]:
     return quadratic, quadratic.setting(m=1, M=4, mu=float(constants == "mu"), G=0.0, **run)
 
 
-# Statement, variant, term, wrong factor, and where it is seen: the constants that are not 0, then d (flat), P, K, R, β
-# and the distribution.
 Plant = tuple[str, Variant, str, float, str, int, int, int, int, float, str]
-PLANTS: list[Plant] = [
-    ("theorem-1", "corrected", "start", 0.27, "D", 1, 1000, 50, 340, 0.0, "sphere"),
-    ("theorem-1", "corrected", "dissimilarity", 0.065, "sigma_G", 1, 1000, 1, 100_000, 0.0, "sphere"),
-    ("theorem-1", "corrected", "noise", 0.13, "sigma", 1, 1000, 1, 100_000, 0.0, "sphere"),
-    ("theorem-1", "corrected", "smoothing", 0.05, "mu", 750, 400, 1, 100_000, 0.0, "sphere"),
-    ("theorem-1-single", "corrected", "start", 0.57, "D", 450, 6, 1, 10_000, 0.0, "sphere"),
-    ("theorem-1-single", "corrected", "dissimilarity", 0.28, "sigma_G", 1, 1000, 1, 100_000, 0.0, "sphere"),
-    ("theorem-1-single", "corrected", "noise", 0.28, "sigma", 1, 1000, 1, 100_000, 0.0, "sphere"),
-    ("theorem-1-single", "corrected", "smoothing", 0.27, "mu", 1000, 20, 1, 50_000, 0.0, "sphere"),
-    ("corollary-1", "corrected", "start", 0.27, "D", 1, 10_000, 50, 340, 0.0, "sphere"),
-    ("corollary-1", "corrected", "rate", 0.1, "D sigma", 1, 1000, 1, 100_000, 0.0, "sphere"),
-    ("theorem-2", "corrected", "start", 0.57, "D", 60, 1, 1, 20_000, 0.0, "sphere"),
-    ("theorem-2", "corrected", "noise", 0.28, "sigma", 1, 7, 1, 100_000, 0.0, "sphere"),
-    ("theorem-2", "corrected", "noise", 0.28, "sigma_G", 1, 7, 1, 100_000, 0.0, "sphere"),
-    ("theorem-2", "corrected", "smoothing", 0.13, "mu", 170, 1, 1, 20_000, 0.0, "sphere"),
-    ("theorem-2-dimension-free", "corrected", "start", 0.57, "D", 1000, 1, 1, 100_000, 0.0, "gaussian"),
-    ("theorem-2-dimension-free", "corrected", "noise", 0.28, "sigma", 1, 10_000, 1, 100_000, 0.0, "sphere"),
-    ("theorem-2-dimension-free", "corrected", "smoothing", 0.08, "mu", 1, 1, 1, 100_000, 0.0, "gaussian"),
-    ("theorem-2-gaussian", "corrected", "start", 0.57, "D", 60, 1, 1, 20_000, 0.0, "gaussian"),
-    ("theorem-2-gaussian", "corrected", "noise", 0.28, "sigma", 1, 10_000, 1, 100_000, 0.0, "gaussian"),
-    ("theorem-2-gaussian", "corrected", "smoothing", 0.27, "mu", 530, 60, 1, 50_000, 0.0, "gaussian"),
-    ("smoothed-value", "corrected", "smoothing", 0.99, "mu", 5, 1, 1, 1, 0.0, "gaussian"),
-    ("second-moment", "corrected", "smoothing", 0.49, "mu", 5, 1, 1, 1, 0.0, "gaussian"),
-    ("second-moment", "corrected", "gradient", 0.49, "D", 5, 1, 1, 1, 0.0, "gaussian"),
-    ("variance", "corrected", "gradient", 0.16, "D", 5, 1, 1, 1, 0.0, "gaussian"),
-    ("variance", "corrected", "dissimilarity", 0.16, "sigma_G", 5, 1, 1, 1, 0.0, "gaussian"),
-    ("variance", "corrected", "noise", 0.99, "sigma", 1, 10_000, 1, 1, 0.0, "sphere"),
-    ("variance", "corrected", "smoothing", 0.45, "mu", 100, 1, 1, 1, 0.0, "gaussian"),
-    ("local-second-moment", "corrected", "gradient", 0.16, "D", 5, 1, 1, 1, 0.0, "gaussian"),
-    ("local-second-moment", "corrected", "dissimilarity", 0.16, "sigma_G", 5, 1, 1, 1, 0.0, "gaussian"),
-    ("local-second-moment", "corrected", "noise", 0.49, "sigma", 5, 100, 1, 1, 0.0, "gaussian"),
-    ("local-second-moment", "corrected", "smoothing", 0.45, "mu", 100, 1, 1, 1, 0.0, "gaussian"),
-    ("local-drift", "corrected", "gradient", 0.1, "D", 1, 100_000, 60, 1, 0.0, "sphere"),
-    ("local-drift", "corrected", "dissimilarity", 0.1, "sigma_G", 1, 100_000, 60, 1, 0.0, "sphere"),
-    ("local-drift", "corrected", "noise", 0.44, "sigma", 1, 100_000, 2, 1, 0.0, "sphere"),
-    ("local-drift", "corrected", "smoothing", 0.2, "mu", 500, 3, 2, 1, 0.0, "gaussian"),
-    ("remainder", "corrected", "smoothing", 0.99, "mu", 5, 1, 1, 1, 0.0, "sphere"),
-    ("weighted-second-moment", "corrected", "gradient", 0.99, "D", 5, 3, 1, 1, 0.0, "gaussian"),
-    ("weighted-second-moment", "corrected", "noise", 0.99, "sigma_G", 5, 3, 1, 1, 0.0, "gaussian"),
-    ("momentum", "corrected", "start", 0.57, "D", 450, 6, 1, 10_000, 0.0, "sphere"),
-    ("momentum", "corrected", "start", 0.58, "D", 10, 10_000, 1, 50_000, 0.99, "sphere"),
-    ("momentum", "corrected", "dissimilarity", 0.28, "sigma_G", 3612, 4373, 1, 100_000, 0.0, "sphere"),
-    ("momentum", "corrected", "noise", 0.28, "sigma", 11_000, 1600, 1, 100_000, 0.0, "sphere"),
-    ("momentum", "corrected", "smoothing", 0.25, "mu", 12_000, 22_000, 1, 100_000, 0.0, "gaussian"),
-    ("default-run", "corrected", "start", 0.57, "D", 450, 6, 1, 10_000, 0.0, "sphere"),
-    ("default-run", "corrected", "dissimilarity", 0.28, "sigma_G", 3612, 4373, 1, 100_000, 0.0, "sphere"),
-    ("default-run", "corrected", "noise", 0.28, "sigma", 11_000, 1600, 1, 100_000, 0.0, "sphere"),
-    ("momentum-dimension-free", "corrected", "start", 0.57, "D", 1000, 1, 1, 100_000, 0.0, "gaussian"),
-    ("momentum-dimension-free", "corrected", "noise", 0.28, "sigma", 250, 2800, 1, 100_000, 0.0, "gaussian"),
-    ("momentum-dimension-free", "corrected", "smoothing", 0.03, "mu", 3000, 190, 1, 50_000, 0.0, "gaussian"),
-    ("momentum-local", "corrected", "start", 0.27, "D", 1, 1000, 290, 100, 0.0, "sphere"),
-    ("momentum-local", "corrected", "noise", 0.06, "sigma", 12, 2300, 1, 100_000, 0.0, "gaussian"),
-    ("momentum-local", "corrected", "smoothing", 0.03, "mu", 5000, 140, 40, 50_000, 0.75, "sphere"),
-    ("default-run-local", "corrected", "start", 0.27, "D", 1, 18, 296, 138, 0.0, "rademacher"),
-    ("default-run-local", "corrected", "noise", 0.06, "sigma", 12, 2300, 1, 100_000, 0.0, "gaussian"),
-    ("theorem-2-local", "corrected", "start", 0.27, "D", 1, 1000, 290, 100, 0.0, "sphere"),
-    ("theorem-2-local", "corrected", "noise", 0.06, "sigma", 12, 2300, 1, 100_000, 0.0, "gaussian"),
-    ("theorem-2-local", "corrected", "smoothing", 0.002, "mu", 680, 14, 1, 70_000, 0.97, "sphere"),
-    ("central-second-moment", "corrected", "gradient", 0.16, "D", 5, 1, 1, 1, 0.0, "gaussian"),
-    ("central-second-moment", "corrected", "noise", 0.49, "sigma", 5, 100, 1, 1, 0.0, "gaussian"),
-    ("pl", "corrected", "start", 0.99, "D", 1000, 1, 1, 1, 0.0, "sphere"),
-    ("pl", "corrected", "noise", 0.285, "sigma", 1000, 10, 1, 20_000, 0.0, "gaussian"),
-    ("pl", "corrected", "dissimilarity", 0.285, "sigma_G", 1000, 10, 1, 20_000, 0.0, "gaussian"),
-    ("pl", "corrected", "smoothing", 0.28, "mu", 30_000, 100, 1, 20_000, 0.0, "sphere"),
-    ("pl-dimension-free", "corrected", "start", 0.99, "D", 1000, 1, 1, 1, 0.0, "gaussian"),
-    ("pl-dimension-free", "corrected", "noise", 0.285, "sigma", 1000, 10, 1, 20_000, 0.0, "gaussian"),
-    ("pl-dimension-free", "corrected", "dissimilarity", 0.285, "sigma_G", 1000, 10, 1, 20_000, 0.0, "gaussian"),
-    ("pl-dimension-free", "corrected", "smoothing", 0.05, "mu", 26, 1, 1, 2000, 0.0, "gaussian"),
-    ("strongly-convex", "corrected", "start", 0.99, "D", 1000, 1, 1, 1, 0.0, "sphere"),
-    ("strongly-convex", "corrected", "noise", 0.285, "sigma", 1000, 10, 1, 20_000, 0.0, "gaussian"),
-    ("strongly-convex", "corrected", "dissimilarity", 0.285, "sigma_G", 1000, 10, 1, 20_000, 0.0, "gaussian"),
-    ("strongly-convex", "corrected", "smoothing", 0.28, "mu", 30_000, 100, 1, 20_000, 0.0, "sphere"),
-    ("convex", "corrected", "start", 0.285, "D", 1000, 1, 1, 100_000, 0.0, "sphere"),
-    ("convex", "corrected", "noise", 0.142, "sigma", 1000, 100, 1, 100_000, 0.0, "sphere"),
-    ("convex", "corrected", "dissimilarity", 0.142, "sigma_G", 1000, 100, 1, 100_000, 0.0, "sphere"),
-    ("convex", "corrected", "smoothing", 0.14, "mu", 30_000, 10_000, 1, 100_000, 0.0, "sphere"),
-    ("theorem-1", "sharper", "start", 0.88, "D", 1, 20_000, 100, 263, 0.0, "gaussian"),
-    ("theorem-1", "sharper", "noise", 0.58, "sigma", 1, 10_000, 1, 20_000, 0.0, "gaussian"),
-    ("theorem-1", "sharper", "dissimilarity", 0.7, "sigma_G", 1, 20_000, 1, 20_000, 0.0, "gaussian"),
-    ("theorem-1", "sharper", "smoothing", 0.06, "mu", 15_000, 20_000, 1, 20_000, 0.0, "gaussian"),
-    ("theorem-1", "wider", "start", 0.72, "D", 1, 20_000, 100, 80, 0.0, "gaussian"),
-    ("theorem-1", "wider", "noise", 0.37, "sigma", 1, 10_000, 1, 20_000, 0.0, "gaussian"),
-    ("theorem-1", "wider", "dissimilarity", 0.51, "sigma_G", 1, 20_000, 1, 20_000, 0.0, "gaussian"),
-    ("theorem-1", "wider", "smoothing", 0.03, "mu", 5000, 20_000, 1, 20_000, 0.0, "gaussian"),
-    ("corollary-1", "sharper", "start", 0.88, "D", 1, 20_000, 100, 263, 0.0, "gaussian"),
-    ("corollary-1", "sharper", "rate", 0.65, "D sigma", 1, 1000, 1, 100_000, 0.0, "gaussian"),
-    ("corollary-1", "wider", "rate", 0.4, "D sigma", 1, 1000, 1, 100_000, 0.0, "gaussian"),
-    ("corollary-1", "wider", "start", 0.72, "D", 1, 20_000, 100, 80, 0.0, "gaussian"),
-    ("theorem-2", "sharper", "start", 0.57, "D", 60, 1, 1, 20_000, 0.0, "sphere"),
-    ("theorem-2", "sharper", "noise", 0.28, "sigma", 1, 7, 1, 100_000, 0.0, "sphere"),
-    ("theorem-2", "sharper", "smoothing", 0.25, "mu", 170, 1, 1, 20_000, 0.0, "sphere"),
-    ("theorem-2-gaussian", "sharper", "start", 0.57, "D", 60, 1, 1, 20_000, 0.0, "gaussian"),
-    ("theorem-2-gaussian", "sharper", "noise", 0.28, "sigma", 1, 10_000, 1, 100_000, 0.0, "gaussian"),
-    ("theorem-2-gaussian", "sharper", "smoothing", 0.25, "mu", 170, 1, 1, 20_000, 0.0, "gaussian"),
-    ("theorem-2-dimension-free", "sharper", "start", 0.57, "D", 1000, 1, 1, 100_000, 0.0, "gaussian"),
-    ("theorem-2-dimension-free", "sharper", "noise", 0.28, "sigma", 1, 10_000, 1, 100_000, 0.0, "gaussian"),
-    ("theorem-2-dimension-free", "sharper", "smoothing", 0.25, "mu", 170, 1, 1, 20_000, 0.0, "gaussian"),
-]  # fmt: skip
+PLANTS: list[Plant] = [tuple(row) for row in rows_of(__file__)["plants"]]
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: "-".join(map(str, plant[:4])))
@@ -329,11 +231,6 @@ def test_a_bound_of_ones_own_is_checked_at_the_constants_of_a_run() -> None:
     assert found.holds
     assert found.bound == pytest.approx(2 * 2.0 * 400 / 1000 + 2 * 50 * 0.1**2 / 10 / 400)
     assert str(found).splitlines()[1] == "  2D/(Rη) + 2Lηκσ²/m at η = 0.0025: start 1.6, noise 0.00025"
-
-
-def test_a_bound_of_ones_own_with_a_wrong_constant_fails() -> None:
-    small = replace(MINE, terms={"start": D / (R * s.eta) / 4})
-    assert check(small, theory.quadratic(d=10, kappa=2, D=2.0), R=1000).holds is False
 
 
 @refuses(

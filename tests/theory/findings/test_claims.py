@@ -1,14 +1,21 @@
-"""Claims of the text and Table 1: what the checks are made of."""
+"""What the checks of claims, displays and tables are made of, and that they catch a wrong number."""
 
+import os
 from dataclasses import replace
 
 import pytest
+import sympy as sp
 
+from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
+from tests.theory.findings.coverage import mistranscribed
 from tests.theory.findings.entries import entry, result
+from tests.theory.findings.source import TexSource
 from theory import TABLE_1, Statement, statement
-from theory.findings.evidence import claims
+from theory.findings.evidence import claims, displays, tables
 from theory.findings.evidence.claims import best_average
+from theory.findings.evidence.tables import least_runs
 from theory.notation import symbols as s
+from theory.notation.printed import EXAMPLES, MOST_FREQUENT
 
 
 def test_the_least_average_is_below_that_of_any_step_size() -> None:
@@ -58,3 +65,78 @@ def test_another_number_of_the_text_is_caught() -> None:
     assert claims.within("x", 10, 10.4, 2).holds
     assert not claims.within("x", 11, 10.4, 2).holds
     assert not claims.parameters("cnn-mnist", 28_939).holds
+
+
+# Displays of the main text --------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_order_of_taylor_is_caught() -> None:
+    assert displays.expansion(2).holds
+    assert not displays.expansion(3).holds
+
+
+def test_means_of_polynomials_of_a_normal_variable() -> None:
+    z, a = sp.symbols("z a")
+    assert displays._normal_mean(a * z**6 + z**3 + 2 * z**2 + 5, z) == 15 * a + 7
+
+
+def test_another_momentum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def torchs(steps: int) -> tuple[sp.Expr, sp.Expr]:
+        beta, m, moved = sp.Symbol("beta", positive=True), sp.Integer(0), sp.Integer(0)
+        for k in range(1, steps + 1):
+            m = beta * m + sp.Symbol(f"g{k}", positive=True)
+            moved += m
+        return m, moved
+
+    monkeypatch.setattr(displays, "_unrolled", torchs)
+    assert not displays.momentum_mended().holds
+    assert not displays.momentum_step().holds
+    assert displays.linear_in_scalars().holds
+
+
+def test_one_direction_does_not_tell_an_inner_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert displays.told_by_pairs().holds
+    monkeypatch.setattr(displays, "product", lambda *values, repeat: [(1,) * repeat])
+    assert not displays.told_by_pairs().holds
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+DATA = os.environ.get("DECOMFL_DATA", "")  # hidden from tests
+
+
+def test_the_tables_are_transcribed(paper: TexSource) -> None:
+    assert mistranscribed(paper) == []
+
+
+@pytest.mark.parametrize(("line", "old", "new"), [(585, "87.32", "87.33"), (928, "0.36", "0.37"), (894, "3k", "2k")])
+def test_another_number_in_the_source_is_seen(paper: TexSource, line: int, old: str, new: str) -> None:
+    lines = [each.replace(old, new, 1) if abs(n - line) < 8 else each for n, each in enumerate(paper.lines, 1)]
+    assert len(mistranscribed(replace(paper, lines=tuple(lines)))) == 1
+
+
+def test_the_most_frequent_answers_are_those_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not DATA:
+        pytest.skip("needs the tasks (DECOMFL_DATA)")
+    monkeypatch.setenv("DECOMFL_DATA", DATA)
+    for task, name in zip(TASKS, EXAMPLES, strict=True):
+        if not SOURCES[task].borrowed:  # else a part of the validation set is trained on
+            classes = [label for _, label in load_task(task).test]
+            assert (len(classes), max(map(classes.count, classes))) == (EXAMPLES[name], MOST_FREQUENT[name]), name
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "n", "runs"), [(75.00, 56, 1), (82.14, 56, 1), (83.33, 3, 2), (12.34, 1, None), (50.0, 7, 2)]
+)
+def test_the_least_number_of_runs(accuracy: float, n: int, runs: int | None) -> None:
+    assert least_runs(accuracy, n, most=20) == runs
+
+
+def test_a_symbol_with_other_indices_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = tables.play(tables.PROGRAMS["Algorithm 1"])
+    world["x"][9] = world["x"][0]
+    monkeypatch.setattr(tables, "play", lambda program: world)
+    found = result("line-627").evidence[0][1]
+    assert not found.holds
+    assert "not: ['x_r']" in found.says

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sympy import Rational
+from sympy import Rational, sympify
 
+from tests.tables import rows_of
 from tests.theory.findings.entries import confirmed
 from tests.thorough import sampled
 from theory import STATEMENTS, Setting
@@ -24,6 +25,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, key: Any, part: str, factors: dict[st
     monkeypatch.setattr("theory.bounds.STATEMENTS", {**STATEMENTS, key: replace(old, **changed)})
 
 
+ROWS = rows_of(__file__)
 INSTANCES = (theorem_one.NOISY, theorem_one.MANY, theorem_one.MANY_STEPS, theorem_one.NOISY_STEPS, theorem_one.LONG)
 
 
@@ -39,36 +41,12 @@ def test_an_instance_can_be_typed_in_as_it_is_printed(name: str, variant: str, s
     assert bound.admits(replace(here, eta=float(printed[1]), D=0.5)), told
 
 
-# What a planted factor on a statement's terms must upset: a corrected bound made too small, a false one made true.
-@pytest.mark.parametrize(
-    ("name", "variant", "factor", "labels"),
-    sampled(
-        [
-            ("smoothed-value", "stated", 2, "eq.oo"),
-            ("smoothed-gradient", "stated", Rational(1, 8), "eq.as line-1018 line-1152 eq.iffew.sio line-1085"),
-            ("smoothed-gradient", "corrected", Rational(1, 2), "eq.as line-1018"),
-            ("smoothed-gradient", "corrected", 2, "eq.as"),
-            ("second-moment", "stated", Rational(1, 4), "line-1011 line-1046"),
-            ("second-moment", "corrected", 0.97, "line-1011"),
-            ("variance", "stated", P, "lemma.pp.v2 line-1050 line-1064 eq.hh"),
-            ("variance", "stated", 10, "assumption.lip"),
-            ("variance", "corrected", Rational(1, 4), "lemma.pp.v2"),
-            ("local-second-moment", "stated", P, "line-1073 eq.lemma.zo_m2 line-1112"),
-            ("local-second-moment", "corrected", Rational(1, 4), "eq.lemma.zo_m2"),
-            ("local-drift", "stated", K * P, "lemma.hbhb line-1095 line-1234"),
-            ("local-drift", "corrected", Rational(1, 5), "lemma.hbhb line-1107 the.1"),
-            ("theorem-1", "stated", P, "the.1 eq.theorem.1.restate line-1254 assumption.lip"),
-            ("theorem-1", "corrected", Rational(9, 10), "the.1"),
-            ("corollary-1", "corrected", Rational(1, 40), "coro-1"),
-        ],
-        4,
-    ),
-)
+@pytest.mark.parametrize(("name", "variant", "factor", "labels"), sampled(map(tuple, ROWS["constants"]), 4))
 def test_planted_constants_of_statements_are_noticed(
-    monkeypatch: pytest.MonkeyPatch, name: str, variant: str, factor: Any, labels: str
+    monkeypatch: pytest.MonkeyPatch, name: str, variant: str, factor: str, labels: str
 ) -> None:
     terms = STATEMENTS[name, variant].terms  # type: ignore[index]
-    plant(monkeypatch, (name, variant), "terms", dict.fromkeys(terms, factor))
+    plant(monkeypatch, (name, variant), "terms", dict.fromkeys(terms, sympify(factor, {"K": K, "P": P})))
     unmoved = [label for label in labels.split() if confirmed(label)]
     assert not unmoved
 
@@ -88,21 +66,11 @@ def test_planted_constants_of_displays_are_noticed(monkeypatch: pytest.MonkeyPat
         assert {name for name in proof_one.DERIVED if not proof_one.follows(name).holds} - {"line-1112"}
 
 
-@pytest.mark.parametrize(
-    ("name", "part", "term", "factor"),
-    [
-        ("theorem-1", "terms", "dissimilarity", Rational(99, 100)),
-        ("theorem-1", "terms", "noise", Rational(99, 100)),
-        ("theorem-1", "terms", "drift", Rational(9, 10)),
-        ("theorem-1", "terms", "smoothing", Rational(9, 10)),
-        ("theorem-1", "eta", "descent", Rational(9, 7)),
-        ("local-drift", "terms", "gradient", Rational(9, 10)),
-    ],
-)
+@pytest.mark.parametrize(("name", "part", "term", "factor"), ROWS["tight"])
 def test_the_corrected_proof_has_no_room_for_smaller_constants(
-    monkeypatch: pytest.MonkeyPatch, name: str, part: str, term: str, factor: Any
+    monkeypatch: pytest.MonkeyPatch, name: str, part: str, term: str, factor: str
 ) -> None:
-    plant(monkeypatch, (name, "corrected"), part, {term: factor})
+    plant(monkeypatch, (name, "corrected"), part, {term: Rational(factor)})
     assert not theorem_one.chain().holds
 
 

@@ -8,40 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-CLASSES: Final[Mapping[str, str]] = {
-    "all": r"all|every|each|any|always|never|consistently|no matter|regardless|whatever|both",
-    "only": r"only|unique|alone|just|merely|no others?|nothing else",
-    "first": r"first (?:systematic|work|to|for)|state-of-the-art",
-    "much": r"(?:significant|substantial|severe)(?:ly)?|dramatic(?:ally)?|enormous|tremendous|far|much|several orders",
-    "roughly": r"often|typically|usually|almost|nearly|around|approximat(?:ely|es?)|≈|slightly|little|quite",
-    "the same": r"same|identical|exactly|equals?|=",
-    "linear": r"linear(?:ly)?|proportion|∝|times",
-    "quadratic": r"quadratic",
-    "constant": r"constant|fixed|O\(1\)",
-    "free of d": r"independent|independently|dimension-free|free of|does not depend|do not depend|whatever",
-    "negligible": r"negligible|near-zero|vanish\w*",
-    "not": r"not|no|cannot|without|insufficient|never|none|eliminat\w+",
-    "reason": r"because|since|due to|therefore|thus|hence|as a result|consequently",
-}
-"""Words that make a statement stronger or weaker: where the quotation has one of a class, `says` has one too."""
+from tests.tables import rows_of
 
-OPPOSITES: Final[tuple[tuple[str, str], ...]] = (
-    (
-        r"more|higher|larger|greater|above|grows?|increas\w+|rises?|later|exceeds?|excels?",
-        r"fewer|less|lower|smaller|below|falls?|decreas\w+|reduc\w+|earlier|save[ds]?|savings?",
-    ),
-    (r"faster|better|improve[ds]?|enhance", r"slower|worse|slow(?:ing|ness)|degrad\w+"),
-    (r"uplink|up|uploading", r"downlink|down|pulling"),
-    (r"O\(d\)", r"O\(1\)"),
-    (r"server's|server", r"client's|clients?"),
-)
-"""Words of two directions: `says` has those of the quotation, and of both in its order, but for the last."""
-
-NAMES: Final = (
-    r"DeComFL|FedAvg|FedZO|FedCom|FedMeZO|MeZO|BAFFLE|Top-?k|SPSA|LoRA|MNIST|Fashion\S*|CIFAR10|SST-2|OPT-[\d.]+[BM]|"
-    r"GPT-J-6B|CNN|SGD|Adam|Gaussian|Dirichlet|Hessian|Theorem \d|Corollary \d|Lemma \d|Algorithm \d|Table \d|Figure \d"
-)
-"""Methods, data, models and parts of the paper: what `says` names is in the quotation, or in `tests`."""
+_WORDS: Final = rows_of(__file__)
+CLASSES: Final[Mapping[str, str]] = _WORDS["classes"]
+OPPOSITES: Final[list[list[str]]] = _WORDS["opposites"]
+NAMES: Final[str] = _WORDS["names"]
 
 
 def differences(quote: str, says: str, tests: str = "", *, names: bool = True) -> list[str]:

@@ -279,10 +279,10 @@ def one_batch_for_all() -> Evidence:
     )
 
 
-@mends("line-1354")
-def regrouped() -> Evidence:
-    d, P = sp.symbols("d P", positive=True)
-    return equal((P - 1) / P + 2 * d / (P * (d + 2)), 1 + (d - 2) / (P * (d + 2)), "(P−1)/P + 2d/(P(d+2))")
+_D, _P = sp.symbols("d P", positive=True)
+mends("line-1354")(
+    equal, (_P - 1) / _P + 2 * _D / (_P * (_D + 2)), 1 + (_D - 2) / (_P * (_D + 2)), "(P−1)/P + 2d/(P(d+2))"
+)
 
 
 @refutes("line-1354", cause="formula-slips")

@@ -121,12 +121,10 @@ def without_the_servers_model() -> Evidence:
     return Evidence("execution", same, f"{len(kept)} models of clients in a run without line 312: the same is {same}")
 
 
-@supports("line-812")
-def projection() -> Evidence:
-    """‖z‖²/d has mean 1 and variance 2/d, from E‖z‖² = d, E‖z‖⁴ = d(d + 2)."""
-    d = sp.Symbol("d", positive=True)
-    fourth = 3 * d + d * (d - 1)  # d fourth moments of 3, d(d − 1) products of second moments
-    return equal(fourth / d**2 - 1, 2 / d, "variance of ⟨z, z⟩/d")
+# ‖z‖²/d has mean 1 and variance 2/d, from E‖z‖² = d, E‖z‖⁴ = d(d + 2): d fourth moments of 3, and d(d − 1) products of
+# second moments.
+_D: Final = sp.Symbol("d", positive=True)
+supports("line-812")(equal, (3 * _D + _D * (_D - 1)) / _D**2 - 1, 2 / _D, "variance of ⟨z, z⟩/d")
 
 
 def _normal_mean(polynomial: sp.Expr, z: sp.Symbol) -> sp.Expr:

@@ -107,14 +107,12 @@ def fourth_moment() -> Evidence:
     return exceeds(float(fourth), printed, "d = P = κ = L = 1: E z⁴ against 1 + (κd + d − 2)/(P(d + 2))")
 
 
-@mends("line-1449.2")
-def larger_factor() -> Evidence:
-    return equal(
-        (kappa + 1) / P - (kappa * d + d - 2) / (P * (d + 2)),
-        (2 * kappa + 4) / (P * (d + 2)),
-        "the factors' difference",
-    )
-
+mends("line-1449.2")(
+    equal,
+    (kappa + 1) / P - (kappa * d + d - 2) / (P * (d + 2)),
+    (2 * kappa + 4) / (P * (d + 2)),
+    "the factors' difference",
+)
 
 # The event -------------------------------------------------------------------------------------------------------
 
@@ -134,14 +132,13 @@ def moment_of_the_step() -> Evidence:
     return exceeds(gaussian, sphere, "d = 10: E‖z‖⁶ of Gaussian z against that of the sphere, d³")
 
 
-@supports("line-1457.2")
-def split() -> Evidence:
-    h, L, inside, outside = sp.symbols("h L q_A q_Ac", positive=True)
-    return equal(
-        h * inside + L * outside,
-        h * (inside + outside) + (L - h) * outside,
-        "⟨H, q 1_A⟩ + L tr q 1_Aᶜ = ⟨H, q⟩ + ⟨L I − H, q 1_Aᶜ⟩ along an eigenvector of H",
-    )
+_H, _L, _IN, _OUT = sp.symbols("h L q_A q_Ac", positive=True)
+supports("line-1457.2")(
+    equal,
+    _H * _IN + _L * _OUT,
+    _H * (_IN + _OUT) + (_L - _H) * _OUT,
+    "⟨H, q 1_A⟩ + L tr q 1_Aᶜ = ⟨H, q⟩ + ⟨L I − H, q 1_Aᶜ⟩ along an eigenvector of H",
+)
 
 
 @refutes("line-1466", cause="ball")
@@ -175,18 +172,19 @@ def bounded_gradient(x: float, mu: float, z: float) -> float:
 
 _EXPONENT: Final = (1 - math.log(2)) / 2  # Chernoff: min_t (1 − 2t)^{−n/2} e^{−2nt} = (2/e)^{n/2}
 
-
-@refutes("line-1474", cause="formula-slips")
-def wrong_side() -> Evidence:
-    below, above = float(stats.chi2.cdf(2, 1)), float(stats.chi2.sf(2, 1))
-    return unlike(round(below, 6), round(above, 6), "m = d = P = 1: Pr[‖z‖² ≤ 2] against Pr[χ²_1 > 2]")
-
-
-@refutes("line-1474.2", cause="shared-directions")
-def shared_directions() -> Evidence:
-    """The mean over clients of one and the same ‖z‖² is ‖z‖², however many they are."""
-    bound = math.exp(-100 * 1 * 1 / 16)
-    return exceeds(float(stats.chi2.sf(2, 1)), bound, "m = 100, d = P = 1: Pr[‖z‖² ≥ 2d] against exp(−mdP/16)")
+refutes("line-1474", cause="formula-slips")(
+    unlike,
+    round(float(stats.chi2.cdf(2, 1)), 6),
+    round(float(stats.chi2.sf(2, 1)), 6),
+    "m = d = P = 1: Pr[‖z‖² ≤ 2] against Pr[χ²_1 > 2]",
+)
+# The mean over clients of one and the same ‖z‖² is ‖z‖², however many they are.
+refutes("line-1474.2", cause="shared-directions")(
+    exceeds,
+    float(stats.chi2.sf(2, 1)),
+    math.exp(-100 * 1 * 1 / 16),
+    "m = 100, d = P = 1: Pr[‖z‖² ≥ 2d] against exp(−mdP/16)",
+)
 
 
 @over(effort=20, n=whole(1, 4000))
@@ -215,22 +213,19 @@ def true_exponent() -> Evidence:
     return Evidence("search", abs(found - _EXPONENT) < 0.002, says, {"found": found, "exponent": _EXPONENT})
 
 
-@refutes("line-1449", cause="formula-slips")
-def not_without_constant() -> Evidence:
-    """Ω(mdP) as values that are at least mdP."""
-    return exceeds(float(stats.chi2.sf(20, 10)), math.exp(-10), "m = P = 1, d = 10: Pr[χ²_10 ≥ 20] against exp(−mdP)")
-
+# Ω(mdP) as values that are at least mdP.
+refutes("line-1449", cause="formula-slips")(
+    exceeds, float(stats.chi2.sf(20, 10)), math.exp(-10), "m = P = 1, d = 10: Pr[χ²_10 ≥ 20] against exp(−mdP)"
+)
+# Linear equal clients, ∇f = G = 1, P = d = 1, H → 0: ½η²L E[z⁴; z² ≥ 2] against η²LG² exp(−mdP/16), over η²L.
+refutes("line-1478", cause="shared-directions")(
+    exceeds,
+    0.5 * 3 * float(stats.chi2.sf(2, 5)),
+    math.exp(-100 / 16),
+    "m = 100 equal linear clients, d = P = 1: escape term/(η²LG²) against bound",
+)
 
 # The escape ------------------------------------------------------------------------------------------------------
-
-
-@refutes("line-1478", cause="shared-directions")
-def escape_of_many() -> Evidence:
-    """Linear equal clients, ∇f = G = 1, P = d = 1, H → 0: ½η²L E[z⁴; z² ≥ 2] against η²LG² exp(−mdP/16), over η²L."""
-    left = 0.5 * 3 * float(stats.chi2.sf(2, 5))
-    return exceeds(
-        left, math.exp(-100 / 16), "m = 100 equal linear clients, d = P = 1: escape term/(η²LG²) against bound"
-    )
 
 
 def escape_of(curvature: float) -> Evidence:

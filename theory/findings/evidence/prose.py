@@ -109,17 +109,15 @@ def reproduced() -> Evidence:
     )
 
 
-@refutes("line-243", cause="names", witness=True)
-def not_spsa() -> Evidence:
-    """SPSA divides by the direction's components: for z = 2, g/z is not g z, and E|1/z| is infinite for Gaussian z."""
-    g = sp.Symbol("g", positive=True)
-    return differs(g / 2, g * 2, "a Gaussian component z = 2: SPSA's estimate g/z against g z")
-
-
-@mends("line-243")
-def spsa_of_signs() -> Evidence:
-    g, z = sp.symbols("g z", positive=True)
-    return equal((g / z).subs(z, 1), (g * z).subs(z, 1), "for z = ±1, which SPSA was proposed with: g/z against g z")
+# SPSA divides by the direction's components: for z = 2, g/z is not g z, and E|1/z| is infinite for Gaussian z. It was
+# proposed with z = ±1, where they are one.
+_G, _Z = sp.symbols("g z", positive=True)
+refutes("line-243", cause="names", witness=True)(
+    differs, _G / 2, _G * 2, "a Gaussian component z = 2: SPSA's estimate g/z against g z"
+)
+mends("line-243")(
+    equal, (_G / _Z).subs(_Z, 1), (_G * _Z).subs(_Z, 1), "for z = ±1, which SPSA was proposed with: g/z against g z"
+)
 
 
 def top_one(*, by_magnitude: bool) -> Evidence:

@@ -37,10 +37,8 @@ def norm_moment(d: int, power: float) -> float:
     return math.exp(0.5 * power * math.log(2.0) + math.lgamma(0.5 * (d + power)) - math.lgamma(0.5 * d))
 
 
-@mends("line-1011")
-def sixth_moment_of_the_norm() -> Evidence:
-    """E‖z‖⁶ = d(d + 2)(d + 4), by the gamma function that the other moments are made of."""
-    return agree(norm_moment(10, 6), 10 * 12 * 14, "d = 10: E‖z‖⁶ against d(d + 2)(d + 4)")
+# E‖z‖⁶ = d(d + 2)(d + 4), by the gamma function that the other moments are made of.
+mends("line-1011")(agree, norm_moment(10, 6), 10 * 12 * 14, "d = 10: E‖z‖⁶ against d(d + 2)(d + 4)")
 
 
 def tilted_bias(d: int) -> float:
@@ -58,12 +56,14 @@ def quadratic_moment(d: int, t: float) -> float:
     return d + 2 + t**2 / 4 * d * (d + 2) * (d + 4)
 
 
-@supports("lemma.zo.basic", "eq.as")
-def tilted_is_smooth() -> Evidence:
-    """∇²(‖x‖x_1/2) has, at an angle θ to e_1, the eigenvalues of [[2c, s], [s, c]]/2 and c/2: at most 1."""
-    c = sp.Symbol("c", real=True)
-    largest = (2 - sp.Rational(3, 2) * c) ** 2 - (c**2 / 4 + 1 - c**2)
-    return equal(largest, 3 * (1 - c) ** 2, "2 minus the largest eigenvalue of the Hessian of ‖x‖x_1 is never negative")
+# ∇²(‖x‖x_1/2) has, at an angle θ to e_1, the eigenvalues of [[2c, s], [s, c]]/2 and c/2: at most 1.
+_C: Final = sp.Symbol("c", real=True)
+supports("lemma.zo.basic", "eq.as")(
+    equal,
+    (2 - sp.Rational(3, 2) * _C) ** 2 - (_C**2 / 4 + 1 - _C**2),
+    3 * (1 - _C) ** 2,
+    "2 minus the largest eigenvalue of the Hessian of ‖x‖x_1 is never negative",
+)
 
 
 def _unit(d: int, t: float = 1.0) -> Setting:
@@ -99,22 +99,21 @@ def _gaussian_integral(integrand: Callable[[float], float]) -> float:
     return found / math.sqrt(2 * math.pi)
 
 
-@supports("lemma.zo.basic", "line-996")
-def definition() -> Evidence:
-    value = _gaussian_integral(lambda z: math.cos(0.7 + 0.8 * z))
-    return agree(value, math.exp(-0.32) * math.cos(0.7), "f = cos, x = 0.7, μ = 0.8: the integral is e^{−μ²/2} cos x")
-
-
-@supports("lemma.zo.basic", "line-1003")
-def gradient() -> Evidence:
-    what = "f = cos, x = 0.7, μ = 0.8: the integral is (f^μ)'(x)"
-    slope = _gaussian_integral(lambda z: (math.cos(0.7 + 0.8 * z) - math.cos(0.7)) / 0.8 * z)
-    return agree(slope, -math.exp(-0.32) * math.sin(0.7), what)
-
-
-@supports("lemma.zo.basic", "line-1003")
-def smoother() -> Evidence:
-    return at_most(math.exp(-0.32), 1.0, "f = cos, μ = 0.8: the Lipschitz constant L_μ of (f^μ)'")
+supports("lemma.zo.basic", "line-996")(
+    agree,
+    _gaussian_integral(lambda z: math.cos(0.7 + 0.8 * z)),
+    math.exp(-0.32) * math.cos(0.7),
+    "f = cos, x = 0.7, μ = 0.8: the integral is e^{−μ²/2} cos x",
+)
+supports("lemma.zo.basic", "line-1003")(
+    agree,
+    _gaussian_integral(lambda z: (math.cos(0.7 + 0.8 * z) - math.cos(0.7)) / 0.8 * z),
+    -math.exp(-0.32) * math.sin(0.7),
+    "f = cos, x = 0.7, μ = 0.8: the integral is (f^μ)'(x)",
+)
+supports("lemma.zo.basic", "line-1003")(
+    at_most, math.exp(-0.32), 1.0, "f = cos, μ = 0.8: the Lipschitz constant L_μ of (f^μ)'"
+)
 
 
 # eq.oo, eq.as, (c)
@@ -196,11 +195,10 @@ def moment_factor() -> Evidence:
 
 # What follows from (b)
 
-
-@supports("line-1017", "line-1018", "eq.bb")
-def young() -> Evidence:
-    a, b = sp.symbols("u v", real=True)
-    return equal(2 * (a - b) ** 2 + 2 * b**2 - a**2, (a - 2 * b) ** 2, "2‖a − b‖² + 2‖b‖² − ‖a‖² = ‖a − 2b‖²")
+_U, _V = sp.symbols("u v", real=True)
+supports("line-1017", "line-1018", "eq.bb")(
+    equal, 2 * (_U - _V) ** 2 + 2 * _V**2 - _U**2, (_U - 2 * _V) ** 2, "2‖a − b‖² + 2‖b‖² − ‖a‖² = ‖a − 2b‖²"
+)
 
 
 def twice_bias(variant: Variant) -> Evidence:

@@ -222,15 +222,6 @@ def _rise(r: OneRound) -> float:
     return r.mean(after - r.value(np.array([r.x])).mean())
 
 
-def _descent(r: OneRound) -> tuple[float, float]:
-    """|E f(x_{r+1}) − f(x_r) − A_1| and A_2."""
-    return abs(_rise(r) - _a1(r)), 0.5 * r.L * r.eta**2 * r.sampled_square(r.G)
-
-
-def _a2_split(r: OneRound) -> tuple[float, float]:
-    return 0.5 * r.sampled_square(r.G), r.sampled_square(r.G - r.smooth) + r.sampled_square(r.smooth)
-
-
 def a3_split(r: OneRound) -> tuple[float, float]:
     """A_3 and its two parts in line-1177, without Lη²."""
     return r.sampled_square(r.smooth), r.full_square(r.smooth) + _a4(r)
@@ -274,24 +265,9 @@ supports("ass.w")(identity, a5_clients, "(c), 2 of 3 clients with replacement", 
 mends("line-1191.2")(identity, a5_clients, "(c), 2 of 3 clients with replacement", replacement=True)
 
 
-def _a3(r: OneRound) -> tuple[float, float]:
-    """A_3 ≤ its bound in line-1204, without Lη²."""
-    return r.sampled_square(r.smooth), r.full_square(r.smooth) + 6 * r.K**2 * _bias(r) + _a5(r)[1]
-
-
 def _three_parts(r: OneRound) -> tuple[float, float]:
     """line-1056 for the sum over i, k."""
     return r.total(r.plain**2), 3 * r.drift + 3 * r.K * (r.dissimilarity + r.a**2)
-
-
-def _smooth_moment(r: OneRound) -> tuple[float, float]:
-    """line-1085 for the sum over i, k."""
-    return r.total(r.smooth**2), 2 * _three_parts(r)[1] + 2 * r.K * _bias(r)
-
-
-def _walk_sum(r: OneRound) -> tuple[float, float]:
-    """χ_r and (K²η²/2) Σ_k (1/M) Σ_i E‖G_i^k‖²."""
-    return r.drift, 0.5 * r.K**2 * r.eta**2 * r.total(r.G**2)
 
 
 @refutes("line-1100", "line-1101", cause="step-index")
@@ -507,21 +483,20 @@ def rate_fails(rounds: int) -> Evidence:
 refutes("coro-1", "line-423", cause="mini-batch")(rate_fails, 100)
 refutes("coro-1", cause="mini-batch")(rate_fails, 400)
 
-
-@mends("coro-1", "line-423")
-def rate_of_dissimilarity() -> Evidence:
-    """What the hidden constant of Corollary 1 contains."""
-    term = (72 * K * L * eta / m).subs(eta, sqrt(m * P / (d * R * K)))
-    rate = sqrt(d / (m * P * K * R))
-    return equal(term / rate, 72 * L * K * P / d, "72KLη/m over the claimed rate, at its η")
-
-
-@mends("coro-1")
-def rounds_needed() -> Evidence:
-    """η = √(mP/(dRK)) ≤ 2P/(mKL(d + P + 4)) is a condition on R."""
-    rate, bound = sqrt(m * P / (d * R * K)), 2 * P / (m * K * L * (d + P + 4))
-    rounds = m**3 * K * L**2 * (d + P + 4) ** 2 / (4 * P * d)
-    return equal(rate.subs(R, rounds), bound, "η is admissible from R = m³KL²(d + P + 4)²/(4Pd)")
+# η of Corollary 1; what its hidden constant contains; and that η ≤ 2P/(mKL(d + P + 4)) is a condition on R.
+_RATE_ETA: Final = sqrt(m * P / (d * R * K))
+mends("coro-1", "line-423")(
+    equal,
+    (72 * K * L * eta / m).subs(eta, _RATE_ETA) / sqrt(d / (m * P * K * R)),
+    72 * L * K * P / d,
+    "72KLη/m over the claimed rate, at its η",
+)
+mends("coro-1")(
+    equal,
+    _RATE_ETA.subs(R, m**3 * K * L**2 * (d + P + 4) ** 2 / (4 * P * d)),
+    2 * P / (m * K * L * (d + P + 4)),
+    "η is admissible from R = m³KL²(d + P + 4)²/(4Pd)",
+)
 
 
 # Assumptions
@@ -610,13 +585,13 @@ def through_f(*, rerouted: bool) -> Evidence:
 refutes("assumption.lip", cause="smoothness")(through_f, rerouted=False)
 supports("line-1056")(through_f, rerouted=True)
 
-
-@mends("ass.g")
-def noise_adds() -> Evidence:
-    """What the proof takes from the assumption at x_{i,r}^k, for noise ±s of equal chances."""
-    mean = (a + sigma) ** 2 / 2 + (a - sigma) ** 2 / 2
-    return equal(mean, a**2 + sigma**2, "at every x: E‖∇f_i(x; ξ)‖² = ‖∇f_i(x)‖² + its variance there")
-
+# What the proof takes from the assumption at x_{i,r}^k, for noise ±s of equal chances.
+mends("ass.g")(
+    equal,
+    (a + sigma) ** 2 / 2 + (a - sigma) ** 2 / 2,
+    a**2 + sigma**2,
+    "at every x: E‖∇f_i(x; ξ)‖² = ‖∇f_i(x)‖² + its variance there",
+)
 
 _SHARPER_VARIANCE: Final = 2 * (rho - 1) * a**2 + (2 * rho - 1) * sigma**2 + mu**2 * L**2 * s6 / (2 * P)
 
@@ -810,17 +785,35 @@ def _own_round(given: OneRound) -> tuple[float, float]:
 
 # Displays that are inequalities between expectations over a round: their two sides, and the statements they speak for.
 _STEPS: Final[dict[str, tuple[Sides, Callable[..., object]]]] = {
-    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": (_descent, supports("line-1135", "line-1142")),
+    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": (
+        lambda r: (abs(_rise(r) - _a1(r)), 0.5 * r.L * r.eta**2 * r.sampled_square(r.G)),
+        supports("line-1135", "line-1142"),
+    ),
     "line-1152, Jensen": (partial(_a1_terms, last=False), supports("line-1152")),
     "line-1152, smoothness": (partial(_a1_terms, last=True), supports("line-1152")),
-    "line-1166, Jensen": (_a2_split, supports("line-1166")),
+    "line-1166, Jensen": (
+        lambda r: (0.5 * r.sampled_square(r.G), r.sampled_square(r.G - r.smooth) + r.sampled_square(r.smooth)),
+        supports("line-1166"),
+    ),
     "line-1182 (a)": (_a4_three, supports("eq.iffew.sio")),
     "line-1182 (b)": (_a4_bias, supports("eq.iffew.sio")),
     "line-1191": (_a5, supports("line-1191")),
-    "line-1204": (_a3, supports("line-1204")),
+    # A_3 without Lη².
+    "line-1204": (
+        lambda r: (r.sampled_square(r.smooth), r.full_square(r.smooth) + 6 * r.K**2 * _bias(r) + _a5(r)[1]),
+        supports("line-1204"),
+    ),
     "line-1056": (_three_parts, supports("line-1056")),
-    "line-1085": (_smooth_moment, supports("line-1085")),
-    "line-1101, conclusion": (_walk_sum, supports("line-1101.2")),
+    # For the sum over i, k.
+    "line-1085": (
+        lambda r: (r.total(r.smooth**2), 2 * _three_parts(r)[1] + 2 * r.K * _bias(r)),
+        supports("line-1085"),
+    ),
+    # χ_r and (K²η²/2) Σ_k (1/M) Σ_i E‖G_i^k‖².
+    "line-1101, conclusion": (
+        lambda r: (r.drift, 0.5 * r.K**2 * r.eta**2 * r.total(r.G**2)),
+        supports("line-1101.2"),
+    ),
     "corrected proof, A_1": (_own_a1, mends("the.1")),
     "corrected proof, ΣB": (_own_b, mends("the.1")),
     "corrected proof, N": (_own_n, mends("the.1")),

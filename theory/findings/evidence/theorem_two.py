@@ -176,18 +176,12 @@ def waves(A: float, v: float, w: float, alpha: float, beta: float, mu: float, sh
 # Terms, conditions, rates ----------------------------------------------------------------------------------------
 
 
-@refutes("line-447", "line-1364", cause="half-the-noise", witness=True)
-def divided_by_a_quarter() -> Evidence:
-    return differs(_NOISE_TERM / (eta / 4), _PRINTED_NOISE, "divided by η/4, as in the proof, against the print")
-
-
-@mends("line-447", "line-1364")
-def divided_by_a_half() -> Evidence:
-    return equal(_NOISE_TERM / (eta / 2), _PRINTED_NOISE, "divided by η(¾ − ¼), against the print")
-
-
 _NOISE_TERM: Final = eta**2 * L * rho_kappa / m
 _PRINTED_NOISE: Final = 2 * L * eta / m * rho_kappa
+refutes("line-447", "line-1364", cause="half-the-noise", witness=True)(
+    differs, _NOISE_TERM / (eta / 4), _PRINTED_NOISE, "divided by η/4, as in the proof, against the print"
+)
+mends("line-447", "line-1364")(equal, _NOISE_TERM / (eta / 2), _PRINTED_NOISE, "divided by η(¾ − ¼), against the print")
 
 with sp.evaluate(False):  # to be printed as written here
     _ETA: Final = sqrt(m * P / (kappa * R))
